@@ -156,6 +156,14 @@ func (l *layer2) problems() []string {
 	return l.responder.Problems()
 }
 
+// answers are the VIPs that this node answers for, sorted.
+func (l *layer2) answers() []netip.Addr {
+	if l == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(l.answering), netip.Addr.Compare)
+}
+
 // led are the VIPs that other nodes answer for.
 func (l *layer2) led() map[netip.Addr]bool {
 	if l == nil {

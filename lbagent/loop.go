@@ -270,7 +270,7 @@ func (l *loop) setRoutes(
 	same := delta.IsSame(decisions, l.observation.Decisions)
 	l.observation.Decisions = decisions
 	l.layer2.answer(m, decisions, node.Silent)
-	l.observation.L2, l.observation.L2Known = l.layer2.reach(), l.layer2 != nil
+	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.reach(), l.layer2 != nil, l.layer2.answers()
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()

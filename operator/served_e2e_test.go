@@ -242,6 +242,51 @@ func servedDuplicates(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
 }
 
+// A VIP that nodes answer for on their links names the one that does, as long as it says so. Where none has
+// a link for it, its Service says so.
+func servedOnLinks(t *testing.T, e *environment) {
+	e.run(t)
+	e.session(t, "answering", millracev1alpha1.SessionIdle)
+	e.pool(t, "main", nil, "203.0.113.0/24")
+	e.advertisement(t, "lan", func(spec *millracev1alpha1.VIPAdvertisementSpec) { spec.L2 = &millracev1alpha1.L2Advertisement{} })
+	service := e.service(t, "web")
+	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoLink, "in a network that holds 203.0.113.0")
+	eventually(t, func(ctx context.Context) error {
+		return e.event(ctx, service, millracev1alpha1.ReasonNoLink, "no node that VIPAdvertisement lan selects has an uplink")
+	})
+	node := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
+	eventually(t, func(ctx context.Context) error {
+		if err := e.get(ctx, node); err != nil {
+			return err
+		}
+		node.Status.L2 = []millracev1alpha1.L2Reach{{Advertisement: "lan", Networks: []string{"203.0.113.0/24"}}}
+		return e.client.Status().Update(ctx, node)
+	})
+	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
+	for _, answers := range []string{"answering", ""} {
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
+		eventually(t, func(ctx context.Context) error {
+			if err := e.get(ctx, report); err != nil {
+				return err
+			}
+			if report.Status.Answering = nil; answers != "" {
+				report.Status.Answering = []string{"203.0.113.0"}
+			}
+			return e.client.Status().Update(ctx, report)
+		})
+		eventually(t, func(ctx context.Context) error {
+			if err := e.get(ctx, vip); err != nil {
+				return err
+			}
+			if vip.Status.AnsweredBy != answers {
+				return fmt.Errorf("the VIP is answered for by %q, want %q", vip.Status.AnsweredBy, answers)
+			}
+			return nil
+		})
+	}
+}
+
 // inZone makes a node in a zone of its own.
 func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	t.Helper()

@@ -53,6 +53,7 @@ func TestOperator(t *testing.T) {
 		{"served on one address", servedTogether},
 		{"served in zones", servedZones},
 		{"duplicate addresses", servedDuplicates},
+		{"VIPs that nodes answer for", servedOnLinks},
 		{"a status that another program writes", contestedStatus},
 		{"events that are too long", longEvent},
 		{"a namespace that is being deleted", terminatingNamespace},

@@ -81,6 +81,15 @@ type LBNodeReportStatus struct {
 	// +listMapKey=address
 	Duplicates []DuplicateAddress `json:"duplicates,omitempty"`
 
+	// Answering are VIPs for which the node answers on its links (VIPAdvertisement spec.l2): the first
+	// 256 in the order of their addresses.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=39
+	// +listType=atomic
+	Answering []string `json:"answering,omitempty"`
+
 	// UnfitServices are Services of which the node's maps do not hold all, for lack of
 	// room (reason MapFull): the first 32 in the order of namespace and name.
 	//

@@ -24,6 +24,7 @@ import (
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claims[0].namespace`
 // +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.claims[0].name`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Answered By",type=string,JSONPath=`.status.answeredBy`
 // +kubebuilder:printcolumn:name="Release",type=string,JSONPath=`.spec.claims[0].release.phase`
 // +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.conditions[?(@.status=="False")].reason`
 // +kubebuilder:printcolumn:name="Services",type=string,priority=1,JSONPath=`.status.services`
@@ -168,6 +169,13 @@ type VIPStatus struct {
 	//
 	// +optional
 	Services string `json:"services,omitempty"`
+
+	// AnsweredBy is the node that answers for the VIP on its links (VIPAdvertisement spec.l2), as its
+	// agent said last. It is empty where no node does, and where that is one of more than 256 VIPs
+	// of a node.
+	//
+	// +optional
+	AnsweredBy string `json:"answeredBy,omitempty"`
 
 	// Conditions: Ready, true when the VIP can be used as it is written: its name
 	// is that of its address, and no two claims list the same port. The reason is

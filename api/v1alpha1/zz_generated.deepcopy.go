@@ -342,6 +342,11 @@ func (in *LBNodeReportStatus) DeepCopyInto(out *LBNodeReportStatus) {
 		*out = make([]DuplicateAddress, len(*in))
 		copy(*out, *in)
 	}
+	if in.Answering != nil {
+		in, out := &in.Answering, &out.Answering
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.UnfitServices != nil {
 		in, out := &in.UnfitServices, &out.UnfitServices
 		*out = make([]ServiceReference, len(*in))

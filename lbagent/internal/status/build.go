@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -58,6 +59,8 @@ type Observation struct {
 	// L2 is where the node can answer for VIPs, if that is known.
 	L2      []millracev1alpha1.L2Reach
 	L2Known bool
+	// Answering are the VIPs that the node answers for on its links, sorted.
+	Answering []netip.Addr
 	// Forwards is true where the last pass left in the maps what the node forwards by,
 	// even if single writes failed.
 	Forwards bool
@@ -78,6 +81,7 @@ const (
 	maxSessions   = 64
 	maxExceptions = 32
 	maxDuplicates = 32
+	maxAnswering  = 256
 	// maxItemMessage is the longest message of an interface, a session or a VIP;
 	// maxMessage that of a condition.
 	maxItemMessage = 160
@@ -100,6 +104,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		Exceptions: exceptions,
 
 		Duplicates:    duplicates(o.Duplicates),
+		Answering:     answering(o.Answering),
 		UnfitServices: unfitServices(o.Problems),
 		TunnelKeys:    o.TunnelKey.keys(),
 		Conditions:    slices.Clone(previous.Conditions),
@@ -119,6 +124,13 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionObjectsPresent)
 	}
 	return status
+}
+
+func answering(vips []netip.Addr) (told []string) {
+	for _, vip := range vips[:min(len(vips), maxAnswering)] {
+		told = append(told, vip.String())
+	}
+	return told
 }
 
 // interfaces are the uplinks, those first that keep the node from serving.

@@ -60,8 +60,9 @@ type serviceReconciler struct {
 	unfit   *unfitCensus
 	// duplicates are hosts with the address of a VIP.
 	duplicates *duplicateCensus
-	// announcers are the nodes that can announce.
+	// announcers are the nodes that can announce, links the networks in which they can answer for VIPs.
 	announcers *announcers
+	links      *linkCensus
 	// reading says how Services are read.
 	reading convert.Reading
 	written writtenVersions
@@ -94,7 +95,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	}
 	r.connect(mgr.GetClient(), newRecorder(mgr))
 	r.waiting = newWaitingServices(r.ledger)
-	r.zones, r.announcers = newZoneCensus(r.ledger), newAnnouncers(r.ledger)
+	r.zones, r.announcers, r.links = newZoneCensus(r.ledger), newAnnouncers(r.ledger), newLinkCensus(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
 	controller := newController(mgr, "service", serviceWorkers).
@@ -114,6 +115,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		// are in the ledger before the first address is given.
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.links)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).

@@ -33,6 +33,7 @@ type vipReconciler struct {
 	client     client.Client
 	pools      *poolBook
 	duplicates *duplicateCensus
+	answers    *answerCensus
 }
 
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
@@ -40,10 +41,13 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.VIP{}, indexPool, byPool); err != nil {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
-	r := &vipReconciler{client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs)}
+	r := &vipReconciler{
+		client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
+	}
 	controller := newController(mgr, "vip", 1).
 		For(&millracev1alpha1.VIP{}).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.answers)).
 		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, enqueueVIPs); err != nil {
@@ -88,6 +92,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	setReady(&vip.Status.Conditions, condition)
 	if address, usable := addressOf(vip); usable {
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
+		vip.Status.AnsweredBy = r.answers.of(address)
 	}
 	if equality.Semantic.DeepEqual(base.Status, millracev1alpha1.VIPStatus{}) && isPlainVIP(vip) {
 		return ctrl.Result{}, nil
@@ -96,10 +101,10 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isPlainVIP reports whether the spec of a VIP says all that its status does: one Service has it, and
-// nothing is wrong. The status of such a one is written only where there is one to be corrected.
+// isPlainVIP reports whether the spec of a VIP says all that its status does: one Service has it, no node
+// answers for it on its links, and nothing is wrong. The status of such a one is written only where there is one to be corrected.
 func isPlainVIP(vip *millracev1alpha1.VIP) bool {
-	return len(vip.Spec.Claims) == 1 && isBound(vip) &&
+	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.AnsweredBy == "" &&
 		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
 			return condition.Status != metav1.ConditionTrue || condition.Message != ""
 		})

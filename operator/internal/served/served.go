@@ -54,8 +54,12 @@ type Address struct {
 type Surroundings struct {
 	// Advertisements are the valid ones.
 	Advertisements []desired.Advertisement
-	// Announced says of each of them whether it selects a node with an established BGP session.
+	// Announced says of each of them whether it selects a node with an established BGP session or,
+	// where it has nodes answer on their links, one that is ready.
 	Announced []bool
+	// Networks are, for each of those that have nodes answer on their links, the networks in which any
+	// node can.
+	Networks [][]netip.Prefix
 	// Zones is the number of zones in which there are nodes.
 	Zones int
 }
@@ -151,27 +155,50 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 // checkAdvertisements tells the addresses that no node announces.
 func (j *judge) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
-		var first *desired.Advertisement
-		announced := false
-		for i := range j.surroundings.Advertisements {
-			if advertisement := &j.surroundings.Advertisements[i]; advertisement.Selects(address.Pool, address.Services) {
-				if first == nil || advertisement.Name < first.Name {
-					first = advertisement
-				}
-				announced = announced || j.surroundings.Announced[i]
-			}
+		j.checkAnnounced(address)
+	}
+}
+
+func (j *judge) checkAnnounced(address Address) {
+	// Of several advertisements the first by name is told, and the first without a link.
+	var first, unlinked *desired.Advertisement
+	for i := range j.surroundings.Advertisements {
+		advertisement := &j.surroundings.Advertisements[i]
+		if !advertisement.Selects(address.Pool, address.Services) {
+			continue
+		}
+		if first == nil || advertisement.Name < first.Name {
+			first = advertisement
 		}
 		switch {
-		case first == nil:
-			j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
-		case !announced && first.L2:
-			j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
-				"so no node answers for %s", first.Name, address)
-		case !announced:
-			j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
-				"so no node announces %s", first.Name, address)
+		case !j.surroundings.Announced[i]:
+		case advertisement.L2 && !j.isLinked(i, address.Addr):
+			if unlinked == nil || advertisement.Name < unlinked.Name {
+				unlinked = advertisement
+			}
+		default:
+			return
 		}
 	}
+	switch {
+	case first == nil:
+		j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+	case unlinked != nil:
+		j.problem(millracev1alpha1.ReasonNoLink, "no node that VIPAdvertisement %s selects has an uplink with the programs in a network "+
+			"that holds %s, so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in "+
+			"spec.l2.interfaces of the VIPAdvertisement", unlinked.Name, address)
+	case first.L2:
+		j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
+			"so no node answers for %s", first.Name, address)
+	default:
+		j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
+			"so no node announces %s", first.Name, address)
+	}
+}
+
+// isLinked reports whether any node has a link in the network of an address.
+func (j *judge) isLinked(advertisement int, address netip.Addr) bool {
+	return slices.ContainsFunc(j.surroundings.Networks[advertisement], func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
 // checkSources tells the source ranges that cannot be read, and the addresses to

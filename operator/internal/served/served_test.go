@@ -34,7 +34,7 @@ func advertisement(t *testing.T, spec millracev1alpha1.VIPAdvertisementSpec) des
 
 func TestJudge(t *testing.T) {
 	prefer, sctp := corev1.ServiceTrafficDistributionPreferClose, corev1.ProtocolSCTP
-	all := millracev1alpha1.VIPAdvertisementSpec{}
+	all, links := millracev1alpha1.VIPAdvertisementSpec{}, millracev1alpha1.VIPAdvertisementSpec{L2: &millracev1alpha1.L2Advertisement{}}
 	gold := millracev1alpha1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
 	tests := []struct {
 		name      string
@@ -48,6 +48,8 @@ func TestJudge(t *testing.T) {
 		contested bool
 		// silent is true where no node that advertisements select has a session.
 		silent bool
+		// networks are those in which nodes can answer on their links.
+		networks []netip.Prefix
 
 		problems, notes, ports []string
 	}{
@@ -61,6 +63,18 @@ func TestJudge(t *testing.T) {
 			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.1",
 			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 2001:db8::1",
 		}},
+		{name: "no node is ready to answer", selects: []millracev1alpha1.VIPAdvertisementSpec{links}, silent: true,
+			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, problems: []string{
+				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 203.0.113.1",
+				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 2001:db8::1",
+			}},
+		{name: "no node has the network", selects: []millracev1alpha1.VIPAdvertisementSpec{links},
+			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}, problems: []string{
+				"NoLink no node that VIPAdvertisement all selects has an uplink with the programs in a network that holds 2001:db8::1, " +
+					"so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in " +
+					"spec.l2.interfaces of the VIPAdvertisement",
+			}},
+		{name: "no node has the network, and routers are told", selects: []millracev1alpha1.VIPAdvertisementSpec{links, all}},
 		{name: "another load balancer", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
 			"StatusContested another program overwrites the Service's status again and again, so Millrace writes it every 30 s only: " +
 				"stop that program for this Service; metadata.managedFields names it",
@@ -115,6 +129,7 @@ func TestJudge(t *testing.T) {
 				}
 				surroundings.Advertisements = append(surroundings.Advertisements, parsed)
 				surroundings.Announced = append(surroundings.Announced, !test.silent)
+				surroundings.Networks = append(surroundings.Networks, test.networks)
 			}
 			verdict := Judge(Subject{
 				Service: &corev1.Service{Spec: test.spec},

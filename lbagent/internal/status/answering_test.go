@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package status
+
+import (
+	"net/netip"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// A report tells of the first VIPs that the node answers for on its links.
+func TestAnswering(t *testing.T) {
+	var o Observation
+	for vip := netip.MustParseAddr("192.0.2.0"); len(o.Answering) <= maxAnswering; vip = vip.Next() {
+		o.Answering = append(o.Answering, vip)
+	}
+	told := Build(o, &millracev1alpha1.LBNodeReport{}, metav1.Now()).Answering
+	if len(told) != maxAnswering || told[0] != "192.0.2.0" || told[maxAnswering-1] != "192.0.2.255" {
+		t.Errorf("told of %d: %q", len(told), told)
+	}
+	if told := Build(Observation{}, &millracev1alpha1.LBNodeReport{}, metav1.Now()).Answering; told != nil {
+		t.Errorf("told of %q", told)
+	}
+}

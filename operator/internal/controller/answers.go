@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// answerCensus knows, by the LBNodeReports, which node answers for a VIP on its links. As a handler of
+// LBNodeReports it enqueues what is about the addresses for which that is another one than before. It
+// believes the node that came last: the one before may be gone without a report. A node that is not ready
+// counts no more.
+type answerCensus struct {
+	enqueue func(q queue, addresses []netip.Addr)
+
+	mu sync.Mutex
+	// nodes are by address, the one that came last at the end; byNode has the addresses of a node.
+	nodes  map[netip.Addr][]string
+	byNode map[string][]netip.Addr
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &answerCensus{}
+
+func newAnswerCensus(enqueue func(q queue, addresses []netip.Addr)) *answerCensus {
+	return &answerCensus{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
+}
+
+// of returns the node that answers for an address, or nothing.
+func (c *answerCensus) of(address netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last(address)
+}
+
+func (c *answerCensus) last(address netip.Addr) string {
+	if nodes := c.nodes[address]; len(nodes) > 0 {
+		return nodes[len(nodes)-1]
+	}
+	return ""
+}
+
+// set notes for what a node answers, and returns the addresses for which another node does now.
+func (c *answerCensus) set(node string, answering []string) (changed []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var present []netip.Addr
+	for _, text := range answering {
+		if address, err := netip.ParseAddr(text); err == nil {
+			present = append(present, address)
+		}
+	}
+	slices.SortFunc(present, netip.Addr.Compare)
+	former := c.byNode[node]
+	for _, address := range former {
+		if _, stays := slices.BinarySearchFunc(present, address, netip.Addr.Compare); stays {
+			continue
+		}
+		before := c.last(address)
+		c.nodes[address] = slices.DeleteFunc(c.nodes[address], func(other string) bool { return other == node })
+		if len(c.nodes[address]) == 0 {
+			delete(c.nodes, address)
+		}
+		if c.last(address) != before {
+			changed = append(changed, address)
+		}
+	}
+	for _, address := range present {
+		if _, stays := slices.BinarySearchFunc(former, address, netip.Addr.Compare); !stays {
+			c.nodes[address] = append(c.nodes[address], node)
+			changed = append(changed, address)
+		}
+	}
+	if c.byNode[node] = present; len(present) == 0 {
+		delete(c.byNode, node)
+	}
+	return changed
+}
+
+func (c *answerCensus) update(q queue, report *millracev1alpha1.LBNodeReport) {
+	answering := report.Status.Answering
+	if nodeReady(report.Status.Conditions) != nil {
+		answering = nil
+	}
+	c.enqueue(q, c.set(report.Name, answering))
+}
+
+// Create implements handler.TypedEventHandler.
+func (c *answerCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.Object)
+}
+
+// Update implements handler.TypedEventHandler.
+func (c *answerCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.update(q, e.ObjectNew)
+}
+
+// Delete implements handler.TypedEventHandler.
+func (c *answerCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+	c.enqueue(q, c.set(e.Object.Name, nil))
+}
+
+// Generic does nothing: no source sends such events.
+func (c *answerCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// The node that answers is the one that said so last, while it is ready. Each change names its VIPs.
+func TestAnswerCensus(t *testing.T) {
+	var told []netip.Addr
+	c := newAnswerCensus(func(_ queue, addresses []netip.Addr) { told = addresses })
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::2")
+	notReady := []metav1.Condition{{Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown}}
+	for _, step := range []struct {
+		what       string
+		node       string
+		answering  []string
+		conditions []metav1.Condition
+		told       []netip.Addr
+		one, two   string
+	}{
+		{"a node answers", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, []netip.Addr{one, two}, "node1", "node1"},
+		{"it says so again", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, nil, "node1", "node1"},
+		{"another takes one over", "node2", []string{"2001:db8::2"}, nil, []netip.Addr{two}, "node1", "node2"},
+		{"the former has noticed", "node1", []string{"192.0.2.1"}, nil, nil, "node1", "node2"},
+		{"a node dies", "node1", []string{"192.0.2.1"}, notReady, []netip.Addr{one}, "", "node2"},
+		{"what it said counts for nothing", "node1", []string{"192.0.2.1", "2001:db8::2"}, notReady, nil, "", "node2"},
+		{"it is back", "node1", []string{"192.0.2.1"}, nil, []netip.Addr{one}, "node1", "node2"},
+		{"nobody answers any more", "node2", nil, nil, []netip.Addr{two}, "node1", ""},
+	} {
+		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
+		report.Status.Answering, report.Status.Conditions = step.answering, step.conditions
+		stripped, err := StripReport(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.update(nil, stripped.(*millracev1alpha1.LBNodeReport))
+		if !slices.Equal(told, step.told) || c.of(one) != step.one || c.of(two) != step.two {
+			t.Errorf("%s: told of %v, %q and %q answer; want %v, %q and %q", step.what, told, c.of(one), c.of(two), step.told, step.one, step.two)
+		}
+	}
+}

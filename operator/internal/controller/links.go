@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// linkCensus knows, by the LBNodes, in which networks nodes can answer for VIPs on their links. As a
+// handler of LBNodes it enqueues the Services with addresses when there is a network for the first time, or
+// none of the nodes has it any longer.
+type linkCensus struct {
+	ledger *ledger
+
+	mu sync.Mutex
+	// nodes is how many nodes have a network, by the name of the VIPAdvertisement; byNode is which ones.
+	nodes  map[string]map[netip.Prefix]int
+	byNode map[string][]millracev1alpha1.L2Reach
+}
+
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNode, reconcile.Request] = &linkCensus{}
+
+func newLinkCensus(l *ledger) *linkCensus {
+	return &linkCensus{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1alpha1.L2Reach{}}
+}
+
+// of returns the networks of all nodes for an advertisement.
+func (c *linkCensus) of(advertisement string) (networks []netip.Prefix) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for network := range c.nodes[advertisement] {
+		networks = append(networks, network)
+	}
+	return networks
+}
+
+// set notes the networks of a node, and reports whether a network came or went.
+func (c *linkCensus) set(node string, reach []millracev1alpha1.L2Reach) (changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Those that stay are never without a node in between.
+	added := c.count(reach, 1)
+	removed := c.count(c.byNode[node], -1)
+	if c.byNode[node] = reach; len(reach) == 0 {
+		delete(c.byNode, node)
+	}
+	return added || removed
+}
+
+// count adds a node to its networks, or takes it away.
+func (c *linkCensus) count(reach []millracev1alpha1.L2Reach, by int) (changed bool) {
+	for _, one := range reach {
+		for _, text := range one.Networks {
+			network, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			nodes := c.nodes[one.Advertisement]
+			if nodes == nil {
+				nodes = map[netip.Prefix]int{}
+				c.nodes[one.Advertisement] = nodes
+			}
+			before := nodes[network]
+			if nodes[network] += by; nodes[network] == 0 {
+				delete(nodes, network)
+			}
+			changed = changed || before == 0 || before+by == 0
+			if len(nodes) == 0 {
+				delete(c.nodes, one.Advertisement)
+			}
+		}
+	}
+	return changed
+}
+
+func (c *linkCensus) update(q queue, node string, reach []millracev1alpha1.L2Reach) {
+	if c.set(node, reach) {
+		enqueueServed(c.ledger, q)
+	}
+}
+
+// Create implements handler.TypedEventHandler.
+func (c *linkCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.Object.Name, e.Object.Status.L2)
+}
+
+// Update implements handler.TypedEventHandler.
+func (c *linkCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.ObjectNew.Name, e.ObjectNew.Status.L2)
+}
+
+// Delete implements handler.TypedEventHandler.
+func (c *linkCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNode], q queue) {
+	c.update(q, e.Object.Name, nil)
+}
+
+// Generic does nothing: no source sends such events.
+func (c *linkCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNode], queue) {
+}

@@ -73,7 +73,7 @@ func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) 
 	eventually(t, "a cleanup", func(ctx context.Context) error {
 		return refused(ctx, "tracer", byPolicy, "/lbagent", "cleanup")
 	})
-	for _, command := range []string{"drops", "top", "vips", "bgp", "duplicates", "preflight"} {
+	for _, command := range []string{"drops", "top", "vips", "bgp", "duplicates", "history", "preflight"} {
 		if err := refused(t.Context(), "tracer", notPlaced, "/lbagent", command, "--until-eof"); err != nil {
 			t.Error(err)
 		}

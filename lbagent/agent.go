@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
-	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/kept"
@@ -186,6 +186,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
+	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	return workers{loop, writer, speaker, hops, exempt, host, client, watching, links}.runUntil(ctx, config, p)
 }
@@ -241,6 +242,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return loop.memory.run(ctx) })
+	group.Go(func() error { return loop.history.run(ctx, config.Version) })
 	group.Go(func() error {
 		_ = loop.ending.learn(ctx)
 		return nil
@@ -391,11 +393,11 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	services := func() map[forwarding.FrontendKey]string { return l.names.names().Services }
-	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, services)
+	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.names.services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
 			collector, l.passes, metrics.NewBFD(l.detector.process.Report), metrics.NewLayer2(l.layer2.responder.Counts),
+			metrics.NewHistory(l.history.metrics),
 		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))
@@ -418,7 +420,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
 	if stateDir != "" {
-		err = errors.Join(err, kept.Remove(stateDir))
+		err = errors.Join(err, segments.Remove(historyIn(stateDir)), kept.Remove(stateDir))
 	}
 	return errors.Join(err, natexempt.Remove())
 }

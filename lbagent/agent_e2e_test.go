@@ -397,6 +397,7 @@ func (w *world) announced() bool { return w.KernelRoutes()[vip] == nodeAddress }
 
 func TestAgent(t *testing.T) {
 	w := newWorld(t)
+	w.stateDir = t.TempDir()
 	w.install()
 	w.populate()
 	first := w.start()
@@ -431,6 +432,7 @@ func TestAgent(t *testing.T) {
 	w.moveEndpoints()
 	w.removeVIP()
 	w.checkWrites()
+	w.checkHistory()
 }
 
 // reboot replaces the agent by one that sees another boot. Its data plane can be opened

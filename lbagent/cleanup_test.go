@@ -5,6 +5,7 @@ package lbagent
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,8 +38,15 @@ func TestCleanupWaitsForTheAgent(t *testing.T) {
 	if err := agent.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := Cleanup(t.Context(), root, "", logr.Discard()); err != nil {
+	state := filepath.Join(t.TempDir(), "state")
+	if r := newRecorder(state, recorded{}, logr.Discard()); r.off != nil {
+		t.Fatal(r.off)
+	}
+	if err := Cleanup(t.Context(), root, state, logr.Discard()); err != nil {
 		t.Errorf("after the agent: %v", err)
+	}
+	if _, err := os.Lstat(state); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after the agent, its state: %v", err)
 	}
 	if err := CheckClean(root); err != nil {
 		t.Errorf("after the agent: %v", err)

@@ -90,6 +90,9 @@ func (d *directory) set(m *model.Model) {
 // names are those of the last pass.
 func (d *directory) names() *console.Directory { return (*d.current.Load())() }
 
+// services are namespace/name by frontend.
+func (d *directory) services() map[forwarding.FrontendKey]string { return d.names().Services }
+
 func namesIn(node string, m *model.Model) *console.Directory {
 	names := &console.Directory{
 		Node:     node,
@@ -137,7 +140,7 @@ func (d *directory) decide(now time.Time, observation *status.Observation) {
 func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
 	return &console.Server{
 		DataPlane: datapath, Hub: console.NewHub(), Directory: l.names.names, Decisions: l.names.decisions.Load, Speaker: l.speaker,
-		Hosts: l.duplicates.look,
+		Hosts: l.duplicates.look, History: l.history.ask,
 	}
 }
 

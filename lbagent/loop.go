@@ -132,6 +132,8 @@ type loop struct {
 	layer2 *layer2
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
+	// history records what passes saw; nil where nothing does.
+	history *recorder
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -180,13 +182,8 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 // to the maps, then the routes, last what is removed. It returns after how
 // long another pass is due; 0 means none is.
 func (l *loop) pass(now time.Time) (again time.Duration, err error) {
-	defer func() {
-		if l.have != nil {
-			l.observation.Programmed = len(l.have.VIPs)
-		}
-		l.observation.OtherUplink = l.host != nil && l.host.OtherUplink()
-		l.status.Set(l.observation)
-	}()
+	var m *model.Model
+	defer func() { l.report(now, m) }()
 	if l.have == nil {
 		if err := l.dump(); err != nil {
 			l.observation.ProgramError, l.observation.Forwards = err, false
@@ -240,6 +237,16 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.memory.keep(seen, l.ring())
 	again = soonest(soonest(soonest(again, verified), told), held)
 	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
+}
+
+// report tells what a pass saw; m is nil where it built no model.
+func (l *loop) report(now time.Time, m *model.Model) {
+	if l.have != nil {
+		l.observation.Programmed = len(l.have.VIPs)
+	}
+	l.observation.OtherUplink = l.host != nil && l.host.OtherUplink()
+	l.status.Set(l.observation)
+	l.history.see(now, m, &l.observation, l.watch)
 }
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package console has the answers of an agent's console: the lines of JSON that
-// `lbagent drops`, `top`, `trace`, `vips`, `bgp` and `duplicates` print and that `millrace` reads,
+// `lbagent drops`, `top`, `trace`, `vips`, `bgp`, `duplicates` and `history` print and that `millrace` reads,
 // and what `lbagent dump` prints for programs. Fields are added, but neither renamed nor given
 // another meaning.
 package console
@@ -36,6 +36,8 @@ type Line struct {
 	BGP *BGP `json:"bgp,omitempty"`
 	// Hosts is the line of `duplicates`.
 	Hosts *Hosts `json:"hosts,omitempty"`
+	// History is the line of `history`.
+	History *History `json:"history,omitempty"`
 	// Preflight is the line of `preflight`.
 	Preflight *Preflight `json:"preflight,omitempty"`
 }

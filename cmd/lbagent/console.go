@@ -22,7 +22,7 @@ import (
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),
-		preflightCommand(config), dumpCommand(config),
+		historyCommand(config), preflightCommand(config), dumpCommand(config),
 	}
 	for _, command := range commands {
 		var untilEOF bool
@@ -151,6 +151,42 @@ func duplicatesCommand(config *lbagent.Config) *cobra.Command {
 			return lbagent.Duplicates(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
 		},
 	}
+}
+
+func historyCommand(config *lbagent.Config) *cobra.Command {
+	var of consoleapi.HistoryQuery
+	var from, to string
+	command := &cobra.Command{
+		Use:   "history",
+		Short: "Print what the agent recorded of this node, as a line of JSON",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if of.From, err = parseTime("from", from); err != nil {
+				return err
+			}
+			if of.To, err = parseTime("to", to); err != nil {
+				return err
+			}
+			return lbagent.History(cmd.Context(), config.Socket, of, cmd.OutOrStdout())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&from, "from", "", "no entry before this `time` (RFC 3339)")
+	flags.StringVar(&to, "to", "", "no entry after this `time` (RFC 3339)")
+	flags.StringVar(&of.Service, "service", "", "no entry about another Service than this (`namespace/name`)")
+	flags.IntVar(&of.Last, "last", 0, "only so many entries, the newest; 0: all")
+	return command
+}
+
+// parseTime is zero for no text.
+func parseTime(flag, text string) (at time.Time, err error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if at, err = time.Parse(time.RFC3339, text); err != nil {
+		return time.Time{}, fmt.Errorf("--%s: %w; write 2026-11-26T03:12:00Z", flag, err)
+	}
+	return at, nil
 }
 
 func readPacket(packet *consoleapi.Packet, raw string, args []string) (err error) {

@@ -32,6 +32,7 @@ const (
 	BGPRoutes Command = "bgp routes"
 
 	Duplicates Command = "duplicates"
+	History    Command = "history"
 )
 
 // Request is the one line that a client sends.
@@ -49,6 +50,8 @@ type Request struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Namespace is that of the Services that top is asked about; empty means all.
 	Namespace string `json:"namespace,omitempty"`
+	// History is what history is asked for.
+	History *consoleapi.HistoryQuery `json:"history,omitempty"`
 }
 
 // wants reports whether top is asked about a frontend of a Service (namespace/name).
@@ -75,6 +78,11 @@ func (r *Request) validate() error {
 	case Duplicates:
 		if n := len(r.Addresses); n == 0 || n > maxHosts {
 			return fmt.Errorf("%d addresses: hosts are asked for 1 to %d at a time", n, maxHosts)
+		}
+		return nil
+	case History:
+		if r.History == nil {
+			return errors.New("no question about the history")
 		}
 		return nil
 	case Trace:

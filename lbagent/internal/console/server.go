@@ -42,6 +42,8 @@ type Server struct {
 	Speaker   Speaker
 	// Hosts asks which hosts have addresses.
 	Hosts func(context.Context, []netip.Addr) (*consoleapi.Hosts, error)
+	// History returns what was recorded.
+	History func(*consoleapi.HistoryQuery) (*consoleapi.History, error)
 }
 
 // Listen opens the socket, for this user alone. A socket that a former agent
@@ -165,6 +167,13 @@ func (s *Server) answer(ctx context.Context, conn net.Conn, request *Request) er
 		}
 		line.Node = s.Directory().Node
 		return write(conn, consoleapi.Line{Hosts: line})
+	case History:
+		line, err := s.History(request.History)
+		if err != nil {
+			return err
+		}
+		line.Node = s.Directory().Node
+		return write(conn, consoleapi.Line{History: line})
 	default:
 		return s.trace(conn, request.Packet)
 	}

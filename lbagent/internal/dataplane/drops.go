@@ -126,6 +126,46 @@ func InterfaceName(index int) string {
 	return found.Name
 }
 
+// DropCounts are the counters of dropped packets.
+type DropCounts struct {
+	// Reasons are those of all packets.
+	Reasons map[string]uint64
+	// Frontends are those of packets for frontends. Reasons without any are absent.
+	Frontends map[forwarding.FrontendKey]map[string]uint64
+}
+
+// DropCounts reads the counters of dropped packets, and no others: that of a frontend is read only
+// where it has any.
+func (d *Dataplane) DropCounts() (DropCounts, error) {
+	all, err := names()
+	if err != nil {
+		return DropCounts{}, err
+	}
+	reasons := all["drop_reason"]
+	drops, err := d.frontendDrops(reasons)
+	if err != nil {
+		return DropCounts{}, err
+	}
+	counts := DropCounts{Frontends: map[forwarding.FrontendKey]map[string]uint64{}}
+	if len(drops) > 0 {
+		state := forwarding.NewState()
+		if err := d.dumpFrontends(state); err != nil {
+			return DropCounts{}, fmt.Errorf("read map frontends: %w", err)
+		}
+		for key, frontend := range state.Frontends {
+			if of := drops[frontend.ID]; len(of) > 0 {
+				counts.Frontends[key] = of
+			}
+		}
+	}
+	// Last, so that they are no fewer than those of the frontends.
+	if counts.Reasons, err = readNamed(d.maps.DropCounts, reasons); err != nil {
+		return DropCounts{}, err
+	}
+	delete(counts.Reasons, reasons[bpf.DatapathDropReasonDROP_NONE])
+	return counts, nil
+}
+
 // frontendDrops reads the drops of frontends by reason.
 func (d *Dataplane) frontendDrops(reasons []string) (map[forwarding.FrontendID]map[string]uint64, error) {
 	cpus, err := ebpf.PossibleCPU()

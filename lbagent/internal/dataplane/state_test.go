@@ -321,6 +321,10 @@ func TestCountersOfReusedID(t *testing.T) {
 	if got := read(first); !reflect.DeepEqual(got, want) {
 		t.Errorf("after a change of the frontend: %+v, want %+v", got, want)
 	}
+	if counts, err := d.DropCounts(); err != nil || !reflect.DeepEqual(counts.Frontends, map[forwarding.FrontendKey]map[string]uint64{first: want.Drops}) ||
+		!reflect.DeepEqual(counts.Reasons, counters(t, &node{dataplane: d}).Drops) {
+		t.Errorf("drop counts %+v, %v; want those of the counters", counts, err)
+	}
 	apply(t, d, forwarding.DeleteFrontend{Key: first})
 	// A packet may still have been on its way.
 	if err := d.maps.FrontendDrops.Put(bpf.DatapathFrontendDrop{Frontend: 5, Reason: reason}, drops); err != nil {

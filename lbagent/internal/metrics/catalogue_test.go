@@ -34,7 +34,8 @@ func TestCatalogue(t *testing.T) {
 		}, nil
 	}
 	catalogue.Own(t, "agent", NewCollector("v1", EachFrontend, counting{}, sessions, services), passes(), NewBFD(report), NewWatch(silent{}),
-		NewLayer2(func() map[string]l2.Counts { return map[string]l2.Counts{"eth0": {Answered: 1, VIPs: 2}} }))
+		NewLayer2(func() map[string]l2.Counts { return map[string]l2.Counts{"eth0": {Answered: 1, VIPs: 2}} }),
+		NewHistory(func() History { return History{LeftOut: map[string]uint64{"Endpoints": 1}} }))
 }
 
 // The page tells how many series an agent has in a cluster of many Services.

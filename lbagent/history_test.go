@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// recording runs a recorder until the test, or stop, ends it.
+func recording(t *testing.T, directory string, n *node) (r *recorder, stop func()) {
+	t.Helper()
+	r = newRecorder(directory, recorded{
+		sessions: func() []bgp.Session { return speakerOf{n}.Sessions() },
+		drops:    func() (dataplane.DropCounts, error) { return dataplane.DropCounts{}, nil },
+		services: func() map[forwarding.FrontendKey]string { return nil },
+	}, logr.Discard())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.run(ctx, "v1") }()
+	stop = func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("ended with %v", err)
+		}
+	}
+	return r, stop
+}
+
+// awaitEntries waits for what passes did, as it is asked, in any order.
+func awaitEntries(t *testing.T, r *recorder, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	var got []string
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		history, err := r.ask(&consoleapi.HistoryQuery{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = nil
+		for _, entry := range history.Entries {
+			got = append(got, string(entry.Kind)+" "+entry.What)
+		}
+		if slices.Sort(got); slices.Equal(got, want) {
+			return
+		}
+	}
+	t.Fatalf("recorded %q, want %q", got, want)
+}
+
+// What passes see is recorded beside them, and stays over a restart.
+func TestPassesAreRecorded(t *testing.T) {
+	directory := t.TempDir()
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 2, 0)
+	l := newLoop(n, objects)
+	var stop func()
+	l.history, stop = recording(t, directory, n)
+	now := time.Now()
+	mustPass(t, l, now)
+	awaitEntries(t, l.history, "Agent Started", "Session Established", "Route Announced")
+	objects.EndpointSlices[0] = objects.EndpointSlices[0].DeepCopy()
+	objects.EndpointSlices[0].Endpoints = nil
+	mustPass(t, l, now.Add(time.Second))
+	first := []string{"Agent Started", "Session Established", "Route Announced", "Route NotAnnounced", "Endpoints Gone", "Endpoints NoneAnywhere"}
+	awaitEntries(t, l.history, slices.Clone(first)...)
+	stop()
+	l.history, stop = recording(t, directory, n)
+	defer stop()
+	awaitEntries(t, l.history, append(first, "Agent Ended", "Agent Started")...)
+}
+
+// An agent that cannot keep a history works without, and says why to those who ask.
+func TestNoHistory(t *testing.T) {
+	occupied := filepath.Join(t.TempDir(), "history")
+	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, directory := range []string{"", filepath.Dir(occupied)} {
+		n := newNode(t)
+		l := newLoop(n, cluster())
+		l.history = newRecorder(directory, recorded{}, logr.Discard())
+		mustPass(t, l, start)
+		if history, err := l.history.ask(&consoleapi.HistoryQuery{}); err == nil {
+			t.Errorf("directory %q: history %+v, want an error", directory, history)
+		}
+		if err := l.history.run(t.Context(), "v1"); err != nil {
+			t.Errorf("directory %q: %v", directory, err)
+		}
+	}
+}

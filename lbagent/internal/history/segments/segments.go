@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package segments keeps lines in files of bounded size, of which the oldest goes when there is no
+// more room. A line is whole or damaged, and a damaged one harms no other: what was being written
+// when the process was killed is cut off from what is written later.
+package segments
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+const (
+	// SegmentSize is the bytes of a file.
+	SegmentSize = 640 << 10
+	// Segments is how many files there are.
+	Segments = 16
+	// Limit is the bytes of all files.
+	Limit = SegmentSize * Segments
+	// pattern is the name of a file, by its number.
+	pattern = "%08d.jsonl"
+)
+
+// Kept is how many bytes of the newest lines are always there, where none is longer than longest: a
+// segment ends before a line that is too long for its rest.
+func Kept(longest int) int64 { return (Segments - 1) * int64(SegmentSize-longest) }
+
+// Log is the lines in a directory. It is safe for concurrent use.
+type Log struct {
+	directory string
+
+	mu      sync.Mutex
+	numbers []uint64
+	// last is the file that is written to, and size its bytes; nil where there is none yet.
+	last *os.File
+	size int64
+	// torn is true where the file may end within a line.
+	torn bool
+	// before is the bytes of all files but the last.
+	before int64
+}
+
+// Open returns the Log in a directory, which it makes where it is missing.
+func Open(directory string) (*Log, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the history: %w", err)
+	}
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return nil, fmt.Errorf("look for the history: %w", err)
+	}
+	l := &Log{directory: directory}
+	for _, entry := range entries {
+		var number uint64
+		if _, err := fmt.Sscanf(entry.Name(), pattern, &number); err == nil && entry.Name() == fmt.Sprintf(pattern, number) {
+			l.numbers = append(l.numbers, number)
+		}
+	}
+	slices.Sort(l.numbers)
+	return l, l.adopt()
+}
+
+// adopt goes on with the files that are there.
+func (l *Log) adopt() error {
+	if err := l.drop(Segments); err != nil || len(l.numbers) == 0 {
+		return err
+	}
+	for _, number := range l.numbers[:len(l.numbers)-1] {
+		info, err := os.Stat(l.path(number))
+		if err != nil {
+			return fmt.Errorf("look at the history: %w", err)
+		}
+		l.before += info.Size()
+	}
+	file, err := os.OpenFile(l.path(l.numbers[len(l.numbers)-1]), os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("open the history: %w", err)
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("look at the history: %w", err), file.Close())
+	}
+	l.last, l.size = file, info.Size()
+	end := make([]byte, 1)
+	if l.size > 0 {
+		if _, err := file.ReadAt(end, l.size-1); err != nil {
+			return errors.Join(fmt.Errorf("read the end of the history: %w", err), file.Close())
+		}
+		l.torn = end[0] != '\n'
+	}
+	return nil
+}
+
+func (l *Log) path(number uint64) string {
+	return filepath.Join(l.directory, fmt.Sprintf(pattern, number))
+}
+
+// drop removes the oldest files until fewer than most are left, or as many.
+func (l *Log) drop(most int) error {
+	for len(l.numbers) > most {
+		path := l.path(l.numbers[0])
+		if info, err := os.Stat(path); err == nil {
+			l.before = max(0, l.before-info.Size())
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the oldest part of the history: %w", err)
+		}
+		l.numbers = l.numbers[1:]
+	}
+	return nil
+}
+
+// Append writes lines, without their ends, after all others. A line must be shorter than a segment.
+// Lines that could not be written are lost.
+func (l *Log) Append(lines [][]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(lines) > 0 {
+		// The byte more ends a line that is torn.
+		if l.last == nil || l.size+int64(len(lines[0]))+2 > SegmentSize {
+			if err := l.next(); err != nil {
+				return err
+			}
+		}
+		var out bytes.Buffer
+		if l.torn {
+			out.WriteByte('\n')
+		}
+		fit := 0
+		for fit < len(lines) && (fit == 0 || l.size+int64(out.Len()+len(lines[fit]))+1 <= SegmentSize) {
+			out.Write(lines[fit])
+			out.WriteByte('\n')
+			fit++
+		}
+		n, err := l.last.Write(out.Bytes())
+		l.size += int64(n)
+		l.torn = err != nil && (l.torn || n > 0)
+		if err != nil {
+			return fmt.Errorf("write the history: %w", err)
+		}
+		lines = lines[fit:]
+	}
+	return nil
+}
+
+// next begins a file.
+func (l *Log) next() error {
+	var number uint64
+	if len(l.numbers) > 0 {
+		number = l.numbers[len(l.numbers)-1] + 1
+	}
+	// Before, so that there are never more bytes than allowed.
+	if err := l.drop(Segments - 1); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(l.path(number), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("begin a part of the history: %w", err)
+	}
+	if l.last != nil {
+		_ = l.last.Close()
+	}
+	l.before += l.size
+	l.numbers = append(l.numbers, number)
+	l.last, l.size, l.torn = file, 0, false
+	return nil
+}
+
+// Read calls each with every line, the oldest first. The line is only good for the call.
+func (l *Log) Read(each func(line []byte)) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, number := range l.numbers {
+		if err := readLines(l.path(number), each); err != nil {
+			return fmt.Errorf("read the history: %w", err)
+		}
+	}
+	return nil
+}
+
+func readLines(path string, each func(line []byte)) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	// Nothing that was written here is longer than a file.
+	lines := bufio.NewReaderSize(io.LimitReader(file, SegmentSize), SegmentSize+1)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if line = bytes.TrimSuffix(line, []byte("\n")); len(line) > 0 {
+			each(line)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// Size is the bytes of all files.
+func (l *Log) Size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.before + l.size
+}
+
+// Close closes the file that is written to.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return nil
+	}
+	return l.last.Close()
+}
+
+// Remove removes a Log with its directory.
+func Remove(directory string) error {
+	if err := os.RemoveAll(directory); err != nil {
+		return fmt.Errorf("remove the history: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// massive is how many VIPs that changed alike are counted in place of named.
+const massive = 128
+
+// routes are the VIPs that are announced elsewhere than before, or not any more. VIPs that changed
+// alike share an entry.
+func routes(before, now *State) []Entry {
+	if delta.IsSame(before.Decisions, now.Decisions) {
+		return nil
+	}
+	groups := map[string]*Entry{}
+	change := func(vip netip.Addr, decision *announce.Decision) {
+		what, message := told(decision)
+		entry := groups[what+"\x00"+message]
+		if entry == nil {
+			entry = &Entry{Time: now.Time, Kind: consoleapi.HistoryRoute, What: what, Message: shortened(message)}
+			groups[what+"\x00"+message] = entry
+		}
+		entry.VIPs = append(entry.VIPs, vip)
+	}
+	a, b := before.Decisions, now.Decisions
+	for len(a) > 0 || len(b) > 0 {
+		switch order := compareFirst(a, b); {
+		case order < 0:
+			change(a[0].VIP, nil)
+			a = a[1:]
+		case order > 0:
+			change(b[0].VIP, &b[0])
+			b = b[1:]
+		default:
+			if !saysSame(&a[0], &b[0]) {
+				change(b[0].VIP, &b[0])
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return named(groups, before, now)
+}
+
+// compareFirst orders the first of two lists. The end of a list is after all else.
+func compareFirst(a, b []announce.Decision) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	default:
+		return a[0].VIP.Compare(b[0].VIP)
+	}
+}
+
+func saysSame(a, b *announce.Decision) bool {
+	return a.Reason == b.Reason && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Interfaces, b.Interfaces)
+}
+
+// told is a decision as an entry tells it. A VIP that the node has no more has none.
+func told(decision *announce.Decision) (what, message string) {
+	switch {
+	case decision == nil:
+		return "NotAnnounced", "no VIP of this node any more"
+	case len(decision.Peers)+len(decision.Interfaces) == 0:
+		return "NotAnnounced", decision.Reason + ": " + decision.Message
+	}
+	to := slices.Clone(decision.Peers)
+	for _, name := range decision.Interfaces {
+		to = append(to, "l2:"+name)
+	}
+	return "Announced", "to " + strings.Join(to, ", ")
+}
+
+// named gives entries their Services.
+func named(groups map[string]*Entry, before, now *State) []Entry {
+	var entries []Entry
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		all := groups[key]
+		if len(all.VIPs) > massive {
+			all.Count, all.VIPs = uint64(len(all.VIPs)), nil
+			entries = append(entries, *all)
+			continue
+		}
+		for vips := range slices.Chunk(all.VIPs, listed) {
+			entry := *all
+			entry.VIPs, entry.Count = vips, uint64(len(vips))
+			for _, vip := range vips {
+				entry.Services = append(entry.Services, firstOf(servicesOf(now.Model, vip), servicesOf(before.Model, vip))...)
+			}
+			slices.Sort(entry.Services)
+			entry.Services = slices.Compact(entry.Services)
+			entries = append(entries, entry)
+		}
+	}
+	return entries
+}
+
+// firstOf is the first list that is not empty.
+func firstOf(a, b []string) []string {
+	if len(a) > 0 {
+		return a
+	}
+	return b
+}
+
+func servicesOf(m *model.Model, vip netip.Addr) (names []string) {
+	at, found := slices.BinarySearchFunc(m.VIPs, vip, func(v model.VIP, address netip.Addr) int { return v.Address.Compare(address) })
+	if found {
+		for _, service := range m.VIPs[at].Services {
+			names = append(names, service.Name.String())
+		}
+	}
+	return names
+}
+
+// served is how an endpoint takes part in a Service.
+type served int
+
+const (
+	gone served = iota
+	draining
+	ready
+)
+
+// whats are the words of entries, by what an endpoint came to be.
+var whats = map[served]string{gone: "Gone", draining: "NotReady", ready: "Ready"}
+
+// turned is what became of the endpoints of a Service on this node.
+type turned struct {
+	before, after map[forwarding.Endpoint]served
+	// usable is how many endpoints of a frontend take new connections.
+	usable int
+	// had and has are true where some node has a usable endpoint.
+	had, has, known bool
+}
+
+// endpoints are those of this node that changed. Other nodes tell theirs.
+func endpoints(before, now *State) []Entry {
+	services := map[model.ServiceName]*turned{}
+	of := func(name model.ServiceName) *turned {
+		if services[name] == nil {
+			services[name] = &turned{before: map[forwarding.Endpoint]served{}, after: map[forwarding.Endpoint]served{}}
+		}
+		return services[name]
+	}
+	a, b := before.Model.Frontends, now.Model.Frontends
+	for len(a) > 0 || len(b) > 0 {
+		var old, next *model.Frontend
+		order := compareKeys(a, b)
+		if order <= 0 {
+			old, a = a[0], a[1:]
+		}
+		if order >= 0 {
+			next, b = b[0], b[1:]
+		}
+		if old == next {
+			continue
+		}
+		if old != nil {
+			t := of(old.Service)
+			collect(t.before, old)
+			t.had = t.had || len(old.Weights) > 0
+			t.known = true
+		}
+		if next != nil {
+			t := of(next.Service)
+			collect(t.after, next)
+			t.has = t.has || len(next.Weights) > 0
+			t.usable = max(t.usable, usable(next))
+		}
+	}
+	var entries []Entry
+	for _, name := range slices.SortedFunc(maps.Keys(services), func(x, y model.ServiceName) int {
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+	}) {
+		entries = append(entries, services[name].tell(Entry{
+			Time: now.Time, Kind: consoleapi.HistoryEndpoints, Services: []string{name.String()},
+		})...)
+	}
+	return entries
+}
+
+func compareKeys(a, b []*model.Frontend) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	default:
+		return a[0].Key.Compare(b[0].Key)
+	}
+}
+
+func usable(frontend *model.Frontend) int {
+	if frontend.Terminating {
+		return 0
+	}
+	return len(frontend.Endpoints)
+}
+
+// collect notes how the endpoints of a frontend take part. One that terminates is not ready, also
+// where it is the last that takes connections.
+func collect(into map[forwarding.Endpoint]served, frontend *model.Frontend) {
+	how := ready
+	if frontend.Terminating {
+		how = draining
+	}
+	for _, endpoint := range frontend.Endpoints {
+		into[endpoint] = max(into[endpoint], how)
+	}
+	for _, endpoint := range frontend.Draining {
+		into[endpoint] = max(into[endpoint], draining)
+	}
+}
+
+func (t *turned) tell(like Entry) (entries []Entry) {
+	changed := map[served][]netip.AddrPort{}
+	note := func(endpoint forwarding.Endpoint) {
+		if t.before[endpoint] != t.after[endpoint] {
+			how := t.after[endpoint]
+			changed[how] = append(changed[how], netip.AddrPortFrom(endpoint.Address, endpoint.Port))
+		}
+	}
+	for endpoint := range t.after {
+		note(endpoint)
+	}
+	for endpoint := range t.before {
+		if _, also := t.after[endpoint]; !also {
+			note(endpoint)
+		}
+	}
+	for _, how := range []served{gone, draining, ready} {
+		slices.SortFunc(changed[how], netip.AddrPort.Compare)
+		for list := range slices.Chunk(changed[how], listed) {
+			entry := like
+			entry.What, entry.Endpoints, entry.Count = whats[how], list, uint64(t.usable)
+			entries = append(entries, entry)
+		}
+	}
+	if t.had != t.has && t.known {
+		entry := like
+		entry.What = "SomeAgain"
+		if t.had {
+			entry.What = "NoneAnywhere"
+		}
+		entries = append(entries, entry)
+	}
+	return entries
+}

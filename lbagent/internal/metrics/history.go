@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var (
+	historyBytesDescription   = description("history_bytes", "Size of the history on the node.")
+	historyLeftOutDescription = description("history_left_out_total",
+		"Entries that the history does not have, as there were too many of their kind.", "kind")
+	historyUnwrittenDescription = description("history_unwritten_total", "Entries that the history does not have, as they could not be written.")
+)
+
+// History is what is told of the history.
+type History struct {
+	Bytes     int64
+	LeftOut   map[string]uint64
+	Unwritten uint64
+}
+
+// HistoryMetrics are the metrics of what is recorded.
+type HistoryMetrics struct{ read func() History }
+
+// NewHistory returns the metrics of what read tells.
+func NewHistory(read func() History) *HistoryMetrics { return &HistoryMetrics{read} }
+
+// Describe implements prometheus.Collector.
+func (*HistoryMetrics) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- historyBytesDescription
+	descriptions <- historyLeftOutDescription
+	descriptions <- historyUnwrittenDescription
+}
+
+// Collect implements prometheus.Collector.
+func (h *HistoryMetrics) Collect(metrics chan<- prometheus.Metric) {
+	told := h.read()
+	metrics <- prometheus.MustNewConstMetric(historyBytesDescription, prometheus.GaugeValue, float64(told.Bytes))
+	for kind, count := range told.LeftOut {
+		metrics <- prometheus.MustNewConstMetric(historyLeftOutDescription, prometheus.CounterValue, float64(count), kind)
+	}
+	metrics <- prometheus.MustNewConstMetric(historyUnwrittenDescription, prometheus.CounterValue, float64(told.Unwritten))
+}

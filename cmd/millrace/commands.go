@@ -45,6 +45,7 @@ func newCommand(env environment) *cobra.Command {
 		topCommand(env, &config),
 		duplicatesCommand(env, &config),
 		traceCommand(env, &config),
+		whyCommand(env, &config),
 		reserveCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),

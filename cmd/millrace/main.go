@@ -23,6 +23,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
 // version is set by the linker.
@@ -51,6 +52,8 @@ type environment struct {
 	colour        bool
 	// agents finds those that are asked for VIPs; nil: those of the cluster.
 	agents func(cluster.Config, []corev1.Pod) (agents, error)
+	// events finds those of a Service; nil: those of the cluster.
+	events func(namespace, name string) ([]timeline.Event, error)
 }
 
 func main() {

@@ -75,6 +75,7 @@ func TestSysdump(t *testing.T) {
 	for _, name := range []string{
 		"versions.json", "events.txt", "objects/vips.yaml", "objects/lbnodereports.yaml", "objects/daemonsets.yaml", "objects/nodes.yaml",
 		"nodes/node1/maps.json", "nodes/node2/vips.json", "nodes/node3/drops.json", "nodes/node1/preflight.json", "nodes/node1/bgp-routes.json",
+		"nodes/node2/history.json",
 	} {
 		if sizes[name] == 0 {
 			t.Errorf("there is no %s: %v", name, sizes)

@@ -73,6 +73,8 @@ var namespaced = []string{
 var questions = map[string][]string{
 	"maps.json": {"dump", "--output=json"}, "vips.json": {"vips"}, "bgp-peers.json": {"bgp", "peers"}, "bgp-routes.json": {"bgp", "routes"},
 	"drops.json": {"drops"}, "counters.json": {"top"}, "preflight.json": {"preflight", "--installed"},
+	// The newest, some megabytes at most.
+	"history.json": {"history", "--last=20000"},
 }
 
 // Dump writes the archive, and returns what is missing in it: so much as could be had is there.

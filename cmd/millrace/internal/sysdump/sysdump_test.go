@@ -144,7 +144,7 @@ func TestNoSecrets(t *testing.T) {
 	for name, text := range map[string]string{
 		"versions.json": `"millrace": "v1"`, "events.txt": "KeyMade", "objects/services.yaml": "type: LoadBalancer",
 		"objects/pods.yaml": "name: PASSWORD", "objects/daemonsets.yaml": removed, "nodes/node1/maps.json": `"dump"`,
-		"nodes/node0/bgp-peers.json": `"bgp"`, "logs/agent/lbagent.log": "fake logs", "logs/agent/lbagent.previous.log": "fake logs",
+		"nodes/node0/bgp-peers.json": `"bgp"`, "nodes/node1/history.json": `"history"`, "logs/agent/lbagent.log": "fake logs", "logs/agent/lbagent.previous.log": "fake logs",
 	} {
 		if !strings.Contains(files[name], text) {
 			t.Errorf("%s has no %q: %s", name, text, files[name])

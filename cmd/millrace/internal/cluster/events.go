@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
+)
+
+// eventsAtOnce is how many events are read by a request.
+const eventsAtOnce = 500
+
+// EventQuery is a Service, and from when to when.
+type EventQuery struct {
+	Namespace, Service string
+	From, To           time.Time
+}
+
+// EventsOf reads the events about a Service, its VIPs, EndpointSlices and pods, and about nodes and
+// peers, from one time to another. Pods that are gone count as its own where they have the name of
+// one that is there but for its end.
+func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.Event, error) {
+	namespace, service := query.Namespace, query.Service
+	restConfig, clients, err := config.clients()
+	if err != nil {
+		return nil, err
+	}
+	about := subjects{"Service": {service: true}, "EndpointSlice": {}, "Pod": {}, "VIP": {}}
+	slices, err := clients.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
+	})
+	if err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	about.addSlices(slices.Items)
+	vips, err := VIPs(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	about.addVIPs(vips, namespace, service)
+	var told []timeline.Event
+	for _, of := range []string{namespace, metav1.NamespaceDefault} {
+		options := metav1.ListOptions{Limit: eventsAtOnce}
+		for {
+			events, err := clients.CoreV1().Events(of).List(ctx, options)
+			if err != nil {
+				return nil, explain(restConfig.Host, err)
+			}
+			for i := range events.Items {
+				event := &events.Items[i]
+				if at := timeOf(event); about.has(event, namespace) && !at.Before(query.From) && !at.After(query.To) {
+					told = append(told, toldOf(event, at))
+				}
+			}
+			if options.Continue = events.Continue; options.Continue == "" {
+				break
+			}
+		}
+		if namespace == metav1.NamespaceDefault {
+			break
+		}
+	}
+	return told, nil
+}
+
+// subjects are names by kind. Those of pods are without their ends.
+type subjects map[string]map[string]bool
+
+func (s subjects) addSlices(slices []discoveryv1.EndpointSlice) {
+	for i := range slices {
+		s["EndpointSlice"][slices[i].Name] = true
+		for _, endpoint := range slices[i].Endpoints {
+			if pod := endpoint.TargetRef; pod != nil && pod.Kind == "Pod" {
+				s["Pod"][stem(pod.Name)] = true
+			}
+		}
+	}
+}
+
+func (s subjects) addVIPs(vips []millracev1alpha1.VIP, namespace, service string) {
+	for i := range vips {
+		for _, claim := range vips[i].Spec.Claims {
+			if claim.Namespace == namespace && claim.Name == service {
+				s["VIP"][vips[i].Name] = true
+			}
+		}
+	}
+}
+
+// stem is the name of a pod without what its controller made up.
+func stem(name string) string {
+	if at := strings.LastIndexByte(name, '-'); at > 0 {
+		return name[:at]
+	}
+	return name
+}
+
+// has reports whether an event is about one of the subjects, or about what all Services depend on.
+func (s subjects) has(event *corev1.Event, namespace string) bool {
+	of := event.InvolvedObject
+	switch of.Kind {
+	case "Node", "LBNode", "LBNodeReport", "LBPeer", "VIPAdvertisement":
+		return true
+	case "VIP":
+		return s["VIP"][of.Name]
+	case "Pod":
+		return of.Namespace == namespace && s["Pod"][stem(of.Name)]
+	default:
+		return of.Namespace == namespace && s[of.Kind][of.Name]
+	}
+}
+
+// timeOf is when an event happened last.
+func timeOf(event *corev1.Event) time.Time {
+	switch {
+	case event.Series != nil:
+		return event.Series.LastObservedTime.Time
+	case !event.LastTimestamp.IsZero():
+		return event.LastTimestamp.Time
+	case !event.EventTime.IsZero():
+		return event.EventTime.Time
+	default:
+		return event.CreationTimestamp.Time
+	}
+}
+
+func toldOf(event *corev1.Event, at time.Time) timeline.Event {
+	of := event.InvolvedObject
+	name := of.Name
+	if of.Namespace != "" {
+		name = of.Namespace + "/" + of.Name
+	}
+	return timeline.Event{
+		Time: at.UTC(), About: fmt.Sprintf("%s %s", of.Kind, name), Type: event.Type, Reason: event.Reason, Message: event.Message,
+		Count: event.Count,
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
+)
+
+// Why is what happened to a Service.
+type Why struct {
+	Service string    `json:"service"`
+	At      time.Time `json:"at"`
+	From    time.Time `json:"from"`
+	To      time.Time `json:"to"`
+	// Nodes are those that have answered, Late those that recorded nothing at From yet.
+	Nodes []string        `json:"nodes"`
+	Late  []Late          `json:"late,omitempty"`
+	Lines []timeline.Line `json:"lines"`
+}
+
+// Late is a node that records since a time only; zero is for one that has recorded nothing.
+type Late struct {
+	Node  string    `json:"node"`
+	Since time.Time `json:"since,omitzero"`
+}
+
+// Timeline writes what happened to a Service. Text has the time of a clock here.
+func Timeline(out io.Writer, why Why, options Options) error {
+	if options.Format == JSON || options.Format == YAML {
+		return encode(out, options.Format, why)
+	}
+	clock := func(at time.Time, form string) string { return at.In(why.At.Location()).Format(form) }
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s from %s to %s\n", why.Service, clock(why.From, "2 Jan 2006 15:04:05"), clock(why.To, "2 Jan 15:04:05 MST"))
+	for _, late := range why.Late {
+		since := "nothing yet"
+		if !late.Since.IsZero() {
+			since = "only since " + clock(late.Since, "2 Jan 15:04:05")
+		}
+		fmt.Fprintf(&text, "%s recorded %s.\n", late.Node, since)
+	}
+	text.WriteString("\n")
+	if len(why.Lines) == 0 {
+		text.WriteString("Nothing is recorded of that time: no packet of the Service was dropped, and nothing changed that it depends on.\n")
+		_, err := io.WriteString(out, text.String())
+		return err
+	}
+	t := &table{columns: []column{{heading: "TIME"}, {heading: "NODE", cut: true}, {heading: "WHAT"}}}
+	for _, line := range why.Lines {
+		what := line.Text
+		if line.Count > 0 {
+			what = fmt.Sprintf("%d packets dropped: %s", line.Count, line.Text)
+		}
+		t.rows = append(t.rows, []string{clock(line.Time, "15:04:05.000"), whereOf(line.Nodes, len(why.Nodes)), what})
+	}
+	text.WriteString(strings.Join(t.lines(0), "\n") + "\n")
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+// whereOf names nodes, or counts them where they are many.
+func whereOf(nodes []string, all int) string {
+	switch {
+	case len(nodes) == 0:
+		return "event"
+	case len(nodes) == all && all > 1:
+		return fmt.Sprintf("all %d nodes", all)
+	case len(nodes) <= 3:
+		return strings.Join(nodes, ",")
+	default:
+		return fmt.Sprintf("%d nodes", len(nodes))
+	}
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package timeline joins what many nodes recorded, and the events of the API server, into one list by
+// time. It is pure.
+package timeline
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+)
+
+// Event is an event of the API server.
+type Event struct {
+	Time time.Time `json:"time"`
+	// About is kind and name, such as Pod default/web-0.
+	About   string `json:"about"`
+	Type    string `json:"type"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+	// Count is how often it happened; Time is the last time.
+	Count int32 `json:"count,omitempty"`
+}
+
+// Line is a moment of the timeline.
+type Line struct {
+	Time time.Time `json:"time"`
+	// Nodes are those that recorded it, sorted; none for an event.
+	Nodes []string `json:"nodes,omitempty"`
+	// Kind is that of a HistoryEntry, or Event.
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+	// Count is the number of packets of drops, of all nodes.
+	Count uint64 `json:"count,omitempty"`
+}
+
+const (
+	// KindEvent is the kind of an event.
+	KindEvent = "Event"
+	// together is how far apart nodes may record the same for one line. Counts of dropped packets
+	// come from each node once a minute.
+	together      = 2 * time.Second
+	dropsTogether = time.Minute
+)
+
+// Join returns the lines of nodes and events, by time. What several nodes recorded of the same at
+// about the same time is one line.
+func Join(nodes []consoleapi.History, events []Event) []Line {
+	var lines []Line
+	for _, node := range nodes {
+		for i := range node.Entries {
+			lines = append(lines, linesOf(node.Node, &node.Entries[i])...)
+		}
+	}
+	for _, event := range events {
+		lines = append(lines, Line{Time: event.Time, Kind: KindEvent, Text: event.text()})
+	}
+	slices.SortStableFunc(lines, func(a, b Line) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Text, b.Text), slices.Compare(a.Nodes, b.Nodes))
+	})
+	return merged(lines)
+}
+
+// merged joins lines that say the same on several nodes. A node's own lines stay apart: it may see
+// the same twice.
+func merged(lines []Line) []Line {
+	type key struct{ kind, text string }
+	last := map[key]int{}
+	var out []Line
+	for _, line := range lines {
+		of := key{line.Kind, line.Text}
+		within := together
+		if line.Kind == string(consoleapi.HistoryDrops) {
+			within = dropsTogether
+		}
+		at, seen := last[of]
+		if seen && line.Kind != KindEvent && line.Time.Sub(out[at].Time) <= within && !slices.Contains(out[at].Nodes, line.Nodes[0]) {
+			out[at].Nodes = append(out[at].Nodes, line.Nodes[0])
+			out[at].Count += line.Count
+			continue
+		}
+		last[of] = len(out)
+		out = append(out, line)
+	}
+	for i := range out {
+		slices.Sort(out[i].Nodes)
+	}
+	return out
+}
+
+// linesOf are one for an entry, and of drops one for each reason.
+func linesOf(node string, entry *consoleapi.HistoryEntry) []Line {
+	line := Line{Time: entry.Time, Nodes: []string{node}, Kind: string(entry.Kind), Text: textOf(entry)}
+	if entry.Kind != consoleapi.HistoryDrops {
+		return []Line{line}
+	}
+	var lines []Line
+	for _, drop := range entry.Drops {
+		next := line
+		next.Nodes = []string{node}
+		next.Text, next.Count = drop.Reason, drop.Count
+		if drop.Service != "" {
+			next.Text += ", " + drop.Service
+		}
+		lines = append(lines, next)
+	}
+	return lines
+}
+
+func (e *Event) text() string {
+	text := fmt.Sprintf("%s: %s: %s", e.About, e.Reason, strings.TrimSpace(e.Message))
+	if e.Type != "" && e.Type != "Normal" {
+		text = e.Type + ", " + text
+	}
+	if e.Count > 1 {
+		text += fmt.Sprintf(" (%d times)", e.Count)
+	}
+	return text
+}
+
+// sentences are what entries say, by kind and what happened; the verbs stand for their subject.
+var sentences = map[consoleapi.HistoryKind]map[string]string{
+	consoleapi.HistoryAgent: {"Started": "the agent started", "Ended": "the agent ended"},
+	consoleapi.HistorySession: {
+		"Established": "BGP session with %s established", "Lost": "BGP session with %s lost",
+		"Failing": "BGP session with %s does not come up", "Removed": "no BGP session with %s is wanted any more",
+		"BFDUp": "BFD session with %s up", "BFDDown": "BFD session with %s down",
+	},
+	consoleapi.HistoryRoute: {"Announced": "announces %s", "NotAnnounced": "does not announce %s"},
+	consoleapi.HistoryNode: {
+		"Added": "node %s is new", "Removed": "node %s is removed", "Down": "node %s does not answer, and gets no packets",
+		"Up": "node %s answers again", "Departing": "node %s hands over its routes", "Staying": "node %s takes its routes again",
+		"CutOff": "other nodes do not answer: this one may be cut off", "Connected": "this node is no longer cut off",
+		"Problem": "problem", "Solved": "no longer a problem",
+	},
+	consoleapi.HistoryEndpoints: {
+		"Ready": "endpoint %s takes new connections", "NotReady": "endpoint %s takes no new connections",
+		"Gone": "endpoint %s is gone", "NoneAnywhere": "no endpoint on any node takes new connections",
+		"SomeAgain": "an endpoint takes new connections again",
+	},
+}
+
+func textOf(entry *consoleapi.HistoryEntry) string {
+	text := sentences[entry.Kind][entry.What]
+	switch {
+	case entry.Kind == consoleapi.HistoryLeftOut:
+		text = fmt.Sprintf("%d more entries about %s are left out", entry.Count, entry.What)
+	case text == "":
+		// An agent of a later version.
+		text = strings.TrimSpace(fmt.Sprintf("%s %s", entry.What, subjectOf(entry)))
+	case strings.Contains(text, "%s"):
+		text = fmt.Sprintf(text, subjectOf(entry))
+	}
+	if entry.Kind == consoleapi.HistoryEndpoints && len(entry.Endpoints) > 0 {
+		text += fmt.Sprintf(" (%d left here)", entry.Count)
+	}
+	if len(entry.Services) == 1 && entry.Kind != consoleapi.HistoryRoute {
+		text = entry.Services[0] + ": " + text
+	}
+	if entry.Message != "" {
+		text += ": " + entry.Message
+	}
+	return text
+}
+
+// shown is how many names a text has.
+const shown = 8
+
+func subjectOf(entry *consoleapi.HistoryEntry) string {
+	var names []string
+	switch {
+	case len(entry.Endpoints) > 0:
+		names = textsOf(entry.Endpoints, netip.AddrPort.String)
+	case len(entry.VIPs) > 0:
+		names = textsOf(entry.VIPs, netip.Addr.String)
+	case entry.Kind == consoleapi.HistoryRoute:
+		return fmt.Sprintf("%d VIPs, perhaps this one", entry.Count)
+	default:
+		names = entry.Names
+	}
+	if more := len(names) - shown; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+func textsOf[T any](list []T, text func(T) string) (texts []string) {
+	for _, item := range list {
+		texts = append(texts, text(item))
+	}
+	return texts
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
+)
+
+// why asks what happened to a Service.
+type why struct {
+	env       environment
+	config    *cluster.Config
+	namespace string
+	nodes     []string
+	at        string
+	around    time.Duration
+	format    render.Format
+}
+
+func whyCommand(env environment, config *cluster.Config) *cobra.Command {
+	asked := why{env: env, config: config}
+	var output string
+	command := &cobra.Command{
+		Use:   "why SERVICE",
+		Short: "Show what happened to a Service at a time",
+		Long: "Show what happened to a Service at a time: what nodes dropped of it, endpoints that came and went, what was\n" +
+			"announced, BGP and BFD sessions, other nodes, and events of the API server. Agents keep that for a day at least,\n" +
+			"as long as their node is not booted. The API server keeps events for an hour.",
+		Example: "  millrace why web --at 03:12\n  millrace why default/web --at 2026-11-26T03:12:00Z --around 30m",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) (err error) {
+			if asked.format, err = parseFormat(output); err != nil {
+				return err
+			}
+			return asked.run(command.Context(), args[0], time.Now())
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&asked.namespace, "namespace", "n", "", "`namespace` of the Service (default that of the context)")
+	mustComplete(command, "namespace", complete(config, namespaces))
+	nodesFlag(command, config, &asked.nodes)
+	flags.StringVar(&asked.at, "at", "now", "the `time`: 03:12 or 03:12:30, the last time a clock here showed it, RFC 3339, or now")
+	flags.DurationVar(&asked.around, "around", 5*time.Minute, "show this long before the time and after it")
+	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
+	mustComplete(command, "output", fixed(formats()...))
+	command.ValidArgsFunction = complete(config, addressesAndServices(&asked.namespace))
+	return command
+}
+
+func (w *why) run(ctx context.Context, service string, now time.Time) error {
+	at, err := timeline.Moment(w.at, now)
+	if err != nil {
+		return fmt.Errorf("--at: %w", err)
+	}
+	if w.around <= 0 {
+		return fmt.Errorf("--around is %s, must be more than 0", w.around)
+	}
+	namespace, name, err := w.named(service)
+	if err != nil {
+		return err
+	}
+	told := render.Why{Service: namespace + "/" + name, At: at, From: at.Add(-w.around), To: at.Add(w.around)}
+	asked := question[consoleapi.History]{
+		request: []string{
+			"history", "--service=" + told.Service,
+			"--from=" + told.From.UTC().Format(time.RFC3339Nano), "--to=" + told.To.UTC().Format(time.RFC3339Nano),
+		},
+		of: func(line *consoleapi.Line) *consoleapi.History { return line.History },
+	}
+	nodes, err := asked.ask(ctx, w.env, *w.config, w.nodes)
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes {
+		told.Nodes = append(told.Nodes, node.Node)
+		if node.Since.IsZero() || node.Since.After(told.From) {
+			told.Late = append(told.Late, render.Late{Node: node.Node, Since: node.Since})
+		}
+		if node.Damaged > 0 {
+			fmt.Fprintf(w.env.stderr, "millrace: %s: %d lines of the history are damaged\n", node.Node, node.Damaged)
+		}
+	}
+	events, err := w.events(ctx, namespace, name, told)
+	if err != nil {
+		fmt.Fprintf(w.env.stderr, "millrace: without the events of the API server: %v\n", err)
+	}
+	told.Lines = timeline.Join(nodes, events)
+	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
+}
+
+// named splits namespace/name, or takes the namespace of the flag or of the context.
+func (w *why) named(service string) (namespace, name string, err error) {
+	namespace, name, found := strings.Cut(service, "/")
+	switch {
+	case found && (namespace == "" || name == "" || strings.Contains(name, "/")):
+		return "", "", fmt.Errorf("%q is no Service: write its name, or namespace/name", service)
+	case found:
+		return namespace, name, nil
+	case w.namespace != "":
+		return w.namespace, service, nil
+	}
+	namespace, err = cluster.CurrentNamespace(*w.config)
+	return namespace, service, err
+}
+
+func (w *why) events(ctx context.Context, namespace, name string, of render.Why) ([]timeline.Event, error) {
+	if w.env.events != nil {
+		return w.env.events(namespace, name)
+	}
+	return cluster.EventsOf(ctx, *w.config, cluster.EventQuery{Namespace: namespace, Service: name, From: of.From, To: of.To})
+}

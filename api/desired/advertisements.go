@@ -54,6 +54,9 @@ const (
 	shortestAggregate6, longestAggregate6 = 32, 128
 )
 
+// Aggregates reports whether VIPs are announced by shorter prefixes.
+func (a Advertisement) Aggregates() bool { return a.Length4 > 0 || a.Length6 > 0 }
+
 // Aggregate returns the prefix that a VIP is announced by; false where it is the VIP itself.
 func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
 	length := a.Length6

@@ -72,7 +72,7 @@ func (d *Decider) changed(m *model.Model, change Change, node *Node) ([]netip.Ad
 func (d *Decider) goesOn(m *model.Model, node *Node) bool {
 	last := d.model
 	stays := func(m *model.Model, node *Node) bool {
-		return node.Phase == Present && !node.Final && !m.CutOff && !slices.ContainsFunc(m.Advertisements, aggregates)
+		return node.Phase == Present && !node.Final && !m.CutOff && !slices.ContainsFunc(m.Advertisements, model.Advertisement.Aggregates)
 	}
 	return stays(m, node) && stays(last, &d.node) && m.Self == last.Self && maps.Equal(node.Unattached, d.node.Unattached) &&
 		slices.Equal(m.Peers, last.Peers) && maps.Equal(m.NextHops, last.NextHops) &&
@@ -88,8 +88,6 @@ func (d *Decider) electsAlike(m *model.Model, node *Node) bool {
 	return slices.Equal(m.Nodes, last.Nodes) && maps.Equal(node.Silent, d.node.Silent) && reflect.DeepEqual(m.L2, last.L2) &&
 		reflect.DeepEqual(m.Reach, last.Reach) && reflect.DeepEqual(node.Links, d.node.Links)
 }
-
-func aggregates(a model.Advertisement) bool { return a.Length4 > 0 || a.Length6 > 0 }
 
 // decidePart decides about some VIPs, given sorted.
 func (d *Decider) decidePart(m *model.Model, vips []netip.Addr, node *Node) {

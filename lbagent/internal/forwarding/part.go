@@ -56,7 +56,7 @@ func (e *Entries) Writes() []Op {
 	return ops
 }
 
-// DiffOf is Diff of those entries.
+// DiffOf is Diff of those entries; nil stands for all.
 func DiffOf(have, want *State, of *Entries) []Op { return Diff(have.only(of), want.only(of)) }
 
 // IsEmpty reports whether there are none.

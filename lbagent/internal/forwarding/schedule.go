@@ -25,7 +25,7 @@ func NewSchedule(have, want *State) *Schedule { return NewScheduleOf(have, want,
 // NewScheduleOf is NewSchedule where the States differ in no VIP, endpoint, table or frontend but
 // those of the entries; nil stands for all.
 func NewScheduleOf(have, want *State, differs *Entries) *Schedule {
-	s := &Schedule{ops: Diff(have.only(differs), want.only(differs)), have: have, want: want}
+	s := &Schedule{ops: DiffOf(have, want, differs), have: have, want: want}
 	s.needs = dependencies(have, want, s.ops)
 	s.done = make([]bool, len(s.ops))
 	return s

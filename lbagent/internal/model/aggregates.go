@@ -41,15 +41,10 @@ func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 	return targets, len(selecting) > 0
 }
 
-// aggregates reports whether an advertisement announces VIPs by shorter prefixes.
-func aggregates(advertisement Advertisement) bool {
-	return advertisement.Length4 > 0 || advertisement.Length6 > 0
-}
-
 // buildAggregates fills the prefixes that this node announces in place of single VIPs. One
 // with addresses of others is refused: packets to those would be dropped.
 func (b *builder) buildAggregates() {
-	if !slices.ContainsFunc(b.model.Advertisements, aggregates) {
+	if !slices.ContainsFunc(b.model.Advertisements, Advertisement.Aggregates) {
 		return
 	}
 	wanted := map[netip.Prefix]string{}
@@ -127,7 +122,7 @@ func overlapping(others []desired.Occupied, prefix netip.Prefix) (desired.Occupi
 // it. All agents must agree, so it depends on no node's labels.
 func (b *builder) spreadAggregated(advertisements []Advertisement) {
 	advertisements = slices.DeleteFunc(slices.Clone(advertisements), func(a Advertisement) bool {
-		return !aggregates(a)
+		return !a.Aggregates()
 	})
 	if len(advertisements) == 0 {
 		b.former.setSpread(nil)

@@ -186,7 +186,8 @@ const (
 	DatapathEventEVENT_CROWDED                DatapathEvent = 10
 	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
 	DatapathEventEVENT_PRIMARY_DOWN           DatapathEvent = 12
-	DatapathEventEVENTS                       DatapathEvent = 13
+	DatapathEventEVENT_LEFT_TO_PROXY          DatapathEvent = 13
+	DatapathEventEVENTS                       DatapathEvent = 14
 )
 
 type DatapathException struct {
@@ -493,6 +494,14 @@ const (
 	DatapathSelfFlagSELF_KEY         DatapathSelfFlag = 256
 )
 
+type DatapathServiceProxyMode uint32
+
+const (
+	DatapathServiceProxyModeSERVICE_PROXY_NONE   DatapathServiceProxyMode = 0
+	DatapathServiceProxyModeSERVICE_PROXY_YIELDS DatapathServiceProxyMode = 1
+	DatapathServiceProxyModeSERVICE_PROXY_TAKES  DatapathServiceProxyMode = 2
+)
+
 type DatapathShape uint32
 
 const (
@@ -697,6 +706,7 @@ const (
 	DatapathMapNotedFlows            = "noted_flows"
 	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
+	DatapathMapProxied               = "proxied"
 	DatapathMapReplySlots            = "reply_slots"
 	DatapathMapReverse4              = "reverse4"
 	DatapathMapReverse6              = "reverse6"
@@ -705,6 +715,7 @@ const (
 	DatapathMapSettings              = "settings"
 	DatapathMapSourceRanges4         = "source_ranges4"
 	DatapathMapSourceRanges6         = "source_ranges6"
+	DatapathMapTakenFrontends        = "taken_frontends"
 	DatapathMapTraceRecord           = "trace_record"
 	DatapathMapTunnelKeys            = "tunnel_keys"
 	DatapathMapTunnelTrust           = "tunnel_trust"
@@ -746,6 +757,7 @@ const (
 	DatapathVarRowsRead              = "_rows_read"
 	DatapathVarRowsWrite             = "_rows_write"
 	DatapathVarSelfFlag              = "_self_flag"
+	DatapathVarServiceProxyMode      = "_service_proxy_mode"
 	DatapathVarShape                 = "_shape"
 	DatapathVarTraceStep             = "_trace_step"
 	DatapathVarTrustFlag             = "_trust_flag"
@@ -763,6 +775,7 @@ const (
 	DatapathVarMemoryMask            = "memory_mask"
 	DatapathVarPortsMultiplier       = "ports_multiplier"
 	DatapathVarProtocolMultiplier    = "protocol_multiplier"
+	DatapathVarServiceProxy          = "service_proxy"
 	DatapathVarTicksPerSecond        = "ticks_per_second"
 	DatapathVarTracing               = "tracing"
 	DatapathVarUnknownPerCpu         = "unknown_per_cpu"
@@ -876,6 +889,7 @@ type DatapathMapSpecs struct {
 	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
 	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
+	Proxied           *ebpf.MapSpec `ebpf:"proxied"`
 	ReplySlots        *ebpf.MapSpec `ebpf:"reply_slots"`
 	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
@@ -884,6 +898,7 @@ type DatapathMapSpecs struct {
 	Settings          *ebpf.MapSpec `ebpf:"settings"`
 	SourceRanges4     *ebpf.MapSpec `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.MapSpec `ebpf:"source_ranges6"`
+	TakenFrontends    *ebpf.MapSpec `ebpf:"taken_frontends"`
 	TraceRecord       *ebpf.MapSpec `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.MapSpec `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.MapSpec `ebpf:"tunnel_trust"`
@@ -918,6 +933,7 @@ type DatapathVariableSpecs struct {
 	RowsRead              *ebpf.VariableSpec `ebpf:"_rows_read"`
 	RowsWrite             *ebpf.VariableSpec `ebpf:"_rows_write"`
 	SelfFlag              *ebpf.VariableSpec `ebpf:"_self_flag"`
+	ServiceProxyMode      *ebpf.VariableSpec `ebpf:"_service_proxy_mode"`
 	Shape                 *ebpf.VariableSpec `ebpf:"_shape"`
 	TraceStep             *ebpf.VariableSpec `ebpf:"_trace_step"`
 	TrustFlag             *ebpf.VariableSpec `ebpf:"_trust_flag"`
@@ -935,6 +951,7 @@ type DatapathVariableSpecs struct {
 	MemoryMask            *ebpf.VariableSpec `ebpf:"memory_mask"`
 	PortsMultiplier       *ebpf.VariableSpec `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.VariableSpec `ebpf:"protocol_multiplier"`
+	ServiceProxy          *ebpf.VariableSpec `ebpf:"service_proxy"`
 	TicksPerSecond        *ebpf.VariableSpec `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.VariableSpec `ebpf:"tracing"`
 	UnknownPerCpu         *ebpf.VariableSpec `ebpf:"unknown_per_cpu"`
@@ -1007,6 +1024,7 @@ type DatapathMaps struct {
 	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
 	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
+	Proxied           *ebpf.Map `ebpf:"proxied"`
 	ReplySlots        *ebpf.Map `ebpf:"reply_slots"`
 	Reverse4          *ebpf.Map `ebpf:"reverse4"`
 	Reverse6          *ebpf.Map `ebpf:"reverse6"`
@@ -1015,6 +1033,7 @@ type DatapathMaps struct {
 	Settings          *ebpf.Map `ebpf:"settings"`
 	SourceRanges4     *ebpf.Map `ebpf:"source_ranges4"`
 	SourceRanges6     *ebpf.Map `ebpf:"source_ranges6"`
+	TakenFrontends    *ebpf.Map `ebpf:"taken_frontends"`
 	TraceRecord       *ebpf.Map `ebpf:"trace_record"`
 	TunnelKeys        *ebpf.Map `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.Map `ebpf:"tunnel_trust"`
@@ -1077,6 +1096,7 @@ func (m *DatapathMaps) Close() error {
 		m.NotedFlows,
 		m.PacketSlots,
 		m.ProbeSecrets,
+		m.Proxied,
 		m.ReplySlots,
 		m.Reverse4,
 		m.Reverse6,
@@ -1085,6 +1105,7 @@ func (m *DatapathMaps) Close() error {
 		m.Settings,
 		m.SourceRanges4,
 		m.SourceRanges6,
+		m.TakenFrontends,
 		m.TraceRecord,
 		m.TunnelKeys,
 		m.TunnelTrust,
@@ -1120,6 +1141,7 @@ type DatapathVariables struct {
 	RowsRead              *ebpf.Variable `ebpf:"_rows_read"`
 	RowsWrite             *ebpf.Variable `ebpf:"_rows_write"`
 	SelfFlag              *ebpf.Variable `ebpf:"_self_flag"`
+	ServiceProxyMode      *ebpf.Variable `ebpf:"_service_proxy_mode"`
 	Shape                 *ebpf.Variable `ebpf:"_shape"`
 	TraceStep             *ebpf.Variable `ebpf:"_trace_step"`
 	TrustFlag             *ebpf.Variable `ebpf:"_trust_flag"`
@@ -1137,6 +1159,7 @@ type DatapathVariables struct {
 	MemoryMask            *ebpf.Variable `ebpf:"memory_mask"`
 	PortsMultiplier       *ebpf.Variable `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.Variable `ebpf:"protocol_multiplier"`
+	ServiceProxy          *ebpf.Variable `ebpf:"service_proxy"`
 	TicksPerSecond        *ebpf.Variable `ebpf:"ticks_per_second"`
 	Tracing               *ebpf.Variable `ebpf:"tracing"`
 	UnknownPerCpu         *ebpf.Variable `ebpf:"unknown_per_cpu"`

@@ -264,6 +264,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapCrowdData4: flows, bpf.DatapathMapCrowdData6: flows,
 		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
 		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
+		bpf.DatapathMapProxied:           flows, bpf.DatapathMapTakenFrontends: 128,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}
@@ -296,6 +297,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
 		spec.Variables[bpf.DatapathVarUnknownPerVip].Set(uint32(unknownPerVIP)),
+		spec.Variables[bpf.DatapathVarServiceProxy].Set(uint32(serviceProxyMode)),
 		setHash(spec))
 	if err != nil {
 		t.Fatal(err)

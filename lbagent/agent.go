@@ -165,6 +165,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		objects:       memory.objects,
 		uplinks:       &uplinks{find: finder.Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
+		take:          takeFrom(p.datapath),
 		hops:          hops,
 		speaker:       speaker,
 		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),

@@ -30,6 +30,9 @@ type Config struct {
 	// VethTransmit lets veth uplinks send by XDP. The other end of each must run an XDP program
 	// in native mode.
 	VethTransmit bool
+	// ServiceProxy is what the node's service proxy has of the VIPs' connections, while a cluster
+	// moves from another load balancer, or back.
+	ServiceProxy dataplane.ServiceProxy
 	// PinRoot is the directory, in a BPF file system, in which maps and links
 	// outlive the agent.
 	PinRoot string
@@ -185,6 +188,7 @@ func (c *Config) Dataplane() dataplane.Config {
 		Affinities:   c.Affinities,
 		Exceptions:   c.Exceptions,
 		VethTransmit: c.VethTransmit,
+		ServiceProxy: c.ServiceProxy,
 
 		TakesRedirects: netdev.TakesRedirects,
 	}

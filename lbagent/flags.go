@@ -55,6 +55,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"names of the interfaces to attach to, or globs of names (default: those that carry a default route, the node's addresses or a network with a BGP peer)")
 	flags.BoolVar(&c.VethTransmit, "veth-transmit", c.VethTransmit,
 		"send by XDP on veth uplinks, too; the other end of each must run an XDP program in native mode, else packets are lost")
+	flags.Var(&c.ServiceProxy, "service-proxy",
+		"while the cluster moves from another load balancer: connections to VIPs that the node's service proxy has stay with it (yields); while it moves back: new ones of TCP are the service proxy's, too (takes)")
 	for _, s := range sizes {
 		flags.IntVar(s.value(c), s.flag, *s.value(c), s.usage)
 	}

@@ -90,9 +90,12 @@ type loop struct {
 	memory    *memory
 	uplinks   *uplinks
 	dataplane dataPlane
-	hops      hopWatcher
-	speaker   speaker
-	detector  *detector
+	// take has new connections of what is in the maps be ours, and no service proxy's; nil where they
+	// are anyway.
+	take     func(have *forwarding.State) error
+	hops     hopWatcher
+	speaker  speaker
+	detector *detector
 	// tunnel has the keys for packets between nodes; nil where nothing sets them.
 	tunnel *tunnel
 	status reporter

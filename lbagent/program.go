@@ -52,10 +52,14 @@ func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 
 func (l *loop) apply(op forwarding.Op) error { return nameFlag(l.dataplane.Apply(op)) }
 
-// add writes what is new or has changed.
+// add writes what is new or has changed, and takes new connections of it from the node's service proxy.
 func (l *loop) add(schedule *forwarding.Schedule) error {
 	outcome := schedule.Add(l.apply)
-	return l.follow(schedule, &outcome)
+	err := l.follow(schedule, &outcome)
+	if l.take == nil || l.have == nil {
+		return err
+	}
+	return errors.Join(err, l.take(l.have))
 }
 
 // remove does the removals that have waited long enough, given when those are due that

@@ -29,6 +29,7 @@ const enum self_flag *_self_flag __attribute__((unused));
 const enum frontend_flag *_frontend_flag __attribute__((unused));
 const enum connection_flag *_connection_flag __attribute__((unused));
 const enum reverse_flag *_reverse_flag __attribute__((unused));
+const enum service_proxy_mode *_service_proxy_mode __attribute__((unused));
 const enum uplink_flag *_uplink_flag __attribute__((unused));
 const enum overhead *_overhead __attribute__((unused));
 const enum trust_flag *_trust_flag __attribute__((unused));

@@ -35,5 +35,7 @@ enum event {
 	EVENT_PROBE_ANSWERED,
 	/* Sent to the next node of its row, whose primary is down. */
 	EVENT_PRIMARY_DOWN,
+	/* A connection of the node's service proxy: left to the stack. */
+	EVENT_LEFT_TO_PROXY,
 	EVENTS,
 };

@@ -19,6 +19,7 @@
 #include "outer_header.h"
 #include "parse.h"
 #include "row.h"
+#include "service_proxy.h"
 #include "source_ranges.h"
 #include "tunnel_tag.h"
 #include "verdict.h"
@@ -319,8 +320,10 @@ static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *s
 	__u32 id, index;
 	struct row *row;
 
-	/* Local, refusals, source ranges and affinity are left to the full path. */
-	if (frontend->flags | frontend->ranges | frontend->affinity)
+	/* Local, refusals, source ranges and affinity are left to the full path, and so is all while
+	 * the node's service proxy may have connections.
+	 */
+	if (service_proxy || frontend->flags | frontend->ranges | frontend->affinity)
 		return VERDICT_FULL_PATH;
 	index = row_index(frontend->table, outer->hash);
 	row = bpf_map_lookup_elem(&rows, &index);

@@ -7,6 +7,7 @@
 #include "decap.h"
 #include "packet_slot.h"
 #include "parse.h"
+#include "service_proxy.h"
 #include "stage1.h"
 #include "vlan.h"
 
@@ -76,5 +77,7 @@ __noinline int full_path(struct xdp_md *ctx, const struct frontend *frontend)
 			return verdict;
 	}
 	slot->frontend = *frontend;
+	if (leave_to_proxy(packet, frontend))
+		return XDP_PASS;
 	return from_router(packet, self, frontend);
 }

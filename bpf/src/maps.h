@@ -285,6 +285,22 @@ struct {
 	__type(value, __u64);
 } established_filter SEC(".maps");
 
+/* Connections to VIPs that are the node's service proxy's (service_proxy.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow);
+	__type(value, __u32);
+} proxied SEC(".maps");
+
+/* 1 for the frontends, by their ids, of which new connections are not the service proxy's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} taken_frontends SEC(".maps");
+
 /* The request of note_connections. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

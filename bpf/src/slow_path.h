@@ -7,6 +7,7 @@
 #include "finish.h"
 #include "headers.h"
 #include "packet_slot.h"
+#include "service_proxy.h"
 #include "stage1.h"
 #include "vlan.h"
 
@@ -141,6 +142,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 		return drop(flaw);
 	if (packet->kind == PACKET_ECHO)
 		return answer_echo(ctx, packet, self);
+	if (leave_to_proxy(packet, *frontend))
+		return XDP_PASS;
 	return from_router(packet, self, *frontend);
 }
 

@@ -165,6 +165,9 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapDatagramsRev6:   datagrams,
 		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
 
+		bpf.DatapathMapProxied:        c.ServiceProxy.proxied(),
+		bpf.DatapathMapTakenFrontends: frontends + 1,
+
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
 		bpf.DatapathMapCrowdData4:        datagrams,
 		bpf.DatapathMapCrowdData6:        datagrams,

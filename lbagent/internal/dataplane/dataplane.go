@@ -58,6 +58,8 @@ type Config struct {
 	// Seed is that of the hash of flows, the same on all nodes. Maps that were filled by
 	// another one are built again.
 	Seed flowhash.Seed
+	// ServiceProxy is what the node's service proxy has of the VIPs' connections.
+	ServiceProxy ServiceProxy
 	// Clsact attaches by filters of clsact what tcx is for, as kernels before
 	// 6.6 need it anyway. Programs that are attached already stay as they are.
 	Clsact bool
@@ -84,6 +86,8 @@ type Dataplane struct {
 	maps     bpf.DatapathMaps
 	programs bpf.DatapathPrograms
 
+	// taken are the frontends of which new connections are not the service proxy's.
+	taken map[forwarding.FrontendID]bool
 	// mu serialises what writes.
 	mu          sync.Mutex
 	attachments []Attachment
@@ -212,7 +216,7 @@ func (d *Dataplane) restore() error {
 	settings := d.self
 	settings.Overhead = overhead(d.self, d.nodes)
 	return errors.Join(d.writeSettings(settings), d.restoreTrust(), d.restoreTunnelKeys(), d.restoreBloom(), d.restoreFrontendKeys(),
-		d.restoreEndpointPorts(), d.makeExceptionSecret())
+		d.restoreEndpointPorts(), d.makeExceptionSecret(), d.restoreTaken())
 }
 
 func (d *Dataplane) restoreFrontendKeys() error {
@@ -284,6 +288,8 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
 		bpf.DatapathVarDatagramShare:  cfg.datagramShare(),
+
+		bpf.DatapathVarServiceProxy: uint32(cfg.ServiceProxy),
 
 		bpf.DatapathVarEstablishedFilterMask: cfg.establishedWords() - 1,
 	}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// ServiceProxy is what the node's service proxy has of the VIPs' connections (bpf/src/service_proxy.h).
+type ServiceProxy uint32
+
+// The values of ServiceProxy.
+const (
+	// ServiceProxyNone: it has none.
+	ServiceProxyNone = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_NONE)
+	// ServiceProxyYields: it keeps what it has, and new ones are ours.
+	ServiceProxyYields = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
+	// ServiceProxyTakes: it takes new ones of TCP, and we keep what we have.
+	ServiceProxyTakes = ServiceProxy(bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
+)
+
+// serviceProxies are their names in flags.
+var serviceProxies = map[string]ServiceProxy{"none": ServiceProxyNone, "yields": ServiceProxyYields, "takes": ServiceProxyTakes}
+
+// Set implements pflag.Value.
+func (p *ServiceProxy) Set(name string) error {
+	value, known := serviceProxies[name]
+	if !known {
+		return fmt.Errorf("want none, yields or takes, not %q", name)
+	}
+	*p = value
+	return nil
+}
+
+// String implements pflag.Value.
+func (p *ServiceProxy) String() string {
+	for name, value := range serviceProxies {
+		if value == *p {
+			return name
+		}
+	}
+	return fmt.Sprintf("ServiceProxy(%d)", *p)
+}
+
+// Type implements pflag.Value.
+func (p *ServiceProxy) Type() string { return "none|yields|takes" }
+
+// proxiedConnections is how many are remembered; the longest unused one makes room. Each takes about 120
+// bytes.
+const proxiedConnections = 1 << 17
+
+// modePlace is the place of map taken_frontends that has the ServiceProxy by which the map was
+// written. No frontend has that id.
+const modePlace uint32 = 0
+
+// ProxiedFlow is a connection, or flow of datagrams, that the stack gave to another address.
+type ProxiedFlow struct {
+	Client, VIP netip.AddrPort
+	Protocol    uint8
+}
+
+// proxied is how many connections of the service proxy are remembered.
+func (p ServiceProxy) proxied() uint32 {
+	if p == ServiceProxyNone {
+		return lruSize(minOthers)
+	}
+	return lruSize(proxiedConnections)
+}
+
+// restoreTaken reads which frontends are taken. Those that were served before the service proxy was
+// asked to yield are: their connections are ours.
+func (d *Dataplane) restoreTaken() error {
+	d.taken = map[forwarding.FrontendID]bool{}
+	var mode uint32
+	if err := d.maps.TakenFrontends.Lookup(modePlace, &mode); err != nil {
+		return fmt.Errorf("read map taken_frontends: %w", err)
+	}
+	if mode == uint32(ServiceProxyYields) && d.config.ServiceProxy == ServiceProxyYields {
+		return readMap(d.maps.TakenFrontends, func(id, taken uint32) {
+			if id != modePlace && taken != 0 {
+				d.taken[forwarding.FrontendID(id)] = true
+			}
+		})
+	}
+	if d.config.ServiceProxy == ServiceProxyYields {
+		have := forwarding.NewState()
+		if err := d.dumpFrontends(have); err != nil {
+			return fmt.Errorf("read map frontends: %w", err)
+		}
+		served := map[forwarding.FrontendID]bool{}
+		for _, frontend := range have.Frontends {
+			served[frontend.ID] = true
+		}
+		if err := d.setTaken(served); err != nil {
+			return err
+		}
+	}
+	if err := d.maps.TakenFrontends.Put(modePlace, uint32(d.config.ServiceProxy)); err != nil {
+		return fmt.Errorf("write map taken_frontends: %w", err)
+	}
+	return nil
+}
+
+// TakeFrontends makes new connections of the frontends ours, where they are the service proxy's until
+// then. Those that it has are asked for after the frontends came, for from then on the program itself
+// notes those that begin. It does nothing while the service proxy does not yield.
+func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]ProxiedFlow, error)) error {
+	if d.config.ServiceProxy != ServiceProxyYields || have == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	want, isNew := map[forwarding.FrontendID]bool{}, false
+	for _, frontend := range have.Frontends {
+		want[frontend.ID] = true
+		isNew = isNew || !d.taken[frontend.ID]
+	}
+	if isNew {
+		flows, err := proxied()
+		if err != nil {
+			return fmt.Errorf("find the connections that the node's service proxy has: %w", err)
+		}
+		for _, flow := range flows {
+			key := forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: flow.VIP.Port(), Protocol: flow.Protocol}
+			if _, found := have.Frontends[key]; !found {
+				continue
+			}
+			if err := d.maps.Proxied.Update(encodeFlow(flow), uint32(1), ebpf.UpdateAny); err != nil {
+				return fmt.Errorf("write map proxied: %w", err)
+			}
+		}
+	}
+	return d.setTaken(want)
+}
+
+// setTaken writes the difference.
+func (d *Dataplane) setTaken(want map[forwarding.FrontendID]bool) error {
+	write := func(id forwarding.FrontendID, taken uint32) error {
+		if err := d.maps.TakenFrontends.Put(uint32(id), taken); err != nil {
+			return fmt.Errorf("write map taken_frontends: %w", err)
+		}
+		return nil
+	}
+	for id := range d.taken {
+		if want[id] {
+			continue
+		}
+		if err := write(id, 0); err != nil {
+			return err
+		}
+		delete(d.taken, id)
+	}
+	for id := range want {
+		if d.taken[id] {
+			continue
+		}
+		if err := write(id, 1); err != nil {
+			return err
+		}
+		d.taken[id] = true
+	}
+	return nil
+}
+
+func encodeFlow(flow ProxiedFlow) bpf.DatapathFlow {
+	family := uint8(unix.AF_INET)
+	if flow.VIP.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	return bpf.DatapathFlow{
+		Client: encodeAddress(flow.Client.Addr()), Vip: encodeAddress(flow.VIP.Addr()),
+		ClientPort: networkPort(flow.Client.Port()), VipPort: networkPort(flow.VIP.Port()),
+		Protocol: flow.Protocol, Family: family,
+	}
+}

@@ -125,7 +125,7 @@ func (a *app) upCommand() *cobra.Command {
 	flags.StringVar(&router, "router", envOr("MILLRACE_LAB_ROUTER", string(config.Routers()[0])),
 		"what the routers run: "+config.RouterNames()+" (also MILLRACE_LAB_ROUTER)")
 	flags.IntVar(&options.Nodes, "nodes", 3, "number of Kubernetes nodes")
-	flags.IntVar(&options.Routers, "routers", 1, "number of routers")
+	flags.IntVar(&options.Routers, "routers", 1, "number of routers; 0: the client is in the nodes' network, as in a home")
 	flags.DurationVar(&options.NodeGrace, "node-grace", defaultNodeGrace,
 		"how long a node may be silent until Kubernetes takes it for failed; 0 leaves that, and all that goes with it, as Kubernetes has it")
 	flags.BoolVar(&options.IPv4Nodes, "ipv4-nodes", false, "have Nodes list their IPv4 addresses alone")

@@ -15,7 +15,16 @@ type planner struct {
 	ownRoutes bool
 }
 
+// client is beyond the routers. Where there are none, it is a host among the nodes, as in a home.
 func (p planner) client() Host {
+	if p.routers == 0 {
+		return Host{
+			Name:       "client",
+			Role:       RoleClient,
+			Interfaces: []Interface{attach("eth0", "client", Fabric, numberClientInside)},
+			Sysctls:    commonSysctls(),
+		}
+	}
 	return Host{
 		Name:       "client",
 		Role:       RoleClient,
@@ -76,8 +85,16 @@ func (p planner) node(n int) Host {
 	return host
 }
 
-// defaultRoutes shares the traffic that leaves a segment over all routers.
+// defaultRoutes shares the traffic that leaves a segment over all routers. Without any, the client stands
+// for the way out: packets to Services of the cluster need a route before they are sent elsewhere.
 func (p planner) defaultRoutes(segment Segment) []Route {
+	if p.routers == 0 {
+		client := addressesOn(Fabric, numberClientInside)
+		return []Route{
+			{Destination: defaultV4, Gateways: []netip.Addr{client[0].Addr()}},
+			{Destination: defaultV6, Gateways: []netip.Addr{client[1].Addr()}},
+		}
+	}
 	first := numberRouters
 	if segment == Outside {
 		first = numberRoutersBeyond

@@ -5,6 +5,8 @@
 //
 //	client ── outside ══ router1…M ══ fabric ── node1…N, cp
 //
+// Without routers the client is on the fabric.
+//
 // Both segments are bridges in a namespace of their own. All addresses are
 // from the documentation (RFC 5737, RFC 3849) and benchmarking (RFC 2544) blocks.
 package topology
@@ -70,6 +72,7 @@ const (
 	numberControlPlane  = 2
 	numberNodes         = 10
 	numberRouters       = 100
+	numberClientInside  = 125
 	numberClient        = 130
 	numberRoutersBeyond = 200
 )
@@ -132,8 +135,8 @@ func plan(nodes, routers int, ownRoutes bool) (Topology, error) {
 	if nodes < 1 || nodes > MaxNodes {
 		return Topology{}, fmt.Errorf("number of nodes is %d: want 1 to %d", nodes, MaxNodes)
 	}
-	if routers < 1 || routers > MaxRouters {
-		return Topology{}, fmt.Errorf("number of routers is %d: want 1 to %d", routers, MaxRouters)
+	if routers < 0 || routers > MaxRouters {
+		return Topology{}, fmt.Errorf("number of routers is %d: want 0 to %d", routers, MaxRouters)
 	}
 	plan := planner{nodes: nodes, routers: routers, ownRoutes: ownRoutes}
 	hosts := []Host{plan.client()}

@@ -177,9 +177,33 @@ func TestForwarding(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	for _, size := range [][2]int{{0, 1}, {-1, 1}, {MaxNodes + 1, 1}, {1, 0}, {1, MaxRouters + 1}} {
+	for _, size := range [][2]int{{0, 1}, {-1, 1}, {MaxNodes + 1, 1}, {1, -1}, {1, MaxRouters + 1}} {
 		if _, err := New(size[0], size[1]); err == nil {
 			t.Errorf("%d nodes and %d routers: want an error", size[0], size[1])
 		}
+	}
+}
+
+// Without routers the client is a host among the nodes, and finds VIPs of their network itself.
+func TestWithoutRouters(t *testing.T) {
+	plan := mustNew(t, MaxNodes, 0)
+	client, _ := plan.Host("client")
+	if len(client.Interfaces) != 1 || client.Interfaces[0].Segment != Fabric || len(client.Routes) > 0 {
+		t.Errorf("the client has %+v", client)
+	}
+	seen := map[netip.Addr]string{}
+	for _, host := range plan.Hosts {
+		if host.Role == RoleRouter {
+			t.Errorf("there is %s", host.Name)
+		}
+		address := host.Interfaces[0].Addresses[0]
+		if seen[address.Addr()] != "" || address.Masked() != FabricV4 {
+			t.Errorf("%s has %s, as %q", host.Name, address, seen[address.Addr()])
+		}
+		seen[address.Addr()] = host.Name
+	}
+	node, _ := plan.Host("node1")
+	if route := node.Routes[0]; route.Destination != netip.MustParsePrefix("0.0.0.0/0") || !slices.Equal(route.Gateways, []netip.Addr{client.AddrV4()}) {
+		t.Errorf("node1 leads what is elsewhere by %+v", route)
 	}
 }

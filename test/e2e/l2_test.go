@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -60,6 +61,13 @@ func l2Service(t *testing.T) (s service, leader string) {
 	s = addresses(t, "hold-l2")
 	leader = s.leader(t, "")
 	t.Logf("%s answers for %s and %s", leader, s.ipv4, s.ipv6)
+	eventually(t, 20*time.Second, func(ctx context.Context) error {
+		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1alpha1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.answeredBy}")
+		if err == nil && string(names) != leader+" "+leader {
+			err = fmt.Errorf("kubectl get vip names %q, want %s for both", names, leader)
+		}
+		return err
+	})
 	return s, leader
 }
 

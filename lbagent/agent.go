@@ -142,11 +142,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := newHops(p.datapath, logger)
-	var process bfdProcess = noProcess{}
-	client := control.NewClient(config.BFDSocket)
-	if config.BFDSocket != "" {
-		process = client
-	}
+	client, process := newBFD(config.BFDSocket)
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
@@ -190,6 +186,16 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	return workers{loop, writer, speaker, hops, exempt, host, client, watching, links}.runUntil(ctx, config, p)
+}
+
+// newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
+// there is no such process.
+func newBFD(socket string) (*control.Client, bfdProcess) {
+	client := control.NewClient(socket)
+	if socket == "" {
+		return client, noProcess{}
+	}
+	return client, client
 }
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {

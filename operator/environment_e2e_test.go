@@ -159,7 +159,9 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: creating the manager: ") {
 		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
 	}
-	_ = <-i.exited
+	if err := <-i.exited; err == nil {
+		t.Error("the operator ended well without the API server")
+	}
 	log, err := os.Create(i.log)
 	must(t, err)
 	defer log.Close()

@@ -119,3 +119,46 @@ func TestServiceProxyTakes(t *testing.T) {
 		})
 	}
 }
+
+// TestServiceProxyHasTheRest has what no frontend is for pass to the stack, as it is of Services that
+// are not moved yet: ports of a VIP that others share, and addresses of a pool or an aggregate.
+func TestServiceProxyHasTheRest(t *testing.T) {
+	for name, test := range map[string]struct {
+		mode bpf.DatapathServiceProxyMode
+		want verdict
+	}{
+		"none":   {bpf.DatapathServiceProxyModeSERVICE_PROXY_NONE, xdpDrop},
+		"yields": {bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS, xdpPass},
+		"takes":  {bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES, xdpPass},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorldBeside(t, test.mode)
+			for _, f := range families {
+				w.putPool(t, f)
+				for name, frame := range withoutFrontend(f) {
+					got := w.ingress(t, frame)
+					if got.verdict != test.want || test.want == xdpPass && !slices.Equal(got.frame, frame) {
+						t.Errorf("%s, %s: verdict %v, want %v, or the frame has changed", f.name, name, got.verdict, test.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func withoutFrontend(f family) map[string][]byte {
+	_, ofPool, _, _ := f.pool()
+	_, ofAggregate, _ := f.aggregate()
+	data, datagram := f.tcp(9, "A"), f.udp(9)
+	to := func(address netip.Addr) packet {
+		return data.with(func(p *packet) { p.to = netip.AddrPortFrom(address, portCluster) })
+	}
+	return map[string][]byte{
+		"a port without a frontend":  data.frame(),
+		"a datagram to it":           datagram.frame(),
+		"in a VLAN":                  tagged(data.frame(), 0x81000007),
+		"an address of a pool":       to(ofPool).frame(),
+		"in a VLAN, of a pool":       tagged(to(ofPool).frame(), 0x81000007),
+		"an address of an aggregate": to(ofAggregate).frame(),
+	}
+}

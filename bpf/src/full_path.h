@@ -25,7 +25,7 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 	if (!bloom_has_flow(&packet->flow))
 		return XDP_PASS;
 	frontend = frontend_find(&packet->flow);
-	if (!frontend && is_self(self, &packet->flow))
+	if (!frontend && (service_proxy || is_self(self, &packet->flow)))
 		return XDP_PASS;
 	flaw = DROP_NO_FRONTEND;
 	if (frontend || is_vip(&packet->flow.vip))

@@ -13,6 +13,7 @@
  * proxy's: their packets pass to the stack, which knows them. Nobody else can tell them from ours, for
  * stage 1 keeps nothing of a connection. So they are in a map: the agent writes those that the stack
  * has when a frontend comes, and this program those that begin while the proxy takes new ones.
+ * What has no frontend is the proxy's, too: an address or port of a Service that is not moved yet.
  */
 
 enum service_proxy_mode {

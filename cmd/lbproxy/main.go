@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -23,22 +24,8 @@ func main() {
 }
 
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
-	c := lbproxy.Config{Proxy: proxy.Defaults()}
 	flags := program.Flags("lbproxy", stderr)
-	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")
-	flags.StringVar(&c.ControllerName, "controller-name", "", "name in the controller's certificate")
-	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CAs of that certificate")
-	flags.StringVar(&c.Token, "token", "", "file with the token that proves this proxy")
-	flags.StringVar(&c.Store, "store", "", "file for the last configuration, with its keys; empty: none")
-	flags.StringVar(&c.Proxy.Address, "bind-address", "", "address to serve clients at, without a port; empty: all")
-	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
-	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "how long a backend may take to begin its answer; 0: as long as it likes")
-	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
-	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
-	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "collector of OTLP over gRPC for spans, as http://HOST:PORT; empty: no spans")
-	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "part of the requests that is sampled, from 0 to 1")
-	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "count requests for each rule, too")
-	accessLog := flags.Bool("access-log", false, "write a record of each request to standard output")
+	c, accessLog := register(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
@@ -54,5 +41,25 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	if *accessLog {
 		c.Proxy.AccessLog = slog.New(slog.NewJSONHandler(stdout, nil))
 	}
-	return lbproxy.Run(ctx, c)
+	return lbproxy.Run(ctx, *c)
+}
+
+// register adds the flags and returns where they are read into.
+func register(flags *flag.FlagSet) (c *lbproxy.Config, accessLog *bool) {
+	c = &lbproxy.Config{Proxy: proxy.Defaults()}
+	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")
+	flags.StringVar(&c.ControllerName, "controller-name", "", "name in the controller's certificate")
+	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CAs of that certificate")
+	flags.StringVar(&c.Token, "token", "", "file with the token that proves this proxy")
+	flags.StringVar(&c.Store, "store", "", "file for the last configuration, with its keys; empty: none")
+	flags.StringVar(&c.Proxy.Address, "bind-address", "", "address to serve clients at, without a port; empty: all")
+	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
+	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "how long a backend may take to begin its answer; 0: as long as it likes")
+	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
+	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
+	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "collector of OTLP over gRPC for spans, as http://HOST:PORT; empty: no spans")
+	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "part of the requests that is sampled, from 0 to 1")
+	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "count requests for each rule, too")
+	accessLog = flags.Bool("access-log", false, "write a record of each request to standard output")
+	return c, accessLog
 }

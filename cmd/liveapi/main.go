@@ -40,7 +40,6 @@ func main() {
 func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := program.Flags("liveapi", stderr)
 	configuration, port := register(flags)
-	config.RegisterFlags(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
@@ -68,5 +67,6 @@ func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	flags.StringVar(&c.CertDir, "certificates", "/etc/millrace/live",
 		"directory with tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards agents")
 	port := flags.Uint("agent-port", live.Port, "port that agents listen on (their --live-bind-address)")
+	config.RegisterFlags(flags)
 	return c, port
 }

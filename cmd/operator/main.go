@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,38 +32,8 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	if len(arguments) > 0 && arguments[0] == "uninstall" {
 		return runUninstall(ctx, arguments[1:], stdout, stderr)
 	}
-	var configuration operator.Config
 	flags := program.Flags("operator", stderr)
-	flags.BoolVar(&configuration.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
-	flags.StringVar(&configuration.LeaderElectionNamespace, "leader-election-namespace", "",
-		"namespace of the Lease of the leader (default: that of the pod)")
-	flags.StringVar(&configuration.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
-		"loadBalancerClass of the Services that are served")
-	flags.BoolVar(&configuration.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
-	flags.StringVar(&configuration.AnnotationsOf, "annotations-of", "",
-		"read also the annotations of these load balancers that mean the same as ours: metallb, cilium, kube-vip, with commas between")
-	flags.BoolVar(&configuration.Adopt, "adopt", false,
-		"give Services the addresses that another load balancer has written to their status, and no others")
-	flags.DurationVar(&configuration.ReleaseDelay, "release-delay", 10*time.Second,
-		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")
-	flags.StringVar(&configuration.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
-	flags.BoolVar(&configuration.MetricsSecure, "metrics-secure", true,
-		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
-	flags.StringVar(&configuration.MetricsCertDir, "metrics-cert-dir", "",
-		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
-	flags.StringVar(&configuration.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
-	flags.StringVar(&configuration.WebhookAddress, "webhook-bind-address", "0",
-		"address to serve warnings about objects to the API server on; 0: none")
-	flags.StringVar(&configuration.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for that")
-	flags.BoolVar(&configuration.WebhookSelfSigned, "webhook-self-signed", false,
-		"make and renew that certificate, in the Secret millrace-webhook, and have the API server trust it")
-	flags.BoolVar(&configuration.LiveSelfSigned, "live-self-signed", false,
-		"make and renew the certificates of the aggregated API live.millrace.io and of agents, and have the API server trust them")
-	flags.DurationVar(&configuration.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
-		"age at which the key that authenticates packets between nodes is replaced; 0: never")
-	flags.DurationVar(&configuration.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
-		"how long each phase of a change of that key waits for a node that does not confirm it")
-	config.RegisterFlags(flags)
+	configuration := register(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
@@ -75,5 +46,41 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	if configuration.REST, err = ctrl.GetConfig(); err != nil {
 		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
 	}
-	return operator.Run(ctx, configuration, logger)
+	return operator.Run(ctx, *configuration, logger)
+}
+
+// register adds the flags and returns where they are read into.
+func register(flags *flag.FlagSet) *operator.Config {
+	c := &operator.Config{}
+	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
+	flags.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "",
+		"namespace of the Lease of the leader (default: that of the pod)")
+	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
+		"loadBalancerClass of the Services that are served")
+	flags.BoolVar(&c.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
+	flags.StringVar(&c.AnnotationsOf, "annotations-of", "",
+		"read also the annotations of these load balancers that mean the same as ours: metallb, cilium, kube-vip, with commas between")
+	flags.BoolVar(&c.Adopt, "adopt", false,
+		"give Services the addresses that another load balancer has written to their status, and no others")
+	flags.DurationVar(&c.ReleaseDelay, "release-delay", 10*time.Second,
+		"how long the address of a Service that is deleted or moved is still announced, with the community GRACEFUL_SHUTDOWN; 0: not at all")
+	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
+		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
+		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
+	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+	flags.StringVar(&c.WebhookAddress, "webhook-bind-address", "0",
+		"address to serve warnings about objects to the API server on; 0: none")
+	flags.StringVar(&c.WebhookCertDir, "webhook-cert-dir", "/run/millrace-webhook", "directory with tls.crt and tls.key for that")
+	flags.BoolVar(&c.WebhookSelfSigned, "webhook-self-signed", false,
+		"make and renew that certificate, in the Secret millrace-webhook, and have the API server trust it")
+	flags.BoolVar(&c.LiveSelfSigned, "live-self-signed", false,
+		"make and renew the certificates of the aggregated API live.millrace.io and of agents, and have the API server trust them")
+	flags.DurationVar(&c.TunnelKeyLifetime, "tunnel-key-lifetime", 30*24*time.Hour,
+		"age at which the key that authenticates packets between nodes is replaced; 0: never")
+	flags.DurationVar(&c.TunnelKeyNodeTimeout, "tunnel-key-node-timeout", 24*time.Hour,
+		"how long each phase of a change of that key waits for a node that does not confirm it")
+	config.RegisterFlags(flags)
+	return c
 }

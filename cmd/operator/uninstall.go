@@ -28,7 +28,7 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation of the operator's Deployment says that an uninstallation takes the addresses from Services.
+	// annotation says, on the operator's Deployment, that an uninstallation takes the addresses from Services.
 	// Values of the chart could not say it: a release whose uninstallation was refused takes no upgrade.
 	annotation = "millrace.io/release-services"
 )

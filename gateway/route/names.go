@@ -4,13 +4,16 @@ package route
 
 import "strconv"
 
-// The names of this controller in IngressClasses and GatewayClasses.
+// The names of this controller.
 const (
+	// IngressController is spec.controller of the IngressClasses that the gateway serves.
 	IngressController = "millrace.io/ingress"
+	// GatewayController is spec.controllerName of the GatewayClasses that the gateway serves.
 	GatewayController = "millrace.io/gateway"
 )
 
-// AnnotationProxyOf is on each object that runs the proxies of an owner. Its value is OwnerKey.
+// AnnotationProxyOf is an annotation of each object that runs the proxies of an owner: its kind,
+// namespace and name, joined by slashes. As a label it has a hash of that, which selects the pods.
 const AnnotationProxyOf = "millrace.io/proxy-of"
 
 // OwnerKey names the owner of proxies in one string: "Gateway/namespace/name".
@@ -20,12 +23,12 @@ func OwnerKey(owner Object) string {
 
 // Annotations of an Ingress.
 const (
-	// AnnotationSSLRedirect "true" answers plain HTTP with a redirect to HTTPS. It overrides
+	// AnnotationSSLRedirect: "true" on an Ingress answers plain HTTP with a redirect to HTTPS. It overrides
 	// the class's parameter.
 	AnnotationSSLRedirect = "millrace.io/ssl-redirect"
-	// AnnotationDedicatedVIP "true" gives an Ingress a VIP and a proxy of its own.
+	// AnnotationDedicatedVIP: "true" gives an Ingress a VIP and a proxy of its own.
 	AnnotationDedicatedVIP = "millrace.io/dedicated-vip"
-	// AnnotationIngressClass is the one that Kubernetes deprecated.
+	// AnnotationIngressClass is an Ingress' class, as it was said before spec.ingressClassName.
 	AnnotationIngressClass = "kubernetes.io/ingress.class"
 )
 
@@ -37,7 +40,7 @@ const ReasonPolicyFull = "PolicyFull"
 // and serves the one before.
 const ReasonConfigurationRefused = "ConfigurationRefused"
 
-// Reasons of Problems.
+// Reasons of problems with routes: events of Ingresses, and what `millrace routes` shows.
 const (
 	// ReasonInvalid is a value that cannot be read.
 	ReasonInvalid = "Invalid"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue holds docs/metrics.md to the registries of the programs. A test next to each
-// registry gives it what that exports; rules and dashboards are held to the page.
+// Package catalogue holds docs/metrics.md to the registries of the programs, and docs/reference.md to
+// their flags. A test next to each registry or program gives it what that has; rules and dashboards
+// are held to the page.
 package catalogue
 
 import (
@@ -23,8 +24,14 @@ import (
 // Page is the page that lists all metrics, below the root of the project.
 const Page = "docs/metrics.md"
 
-// Update is the variable of the environment with which tests write the page.
-const Update = "MILLRACE_UPDATE_METRICS"
+// Reference is the page that lists all else that people see by name, below the root of the project.
+const Reference = "docs/reference.md"
+
+// Variables of the environment with which tests write the pages.
+const (
+	Update          = "MILLRACE_UPDATE_METRICS"
+	UpdateReference = "MILLRACE_UPDATE_REFERENCE"
+)
 
 // Prefix is that of the project's own metrics.
 const Prefix = "millrace_"
@@ -128,10 +135,21 @@ func unquoted(t *testing.T, text string) string {
 	return plain
 }
 
-// hold compares a section with what it has to be, or writes it.
+// hold compares a section of the page of metrics with what it has to be, or writes it.
 func hold(t *testing.T, section, want string) {
 	t.Helper()
-	file := filepath.Join(Root(t), Page)
+	holdIn(t, Page, Update, section, want)
+}
+
+// HoldReference holds a section of the page Reference.
+func HoldReference(t *testing.T, section, want string) {
+	t.Helper()
+	holdIn(t, Reference, UpdateReference, section, want)
+}
+
+func holdIn(t *testing.T, page, update, section, want string) {
+	t.Helper()
+	file := filepath.Join(Root(t), page)
 	content, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -140,13 +158,13 @@ func hold(t *testing.T, section, want string) {
 	before, rest, found := strings.Cut(string(content), begin)
 	got, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
-		t.Fatalf("%s has no section %s", Page, section)
+		t.Fatalf("%s has no section %s", page, section)
 	}
 	if got == want {
 		return
 	}
-	if os.Getenv(Update) == "" {
-		t.Errorf("%s is not what the registry says in section %s: run this test with %s=1. Want:\n%s", Page, section, Update, want)
+	if os.Getenv(update) == "" {
+		t.Errorf("%s is not what the code says in section %s: run this test with %s=1. Want:\n%s", page, section, update, want)
 		return
 	}
 	if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {

@@ -49,7 +49,7 @@ func cluster() Dashboard {
 				series("New connections", "cps", "As endpoints accept them.", Query{`sum(rate(millrace_frontend_connections_total[$__rate_interval]))`, "connections"}),
 			}},
 			{"Drops and nodes", []Panel{
-				stacked("Drops by reason", "pps", "docs/operate.md says what each reason means.", Query{`sum by (reason) (rate(millrace_drops_total[$__rate_interval])) > 0`, "{{reason}}"}),
+				stacked("Drops by reason", "pps", "docs/reference.md says what each reason means.", Query{`sum by (reason) (rate(millrace_drops_total[$__rate_interval])) > 0`, "{{reason}}"}),
 				series("Packets by ingress node", "pps", "Routers spread flows evenly where they have ECMP.", Query{`sum by (node) (rate(millrace_frontend_packets_total[$__rate_interval]))`, "{{node}}"}),
 				table("Problems of nodes", "Conditions that are not True.", `millrace_node_problem`),
 			}},
@@ -73,7 +73,7 @@ func node() Dashboard {
 			{"Packets", []Panel{
 				series("From clients", "pps", "", Query{`sum by (node) (` + rate("millrace_frontend_packets_total", "") + `)`, "{{node}}"}),
 				stacked("Drops by reason", "pps", "", Query{`sum by (reason) (` + rate("millrace_drops_total", "") + `) > 0`, "{{reason}}"}),
-				series("Unusual ways", "pps", "Events: docs/operate.md says what each means.", Query{`sum by (event) (` + rate("millrace_events_total", "") + `) > 0`, "{{event}}"}),
+				series("Unusual ways", "pps", "Events: docs/reference.md says what each means.", Query{`sum by (event) (` + rate("millrace_events_total", "") + `) > 0`, "{{event}}"}),
 			}},
 			{"Tables", []Panel{
 				series("Connections", "short", "half_open is what a SYN flood leaves.", Query{`sum by (node, kind) (` + on("millrace_connections", "") + `)`, "{{node}} {{kind}}"}),

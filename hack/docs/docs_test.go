@@ -5,9 +5,6 @@ package docs
 
 import (
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"maps"
 	"net/url"
@@ -15,13 +12,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/cilium/ebpf/btf"
-
-	"github.com/millrace-lb/millrace/bpf"
 )
 
 const root = "../.."
@@ -151,93 +143,6 @@ func TestBroken(t *testing.T) {
 			t.Errorf("%s: %s: %q, want %q", test.page, test.link, got, test.want)
 		}
 	}
-}
-
-// named are the packages whose constants Reason… and Condition… people see in objects, events and
-// reports.
-var named = []string{"api/v1alpha1", "gateway/route", "cmd/millrace/internal/report"}
-
-// names are the values of constants of a package that begin with Reason or Condition.
-func names(t *testing.T, directory string) (values []string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, directory, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(parsed, func(node ast.Node) bool {
-			spec, ok := node.(*ast.ValueSpec)
-			if !ok {
-				return true
-			}
-			for i, name := range spec.Names {
-				if !strings.HasPrefix(name.Name, "Reason") && !strings.HasPrefix(name.Name, "Condition") || i >= len(spec.Values) {
-					continue
-				}
-				if literal, ok := spec.Values[i].(*ast.BasicLit); ok && literal.Kind == token.STRING {
-					if value, err := strconv.Unquote(literal.Value); err == nil {
-						values = append(values, value)
-					}
-				}
-			}
-			return true
-		})
-	}
-	return values
-}
-
-// counted are the names that label drops and events of packets.
-func counted(t *testing.T) (values []string) {
-	t.Helper()
-	spec, err := bpf.LoadDatapath()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, prefix := range map[string]string{"drop_reason": "DROP_", "event": "EVENT_"} {
-		var enum *btf.Enum
-		if err := spec.Types.TypeByName(name, &enum); err != nil {
-			t.Fatal(err)
-		}
-		// The last one is how many there are.
-		for _, value := range enum.Values[:len(enum.Values)-1] {
-			if value.Name != "DROP_NONE" {
-				values = append(values, strings.ToLower(strings.TrimPrefix(value.Name, prefix)))
-			}
-		}
-	}
-	return values
-}
-
-// Each reason, condition and event that people see is named on a page.
-func TestNames(t *testing.T) {
-	var text strings.Builder
-	for page, content := range pages(t) {
-		if strings.HasPrefix(page, "docs/") {
-			text.WriteString(content)
-		}
-	}
-	docs := text.String()
-	check := func(of, around string, values []string) {
-		if len(values) < 5 {
-			t.Errorf("%s: only %q were found", of, values)
-		}
-		for _, value := range values {
-			if !regexp.MustCompile(around + regexp.QuoteMeta(value) + around).MatchString(docs) {
-				t.Errorf("%s: %s is on no page of docs/", of, value)
-			}
-		}
-	}
-	for _, directory := range named {
-		check(directory, `\b`, names(t, directory))
-	}
-	check("bpf", "`", counted(t))
 }
 
 // columns is how wide a line of a page may be. Tables, code and what cannot be broken may be wider.

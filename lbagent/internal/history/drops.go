@@ -23,7 +23,7 @@ type Counters struct {
 // maxDrops is how many reasons and Services a minute has. What more there is has the reason other.
 const (
 	maxDrops = 24
-	// ReasonOther stands for reasons and Services beyond the first of a minute.
+	// ReasonOther in `millrace why` stands for reasons and Services beyond the first of a minute.
 	ReasonOther = "other"
 )
 

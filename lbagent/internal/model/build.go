@@ -12,7 +12,8 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// Reasons of Problems, beside those of the API that other parts share.
+// Reasons of problems that agents find: in the message of Programmed, and in the log, beside those of
+// conditions.
 const (
 	// ReasonDuplicate: another, older object already has what this one says.
 	ReasonDuplicate = "Duplicate"

@@ -34,6 +34,6 @@ func objectsHeld(held []hold.Held) metav1.Condition {
 		Type: millracev1alpha1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
 		Reason: millracev1alpha1.ReasonRemovalGuarded,
 		Message: "objects were removed many at once, and count as present for a while (" + firstOf(texts) +
-			"): apply them again, or see docs/operate.md for how a removal is confirmed",
+			"): apply them again, or see docs/failures.md for how a removal is confirmed",
 	}
 }

@@ -23,13 +23,20 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Reasons of events about the certificate.
+// Reasons of the webhook's certificate: events of the Service millrace-webhook. The API server tells
+// nobody that it does not believe an operator.
 const (
-	reasonMissing    = "CertificateMissing"
-	reasonExpired    = "CertificateExpired"
+	// reasonMissing: see why the Secret millrace-webhook is absent or cannot be read.
+	reasonMissing = "CertificateMissing"
+	// reasonExpired: nothing is to do with --webhook-self-signed; else renew it.
+	reasonExpired = "CertificateExpired"
+	// reasonNotTrusted: the API server does not trust it. Nothing is to do with
+	// --webhook-self-signed; else correct caBundle.
 	reasonNotTrusted = "CertificateNotTrusted"
-	reasonTrusted    = "CertificateTrusted"
-	reasonRestored   = "CABundleRestored"
+	// reasonTrusted: nothing is to do: it is over.
+	reasonTrusted = "CertificateTrusted"
+	// reasonRestored: the operator has put caBundle right. Find who writes it.
+	reasonRestored = "CABundleRestored"
 )
 
 // problem is why the API server does not believe a replica. The zero value is none.

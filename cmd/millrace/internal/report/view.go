@@ -205,23 +205,46 @@ func (p Problem) Object() string {
 	return p.Kind + "/" + p.Name + " (" + p.Namespace + ")"
 }
 
-// Reasons of problems that the report finds itself; all others are reasons of
-// conditions.
+// Reasons of millrace status: problems that it finds itself. All others are reasons of conditions.
 const (
-	ReasonNotObserved   = "NotObserved"
-	ReasonNotReported   = "NotReported"
-	ReasonNotRunning    = "NotRunning"
-	ReasonNotReady      = "NotReady"
-	ReasonNoLBNode      = "NoLBNode"
-	ReasonNotAnnounced  = "NotAnnounced"
-	ReasonNoEndpoint    = "NoReadyEndpoint"
-	ReasonServiceGone   = "ServiceGone"
-	ReasonNotInStatus   = "NotInStatus"
+	// ReasonNotObserved: the operator has not observed the object as it is now.
+	ReasonNotObserved = "NotObserved"
+	// ReasonNotReported: of an LBNode: the agent has not written its LBNodeReport yet.
+	ReasonNotReported = "NotReported"
+	// ReasonNotRunning: of a Deployment: no pod is there. Of an LBNode: the node has no agent, and
+	// its LBNodeReport may be old.
+	ReasonNotRunning = "NotRunning"
+	// ReasonNotReady: pods are there, and none is ready. Without an operator no Service gets or
+	// gives back an address; forwarding goes on.
+	ReasonNotReady = "NotReady"
+	// ReasonNoLBNode: an agent runs on the Node, but the operator gave it no LBNode.
+	ReasonNoLBNode = "NoLBNode"
+	// ReasonNotAnnounced: no node announces the VIP although there are endpoints. The message has a
+	// reason.
+	ReasonNotAnnounced = "NotAnnounced"
+	// ReasonNoEndpoint: a Service of the VIP has no ready endpoint. Where that is so of all, no
+	// node announces it.
+	ReasonNoEndpoint = "NoReadyEndpoint"
+	// ReasonServiceGone: the VIP is claimed for a Service that is gone. The operator takes the
+	// claim back.
+	ReasonServiceGone = "ServiceGone"
+	// ReasonNotInStatus: the Service has the VIP, but its status does not list it.
+	ReasonNotInStatus = "NotInStatus"
+	// ReasonNotProgrammed: VIPs that belong to a Service are not in the node's maps.
 	ReasonNotProgrammed = "NotProgrammed"
-	ReasonStaleVIP      = "StaleVIP"
-	ReasonVersions      = "VersionsDiffer"
-	ReasonObjects       = "NotServedAsAsked"
-	ReasonOneNode       = "AnnouncedByOneNode"
-	ReasonGenericXDP    = "GenericXDP"
-	ReasonNoAnswer      = "AgentDoesNotAnswer"
+	// ReasonStaleVIP: the node's maps have addresses that are no VIPs. It is normal for seconds
+	// after a deletion.
+	ReasonStaleVIP = "StaleVIP"
+	// ReasonVersions: nodes run different versions, as during an upgrade.
+	ReasonVersions = "VersionsDiffer"
+	// ReasonObjects: agents tell of objects that they do not serve as asked, such as an unserved
+	// protocol.
+	ReasonObjects = "NotServedAsAsked"
+	// ReasonOneNode: where the only node that announces the VIP fails, the VIP is away. It is shown
+	// only where other nodes should announce it, too.
+	ReasonOneNode = "AnnouncedByOneNode"
+	// ReasonGenericXDP: an uplink runs XDP in generic mode, for example without a native driver.
+	ReasonGenericXDP = "GenericXDP"
+	// ReasonNoAnswer: the agent was asked what it announces, and did not say.
+	ReasonNoAnswer = "AgentDoesNotAnswer"
 )

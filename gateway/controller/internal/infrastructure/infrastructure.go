@@ -29,12 +29,14 @@ import (
 
 // Labels and annotations of the objects.
 const (
-	// LabelOwner has a hash of the owner, by which its pods are selected.
+	// LabelOwner is an annotation of each object that runs the proxies of an owner: its kind,
+	// namespace and name, joined by slashes. As a label it has a hash of that, which selects the pods.
 	LabelOwner = "millrace.io/proxy-of"
 	// AnnotationOwner is the owner itself: "Gateway/namespace/name".
 	AnnotationOwner = route.AnnotationProxyOf
-	// LabelGateway and LabelGatewayClass are those of GEP-1762.
-	LabelGateway      = "gateway.networking.k8s.io/gateway-name"
+	// LabelGateway is, on what runs a Gateway's proxies, the name of the Gateway (GEP-1762).
+	LabelGateway = "gateway.networking.k8s.io/gateway-name"
+	// LabelGatewayClass is, beside it, the name of the GatewayClass.
 	LabelGatewayClass = "gateway.networking.k8s.io/gateway-class-name"
 	labelName         = "app.kubernetes.io/name"
 	labelComponent    = "app.kubernetes.io/component"

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 )
 
-// Annotation has a Refusal as JSON.
+// Annotation is, on what runs the proxies of an owner, why one refuses its configuration, as JSON.
 const Annotation = "millrace.io/refused-configuration"
 
 // maxMessage is the longest message that is kept, in bytes: a proxy has written it.

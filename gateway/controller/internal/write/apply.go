@@ -27,7 +27,7 @@ import (
 // FieldOwner is the manager of the fields that are applied.
 const FieldOwner = "millrace-gateway"
 
-// annotationApplied has the hash of what was applied last, so that a field that is no longer
+// annotationApplied is, on objects that the gateway makes, a hash of what was applied last, so that a field that is no longer
 // wanted is seen, too.
 const annotationApplied = "millrace.io/applied"
 

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// annotationDraining says, as JSON, since when each backend of a VIPRoute drains.
+// annotationDraining is, on a VIPRoute, since when each of its backends drains, as JSON.
 const annotationDraining = "millrace.io/draining"
 
 const (

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"io"
+	"testing"
+
+	"github.com/millrace-lb/millrace/cmd/internal/program"
+	"github.com/millrace-lb/millrace/hack/catalogue"
+)
+
+// docs/reference.md has the flags.
+func TestReference(t *testing.T) {
+	flags := program.Flags("lbproxy", io.Discard)
+	_, _ = register(flags)
+	catalogue.GoFlags(t, "lbproxy", flags)
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	structuralpruning "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// blocks are the fenced and the indented code of a page, without its indentation.
+func blocks(page string) (found []string) {
+	var block []string
+	indent := ""
+	end := func() {
+		if text := strings.Trim(strings.Join(block, "\n"), "\n"); text != "" {
+			found = append(found, text+"\n")
+		}
+		block = nil
+	}
+	fenced := false
+	for _, line := range strings.Split(page, "\n") {
+		spaces := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		switch {
+		case strings.HasPrefix(strings.TrimSpace(line), "```"):
+			end()
+			fenced = !fenced
+		case fenced:
+			block = append(block, line)
+		case strings.TrimSpace(line) == "":
+			block = append(block, "")
+		case len(spaces) < 4 || len(block) > 0 && indent != "" && len(spaces) < len(indent):
+			end()
+			indent = ""
+		default:
+			if indent == "" {
+				indent = spaces
+			}
+			block = append(block, strings.TrimPrefix(line, indent))
+		}
+	}
+	end()
+	return found
+}
+
+// kind is what the schema of a kind says. All versions have the same fields.
+type kind struct {
+	validator  validation.SchemaValidator
+	structural *structuralschema.Structural
+}
+
+// problems are what is wrong with an object, with fields that its kind does not have.
+func (k kind) problems(object map[string]any) (found []string) {
+	for _, problem := range validation.ValidateCustomResource(nil, object, k.validator) {
+		found = append(found, problem.Error())
+	}
+	unknown := structuralpruning.PruneWithOptions(object, k.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	for _, path := range unknown {
+		found = append(found, "there is no field "+path)
+	}
+	return found
+}
+
+// kinds are ours, by name.
+func kinds(t *testing.T) map[string]kind {
+	t.Helper()
+	files, err := filepath.Glob(root + "/config/crd/millrace.io_*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]kind{}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(content, &crd); err != nil {
+			t.Fatal(err)
+		}
+		for _, version := range crd.Spec.Versions {
+			var internal apiextensions.JSONSchemaProps
+			if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(version.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
+				t.Fatal(err)
+			}
+			validator, _, err := validation.NewSchemaValidator(&internal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			structural, err := structuralschema.NewStructural(&internal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[crd.Spec.Names.Kind] = kind{validator, structural}
+		}
+	}
+	return found
+}
+
+// Objects of ours in pages are as their schemas say, and have no field that those do not know.
+func TestExamplesFit(t *testing.T) {
+	known := kinds(t)
+	tried := 0
+	for _, name := range slices.Sorted(maps.Keys(pages(t))) {
+		content, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range blocks(string(content)) {
+			for _, object := range objects(block) {
+				tried++
+				of, ok := known[object.GetKind()]
+				if !ok {
+					t.Errorf("%s: there is no kind %s", name, object.GetKind())
+					continue
+				}
+				for _, problem := range of.problems(object.Object) {
+					t.Errorf("%s: %s %s: %s", name, object.GetKind(), object.GetName(), problem)
+				}
+			}
+		}
+	}
+	if tried < 10 {
+		t.Errorf("only %d objects were found", tried)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	pool := kinds(t)["VIPPool"]
+	for addresses, want := range map[string]int{`"spec": {"addresses": ["203.0.113.0/24"]}`: 0, `"spec": {"addresses": ["203.0.113.0/24"], "adresses": 1}`: 1, `"spec": {"addresses": "all"}`: 1} {
+		var object map[string]any
+		if err := json.Unmarshal([]byte(`{"apiVersion": "millrace.io/v1beta1", "kind": "VIPPool", "metadata": {"name": "public"}, `+addresses+`}`), &object); err != nil {
+			t.Fatal(err)
+		}
+		if got := pool.problems(object); len(got) != want {
+			t.Errorf("%s: %q, want %d problems", addresses, got, want)
+		}
+	}
+}
+
+var ours = regexp.MustCompile(`(?m)^apiVersion: millrace\.io/v`)
+
+// objects are ours in a block: those of which nothing is left out. In a shell's block they are what
+// the shell reads from the block itself.
+func objects(block string) (found []unstructured.Unstructured) {
+	if !ours.MatchString(block) {
+		return nil
+	}
+	if _, document, isHere := strings.Cut(block, "<<'END'\n"); isHere {
+		block, _, _ = strings.Cut(document, "\nEND\n")
+	}
+	documents := utilyaml.NewDocumentDecoder(io.NopCloser(strings.NewReader(block)))
+	defer documents.Close()
+	for {
+		part := make([]byte, len(block)+1)
+		n, err := documents.Read(part)
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		var object unstructured.Unstructured
+		if err != nil || yaml.Unmarshal(part[:n], &object.Object) != nil || strings.Contains(string(part[:n]), "…") {
+			continue
+		}
+		if strings.HasPrefix(object.GetAPIVersion(), "millrace.io/v") {
+			found = append(found, object)
+		}
+	}
+}
+
+var set = regexp.MustCompile(`--set(?:-string|-json)? '?([A-Za-z0-9_.\[\]]+)=`)
+
+// Values of the chart that pages set are those that it has.
+func TestValuesExist(t *testing.T) {
+	content, err := os.ReadFile(root + "/config/chart/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(content, &schema); err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for name := range pages(t) {
+		page, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range set.FindAllStringSubmatch(string(page), -1) {
+			tried++
+			if !hasValue(schema, strings.Split(match[1], ".")) {
+				t.Errorf("%s: the chart has no value %s", name, match[1])
+			}
+		}
+	}
+	if tried < 2 {
+		t.Errorf("only %d values were found", tried)
+	}
+}
+
+// hasValue reports whether a schema has a property at a path. Items of lists are not looked into.
+func hasValue(schema map[string]any, path []string) bool {
+	for _, part := range path {
+		name, _, isItem := strings.Cut(part, "[")
+		properties, _ := schema["properties"].(map[string]any)
+		next, ok := properties[name].(map[string]any)
+		if !ok {
+			return false
+		}
+		if isItem {
+			return true
+		}
+		schema = next
+	}
+	return true
+}
+
+func TestHasValue(t *testing.T) {
+	schema := map[string]any{"properties": map[string]any{"a": map[string]any{"properties": map[string]any{"b": map[string]any{}}}}}
+	for path, want := range map[string]bool{"a": true, "a.b": true, "a.c": false, "b": false, "a.b.c": false, "a.b[0]": true} {
+		if got := hasValue(schema, strings.Split(path, ".")); got != want {
+			t.Errorf("%s: %t, want %t", path, got, want)
+		}
+	}
+}

@@ -46,6 +46,7 @@ func newCommand(env environment) *cobra.Command {
 		duplicatesCommand(env, &config),
 		traceCommand(env, &config),
 		whyCommand(env, &config),
+		uiCommand(env, &config),
 		reserveCommand(env, &config),
 		drainCommand(env, &config),
 		undrainCommand(env, &config),

@@ -58,16 +58,25 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 }
 
 func (w *why) run(ctx context.Context, service string, now time.Time) error {
+	told, err := w.tell(ctx, service, now)
+	if err != nil {
+		return err
+	}
+	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
+}
+
+// tell asks agents and the API server. What is missing is written to standard error.
+func (w *why) tell(ctx context.Context, service string, now time.Time) (render.Why, error) {
 	at, err := timeline.Moment(w.at, now)
 	if err != nil {
-		return fmt.Errorf("--at: %w", err)
+		return render.Why{}, fmt.Errorf("--at: %w", err)
 	}
 	if w.around <= 0 {
-		return fmt.Errorf("--around is %s, must be more than 0", w.around)
+		return render.Why{}, fmt.Errorf("--around is %s, must be more than 0", w.around)
 	}
 	namespace, name, err := w.named(service)
 	if err != nil {
-		return err
+		return render.Why{}, err
 	}
 	told := render.Why{Service: namespace + "/" + name, At: at, From: at.Add(-w.around), To: at.Add(w.around)}
 	asked := question[consoleapi.History]{
@@ -79,7 +88,7 @@ func (w *why) run(ctx context.Context, service string, now time.Time) error {
 	}
 	nodes, err := asked.ask(ctx, w.env, *w.config, w.nodes)
 	if err != nil {
-		return err
+		return render.Why{}, err
 	}
 	for _, node := range nodes {
 		told.Nodes = append(told.Nodes, node.Node)
@@ -95,7 +104,7 @@ func (w *why) run(ctx context.Context, service string, now time.Time) error {
 		fmt.Fprintf(w.env.stderr, "millrace: without the events of the API server: %v\n", err)
 	}
 	told.Lines = timeline.Join(nodes, events)
-	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
+	return told, nil
 }
 
 // named splits namespace/name, or takes the namespace of the flag or of the context.

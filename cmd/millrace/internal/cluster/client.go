@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -260,4 +261,16 @@ func list(ctx context.Context, reader client.Reader, lists []client.ObjectList, 
 		group.Go(func() error { return reader.List(ctx, objects, options...) })
 	}
 	return group.Wait()
+}
+
+// Name is that of the context, or else the host of the API server.
+func Name(config Config) string {
+	raw, err := config.loading().RawConfig()
+	if err == nil && (config.Context != "" || raw.CurrentContext != "") {
+		return cmp.Or(config.Context, raw.CurrentContext)
+	}
+	if restConfig, err := config.rest(); err == nil {
+		return restConfig.Host
+	}
+	return ""
 }

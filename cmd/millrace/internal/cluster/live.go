@@ -106,9 +106,9 @@ func (l *Live) list(ctx context.Context, resource, role string, list client.Obje
 // liveAgain is how long the aggregated API is left alone where its announcements cannot be watched.
 const liveAgain = 30 * time.Second
 
-// followAnnouncements calls changed after each change of what nodes announce, as far as the
+// FollowAnnouncements calls changed after each change of what nodes announce, as far as the
 // aggregated API tells it, until ctx is done.
-func followAnnouncements(ctx context.Context, config Config, changed func()) {
+func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 	config.Timeout = 0
 	for watched := false; ctx.Err() == nil; {
 		if live, err := OpenLive(ctx, config, io.Discard); err == nil {

@@ -44,12 +44,12 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 	group.Go(func() error { return w.refused(watching) })
 	if announcements {
 		group.Go(func() error {
-			followAnnouncements(watching, config, w.notify)
+			FollowAnnouncements(watching, config, w.notify)
 			return nil
 		})
 	}
 	group.Go(func() error {
-		if err := w.follow(watching); err != nil {
+		if err := w.follow(watching, w.watched()); err != nil {
 			return err
 		}
 		return repeat(watching, w.changed, rest, func() error {
@@ -154,6 +154,7 @@ func (w *watcher) open() error {
 			&corev1.Pod{}: {Namespaces: map[string]cache.Config{w.config.Namespace: {}}},
 		},
 		DefaultWatchErrorHandler: w.failed,
+		DefaultTransform:         cache.TransformStripManagedFields(),
 	})
 	if err != nil {
 		return fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
@@ -181,9 +182,9 @@ func (w *watcher) refused(ctx context.Context) error {
 	}
 }
 
-// follow notes every change from now on.
-func (w *watcher) follow(ctx context.Context) error {
-	for _, object := range w.watched() {
+// follow notes every change of objects of some kinds from now on.
+func (w *watcher) follow(ctx context.Context, kinds []client.Object) error {
+	for _, object := range kinds {
 		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch at %s: %w", w.host, err)

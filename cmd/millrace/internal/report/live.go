@@ -90,6 +90,19 @@ func (l *liveAnswers) add(address netip.Addr, decision consoleapi.VIPGroup, rang
 	return nil
 }
 
+// NodesIn are the nodes at the places of ranges, as in 0-4,7.
+func NodesIn(ranges string, nodes []string) ([]string, error) {
+	var named []string
+	for part := range strings.SplitSeq(ranges, ",") {
+		from, to, err := rangeOf(part, len(nodes))
+		if err != nil {
+			return nil, err
+		}
+		named = append(named, nodes[from:to+1]...)
+	}
+	return named, nil
+}
+
 // rangeOf reads a range as in 0-4 or 7, of places below a limit.
 func rangeOf(text string, limit int) (from, to int, err error) {
 	first, last, found := strings.Cut(text, "-")

@@ -32,7 +32,7 @@ func routedPorts(routes []millracev1alpha1.VIPRoute) map[routedPort][]millracev1
 	for _, route := range ordered {
 		service := types.NamespacedName{Namespace: route.Namespace, Name: route.Spec.ServiceName}
 		for _, port := range route.Spec.Ports {
-			key := routedPort{service, portText(port.Port, port.Protocol)}
+			key := routedPort{service, PortText(port.Port, port.Protocol)}
 			if _, taken := ports[key]; !taken {
 				ports[key] = port.Backends
 			}
@@ -41,7 +41,8 @@ func routedPorts(routes []millracev1alpha1.VIPRoute) map[routedPort][]millracev1
 	return ports
 }
 
-func portText(port int32, protocol corev1.Protocol) string {
+// PortText is a port as "53/UDP".
+func PortText(port int32, protocol corev1.Protocol) string {
 	return fmt.Sprintf("%d/%s", port, cmp.Or(protocol, corev1.ProtocolTCP))
 }
 
@@ -49,7 +50,7 @@ func portText(port int32, protocol corev1.Protocol) string {
 func (l *lookup) backends(service *corev1.Service, kind discoveryv1.AddressType) []Backend {
 	var backends []Backend
 	for _, port := range service.Spec.Ports {
-		text := portText(port.Port, port.Protocol)
+		text := PortText(port.Port, port.Protocol)
 		for _, from := range l.routes[routedPort{types.NamespacedName{Namespace: service.Namespace, Name: service.Name}, text}] {
 			backend := Backend{Port: text, Namespace: from.Namespace, Name: from.Name, Weight: from.Weight}
 			if from.Name != "" {
@@ -69,7 +70,7 @@ func (l *lookup) backends(service *corev1.Service, kind discoveryv1.AddressType)
 
 func hasPort(service *corev1.Service, number int32, protocol corev1.Protocol) bool {
 	return service != nil && slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
-		return portText(port.Port, port.Protocol) == portText(number, protocol)
+		return PortText(port.Port, port.Protocol) == PortText(number, protocol)
 	})
 }
 
@@ -78,7 +79,7 @@ func hasPort(service *corev1.Service, number int32, protocol corev1.Protocol) bo
 func (l *lookup) count(service *corev1.Service, backends []Backend, kind discoveryv1.AddressType) (ready, total int) {
 	name := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
 	ownPort := len(service.Spec.Ports) == 0 || slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
-		_, routed := l.routes[routedPort{name, portText(port.Port, port.Protocol)}]
+		_, routed := l.routes[routedPort{name, PortText(port.Port, port.Protocol)}]
 		return !routed
 	})
 	if ownPort {

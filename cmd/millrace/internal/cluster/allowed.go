@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+// Refused is a kind that may not be read, or that the API server does not have.
+type Refused struct {
+	// Kind is the plural, as in RBAC.
+	Kind string
+	Err  error
+}
+
+// rightsAgain is how often it is tried again to read what was refused.
+const rightsAgain = time.Minute
+
+// errRights ends a watch whose rights have changed.
+var errRights = errors.New("the rights have changed")
+
+// WatchAllowed calls each with what of a report's input may be read, and with the kinds that may not,
+// first at once and then after changes, until ctx is done or each returns an error. Calls are rest
+// apart at least. Only errors that have nothing to do with one kind end it.
+func WatchAllowed(ctx context.Context, config Config, rest time.Duration, each func(*report.Input, []Refused) error) error {
+	for {
+		err := watchAllowed(ctx, config, rest, each)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case !errors.Is(err, errRights):
+			return err
+		}
+	}
+}
+
+func watchAllowed(ctx context.Context, config Config, rest time.Duration, each func(*report.Input, []Refused) error) error {
+	w := &watcher{config: config, changed: make(chan struct{}, 1)}
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return err
+	}
+	kinds, refused, err := allowed(ctx, reader, config.Namespace)
+	if err != nil {
+		return explain(restConfig.Host, err)
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	group, watching := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.cache.Start(watching) })
+	group.Go(func() error {
+		select {
+		case err := <-w.refusal:
+			// A right may come and go: there is some time between tries.
+			_ = wait(watching, rest)
+			return fmt.Errorf("%w: %w", errRights, err)
+		case <-watching.Done():
+			return watching.Err()
+		}
+	})
+	group.Go(func() error { return awaitRights(watching, reader, config.Namespace, refused) })
+	group.Go(func() error {
+		var objects []client.Object
+		for _, kind := range kinds {
+			objects = append(objects, kind.object)
+		}
+		if err := w.follow(watching, objects); err != nil {
+			return err
+		}
+		return repeat(watching, w.changed, func(time.Duration) time.Duration { return rest }, func() error {
+			in, err := w.readAllowed(watching, kinds)
+			if err != nil {
+				return err
+			}
+			return each(in, refused)
+		})
+	})
+	return group.Wait()
+}
+
+// awaitRights returns errRights once something may be read that was refused.
+func awaitRights(ctx context.Context, reader client.Reader, namespace string, refused []Refused) error {
+	if len(refused) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for {
+		if err := wait(ctx, rightsAgain); err != nil {
+			return err
+		}
+		if _, now, err := allowed(ctx, reader, namespace); err == nil && len(now) < len(refused) {
+			return errRights
+		}
+	}
+}
+
+// inputKind is a kind of a report's input.
+type inputKind struct {
+	plural string
+	object client.Object
+	list   func() client.ObjectList
+	// put takes a list into the input.
+	put func(client.ObjectList, *report.Input)
+	// own is true where only those of the namespace of Millrace are read.
+	own bool
+}
+
+// kindOf makes an inputKind of the types of an object and its list.
+func kindOf[L any, P interface {
+	*L
+	client.ObjectList
+}](plural string, object client.Object, put func(P, *report.Input)) inputKind {
+	return inputKind{
+		plural: plural, object: object, list: func() client.ObjectList { return P(new(L)) },
+		put: func(list client.ObjectList, in *report.Input) { put(list.(P), in) },
+	}
+}
+
+func inputKinds() []inputKind {
+	pods := kindOf("pods", &corev1.Pod{}, func(l *corev1.PodList, in *report.Input) { in.Pods = l.Items })
+	pods.own = true
+	return []inputKind{
+		kindOf("vippools", &millracev1alpha1.VIPPool{}, func(l *millracev1alpha1.VIPPoolList, in *report.Input) { in.Pools = l.Items }),
+		kindOf("vips", &millracev1alpha1.VIP{}, func(l *millracev1alpha1.VIPList, in *report.Input) { in.VIPs = l.Items }),
+		kindOf("lbpeers", &millracev1alpha1.LBPeer{}, func(l *millracev1alpha1.LBPeerList, in *report.Input) { in.Peers = l.Items }),
+		kindOf("vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, func(l *millracev1alpha1.VIPAdvertisementList, in *report.Input) {
+			in.Advertisements = l.Items
+		}),
+		kindOf("lbnodes", &millracev1alpha1.LBNode{}, func(l *millracev1alpha1.LBNodeList, in *report.Input) { in.LBNodes = l.Items }),
+		kindOf("lbnodereports", &millracev1alpha1.LBNodeReport{}, func(l *millracev1alpha1.LBNodeReportList, in *report.Input) {
+			in.LBNodeReports = l.Items
+		}),
+		kindOf("viproutes", &millracev1alpha1.VIPRoute{}, func(l *millracev1alpha1.VIPRouteList, in *report.Input) { in.Routes = l.Items }),
+		kindOf("services", &corev1.Service{}, func(l *corev1.ServiceList, in *report.Input) { in.Services = l.Items }),
+		kindOf("endpointslices", &discoveryv1.EndpointSlice{}, func(l *discoveryv1.EndpointSliceList, in *report.Input) {
+			in.EndpointSlices = l.Items
+		}),
+		pods,
+	}
+}
+
+// options are those of a list.
+func (k inputKind) options(namespace string, more ...client.ListOption) []client.ListOption {
+	if k.own {
+		more = append(more, client.InNamespace(namespace))
+	}
+	return more
+}
+
+// allowed tries to read one object of each kind.
+func allowed(ctx context.Context, reader client.Reader, namespace string) (kinds []inputKind, refused []Refused, err error) {
+	all := inputKinds()
+	errs := make([]error, len(all))
+	group, trying := errgroup.WithContext(ctx)
+	for i, kind := range all {
+		group.Go(func() error {
+			errs[i] = reader.List(trying, kind.list(), kind.options(namespace, client.Limit(1))...)
+			if errs[i] == nil || apierrors.IsForbidden(errs[i]) || apierrors.IsNotFound(errs[i]) {
+				return nil
+			}
+			return errs[i]
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	for i, kind := range all {
+		if errs[i] == nil {
+			kinds = append(kinds, kind)
+			continue
+		}
+		refused = append(refused, Refused{Kind: kind.plural, Err: errs[i]})
+	}
+	if slices.IndexFunc(refused, func(r Refused) bool { return !apierrors.IsNotFound(r.Err) }) < 0 && len(kinds) == 0 {
+		return nil, nil, refused[0].Err
+	}
+	return kinds, refused, nil
+}
+
+// readAllowed returns what is in memory of some kinds, once that is complete. Nothing of it may be
+// written.
+func (w *watcher) readAllowed(ctx context.Context, kinds []inputKind) (*report.Input, error) {
+	if !w.cache.WaitForCacheSync(ctx) {
+		return nil, ctx.Err()
+	}
+	in := &report.Input{Namespace: w.config.Namespace}
+	for _, kind := range kinds {
+		list := kind.list()
+		if err := w.cache.List(ctx, list, kind.options(w.config.Namespace, client.UnsafeDisableDeepCopy)...); err != nil {
+			return nil, fmt.Errorf("read %s: %w", kind.plural, err)
+		}
+		kind.put(list, in)
+	}
+	return in, nil
+}

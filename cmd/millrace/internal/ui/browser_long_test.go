@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build long
+
+package ui_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
+)
+
+// screenshots is where pictures are written, for people.
+const screenshots = "../../../../dist/ui"
+
+// page is a browser that shows the page.
+type page struct {
+	context.Context
+	t      *testing.T
+	server *httptest.Server
+
+	mu sync.Mutex
+	// requested are the URLs that were asked for, and told what the console says.
+	requested, told []string
+}
+
+// open starts Chromium on a cluster. Everything it asks for is kept.
+func open(t *testing.T, source *uitest.Source) *page {
+	t.Helper()
+	server, _ := serve(t, source)
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.WindowSize(1600, 900))
+	allocated, stop := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, cancel := chromedp.NewContext(allocated)
+	t.Cleanup(func() {
+		cancel()
+		stop()
+	})
+	// The first run starts the browser, which lives as long as its context.
+	p := &page{Context: ctx, t: t, server: server}
+	p.run(func(context.Context, *chromedp.Target) (chromedp.Void, error) { return chromedp.Void{}, nil })
+	var end context.CancelFunc
+	p.Context, end = context.WithTimeout(ctx, 30*time.Second)
+	var listening sync.WaitGroup
+	t.Cleanup(func() {
+		end()
+		listening.Wait()
+		p.check()
+	})
+	listen(p, &listening, network.RequestWillBeSent, func(event network.EventRequestWillBeSent) { p.requested = append(p.requested, event.Request.URL) })
+	listen(p, &listening, runtime.ExceptionThrown, func(event runtime.EventExceptionThrown) {
+		p.told = append(p.told, fmt.Sprintf("%+v", event.ExceptionDetails))
+	})
+	// Violations of the policy are entries, too.
+	listen(p, &listening, log.EntryAdded, func(event log.EventEntryAdded) { p.told = append(p.told, event.Entry.Text) })
+	return p
+}
+
+// listen keeps what events say until the page ends.
+func listen[E any](p *page, listening *sync.WaitGroup, of cdp.Event[E], keep func(E)) {
+	events := chromedp.Events(p, of)
+	listening.Go(func() {
+		for event, err := range events {
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			keep(event)
+			p.mu.Unlock()
+		}
+	})
+}
+
+func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
+	p.t.Helper()
+	if err := chromedp.Do(p, actions...); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.t.Fatalf("%v; the console says %q", err, p.told)
+	}
+}
+
+// evaluate is the value of an expression.
+func evaluate[T any](p *page, expression string) T {
+	p.t.Helper()
+	value, err := chromedp.Run(p, chromedp.Evaluate[T](expression))
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// until waits for an expression to be true.
+func (p *page) until(expression string) {
+	p.t.Helper()
+	if _, err := chromedp.Run(p, chromedp.Poll[bool](expression)); err != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.t.Fatalf("%s: %v; the console says %q", expression, err, p.told)
+	}
+}
+
+// selects goes to a row, and waits for something in the panel.
+func (p *page) selects(id, shown string) {
+	p.t.Helper()
+	evaluate[string](p, `location.hash = `+quoted(id))
+	p.run(chromedp.WaitVisible(chromedp.CSS(shown)))
+}
+
+// load opens the page, and is how long it took to its first drawing.
+func (p *page) load(fragment string) time.Duration {
+	p.t.Helper()
+	p.run(chromedp.Navigate(p.server.URL + "/#token=" + token))
+	p.until(`performance.getEntriesByName('drawn').length > 0`)
+	took := evaluate[float64](p, `performance.getEntriesByName('drawn')[0].startTime`)
+	if fragment != "" {
+		p.selects(fragment, `#panel .facts`)
+	}
+	return time.Duration(took * float64(time.Millisecond))
+}
+
+func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `\'`) + "'" }
+
+// picture writes a screenshot.
+func (p *page) picture(name string) {
+	p.t.Helper()
+	picture, err := chromedp.Run(p, chromedp.CaptureScreenshot())
+	if err := errors.Join(err, os.MkdirAll(screenshots, 0o755), os.WriteFile(filepath.Join(screenshots, name+".png"), picture, 0o644)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// check fails where a request left for another host, or the page had an error.
+func (p *page) check() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	host := strings.TrimPrefix(p.server.URL, "http://")
+	for _, requested := range p.requested {
+		if parsed, err := url.Parse(requested); err != nil || parsed.Host != host {
+			p.t.Errorf("the page asked for %s", requested)
+		}
+	}
+	if len(p.requested) == 0 {
+		p.t.Error("no request was seen")
+	}
+	for _, told := range p.told {
+		p.t.Errorf("the console says: %s", told)
+	}
+}
+
+// named are the names of a role in the accessibility tree. A node of a role that acts and has no name
+// fails the test.
+func (p *page) named(role string) []string {
+	p.t.Helper()
+	var names []string
+	tree, err := chromedp.Run(p, func(ctx context.Context, target *chromedp.Target) (accessibility.GetFullAXTreeResult, error) {
+		return cdp.Call(ctx, target, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	acting := []string{"button", "textbox", "searchbox", "listbox", "option", "combobox", "image", "form"}
+	for _, node := range tree.Nodes {
+		if node.Ignored || node.Role == nil {
+			continue
+		}
+		kind, name := textOf(node.Role), textOf(node.Name)
+		if kind == role {
+			names = append(names, name)
+		}
+		if name == "" && slices.Contains(acting, kind) {
+			p.t.Errorf("a %s has no name", kind)
+		}
+	}
+	return names
+}
+
+func textOf(value *accessibility.Value) string {
+	var text string
+	if value != nil {
+		_ = json.Unmarshal(value.Value, &text)
+	}
+	return text
+}
+
+func fixture(t *testing.T, name string) *view.State {
+	t.Helper()
+	return &view.State{Cluster: "lab", Input: reporttest.Load(t, "../render/testdata/"+name)}
+}
+
+func TestBrowserHealthy(t *testing.T) {
+	source := uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 6, VIPs: 24, Zones: 3}))
+	p := open(t, source)
+	p.load("")
+	p.picture("healthy")
+	for role, want := range map[string]string{
+		"option": "node node-001, zone rack1, well, 2 of 2 BGP sessions established, announces 24 VIPs", "listbox": "Services",
+		"searchbox": "Search", "button": "Switch between dark and light",
+	} {
+		if names := p.named(role); !slices.Contains(names, want) {
+			t.Errorf("no %s %q in %q", role, want, names)
+		}
+	}
+	p.run(chromedp.Click(chromedp.CSS(`#theme`)))
+	p.picture("healthy-other-theme")
+}
+
+func TestBrowserTrouble(t *testing.T) {
+	state := uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2, Down: 2, NotReady: 1, Unserved: 2})
+	source := uitest.NewSource(state)
+	source.Hops = []*consoleapi.Trace{
+		{Node: "node-001", Interface: "eth0", Steps: []consoleapi.Step{{Name: "row", Text: "1960 of 4096"}}, Verdict: consoleapi.Sent, NextNode: "node-004"},
+		{Node: "node-004", Interface: "eth0", Steps: []consoleapi.Step{{Name: "endpoint", Text: "198.18.2.3:8080"}}, Verdict: consoleapi.Delivered, Service: "team-01/mail"},
+	}
+	source.Pod = "team-01/mail-7d9c5-cb"
+	source.Lines = []timeline.Line{{Time: time.Now(), Nodes: []string{"node1"}, Kind: "Session", Text: "BGP session with tor-b lost"}}
+	p := open(t, source)
+	p.load("")
+	p.picture("trouble")
+	p.selects(`service/team-01/web`, `section[aria-label="Why not"]`)
+	p.picture("trouble-why-not")
+	p.selects(`service/team-01/mail`, `form[aria-label="Trace a packet"]`)
+	p.run(chromedp.Click(chromedp.CSS(`form[aria-label="Trace a packet"] button`)), chromedp.WaitVisible(chromedp.CSS(`.hop`)),
+		chromedp.WaitReady(chromedp.CSS(`circle.stop`)))
+	p.picture("trouble-trace")
+	stops := evaluate[int](p, `document.querySelectorAll('circle.stop').length`)
+	p.run(chromedp.Click(chromedp.CSS(`form[aria-label="What happened"] button`)), chromedp.WaitVisible(chromedp.CSS(`form[aria-label="What happened"] + div table`)))
+	if stops != 4 {
+		t.Errorf("the way has %d stops, want two nodes, the Service and the pod", stops)
+	}
+	p.selects(`node/node-001`, `section[aria-label="BGP and BFD sessions"]`)
+	p.picture("trouble-node")
+}
+
+func TestBrowserEmpty(t *testing.T) {
+	p := open(t, uitest.NewSource(fixture(t, "empty")))
+	p.load("")
+	p.picture("empty")
+	p.run(chromedp.WaitVisible(chromedp.CSS(`section[aria-label="Next steps"]`)))
+}
+
+// The first drawing comes within a second at 100 nodes, and within three at 1,000.
+func TestBrowserSize(t *testing.T) {
+	for _, size := range []struct {
+		name  string
+		limit time.Duration
+		of    uitest.Size
+	}{
+		{"100 nodes", time.Second, uitest.Size{Nodes: 100, VIPs: 1000, Zones: 5, Down: 3, NotReady: 2, Unserved: 4}},
+		{"1000 nodes", 3 * time.Second, uitest.Size{Nodes: 1000, VIPs: 10000, Zones: 8, Down: 12, NotReady: 3, Unserved: 6}},
+	} {
+		t.Run(size.name, func(t *testing.T) {
+			p := open(t, uitest.NewSource(uitest.Cluster(size.of)))
+			took := p.load("")
+			t.Logf("%s, %d VIPs: first drawing after %s", size.name, size.of.VIPs, took.Round(time.Millisecond))
+			if took > size.limit {
+				t.Errorf("first drawing after %s, want at most %s", took, size.limit)
+			}
+			p.picture(strings.ReplaceAll(size.name, " ", "-"))
+			if elements := evaluate[int](p, `document.querySelectorAll('*').length`); elements > 2500 {
+				t.Errorf("the page has %d elements: rows out of sight have to be left out", elements)
+			}
+			search(t, p, size.of)
+		})
+	}
+}
+
+// search looks for a VIP and for a zone, as with the keyboard.
+func search(t *testing.T, p *page, size uitest.Size) {
+	address := netip.AddrFrom4([4]byte{203, 0, 113, 7}).String()
+	began := time.Now()
+	p.run(chromedp.KeyEvent("/"))
+	p.until(`document.activeElement.id === 'search'`)
+	// The browser's driver writes the slash, too, which a keyboard would not.
+	evaluate[string](p, `document.getElementById('search').value = ''`)
+	p.run(chromedp.KeyEvent(address))
+	p.until(`document.getElementById('search').value === '` + address + `'`)
+	p.run(chromedp.KeyEvent("\r"))
+	p.until(`location.hash !== ''`)
+	p.run(chromedp.WaitVisible(chromedp.CSS(`#panel .facts`)))
+	t.Logf("a VIP was found among %d within %s", size.VIPs, time.Since(began).Round(time.Millisecond))
+	if hash := evaluate[string](p, `location.hash`); hash != "#service/team-01/dns" {
+		t.Errorf("%s leads to %s", address, hash)
+	}
+	p.picture(strings.ReplaceAll(t.Name(), "/", "-") + "-search")
+}
+
+// What the cluster says is text, whatever is in it.
+func TestBrowserHostileText(t *testing.T) {
+	const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
+	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 2, Zones: 1, Down: 1})
+	state.Cluster = hostile
+	state.Input.LBNodes[0].Spec.Zone = hostile
+	for i := range state.Input.LBNodeReports[0].Status.Conditions {
+		state.Input.LBNodeReports[0].Status.Conditions[i].Message = hostile
+	}
+	state.Input.LBNodeReports[0].Status.Sessions[1].Message = hostile
+	state.Refused = []view.Refusal{{Kind: "pods", Message: hostile}}
+	p := open(t, uitest.NewSource(state))
+	p.load("node/node-001")
+	title, images := evaluate[string](p, `document.title`), evaluate[int](p, `document.querySelectorAll('img, main script').length`)
+	if title == "owned" || images > 0 {
+		t.Errorf("the text became %d elements, and the title %q", images, title)
+	}
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ui
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+)
+
+// Answer is what agents say about a row. What does not apply is absent.
+type Answer struct {
+	// VIPs are those of a Service, with the nodes that announce them, or do not and why.
+	VIPs []report.VIP `json:"vips,omitempty"`
+	// Problems are those of these VIPs.
+	Problems []report.Problem `json:"problems,omitempty"`
+	// Sessions are those of a node.
+	Sessions []consoleapi.BGPPeer `json:"sessions,omitempty"`
+	// Rates are the traffic of a node, or of a Service where the aggregated API is not there.
+	Rates *report.Rates `json:"rates,omitempty"`
+	// Warnings say what is missing, as which nodes did not answer.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// Timeline is what happened to a Service.
+type Timeline struct {
+	render.Why
+	// Warnings say what is missing.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// WhyQuery is a Service and a time.
+type WhyQuery struct {
+	// Service is namespace/name.
+	Service string
+	// At is a time as `millrace why --at` takes it.
+	At string
+	// Around is how long before and after it.
+	Around time.Duration
+}
+
+// longest is how much time a page asks for around another.
+const longest = 24 * time.Hour
+
+func whyQuery(values url.Values) (WhyQuery, error) {
+	query := WhyQuery{Service: values.Get("service"), At: values.Get("at"), Around: 5 * time.Minute}
+	if namespace, name, found := strings.Cut(query.Service, "/"); !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return query, fmt.Errorf("service=%q: must be namespace/name", query.Service)
+	}
+	if query.At == "" {
+		query.At = "now"
+	}
+	if around := values.Get("around"); around != "" {
+		var err error
+		if query.Around, err = time.ParseDuration(around); err != nil || query.Around <= 0 || query.Around > longest {
+			return query, fmt.Errorf("around=%q: must be a time of at most %s, as in 30m", around, longest)
+		}
+	}
+	return query, nil
+}
+
+// Packet is one to be traced.
+type Packet struct {
+	Source, Destination netip.AddrPort
+	// Protocol is tcp, udp or sctp.
+	Protocol string
+	// Node is the ingress node; empty for the first one.
+	Node string
+	// Midstream is true of a packet of a connection that is there already.
+	Midstream bool
+}
+
+func packetOf(values url.Values) (Packet, error) {
+	packet := Packet{Protocol: strings.ToLower(values.Get("protocol")), Node: values.Get("node"), Midstream: values.Get("midstream") == "true"}
+	var err error
+	if packet.Source, err = netip.ParseAddrPort(values.Get("source")); err != nil {
+		return packet, fmt.Errorf("source: %w; write 198.51.100.7:40000 or [2001:db8::7]:40000", err)
+	}
+	if packet.Destination, err = netip.ParseAddrPort(values.Get("destination")); err != nil {
+		return packet, fmt.Errorf("destination: %w; write 203.0.113.7:80 or [2001:db8::1]:80", err)
+	}
+	if packet.Source.Addr().Unmap().Is4() != packet.Destination.Addr().Unmap().Is4() {
+		return packet, fmt.Errorf("from %s to %s: both must be IPv4 or both IPv6", packet.Source, packet.Destination)
+	}
+	if packet.Protocol == "" {
+		packet.Protocol = "tcp"
+	}
+	if !slices.Contains([]string{"tcp", "udp", "sctp"}, packet.Protocol) {
+		return packet, fmt.Errorf("protocol=%q: must be tcp, udp or sctp", packet.Protocol)
+	}
+	return packet, nil
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Wires the store, the columns, the lines, the panel, the search and the keyboard.
+
+import { Column } from './column.js';
+import { Drawing } from './edges.js';
+import { Panel } from './panel.js';
+import * as rows from './rows.js';
+import { Store, follow, setToken } from './store.js';
+import { dot, el, number } from './text.js';
+
+const byId = (id) => document.getElementById(id);
+
+// The fragment has the token once, and then what is selected. It is never sent to a server.
+function fragment() {
+  const text = decodeURIComponent(location.hash.slice(1));
+  return text.startsWith('token=') ? { token: text.slice('token='.length), id: '' } : { token: '', id: text };
+}
+
+const first = fragment();
+setToken(first.token);
+if (first.token) history.replaceState(null, '', location.pathname);
+
+let selected = first.id;
+let search = '';
+let details = null;
+/** open are the groups that were opened or closed. */
+const open = new Map();
+const store = new Store(() => later());
+
+const common = {
+  choose: (item) => choose(item),
+  moved: () => drawing?.draw(),
+};
+const columns = {};
+let drawing = null;
+for (const [place, [name, title, draw, label]] of [
+  ['routers', 'Routers', rows.drawRouter, rows.labelRouter],
+  ['nodes', 'Nodes', rows.drawNode, rows.labelNode],
+  ['services', 'Services', rows.drawService, rows.labelService],
+  ['pods', 'Pods', rows.drawPod, rows.labelPod],
+].entries()) {
+  columns[name] = new Column({ ...common, element: byId(name), title, draw, label, leave: (by) => besides(place + by) });
+}
+drawing = new Drawing(byId('edges'), columns);
+
+const panel = new Panel({
+  element: byId('panel'), store,
+  select: (id) => select(id),
+  loaded: (found) => {
+    const before = JSON.stringify(details?.pods);
+    details = found;
+    if (JSON.stringify(found?.pods) !== before) later();
+  },
+  traced: (id, way) => showWay(id, way),
+});
+
+let waiting = 0;
+let drawn = false;
+function later() {
+  waiting ||= requestAnimationFrame(update);
+}
+
+function update() {
+  waiting = 0;
+  if (!store.head) return;
+  totals();
+  const matches = rows.matcher(search);
+  const items = {
+    routers: rows.routerItems(store, matches),
+    nodes: rows.nodeItems(store, matches, open),
+    services: rows.serviceItems(store, matches),
+    pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches),
+  };
+  // A search for one kind leaves the others as they are: a Service's routers are still of interest.
+  if (matches && items.routers.length === 0) items.routers = rows.routerItems(store, null);
+  const related = relatedTo(selected);
+  for (const [name, column] of Object.entries(columns)) {
+    column.selected = selected;
+    column.bright = related?.[name] ?? null;
+    column.set(items[name], emptyText(name, matches));
+    heading(name, items[name]);
+  }
+  byId('found').textContent = matches ? foundText(items) : '';
+  drawing.set(edges(items, related));
+  panel.open(selected);
+  sources();
+  if (!drawn) performance.mark('drawn');
+  drawn = true;
+}
+
+function foundText(items) {
+  const nodes = items.nodes.reduce((sum, item) => sum + (item.type === 'zone' ? item.members.length : item.type ? 0 : 1), 0);
+  return `${nodes} nodes, ${items.services.length} Services`;
+}
+
+function emptyText(name, matches) {
+  if (matches) return 'none found';
+  const kinds = { routers: 'lbpeers', nodes: 'lbnodes', services: 'vips' };
+  if (store.head.refused?.some((refusal) => refusal.kind === kinds[name])) return 'may not be read';
+  return { routers: 'no LBPeer', nodes: 'no LBNode', services: 'no Service has a VIP', pods: 'select a Service' }[name];
+}
+
+function totals() {
+  const { head } = store;
+  byId('cluster').textContent = head.cluster;
+  document.title = `${store.problems.size ? `(${store.problems.size}) ` : ''}${head.cluster} – Millrace`;
+  const ratio = (name, count) => count.all > 0 && [el('dt', {}, name),
+    el('dd', { class: count.good < count.all ? 'less' : null }, `${count.good.toLocaleString('en')}/${count.all.toLocaleString('en')}`)];
+  const rate = (name, value) => head.rates && [el('dt', {}, name), el('dd', { class: 'rate' }, number(value))];
+  const parts = [
+    ratio('Nodes', head.nodes), ratio('BGP', head.sessions), ratio('BFD', head.bfd), ratio('VIPs', head.vips), ratio('Endpoints', head.endpoints),
+    rate('Conn/s', head.rates?.connections), rate('Packets/s', head.rates?.packets), rate('Bits/s', head.rates?.bits), rate('Drops/s', head.rates?.drops),
+  ].filter(Boolean).map((pair) => el('div', {}, ...pair));
+  byId('totals').replaceChildren(...parts);
+}
+
+function sources() {
+  const { head } = store;
+  const notes = [];
+  if (head.refused?.length) notes.push(`not readable: ${head.refused.map((refusal) => refusal.kind).join(', ')}`);
+  if (head.live) notes.push(head.live);
+  if (head.silent) notes.push(`${head.silent} nodes did not answer`);
+  const text = notes.join(' · ');
+  byId('sources').textContent = text;
+  byId('sources').title = text;
+}
+
+/** heading counts the rows of a column, by level; a click searches for a level. */
+function heading(name, items) {
+  const column = columns[name];
+  const counted = items.flatMap((item) => (item.type === 'zone' ? item.members.map((id) => store.nodes.get(id)) : item.type ? [] : [item]));
+  column.count.textContent = counted.length.toLocaleString('en');
+  const levels = {};
+  for (const item of counted) levels[item.level] = (levels[item.level] ?? 0) + 1;
+  const buttons = ['bad', 'warning'].filter((level) => levels[level]).map((level) => el('button', {
+    type: 'button', class: 'level', 'aria-label': `${levels[level]} ${name} ${level}: search for them`, on: { click: () => find(`is:${level}`) },
+  }, dot(level), String(levels[level])));
+  column.levels.replaceChildren(...buttons);
+}
+
+/** relatedTo are the rows that belong to the selection, by column; null where nothing is selected. */
+function relatedTo(id) {
+  const row = store.row(id);
+  if (!row) return null;
+  const related = { routers: new Set(), nodes: new Set(), services: new Set(), pods: new Set() };
+  const addNode = (node, routers) => {
+    related.nodes.add(node.id);
+    if (routers) for (const session of node.sessions ?? []) related.routers.add(`router/${session.peer}`);
+  };
+  if (id.startsWith('service/') || id.startsWith('vip/')) {
+    related.services.add(id);
+    for (const name of row.by ?? []) {
+      const node = store.nodes.get(`node/${name}`);
+      if (node) addNode(node, true);
+    }
+    for (const pod of details?.id === id ? details.pods ?? [] : row.pods ?? []) related.pods.add(`pod/${row.namespace}/${pod.name}`);
+    // Without names of nodes, none is told from another.
+    if (!row.by?.length && row.announcing !== 0) related.nodes = related.routers = null;
+  } else if (id.startsWith('node/')) {
+    addNode(row, true);
+    for (const service of store.services.values()) {
+      if (service.by?.includes(row.name)) related.services.add(service.id);
+      for (const pod of service.pods ?? []) if (pod.node === row.name) related.pods.add(`pod/${service.namespace}/${pod.name}`);
+    }
+    if (![...store.services.values()].some((service) => service.by)) related.services = related.pods = null;
+  } else {
+    related.routers.add(id);
+    for (const node of store.nodes.values()) if (node.sessions?.some((session) => session.peer === row.name)) addNode(node, false);
+    related.services = related.pods = null;
+  }
+  // A group is bright where one of its nodes is.
+  if (related.nodes) {
+    for (const item of columns.nodes.items) if (item.members?.some((member) => related.nodes.has(member))) related.nodes.add(item.id);
+  }
+  return related;
+}
+
+/** places are the rows that stand for nodes: those of groups that are closed. */
+function places(items) {
+  const stands = new Map();
+  for (const item of items) for (const member of item.members ?? []) stands.set(member, item.id);
+  for (const item of items) if (!item.members) stands.set(item.id, item.id);
+  return stands;
+}
+
+function edges(items, related) {
+  const list = [];
+  const stands = places(items.nodes);
+  const isStrong = (...parts) => Boolean(related) && parts.every(([column, id]) => related[column]?.has(id));
+  for (const node of store.nodes.values()) {
+    const at = stands.get(node.id);
+    if (!at) continue;
+    for (const session of node.sessions ?? []) {
+      const level = !session.up ? 'bad' : session.bfd && session.bfd !== 'Up' ? 'warning' : 'good';
+      list.push({ from: ['routers', `router/${session.peer}`], to: ['nodes', at], level,
+        strong: isStrong(['routers', `router/${session.peer}`], ['nodes', node.id]) });
+    }
+  }
+  for (const service of items.services) {
+    for (const name of service.by ?? []) {
+      const at = stands.get(`node/${name}`);
+      if (at) list.push({ from: ['nodes', at], to: ['services', service.id], level: 'good', strong: isStrong(['nodes', `node/${name}`], ['services', service.id]) });
+    }
+  }
+  for (const pod of items.pods) {
+    for (const service of pod.services) {
+      list.push({ from: ['services', service], to: ['pods', pod.id], level: pod.level === 'good' ? 'good' : 'warning',
+        strong: isStrong(['services', service], ['pods', pod.id]) });
+    }
+  }
+  return list;
+}
+
+/** showWay draws the way of a packet: node by node, and to the Service and the pod. */
+function showWay(id, way) {
+  const stops = way.hops.map((hop) => ['nodes', places(columns.nodes.items).get(`node/${hop.node}`) ?? `node/${hop.node}`]);
+  const last = way.hops.at(-1);
+  if (last?.verdict === 'Delivered') {
+    stops.push(['services', id]);
+    if (way.pod) stops.push(['pods', `pod/${way.pod}`]);
+  }
+  for (const [column, row] of stops) columns[column].show(row);
+  drawing.trace({ stops, reason: last?.verdict === 'Dropped' ? last.reason : '' });
+}
+
+function choose(item) {
+  if (item.type === 'group') {
+    open.set(item.id, !item.open);
+    return later();
+  }
+  if (item.type === 'zone' && item.id === selected) {
+    open.set(item.id, !item.open);
+    return later();
+  }
+  if (item.id.startsWith('pod/')) return select(item.services[0]);
+  select(item.id);
+}
+
+/** select shows a row. The URL keeps it, so that it can be kept and gone back to. */
+function select(id) {
+  if (id === selected) return;
+  if (id) location.hash = encodeURI(id);
+  else history.pushState(null, '', location.pathname);
+  selectNow(id);
+}
+
+function selectNow(id) {
+  selected = id;
+  details = null;
+  drawing.trace(null);
+  update();
+  for (const column of Object.values(columns)) {
+    if (column.places.has(id)) {
+      column.active = id;
+      column.show(id);
+      column.paint();
+    }
+  }
+}
+
+for (const event of ['popstate', 'hashchange']) {
+  addEventListener(event, () => {
+    const { id, token } = fragment();
+    if (token) location.reload();
+    else if (id !== selected) selectNow(id);
+  });
+}
+
+function besides(place) {
+  Object.values(columns)[place]?.list.focus();
+}
+
+const field = byId('search');
+
+function find(text) {
+  field.value = text;
+  search = text;
+  for (const column of Object.values(columns)) column.list.scrollTop = 0;
+  update();
+}
+
+field.addEventListener('input', () => find(field.value));
+field.addEventListener('keydown', (event) => {
+  if (event.key !== 'Enter' && event.key !== 'ArrowDown') return;
+  event.preventDefault();
+  const matches = rows.matcher(search);
+  // What is named is most often a Service; then a node, then a router.
+  const column = ['services', 'nodes', 'routers'].map((name) => columns[name]).find((candidate) => candidate.items.some((item) => !matches || item.members || matches(item)));
+  if (!column) return;
+  column.active = null;
+  column.list.focus();
+  if (event.key === 'Enter') choose(column.items[0]);
+});
+
+addEventListener('keydown', (event) => {
+  const typing = event.target.matches('input, select, textarea');
+  if (event.key === '/' && !typing) {
+    event.preventDefault();
+    field.focus();
+    field.select();
+  } else if (event.key === 'Escape') {
+    if (document.activeElement === field && search) find('');
+    else if (typing) event.target.blur();
+    else if (selected) select('');
+    else if (search) find('');
+  }
+});
+
+addEventListener('resize', () => drawing.draw());
+
+const theme = localStorage.getItem('theme');
+if (theme) document.documentElement.dataset.theme = theme;
+byId('theme').addEventListener('click', () => {
+  const dark = document.documentElement.dataset.theme ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
+  const next = dark === 'dark' ? 'light' : 'dark';
+  document.documentElement.dataset.theme = next;
+  localStorage.setItem('theme', next);
+});
+
+follow(store, (state, text) => {
+  byId('connection').className = state;
+  byId('connection').textContent = state === 'live' ? 'live' : text;
+});

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Which rows a column has, and how they look. Above 60 nodes, nodes are grouped by zone, and in a zone
+// by problem.
+
+import { compare, dot, el, levelText, number, plural, severity, worse } from './text.js';
+
+/** ungrouped is how many nodes are listed one by one. */
+export const ungrouped = 60;
+/** opened is how many nodes with the same problem are shown without a click. */
+const opened = 5;
+
+/** matcher is a test of rows for a search: every word has to be in the row's text. */
+export function matcher(search) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  if (!words.length) return null;
+  const levels = words.filter((word) => word.startsWith('is:')).map((word) => word.slice(3));
+  const others = words.filter((word) => !word.startsWith('is:'));
+  return (row) => levels.every((level) => row.level === level) && others.every((word) => textOf(row).includes(word));
+}
+
+const texts = new WeakMap();
+
+/** textOf is what is searched of a row. */
+function textOf(row) {
+  let text = texts.get(row);
+  if (text === undefined) {
+    text = [row.name, row.namespace && `${row.namespace}/${row.name}`, row.zone, row.address, row.asn, row.reason, row.note,
+      ...(row.vips ?? []), ...(row.pods ?? []).map((pod) => pod.name), ...(row.sessions?.map?.((session) => session.state) ?? [])]
+      .filter(Boolean).join('\n').toLowerCase();
+    texts.set(row, text);
+  }
+  return text;
+}
+
+const byName = (a, b) => compare(a.name, b.name);
+const byService = (a, b) => severity[a.level] - severity[b.level] || compare(a.namespace ?? '', b.namespace ?? '') || compare(a.name, b.name);
+
+/** routerItems are all routers. */
+export function routerItems(store, matches) {
+  return [...store.routers.values()].filter((row) => !matches || matches(row)).sort(byName);
+}
+
+/** serviceItems are those with problems first. */
+export function serviceItems(store, matches) {
+  return [...store.services.values()].filter((row) => !matches || matches(row)).sort(byService);
+}
+
+/** nodeItems are nodes, or groups and those of their nodes that are open. */
+export function nodeItems(store, matches, open) {
+  const all = [...store.nodes.values()];
+  const nodes = (matches ? all.filter(matches) : all).sort(byName);
+  if (all.length <= ungrouped || matches && nodes.length <= ungrouped) return nodes;
+  const items = [];
+  for (const [zone, members] of grouped(nodes, (node) => node.zone || '')) {
+    items.push(groupOf(`zone/${zone}`, zone || 'no zone', members, 'zone'));
+    if (open.get(`zone/${zone}`) === false) {
+      items.at(-1).open = false;
+      continue;
+    }
+    items.at(-1).open = true;
+    const reasons = [...grouped(members, (node) => node.reason || node.level)];
+    reasons.sort(([, a], [, b]) => severity[levelOf(a)] - severity[levelOf(b)] || b.length - a.length);
+    for (const [reason, same] of reasons) {
+      const id = `group/${zone}/${reason}`;
+      const group = groupOf(id, same[0].level === 'good' ? 'healthy' : same[0].reason || levelText(same[0].level), same, 'group');
+      group.open = open.get(id) ?? (same[0].level !== 'good' && same.length <= opened);
+      items.push(group);
+      if (group.open) items.push(...same.map((node) => ({ ...node, type: 'member' })));
+    }
+  }
+  return items;
+}
+
+function grouped(list, key) {
+  const groups = new Map();
+  for (const item of list) {
+    const name = key(item);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(item);
+  }
+  return groups;
+}
+
+const levelOf = (members) => members.reduce((level, member) => worse(level, member.level), 'good');
+
+function groupOf(id, name, members, type) {
+  const sessions = members.flatMap((node) => node.sessions ?? []);
+  return {
+    id, name, type, level: levelOf(members), members: members.map((node) => node.id),
+    up: sessions.filter((session) => session.up).length, all: sessions.length,
+    bad: members.filter((node) => node.level !== 'good' && node.level !== 'idle').length,
+  };
+}
+
+/** podItems are those of a Service, or of all where rows name them. */
+export function podItems(store, details, matches) {
+  const pods = new Map();
+  const add = (service, list, namespace) => {
+    for (const pod of list ?? []) {
+      const id = `pod/${namespace}/${pod.name}`;
+      const level = pod.ready ? 'good' : pod.terminating ? 'idle' : 'warning';
+      const item = pods.get(id);
+      if (item) {
+        item.services.push(service);
+        item.level = worse(item.level, level);
+      } else {
+        pods.set(id, { id, name: pod.name, node: pod.node, level, services: [service],
+          note: pod.ready ? '' : pod.terminating ? 'terminating' : 'not ready' });
+      }
+    }
+  };
+  if (details?.pods) {
+    add(details.id, details.pods, details.id.split('/')[1]);
+  } else {
+    for (const row of store.services.values()) {
+      if (!matches || matches(row)) add(row.id, row.pods, row.namespace);
+    }
+  }
+  return [...pods.values()].sort((a, b) => severity[a.level] - severity[b.level] || compare(a.name, b.name));
+}
+
+const cell = (kind, text, title) => el('span', { class: kind, title }, text);
+const ratio = (count, title) => cell(`figure ${count.good < count.all ? 'less' : ''}`, `${count.good}/${count.all}`, title);
+
+/** sessionCount counts those of a node. */
+export function sessionCount(node) {
+  const sessions = node.sessions ?? [];
+  return { good: sessions.filter((session) => session.up).length, all: sessions.length };
+}
+
+export const drawRouter = (row) => [
+  dot(row.level), cell('name', row.name), cell('note mono', row.address ?? ''),
+  row.sessions.all > 0 && ratio(row.sessions, 'BGP sessions established'),
+];
+
+export const labelRouter = (row) => [
+  `router ${row.name}`, levelText(row.level), row.note, `${row.sessions.good} of ${row.sessions.all} BGP sessions established`,
+  row.bfd.all > 0 && `${row.bfd.good} of ${row.bfd.all} BFD sessions up`,
+].filter(Boolean).join(', ');
+
+export function drawNode(row) {
+  if (row.type === 'zone' || row.type === 'group') {
+    return [cell('fold', row.open ? '▾' : '▸'), dot(row.level), cell('name', row.name), cell('note', row.type === 'zone' ? plural(row.members.length, 'node') : String(row.members.length)),
+      row.all > 0 && ratio({ good: row.up, all: row.all }, 'BGP sessions established')];
+  }
+  const sessions = sessionCount(row);
+  return [dot(row.level), cell('name', row.name), cell('note', row.type === 'member' ? '' : row.level === 'good' ? row.zone ?? '' : row.reason ?? ''),
+    sessions.all > 0 && ratio(sessions, 'BGP sessions established')];
+}
+
+export function labelNode(row) {
+  if (row.type === 'zone' || row.type === 'group') {
+    return `${row.type === 'zone' ? 'zone ' : ''}${row.name}, ${plural(row.members.length, 'node')}, ${plural(row.bad, 'with a problem', 'with problems')}, ` +
+      `${row.up} of ${row.all} BGP sessions established`;
+  }
+  const sessions = sessionCount(row);
+  return [`node ${row.name}`, row.zone && `zone ${row.zone}`, levelText(row.level), row.note,
+    `${sessions.good} of ${sessions.all} BGP sessions established`, `announces ${plural(row.announced, 'VIP')}`].filter(Boolean).join(', ');
+}
+
+const serviceName = (row) => (row.namespace ? [el('span', { class: 'dim' }, `${row.namespace}/`), row.name] : row.name);
+
+export const drawService = (row) => [
+  dot(row.level),
+  el('span', { class: 'name' }, ...[serviceName(row)].flat()),
+  cell('note mono', row.namespace ? (row.vips ?? []).join('  ') : row.note),
+  row.rates && (row.rates.packets > 0 || row.rates.drops > 0) && cell('figure rate', `${number(row.rates.packets)} p/s`, 'packets per second'),
+  row.endpoints.all > 0 && ratio(row.endpoints, 'endpoints ready'),
+  row.endpoints.all === 0 && row.level === 'bad' && cell('figure less', '0/0', 'endpoints ready'),
+];
+
+export const labelService = (row) => [
+  row.namespace ? `Service ${row.namespace}/${row.name}` : `VIP ${row.name}`, row.namespace && row.vips?.length && `VIP ${row.vips.join(' and ')}`,
+  levelText(row.level), row.note, `${row.endpoints.good} of ${row.endpoints.all} endpoints ready`,
+  row.announcing !== undefined && `announced by ${plural(row.announcing, 'node')}`,
+  row.rates && `${number(row.rates.packets)} packets per second`,
+].filter(Boolean).join(', ');
+
+export const drawPod = (row) => [dot(row.level), cell('name', row.name), cell('note', row.note || row.node || '')];
+
+export const labelPod = (row) => [`pod ${row.name}`, row.node && `on ${row.node}`, row.note || 'ready'].join(', ');

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What the server said last.
+
+/** lists are the kinds of rows. */
+export const lists = ['routers', 'nodes', 'services', 'problems'];
+
+/** quiet is how long no event may come before the connection is made again; one comes every 2 s. */
+const quiet = 10000;
+const again = 2000;
+
+/** Store keeps the rows by ID, and calls changed after each change. */
+export class Store {
+  constructor(changed) {
+    this.changed = changed;
+    this.head = null;
+    for (const list of lists) this[list] = new Map();
+  }
+
+  /** apply takes a change of package view. */
+  apply(change) {
+    const touched = new Set();
+    if (change.head) {
+      this.head = change.head;
+      touched.add('head');
+    }
+    for (const list of lists) {
+      if (change.full) {
+        this[list].clear();
+        touched.add(list);
+      }
+      const rows = change[list];
+      if (!rows) continue;
+      touched.add(list);
+      for (const row of rows.set ?? []) this[list].set(row.id, row);
+      for (const id of rows.gone ?? []) this[list].delete(id);
+    }
+    if (touched.size) this.changed(touched);
+  }
+
+  /** row finds a router, a node or a Service by its ID. */
+  row(id) {
+    return this.routers.get(id) ?? this.nodes.get(id) ?? this.services.get(id);
+  }
+}
+
+let token = '';
+
+/** setToken keeps the token for this tab and this port. */
+export function setToken(given) {
+  if (given) sessionStorage.setItem('token', given);
+  token = sessionStorage.getItem('token') ?? '';
+}
+
+function request(path, options = {}) {
+  return fetch(path, { ...options, headers: { Authorization: `Bearer ${token}` }, credentials: 'omit' });
+}
+
+/** ask gets an answer. It throws what the server says, or that it does not answer. */
+export async function ask(path, parameters, signal) {
+  let response;
+  try {
+    response = await request(`${path}?${new URLSearchParams(parameters)}`, { signal });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    throw new Error('millrace ui does not answer; is it still running?');
+  }
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+/** follow applies changes for ever. status is told: live, lost, or why there is nothing. */
+export async function follow(store, status) {
+  for (;;) {
+    try {
+      const response = await request('api/events');
+      if (response.status === 401 || response.status === 421) {
+        status('refused', (await response.json()).error);
+        return;
+      }
+      if (response.ok) await read(response.body, store, status);
+    } catch {
+      // The server is gone, or quiet: it is tried again.
+    }
+    status('lost', 'No connection to millrace ui. What is shown is old.');
+    await new Promise((resolve) => setTimeout(resolve, again));
+  }
+}
+
+async function read(body, store, status) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  // An event of thousands of rows comes in many pieces: they are joined once, at its end.
+  let pieces = [];
+  for (;;) {
+    const timer = setTimeout(() => reader.cancel(), quiet);
+    const { value, done } = await reader.read();
+    clearTimeout(timer);
+    if (done) return;
+    pieces.push(value);
+    const ends = value.includes('\n\n') || (value.startsWith('\n') && pieces.at(-2)?.endsWith('\n'));
+    if (!ends) continue;
+    const events = pieces.join('').split('\n\n');
+    pieces = [events.pop()];
+    for (const event of events) store.apply(JSON.parse(event.slice(event.indexOf('data: ') + 6)));
+    status('live', '');
+  }
+}

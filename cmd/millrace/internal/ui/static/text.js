@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Elements and texts. What comes from the cluster is only ever text: it is never parsed as HTML.
+
+const svgNamespace = 'http://www.w3.org/2000/svg';
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === 'on') {
+      for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
+    } else {
+      element.setAttribute(name, value === true ? '' : value);
+    }
+  }
+  element.append(...children.flat().filter((child) => child !== undefined && child !== null && child !== false));
+  return element;
+}
+
+/** el makes an element of HTML. Children are elements or texts. */
+export function el(name, attributes, ...children) {
+  return fill(document.createElement(name), attributes, children);
+}
+
+/** svg makes an element of SVG. */
+export function svg(name, attributes, ...children) {
+  return fill(document.createElementNS(svgNamespace, name), attributes, children);
+}
+
+/** number has three digits that count, and a decimal prefix, as in millrace top. */
+export function number(value) {
+  for (const unit of ['', 'k', 'M', 'G', 'T']) {
+    if (value === 0) return '0';
+    if (value < 9.995) return value.toFixed(2).replace(/\.?0+$/, '') + unit;
+    if (value < 99.95) return value.toFixed(1).replace(/\.0$/, '') + unit;
+    if (value < 999.5) return value.toFixed(0) + unit;
+    value /= 1000;
+  }
+  return value.toFixed(0) + 'P';
+}
+
+/** ago is how long ago a time was. */
+export function ago(time) {
+  const seconds = Math.max(0, (Date.now() - Date.parse(time)) / 1000);
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+/** clock is a time of today, and with its date otherwise. */
+export function clock(time) {
+  const at = new Date(time);
+  const text = at.toLocaleTimeString('en-GB');
+  return at.toDateString() === new Date().toDateString() ? text : `${at.toLocaleDateString('en-CA')} ${text}`;
+}
+
+/** plural is a number and its noun. */
+export function plural(count, noun, many = noun + 's') {
+  return `${count.toLocaleString('en')} ${count === 1 ? noun : many}`;
+}
+
+const levels = { bad: 'not working', warning: 'needs attention', unknown: 'not known', idle: 'not in use', good: 'well' };
+
+/** levelText is a level in words. */
+export function levelText(level) {
+  return levels[level] ?? level;
+}
+
+export const severity = { bad: 0, warning: 1, unknown: 2, idle: 3, good: 4 };
+
+/** worse is the worse of two levels. */
+export function worse(a, b) {
+  return severity[b] < severity[a] ? b : a;
+}
+
+/** dot shows a level by colour and shape. */
+export function dot(level) {
+  return el('span', { class: `dot ${level}`, 'aria-hidden': 'true' });
+}
+
+const collator = new Intl.Collator('en', { numeric: true });
+
+/** compare sorts node2 before node10. */
+export const compare = collator.compare;

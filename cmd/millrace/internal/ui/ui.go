@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package ui serves the page of `millrace ui`: routers, nodes, Services and pods, with what is wrong
+// of them. Files are embedded, and need no token. Everything about the cluster needs one: state comes
+// as server-sent events, and answers of agents when they are asked for.
+package ui
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
+)
+
+//go:embed static
+var embedded embed.FS
+
+// Source knows a cluster. All of it may be called at once.
+type Source interface {
+	// State is what is known now: the same pointer while nothing is different, and nil before
+	// everything was read once. A source may leave the cluster alone when it was not called for a
+	// while.
+	State() *view.State
+	// Ask asks agents, or the aggregated API in their place, about the row with an ID.
+	Ask(ctx context.Context, id string) (*Answer, error)
+	// Why is what happened to a Service, given as namespace/name: what `millrace why` tells.
+	Why(ctx context.Context, query WhyQuery) (*Timeline, error)
+	// Trace is what becomes of a packet: what `millrace trace` tells.
+	Trace(ctx context.Context, packet Packet) (any, error)
+}
+
+// Options are those of a handler.
+type Options struct {
+	// Token has to be in the Authorization header of requests that are about the cluster.
+	Token string
+	// Hosts are the values of the Host header that are served.
+	Hosts []string
+	// Interval is how often changes are sent; 0 is DefaultInterval.
+	Interval time.Duration
+}
+
+// DefaultInterval is how often changes are sent.
+const DefaultInterval = 2 * time.Second
+
+// asksAtOnce is how many questions for agents run at a time: each goes to many of them.
+const asksAtOnce = 4
+
+// Handler serves the page.
+type Handler struct {
+	source  Source
+	options Options
+	mux     *http.ServeMux
+	hub     hub
+	asks    chan struct{}
+}
+
+// NewToken is 32 random bytes in hexadecimal.
+func NewToken() string {
+	token := make([]byte, 32)
+	// It never fails (crypto/rand).
+	_, _ = rand.Read(token)
+	return hex.EncodeToString(token)
+}
+
+// New makes a handler. Its Run has to run for changes to be sent.
+func New(source Source, options Options) (*Handler, error) {
+	if options.Token == "" {
+		return nil, errors.New("serve the page: there is no token")
+	}
+	if options.Interval == 0 {
+		options.Interval = DefaultInterval
+	}
+	files, err := fs.Sub(embedded, "static")
+	if err != nil {
+		return nil, fmt.Errorf("serve the page: %w", err)
+	}
+	h := &Handler{source: source, options: options, mux: http.NewServeMux(), asks: make(chan struct{}, asksAtOnce)}
+	h.hub.clients = map[chan []byte]bool{}
+	h.mux.Handle("GET /", serveFiles(files))
+	h.mux.Handle("GET /api/events", h.authorized(h.events))
+	h.mux.Handle("GET /api/details", h.authorized(h.details))
+	h.mux.Handle("GET /api/ask", h.authorized(h.ask))
+	h.mux.Handle("GET /api/why", h.authorized(h.why))
+	h.mux.Handle("GET /api/trace", h.authorized(h.trace))
+	return h, nil
+}
+
+// serveFiles serves the page. http.Error, which http.FileServerFS uses, takes Cache-Control away.
+func serveFiles(files fs.FS) http.Handler {
+	serve := http.FileServerFS(files)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name := strings.TrimPrefix(r.URL.Path, "/"); name != "" {
+			if _, err := fs.Stat(files, name); err != nil {
+				fail(w, http.StatusNotFound, fmt.Errorf("there is no %s", r.URL.Path))
+				return
+			}
+		}
+		serve.ServeHTTP(w, r)
+	})
+}
+
+// Run sends changes until ctx is done.
+func (h *Handler) Run(ctx context.Context) {
+	ticker := time.NewTicker(h.options.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			h.hub.close()
+			return
+		case <-ticker.C:
+			if h.hub.watched() {
+				h.hub.update(h.source)
+			}
+		}
+	}
+}
+
+// policy lets the page load nothing but its own files, be in no frame, and send no form.
+const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Content-Security-Policy", policy)
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("X-Frame-Options", "DENY")
+	header.Set("Referrer-Policy", "no-referrer")
+	header.Set("Cross-Origin-Resource-Policy", "same-origin")
+	header.Set("Cross-Origin-Opener-Policy", "same-origin")
+	header.Set("Cache-Control", "no-store")
+	// A name of another host that resolves to this address would make the page one of that host's (DNS
+	// rebinding).
+	if !slices.Contains(h.options.Hosts, strings.ToLower(r.Host)) {
+		fail(w, http.StatusMisdirectedRequest, fmt.Errorf("host %q is not served; open the address that was printed", r.Host))
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
+
+// authorized asks for the token. It comes in a header: cookies are sent to all ports of a host, so
+// that each other server on it would get them (RFC 6265, section 8.5), and with what other pages
+// request.
+func (h *Handler) authorized(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !is || subtle.ConstantTimeCompare([]byte(token), []byte(h.options.Token)) != 1 {
+			fail(w, http.StatusUnauthorized, errors.New("the token is missing or wrong; open the address that millrace ui printed"))
+			return
+		}
+		next(w, r)
+	})
+}
+
+// events sends the state, and then what changes of it.
+func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
+	client := h.hub.join(h.source)
+	defer h.hub.leave(client)
+	w.Header().Set("Content-Type", "text/event-stream")
+	out := http.NewResponseController(w)
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case text, more := <-client:
+			if !more {
+				return
+			}
+			// A reader that stands still does not keep its connection.
+			_ = out.SetWriteDeadline(time.Now().Add(writeTime))
+			if _, err := fmt.Fprintf(w, "event: change\ndata: %s\n\n", text); err != nil {
+				return
+			}
+			if err := out.Flush(); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// writeTime is how long the page may take to read an event.
+const writeTime = 20 * time.Second
+
+func (h *Handler) details(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("id")
+	state, built := h.hub.latest(h.source)
+	if state == nil {
+		fail(w, http.StatusServiceUnavailable, errors.New("the cluster has not been read yet"))
+		return
+	}
+	details, found := view.DetailsOf(state, built, id)
+	if !found {
+		fail(w, http.StatusNotFound, fmt.Errorf("there is no %s", id))
+		return
+	}
+	reply(w, details)
+}
+
+func (h *Handler) ask(w http.ResponseWriter, r *http.Request) {
+	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Ask(ctx, r.URL.Query().Get("id")) })
+}
+
+func (h *Handler) why(w http.ResponseWriter, r *http.Request) {
+	query, err := whyQuery(r.URL.Query())
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Why(ctx, query) })
+}
+
+func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
+	packet, err := packetOf(r.URL.Query())
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
+}
+
+// answer waits for its turn, and for the source.
+func (h *Handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
+	select {
+	case h.asks <- struct{}{}:
+		defer func() { <-h.asks }()
+	case <-r.Context().Done():
+		return
+	}
+	answer, err := ask(r.Context())
+	if err != nil {
+		fail(w, http.StatusBadGateway, err)
+		return
+	}
+	reply(w, answer)
+}
+
+func reply(w http.ResponseWriter, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func fail(w http.ResponseWriter, status int, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"error": err.Error()})
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+)
+
+const (
+	// few is how many nodes a cluster may have for rows to name nodes.
+	few = 60
+	// fewPods is how many endpoints a cluster may have for rows to name them.
+	fewPods = 200
+	// suspects is how many VIPs the report explains that hardly any node announces.
+	suspects = 200
+)
+
+// Build makes the view.
+func Build(state *State) *View {
+	b := newBuilder(state)
+	view := &View{Problems: b.problems()}
+	b.index(view.Problems)
+	view.Nodes = b.nodes()
+	view.Routers = b.routers(view.Nodes)
+	view.Services = b.services()
+	view.Head = b.head(view)
+	return view
+}
+
+// builder has the state by the keys that it is asked by.
+type builder struct {
+	state   *State
+	report  *report.View
+	refused map[string]bool
+	// announced has an entry for each VIP of which it is known who announces it.
+	announced map[string]announced
+	// rows are the rows that VIPs belong to.
+	rows map[string][]string
+	// worst are the worst problems of rows.
+	worst map[string]Problem
+	// found are the report's problems.
+	found []report.Problem
+}
+
+// announced is by how many nodes a VIP is announced, and by which where there are few.
+type announced struct {
+	count int
+	nodes []string
+}
+
+func newBuilder(state *State) *builder {
+	b := &builder{
+		state: state, report: report.Build(state.Input), refused: map[string]bool{},
+		announced: map[string]announced{}, rows: map[string][]string{}, worst: map[string]Problem{},
+	}
+	for _, refusal := range state.Refused {
+		b.refused[refusal.Kind] = true
+	}
+	for i := range b.report.VIPs {
+		vip := &b.report.VIPs[i]
+		b.rows[vip.Address] = rowsOf(vip)
+		if len(state.Input.Agents.Answers) > 0 {
+			b.announced[vip.Address] = announcedBy(vip)
+		}
+	}
+	if list := state.Announcements; list != nil && len(list.Answered) > 0 {
+		b.addLive()
+	}
+	b.found = append(b.report.Problems, b.explained()...)
+	return b
+}
+
+// rowsOf are the rows of the Services that have a VIP, or one of its own.
+func rowsOf(vip *report.VIP) []string {
+	var rows []string
+	for _, service := range vip.Services {
+		rows = append(rows, serviceID(service.Namespace, service.Name))
+	}
+	if len(rows) == 0 {
+		rows = append(rows, vipID(vip.Address))
+	}
+	return rows
+}
+
+func announcedBy(vip *report.VIP) announced {
+	var nodes []string
+	for _, announcement := range vip.AnnouncedBy {
+		nodes = append(nodes, announcement.Nodes...)
+	}
+	slices.SortFunc(nodes, report.CompareNames)
+	return announced{len(nodes), nodes}
+}
+
+// addLive adds what the aggregated API knows of announcements.
+func (b *builder) addLive() {
+	list := b.state.Announcements
+	for i := range list.Items {
+		item := &list.Items[i]
+		known := announced{count: int(item.Nodes.Announcing)}
+		if len(b.state.Input.LBNodes) <= few {
+			for _, group := range item.Announced {
+				nodes, err := report.NodesIn(group.NodeRanges, list.Answered)
+				if err != nil {
+					nodes = group.Nodes
+				}
+				known.nodes = append(known.nodes, nodes...)
+			}
+			slices.SortFunc(known.nodes, report.CompareNames)
+			known.nodes = slices.Compact(known.nodes)
+		}
+		b.announced[item.Address] = known
+	}
+}
+
+// explained are problems of VIPs that no node or one alone announces, as the report explains them. It
+// is made for these alone: the decisions of all nodes about all VIPs are too many to be unfolded.
+func (b *builder) explained() []report.Problem {
+	if b.state.Announcements == nil || len(b.state.Input.Agents.Answers) > 0 {
+		return nil
+	}
+	in := *b.state.Input
+	in.VIPs = nil
+	var addresses []string
+	for i := range b.state.Input.VIPs {
+		vip := &b.state.Input.VIPs[i]
+		known, is := b.announced[vip.Spec.Address]
+		if is && known.count <= 1 && len(vip.Spec.Claims) > 0 && len(addresses) < suspects {
+			in.VIPs = append(in.VIPs, *vip)
+			addresses = append(addresses, vip.Spec.Address)
+		}
+	}
+	if len(addresses) == 0 {
+		return nil
+	}
+	var err error
+	if in.Agents, err = report.AnnouncedLive(b.state.Announcements, addresses, nil); err != nil {
+		return nil
+	}
+	told := map[report.Problem]bool{}
+	for _, problem := range b.report.Problems {
+		told[problem] = true
+	}
+	var problems []report.Problem
+	for _, problem := range report.Build(&in).Problems {
+		if problem.Kind == "VIP" && !told[problem] {
+			problems = append(problems, problem)
+		}
+	}
+	return problems
+}
+
+// baseless are reasons that mean nothing where a kind may not be read: what is missing may be there.
+var baseless = map[string][]string{
+	"pods":           {report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNoLBNode},
+	"services":       {report.ReasonServiceGone, report.ReasonNotInStatus},
+	"endpointslices": {report.ReasonNoEndpoint},
+	"lbnodereports":  {report.ReasonNotReported},
+	"lbpeers":        {report.ReasonNotAnnounced},
+	"vipadvertisements": {
+		report.ReasonNotAnnounced,
+	},
+}
+
+func (b *builder) problems() []Problem {
+	skip := map[string]bool{}
+	for kind, reasons := range baseless {
+		for _, reason := range reasons {
+			skip[reason] = skip[reason] || b.refused[kind]
+		}
+	}
+	established := map[string]bool{}
+	for i := range b.report.Nodes {
+		established[b.report.Nodes[i].Name] = b.report.Nodes[i].Established() > 0
+	}
+	problems := []Problem{}
+	seen := map[string]int{}
+	for _, problem := range b.found {
+		if skip[problem.Reason] {
+			continue
+		}
+		told := Problem{
+			Object: problem.Object(), Reason: problem.Reason, Message: problem.Message, Level: levelOf(problem), Row: b.rowOf(problem),
+		}
+		if problem.Reason == millracev1alpha1.ReasonNotEstablished && established[problem.Name] {
+			// The other sessions carry its routes.
+			told.Level = Warning
+		}
+		told.ID = strings.Join([]string{told.Object, told.Reason}, " ")
+		if seen[told.ID]++; seen[told.ID] > 1 {
+			told.ID += fmt.Sprintf(" %d", seen[told.ID])
+		}
+		problems = append(problems, told)
+	}
+	slices.SortStableFunc(problems, func(a, b Problem) int { return severity[a.Level] - severity[b.Level] })
+	return problems
+}
+
+// levelOf is Bad where traffic is not served, and Warning elsewhere.
+func levelOf(problem report.Problem) Level {
+	switch problem.Reason {
+	case report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNotReported, report.ReasonNotAnnounced,
+		report.ReasonNoEndpoint, millracev1alpha1.ReasonNodeNotReady, millracev1alpha1.ReasonAttachFailed, millracev1alpha1.ReasonNoUplink,
+		millracev1alpha1.ReasonProgramFailed, millracev1alpha1.ReasonInvalid, millracev1alpha1.ReasonNotEstablished:
+		return Bad
+	}
+	if problem.Kind == "Service" && problem.Reason != report.ReasonNotObserved {
+		return Bad
+	}
+	return Warning
+}
+
+// rowOf is the row that a problem is about.
+func (b *builder) rowOf(problem report.Problem) string {
+	switch problem.Kind {
+	case "LBNode":
+		return nodeID(problem.Name)
+	case "LBPeer":
+		return routerID(problem.Name)
+	case "Service":
+		return serviceID(problem.Namespace, problem.Name)
+	case "VIP":
+		if rows := b.rows[problem.Name]; len(rows) > 0 {
+			return rows[0]
+		}
+		return vipID(problem.Name)
+	}
+	return ""
+}
+
+// collective are reasons of problems that are told once, at the first of many nodes.
+var collective = map[string]bool{report.ReasonGenericXDP: true, report.ReasonObjects: true, report.ReasonNoAnswer: true}
+
+// index keeps the worst problem of each row.
+func (b *builder) index(problems []Problem) {
+	for _, problem := range problems {
+		if problem.Row == "" || collective[problem.Reason] {
+			continue
+		}
+		rows := []string{problem.Row}
+		if address, is := strings.CutPrefix(problem.Object, "VIP/"); is && len(b.rows[address]) > 0 {
+			rows = b.rows[address]
+		}
+		for _, row := range rows {
+			if had, is := b.worst[row]; !is || severity[problem.Level] < severity[had.Level] {
+				b.worst[row] = problem
+			}
+		}
+	}
+}
+
+func (b *builder) head(view *View) Head {
+	head := Head{
+		Cluster: b.state.Cluster, Live: b.state.Live, Refused: b.state.Refused, Next: b.report.Next,
+	}
+	for i := range view.Nodes {
+		head.Nodes.add(view.Nodes[i].Level == Good || view.Nodes[i].Level == Idle)
+	}
+	for _, router := range view.Routers {
+		head.Sessions.Good += router.Sessions.Good
+		head.Sessions.All += router.Sessions.All
+		head.BFD.Good += router.BFD.Good
+		head.BFD.All += router.BFD.All
+	}
+	for i := range b.report.VIPs {
+		vip := &b.report.VIPs[i]
+		if !vip.InUse() {
+			continue
+		}
+		known, is := b.announced[vip.Address]
+		head.VIPs.add(is && known.count > 0 || !is && b.worst[b.rows[vip.Address][0]].Level != Bad)
+	}
+	for i := range view.Services {
+		head.Endpoints.Good += view.Services[i].Endpoints.Good
+		head.Endpoints.All += view.Services[i].Endpoints.All
+	}
+	if list := b.state.Announcements; list != nil {
+		head.Silent = len(list.Silent)
+	}
+	if list := b.state.Traffic; list != nil {
+		rates := Rates{}
+		for i := range list.Items {
+			rates.add(ratesOf(list.Items[i].Rates))
+		}
+		rates.Drops = 0
+		for _, rate := range list.Drops {
+			rates.Drops += rate
+		}
+		head.Rates, head.Drops, head.Window = &rates, rounded(list.Drops), list.Window.Seconds()
+	}
+	return head
+}

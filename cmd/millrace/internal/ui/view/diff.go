@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// Encoded is a view as JSON, row by row.
+type Encoded struct {
+	head                               json.RawMessage
+	routers, nodes, services, problems rows
+}
+
+type rows map[string]json.RawMessage
+
+// Change is what is different between two views. Applied to the former it gives the latter.
+type Change struct {
+	// Full is true of a change from nothing: what the page has is dropped.
+	Full bool `json:"full,omitempty"`
+	// Head is absent where it is the same.
+	Head     json.RawMessage `json:"head,omitempty"`
+	Routers  *RowChange      `json:"routers,omitempty"`
+	Nodes    *RowChange      `json:"nodes,omitempty"`
+	Services *RowChange      `json:"services,omitempty"`
+	Problems *RowChange      `json:"problems,omitempty"`
+}
+
+// RowChange is what is different between two lists of rows.
+type RowChange struct {
+	// Set are rows that are new or different, Gone the IDs of those that are no more.
+	Set  []json.RawMessage `json:"set,omitempty"`
+	Gone []string          `json:"gone,omitempty"`
+}
+
+// Encode makes the JSON of a view.
+func Encode(view *View) (*Encoded, error) {
+	head, err := json.Marshal(view.Head)
+	if err != nil {
+		return nil, fmt.Errorf("encode the view: %w", err)
+	}
+	out := &Encoded{head: head, routers: rows{}, nodes: rows{}, services: rows{}, problems: rows{}}
+	for i := range view.Routers {
+		err = out.routers.put(err, view.Routers[i].ID, &view.Routers[i])
+	}
+	for i := range view.Nodes {
+		err = out.nodes.put(err, view.Nodes[i].ID, &view.Nodes[i])
+	}
+	for i := range view.Services {
+		err = out.services.put(err, view.Services[i].ID, &view.Services[i])
+	}
+	for i := range view.Problems {
+		err = out.problems.put(err, view.Problems[i].ID, &view.Problems[i])
+	}
+	return out, err
+}
+
+// put encodes a row, unless there was an error before.
+func (r rows) put(err error, id string, row any) error {
+	if err != nil {
+		return err
+	}
+	if r[id], err = json.Marshal(row); err != nil {
+		return fmt.Errorf("encode %s: %w", id, err)
+	}
+	return nil
+}
+
+// Changes are what leads from one view to another. A nil view is empty.
+func Changes(from, to *Encoded) Change {
+	change := Change{Full: from == nil}
+	if from == nil {
+		from = &Encoded{}
+	}
+	if !bytes.Equal(from.head, to.head) {
+		change.Head = to.head
+	}
+	change.Routers = from.routers.changes(to.routers)
+	change.Nodes = from.nodes.changes(to.nodes)
+	change.Services = from.services.changes(to.services)
+	change.Problems = from.problems.changes(to.problems)
+	return change
+}
+
+// changes is nil where nothing is different.
+func (r rows) changes(to rows) *RowChange {
+	change := &RowChange{}
+	for id, row := range to {
+		if !bytes.Equal(r[id], row) {
+			change.Set = append(change.Set, row)
+		}
+	}
+	for id := range r {
+		if _, is := to[id]; !is {
+			change.Gone = append(change.Gone, id)
+		}
+	}
+	if len(change.Set)+len(change.Gone) == 0 {
+		return nil
+	}
+	return change
+}

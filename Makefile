@@ -75,6 +75,11 @@ slowest: ## Print the ten slowest tests of the last runs of test-e2e and test-cn
 	@sed -nE 's/.*"Action":"(pass|fail)","Package":"([^"]*)","Test":"([^"/]*)","Elapsed":([0-9.]+).*/\4 s\t\2 \3/p' \
 		/dev/null $(wildcard $(TIMES)/*.json) | sort -rn | sed -n 1,10p
 
+.PHONY: test-ui
+test-ui: ## Hold the page of millrace ui in Debian's Chromium: drawings, time, names, requests; pictures are in dist/ui.
+	hack/prerequisites.sh --browser
+	go test -tags long -count 1 -timeout 10m -v -run '^TestBrowser' ./cmd/millrace/internal/ui
+
 # What CI has no time for: more of what it holds, on more kernels and CNIs, and under load.
 .PHONY: test-long
 test-long: ## Run the tests that are too long for CI, one after another (root, hours).
@@ -84,6 +89,7 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 	hack/prerequisites.sh --hostile
 	go test -count 1 -timeout 0 -v -run 'TestRandom|TestPoisoning' ./gateway/test/hostile -cases 100000 -programs -poisonings 100000
 	go test -count 1 -timeout 0 -v ./gateway/test/siege -full
+	$(MAKE) test-ui
 	$(MAKE) test-cni CNI="ptp flannel flannel-host-gw calico cilium cilium-vxlan cilium-kpr"
 	$(MAKE) test-kernels
 	$(MAKE) test-kubernetes-e2e

@@ -12,6 +12,7 @@
 #   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
 #   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
 #   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
+#   hack/prerequisites.sh --browser          a browser for the page of millrace ui
 
 set -eu
 
@@ -36,8 +37,11 @@ bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
 # Backends that parse requests as they are used to.
 hostile="haproxy nginx nodejs gunicorn"
 
+# fonts-dejavu-core: without any font, pages have no text.
+browser="chromium fonts-dejavu-core"
+
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --browser" >&2
 	exit 2
 }
 
@@ -50,6 +54,7 @@ case $1 in
 --kubernetes-e2e) wanted=$kubernetes_e2e ;;
 --bench-gateway) wanted=$bench_gateway ;;
 --hostile) wanted=$hostile ;;
+--browser) wanted=$browser ;;
 *) usage ;;
 esac
 

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
+)
+
+func load(t *testing.T, name string) *view.State {
+	t.Helper()
+	return &view.State{Input: reporttest.Load(t, "../../render/testdata/"+name)}
+}
+
+// told is what rows say, a line each.
+func told(built *view.View) string {
+	var text strings.Builder
+	for _, router := range built.Routers {
+		fmt.Fprintf(&text, "%s %s %d/%d\n", router.ID, router.Level, router.Sessions.Good, router.Sessions.All)
+	}
+	for _, node := range built.Nodes {
+		fmt.Fprintf(&text, "%s %s %s\n", node.ID, node.Level, node.Reason)
+	}
+	for _, service := range built.Services {
+		fmt.Fprintf(&text, "%s %s %s %v by %v\n", service.ID, service.Level, service.Reason, service.VIPs, service.By)
+	}
+	return text.String()
+}
+
+func TestHealthy(t *testing.T) {
+	built := view.Build(load(t, "healthy"))
+	if built.Head.Nodes.Good != 3 || built.Head.VIPs.Good != built.Head.VIPs.All || built.Head.VIPs.All == 0 {
+		t.Errorf("the head is %+v", built.Head)
+	}
+	for _, service := range built.Services {
+		if service.Level == view.Bad || service.Level == view.Warning {
+			t.Errorf("%+v", service)
+		}
+	}
+	if text := told(built); !strings.Contains(text, "node/node1 good \n") || !strings.Contains(text, "by [node1 node2 node3]") {
+		t.Errorf("the rows are\n%s", text)
+	}
+}
+
+// What status finds the page has, too, and each problem leads to a row.
+func TestTrouble(t *testing.T) {
+	state := load(t, "trouble")
+	built := view.Build(state)
+	if found := report.Build(state.Input).Problems; len(built.Problems) != len(found) {
+		t.Errorf("%d problems, and %d of the report", len(built.Problems), len(found))
+	}
+	ids := map[string]bool{}
+	for _, problem := range built.Problems {
+		if ids[problem.ID] {
+			t.Errorf("two problems are %q", problem.ID)
+		}
+		ids[problem.ID] = true
+	}
+	if !slices.IsSortedFunc(built.Problems, func(a, b view.Problem) int {
+		return strings.Compare(strings.Replace(string(a.Level), "bad", "a", 1), strings.Replace(string(b.Level), "bad", "a", 1))
+	}) {
+		t.Error("the worst problems are not first")
+	}
+	if text := told(built); !strings.Contains(text, " bad ") {
+		t.Errorf("nothing is bad of\n%s", text)
+	}
+}
+
+// What is not known is no problem.
+func TestRefused(t *testing.T) {
+	state := load(t, "healthy")
+	state.Input.Pods, state.Input.LBNodeReports, state.Input.Services, state.Input.EndpointSlices = nil, nil, nil, nil
+	if len(view.Build(state).Problems) == 0 {
+		t.Fatal("nothing is wrong without pods and Services")
+	}
+	for _, kind := range []string{"pods", "lbnodereports", "services", "endpointslices"} {
+		state.Refused = append(state.Refused, view.Refusal{Kind: kind})
+	}
+	built := view.Build(state)
+	for _, problem := range built.Problems {
+		t.Errorf("%+v", problem)
+	}
+	for _, node := range built.Nodes {
+		if node.Level != view.Unknown {
+			t.Errorf("%s is %s", node.ID, node.Level)
+		}
+	}
+}
+
+// With the aggregated API, a VIP that no node announces is explained as status does.
+func TestNotAnnounced(t *testing.T) {
+	built := view.Build(uitest.Cluster(uitest.Size{Nodes: 3, VIPs: 3, Zones: 1, Unserved: 1}))
+	row := built.Services[slices.IndexFunc(built.Services, func(row view.Service) bool { return row.ID == "service/team-01/web" })]
+	if row.Level != view.Bad || row.Announcing == nil || *row.Announcing != 0 || !strings.Contains(row.Note, "no ready endpoint of team-01/web") {
+		t.Errorf("the row is %+v", row)
+	}
+	if built.Head.VIPs != (view.Count{Good: 2, All: 3}) {
+		t.Errorf("VIPs are %+v", built.Head.VIPs)
+	}
+}
+
+func TestDrained(t *testing.T) {
+	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 1, Zones: 1})
+	state.Input.LBNodes[0].Spec.Departure = millracev1alpha1.DepartureDrained
+	if node := view.Build(state).Nodes[0]; node.Level != view.Idle || node.Reason != "Drained" {
+		t.Errorf("%+v", node)
+	}
+}
+
+// Above 60 nodes rows name none: there would be millions of names.
+func TestManyNodes(t *testing.T) {
+	for nodes, names := range map[int]bool{60: true, 61: false} {
+		row := view.Build(uitest.Cluster(uitest.Size{Nodes: nodes, VIPs: 2, Zones: 1})).Services[0]
+		if (len(row.By) == nodes) != names || *row.Announcing != nodes {
+			t.Errorf("with %d nodes a Service is announced by %d, and names %d", nodes, *row.Announcing, len(row.By))
+		}
+	}
+}
+
+func TestDetails(t *testing.T) {
+	state := uitest.Cluster(uitest.Size{Nodes: 3, VIPs: 3, Zones: 1, Down: 1, Unserved: 1})
+	built := view.Build(state)
+	for id, want := range map[string]string{
+		"node/node-001":         "connection refused",
+		"router/tor-b":          "no packet of the router came",
+		"service/team-01/web":   "no ready endpoint of team-01/web",
+		"service/team-01/api":   "198.18.100.3",
+		"node/none":             "",
+		"service/team-01":       "",
+		"service/team-01/web/x": "",
+		"vip/203.0.113.200":     "",
+		"":                      "",
+	} {
+		details, found := view.DetailsOf(state, built, id)
+		text, err := json.Marshal(details)
+		if err != nil || found != (want != "") || !strings.Contains(string(text), want) {
+			t.Errorf("%s: no %q in %s (%v)", id, want, text, err)
+		}
+	}
+}
+
+// A change applied to the former view gives the latter.
+func TestChanges(t *testing.T) {
+	encode := func(size uitest.Size) *view.Encoded {
+		encoded, err := view.Encode(view.Build(uitest.Cluster(size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return encoded
+	}
+	before := encode(uitest.Size{Nodes: 4, VIPs: 5, Zones: 1})
+	after := encode(uitest.Size{Nodes: 3, VIPs: 5, Zones: 1, Down: 1})
+	if same := view.Changes(before, before); !reflect.DeepEqual(same, view.Change{}) {
+		t.Errorf("between the same: %+v", same)
+	}
+	change := view.Changes(before, after)
+	if change.Full || !slices.Equal(change.Nodes.Gone, []string{"node/node-004"}) || len(change.Nodes.Set) != 1 {
+		t.Errorf("nodes: %+v", change.Nodes)
+	}
+	if len(change.Problems.Set) == 0 || len(change.Routers.Set) != 2 || change.Head == nil {
+		t.Errorf("%+v", change)
+	}
+	if first := view.Changes(nil, after); !first.Full || len(first.Nodes.Set) != 3 || first.Nodes.Gone != nil {
+		t.Errorf("the first: %+v", first.Nodes)
+	}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
+)
+
+// changesOf follows the events of a page whose address was printed.
+func changesOf(t *testing.T, printed string) func() view.Change {
+	t.Helper()
+	address, token, found := strings.Cut(strings.TrimSpace(printed), "/#token=")
+	if !found || !strings.HasPrefix(address, "http://127.0.0.1:") {
+		t.Fatalf("it printed %q", printed)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/api/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("%v: %v", response, err)
+	}
+	t.Cleanup(func() { _ = response.Body.Close() })
+	reader := bufio.NewReader(response.Body)
+	return func() view.Change {
+		for {
+			line, err := reader.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			var change view.Change
+			if data, is := strings.CutPrefix(line, "data: "); is {
+				if err := json.Unmarshal([]byte(data), &change); err != nil {
+					t.Fatal(err)
+				}
+				return change
+			}
+		}
+	}
+}
+
+// The page has what may be read, names what may not, and follows changes.
+func TestUI(t *testing.T) {
+	l := living{make(chan string)}
+	refused := there().with(liveRoot, http.StatusNotFound)
+	for _, path := range []string{"/api/v1/services", "/apis/millrace.io/v1alpha1/viproutes"} {
+		refused[path] = http.StatusForbidden
+	}
+	api := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+		if _, is := refused[request.URL.Path].(int); is {
+			refused.ServeHTTP(out, request)
+			return
+		}
+		l.ServeHTTP(out, request)
+	}))
+	defer api.Close()
+	stdout := output{make(chan string)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() {
+		ended <- run(ctx, environment{args: []string{"millrace", "ui", "--kubeconfig", kubeconfigOf(t, api.URL)}, stdout: stdout, stderr: t.Output(), width: 100})
+	}()
+	next := changesOf(t, stdout.until(t, "\n"))
+	first := next()
+	var head view.Head
+	if err := json.Unmarshal(first.Head, &head); err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string
+	for _, refusal := range head.Refused {
+		kinds = append(kinds, refusal.Kind)
+	}
+	if got := strings.Join(kinds, " "); got != "viproutes services" {
+		t.Errorf("%q may not be read, want viproutes and services", got)
+	}
+	if !first.Full || first.Services == nil || len(first.Services.Set) == 0 || first.Nodes == nil {
+		t.Fatalf("the first event is %+v", first)
+	}
+	l.events <- `{"type":"ADDED","object":{"apiVersion":"millrace.io/v1alpha1","kind":"VIP","metadata":{"name":"203.0.113.3","resourceVersion":"2"},"spec":{"address":"203.0.113.3"}}}`
+	for change := next(); ; change = next() {
+		if change.Services == nil {
+			continue
+		}
+		if len(change.Services.Set) != 1 || !strings.Contains(string(change.Services.Set[0]), `"vip/203.0.113.3"`) || change.Full {
+			t.Errorf("the change is %+v, want the new VIP alone", change)
+		}
+		break
+	}
+	cancel()
+	if code := <-ended; code != exitOK {
+		t.Errorf("exit code %d after it was interrupted", code)
+	}
+}

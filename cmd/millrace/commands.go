@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
@@ -30,8 +31,7 @@ func newCommand(env environment) *cobra.Command {
 		SilenceErrors: true,
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&config.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default KUBECONFIG, then ~/.kube/config)")
-	flags.StringVar(&config.Context, "context", "", "context of the kubeconfig (default its current one)")
+	kubectlFlags(&config).AddFlags(flags)
 	flags.StringVar(&config.Namespace, "install-namespace", installNamespace(env),
 		"`namespace` that Millrace is installed in, also "+variableNamespace)
 	flags.DurationVar(&config.Timeout, "request-timeout", 10*time.Second, "time limit of one request to the API server")
@@ -61,6 +61,14 @@ func newCommand(env environment) *cobra.Command {
 	return root
 }
 
+// kubectlFlags are those of kubectl by which it finds the cluster and the user.
+func kubectlFlags(config *cluster.Config) *genericclioptions.ConfigFlags {
+	return &genericclioptions.ConfigFlags{
+		KubeConfig: &config.Kubeconfig, Context: &config.Context, ClusterName: &config.Cluster, AuthInfoName: &config.User,
+		Impersonate: &config.As, ImpersonateUID: &config.AsUID, ImpersonateGroup: &config.AsGroups,
+	}
+}
+
 // variableNamespace is the environment variable that --install-namespace has its
 // default from.
 const variableNamespace = "MILLRACE_INSTALL_NAMESPACE"
@@ -74,11 +82,20 @@ func installNamespace(env environment) string {
 	return "millrace-system"
 }
 
-func parseFormat(text string) (render.Format, error) {
-	if text != "" && !slices.Contains(formats(), text) {
-		return "", fmt.Errorf("--output=%s: must be one of %s", text, strings.Join(formats(), ", "))
+// parseFormat reads -o. Beside those of all commands, a command may have more.
+func parseFormat(text string, more ...render.Format) (render.Format, error) {
+	format := render.Format(text)
+	if text == "" || slices.Contains(formats(), text) || slices.Contains(more, format) {
+		return format, nil
 	}
-	return render.Format(text), nil
+	if format.Structured() {
+		return format, format.Check()
+	}
+	allowed := formats()
+	for _, one := range more {
+		allowed = append(allowed, string(one))
+	}
+	return "", fmt.Errorf("--output=%s: must be one of %s, jsonpath=TEMPLATE", text, strings.Join(allowed, ", "))
 }
 
 // namespaceFlag adds -n to a command whose output is by Service.

@@ -9,13 +9,16 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
@@ -39,6 +42,8 @@ type list struct {
 	config *cluster.Config
 	output string
 	watch  bool
+	// more are formats beside those of all commands.
+	more []render.Format
 	// shown is what was written last; a report that is the same is not written again.
 	shown string
 
@@ -55,14 +60,18 @@ type list struct {
 
 // flags adds those that every list has.
 func (l *list) flags(command *cobra.Command) {
-	command.Flags().StringVarP(&l.output, "output", "o", "", "output `format`: wide, json or yaml")
+	allowed := formats()
+	for _, one := range l.more {
+		allowed = append(allowed, string(one))
+	}
+	command.Flags().StringVarP(&l.output, "output", "o", "", "output `format`: "+strings.Join(allowed, ", ")+" or jsonpath=TEMPLATE")
 	command.Flags().BoolVarP(&l.watch, "watch", "w", false, "show it again after every change, until interrupted")
-	mustComplete(command, "output", fixed(formats()...))
+	mustComplete(command, "output", fixed(allowed...))
 }
 
 // run writes the list, and with --watch again whenever objects have changed.
 func (l *list) run(ctx context.Context) error {
-	format, err := parseFormat(l.output)
+	format, err := parseFormat(l.output, l.more...)
 	if err != nil {
 		return err
 	}
@@ -119,7 +128,7 @@ func (l *list) show(ctx context.Context, in *report.Input, options render.Option
 
 // structured reports whether the output is for programs.
 func (l *list) structured() bool {
-	return l.output == string(render.JSON) || l.output == string(render.YAML)
+	return render.Format(l.output).Structured() || l.output == string(render.Name)
 }
 
 // framed is text as --watch shows it: in place of the former on a terminal, else below it.
@@ -214,23 +223,51 @@ func statusCommand(env environment, config *cluster.Config) *cobra.Command {
 }
 
 func nodesCommand(env environment, config *cluster.Config) *cobra.Command {
-	l := &list{env: env, config: config, write: render.Nodes}
+	l := &list{env: env, config: config, write: render.Nodes, more: []render.Format{render.Name}}
+	var selector string
 	command := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show the nodes, their agents and BGP sessions",
 		Args:  cobra.NoArgs,
-		RunE:  func(command *cobra.Command, _ []string) error { return l.run(command.Context()) },
+		RunE: func(command *cobra.Command, _ []string) error {
+			chosen, err := parseSelector(selector)
+			if err != nil {
+				return err
+			}
+			if !chosen.Empty() {
+				l.selects = func(in *report.Input) error {
+					names, err := cluster.SelectNodes(command.Context(), *config, chosen)
+					in.LBNodes = slices.DeleteFunc(in.LBNodes, func(node millracev1alpha1.LBNode) bool { return !names[node.Name] })
+					return err
+				}
+			}
+			return l.run(command.Context())
+		},
 	}
 	l.flags(command)
+	selectorFlag(command, &selector, "only Nodes with these `labels`, as kubectl has it")
 	return command
+}
+
+// selectorFlag adds -l.
+func selectorFlag(command *cobra.Command, selector *string, usage string) {
+	command.Flags().StringVarP(selector, "selector", "l", "", usage)
+}
+
+func parseSelector(text string) (labels.Selector, error) {
+	selector, err := labels.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("--selector=%s: %w", text, err)
+	}
+	return selector, nil
 }
 
 // maxAsked is how many addresses are named to agents; beyond that they tell all.
 const maxAsked = 256
 
 func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
-	l := &list{env: env, config: config, asks: true, write: render.VIPs}
-	var namespace string
+	l := &list{env: env, config: config, asks: true, write: render.VIPs, more: []render.Format{render.Name}}
+	var namespace, selector string
 	var all bool
 	command := &cobra.Command{
 		Use:   "vips [ADDRESS | SERVICE]...",
@@ -240,7 +277,11 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 			"A SERVICE is NAMESPACE/NAME, or NAME in the namespace of -n, else in that of the context; with -A in any.",
 		Example: "  millrace vips\n  millrace vips 203.0.113.1\n  millrace vips -n shop\n  millrace vips shop/web",
 		RunE: func(command *cobra.Command, args []string) error {
-			choice := report.Choice{Namespace: namespace, Wanted: args}
+			chosen, err := parseSelector(selector)
+			if err != nil {
+				return err
+			}
+			choice := report.Choice{Namespace: namespace, Wanted: args, Services: chosen}
 			if all {
 				choice.Namespace = ""
 			}
@@ -250,7 +291,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 					return err
 				}
 			}
-			if len(args) > 0 || choice.Namespace != "" {
+			if len(args) > 0 || choice.Namespace != "" || !chosen.Empty() {
 				l.selects = choice.Apply
 				l.addresses = namedAddresses
 			}
@@ -259,6 +300,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	l.flags(command)
 	namespaceFlag(command, config, &namespace)
+	selectorFlag(command, &selector, "only VIPs of Services with these `labels`, as kubectl has it")
 	command.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Services of all namespaces")
 	command.ValidArgsFunction = complete(config, addressesAndServices(&namespace))
 	return command

@@ -29,7 +29,7 @@ import (
 var listed = map[string]string{
 	"vips": `{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1","claims":[{"namespace":"shop","name":"web"}]}},
 		{"metadata":{"name":"203.0.113.2"},"spec":{"address":"203.0.113.2","claims":[{"namespace":"default","name":"web"}]}}`,
-	"services": `{"metadata":{"namespace":"shop","name":"web"}},{"metadata":{"namespace":"default","name":"web"}}`,
+	"services": `{"metadata":{"namespace":"shop","name":"web","labels":{"tier":"gold"}}},{"metadata":{"namespace":"default","name":"web"}}`,
 	"lbnodes":  `{"metadata":{"name":"node1"},"spec":{"id":1}},{"metadata":{"name":"node2"},"spec":{"id":2}}`,
 	"lbnodereports": `{"metadata":{"name":"node1"},"status":{"vips":{"announced":2,"programmed":2}}},
 		{"metadata":{"name":"node2"},"status":{"vips":{"announced":1,"programmed":2}}}`,

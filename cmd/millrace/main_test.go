@@ -17,7 +17,7 @@ import (
 // listKinds are the kinds of lists by resource.
 var listKinds = map[string]string{
 	"vippools": "VIPPoolList", "vips": "VIPList", "lbpeers": "LBPeerList", "vipadvertisements": "VIPAdvertisementList",
-	"lbnodes": "LBNodeList", "lbnodereports": "LBNodeReportList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
+	"lbnodes": "LBNodeList", "lbnodereports": "LBNodeReportList", "nodes": "NodeList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
 }
 
 // emptyCluster is a cluster where Millrace has just been installed; it returns a

@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -38,6 +39,11 @@ type Config struct {
 	Namespace string
 	// Timeout of one request.
 	Timeout time.Duration
+	// Cluster and User are those of the kubeconfig; empty: those of the context.
+	Cluster, User string
+	// As, AsUID and AsGroups are whom to impersonate; empty: nobody.
+	As, AsUID string
+	AsGroups  []string
 }
 
 // Read reads everything that a report is made of. An error is one sentence
@@ -109,6 +115,23 @@ func Nodes(ctx context.Context, config Config) ([]string, error) {
 	return names, err
 }
 
+// SelectNodes returns the names of the Nodes with labels.
+func SelectNodes(ctx context.Context, config Config, selector labels.Selector) (map[string]bool, error) {
+	restConfig, reader, err := config.client()
+	if err != nil {
+		return nil, err
+	}
+	var nodes corev1.NodeList
+	if err := reader.List(ctx, &nodes, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	names := make(map[string]bool, len(nodes.Items))
+	for i := range nodes.Items {
+		names[nodes.Items[i].Name] = true
+	}
+	return names, nil
+}
+
 // Pools lists the names of the VIPPools.
 func Pools(ctx context.Context, config Config) ([]string, error) {
 	var pools millracev1alpha1.VIPPoolList
@@ -149,6 +172,9 @@ func (c Config) loading() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.Kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: c.Context}
+	overrides.Context.Cluster, overrides.Context.AuthInfo = c.Cluster, c.User
+	overrides.AuthInfo.Impersonate, overrides.AuthInfo.ImpersonateUID = c.As, c.AsUID
+	overrides.AuthInfo.ImpersonateGroups = c.AsGroups
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 }
 

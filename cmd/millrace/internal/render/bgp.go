@@ -14,7 +14,7 @@ import (
 
 // BGPPeers writes the sessions of nodes.
 func BGPPeers(out io.Writer, nodes []consoleapi.BGP, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	if options.Format.Structured() {
 		return encode(out, options.Format, map[string]any{"nodes": nodes})
 	}
 	t := &table{columns: []column{
@@ -59,7 +59,7 @@ func lastError(peer *consoleapi.BGPPeer) string {
 
 // BGPRoutes writes what nodes announce.
 func BGPRoutes(out io.Writer, nodes []consoleapi.BGP, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	if options.Format.Structured() {
 		return encode(out, options.Format, map[string]any{"nodes": nodes})
 	}
 	t := &table{columns: []column{

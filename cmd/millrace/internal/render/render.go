@@ -4,13 +4,19 @@
 package render
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -23,7 +29,32 @@ const (
 	Wide Format = "wide"
 	JSON Format = "json"
 	YAML Format = "yaml"
+	// Name is the names of objects alone, as kubectl writes them.
+	Name Format = "name"
 )
+
+// Structured reports whether the format is for programs: JSON, YAML or a template of jsonpath.
+func (f Format) Structured() bool { return f == JSON || f == YAML || f.isTemplate() }
+
+// isTemplate reports whether the format is a template of jsonpath, of which there are several kinds.
+func (f Format) isTemplate() bool { return strings.HasPrefix(string(f), "jsonpath") }
+
+// Check returns an error where a format is a template that cannot be read.
+func (f Format) Check() error {
+	if !f.isTemplate() {
+		return nil
+	}
+	_, err := f.template()
+	return err
+}
+
+func (f Format) template() (printers.ResourcePrinter, error) {
+	printer, err := (&genericclioptions.JSONPathPrintFlags{}).ToPrinter(string(f))
+	if err != nil {
+		return nil, fmt.Errorf("--output=%s: %w", f, err)
+	}
+	return printer, nil
+}
 
 // Options of text.
 type Options struct {
@@ -43,7 +74,7 @@ const (
 
 // Status writes the whole report, in text shortened to one screen.
 func Status(out io.Writer, view *report.View, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	if options.Format.Structured() {
 		return encode(out, options.Format, view)
 	}
 	width := options.width()
@@ -80,8 +111,15 @@ func Status(out io.Writer, view *report.View, options Options) error {
 
 // VIPs writes all VIPs.
 func VIPs(out io.Writer, view *report.View, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	switch {
+	case options.Format.Structured():
 		return encode(out, options.Format, view.VIPs)
+	case options.Format == Name:
+		var found []string
+		for _, vip := range view.VIPs {
+			found = append(found, vip.Object)
+		}
+		return names(out, "vip", found)
 	}
 	if len(view.VIPs) == 0 {
 		return nothing(out, "No VIPs.", view.Next, options)
@@ -92,8 +130,15 @@ func VIPs(out io.Writer, view *report.View, options Options) error {
 
 // Nodes writes all nodes.
 func Nodes(out io.Writer, view *report.View, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	switch {
+	case options.Format.Structured():
 		return encode(out, options.Format, view.Nodes)
+	case options.Format == Name:
+		var found []string
+		for _, node := range view.Nodes {
+			found = append(found, node.Name)
+		}
+		return names(out, "lbnode", found)
 	}
 	if len(view.Nodes) == 0 {
 		return nothing(out, "No LBNodes: the operator makes one for each node of the cluster when it runs.", nil, options)
@@ -113,6 +158,9 @@ func encode(out io.Writer, format Format, value any) error {
 	if err != nil {
 		return fmt.Errorf("encode the report: %w", err)
 	}
+	if format.isTemplate() {
+		return fill(out, format, raw)
+	}
 	if format == YAML {
 		if raw, err = yaml.JSONToYAML(raw); err != nil {
 			return fmt.Errorf("encode the report: %w", err)
@@ -122,6 +170,32 @@ func encode(out io.Writer, format Format, value any) error {
 	}
 	_, err = out.Write(raw)
 	return err
+}
+
+// fill writes what a template makes of a report. As with kubectl, a list has its elements as items.
+func fill(out io.Writer, format Format, raw []byte) error {
+	printer, err := format.template()
+	if err != nil {
+		return err
+	}
+	if bytes.HasPrefix(raw, []byte("[")) || bytes.Equal(raw, []byte("null")) {
+		raw = slices.Concat([]byte(`{"items": `), raw, []byte("}"))
+	}
+	var object map[string]any
+	if err := json.Unmarshal(raw, &object); err != nil {
+		return fmt.Errorf("encode the report: %w", err)
+	}
+	return printer.PrintObj(&unstructured.Unstructured{Object: object}, out)
+}
+
+// names writes those of objects of a resource, each in a line.
+func names(out io.Writer, resource string, names []string) error {
+	for _, name := range names {
+		if _, err := fmt.Fprintf(out, "%s.%s/%s\n", resource, millracev1alpha1.GroupVersion.Group, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func nothing(out io.Writer, verdict string, steps []string, options Options) error {

@@ -19,7 +19,7 @@ const (
 
 // Routes writes what listens where and leads to whom, and what is refused.
 func Routes(out io.Writer, view *routing.View, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	if options.Format.Structured() {
 		return encode(out, options.Format, view)
 	}
 	var text strings.Builder

@@ -31,7 +31,7 @@ type Late struct {
 
 // Timeline writes what happened to a Service. Text has the time of a clock here.
 func Timeline(out io.Writer, why Why, options Options) error {
-	if options.Format == JSON || options.Format == YAML {
+	if options.Format.Structured() {
 		return encode(out, options.Format, why)
 	}
 	clock := func(at time.Time, form string) string { return at.In(why.At.Location()).Format(form) }

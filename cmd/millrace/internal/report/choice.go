@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -25,6 +27,8 @@ type Choice struct {
 	// Default is the namespace of Services that are given as a name without Namespace;
 	// empty for any.
 	Default string
+	// Services selects VIPs by the labels of their Services; nil: all.
+	Services labels.Selector
 }
 
 // Apply leaves the other VIPs out of the input. It returns ErrNoSuchVIP where one of those
@@ -50,9 +54,10 @@ func (c Choice) Apply(in *Input) error {
 			return fmt.Errorf("%w: %s; see millrace vips", ErrNoSuchVIP, subject)
 		}
 	}
+	selected := c.selected(in)
 	vips := make([]millracev1alpha1.VIP, 0, len(in.VIPs))
 	for i := range in.VIPs {
-		if chosen[i] {
+		if chosen[i] && selected(&in.VIPs[i]) {
 			vips = append(vips, in.VIPs[i])
 		}
 	}
@@ -84,4 +89,22 @@ func (c Choice) matcher(wanted string) (matches func(*millracev1alpha1.VIP) bool
 			return claim.Name == name && (namespace == "" || claim.Namespace == namespace)
 		})
 	}, subject
+}
+
+// selected returns whether a Service of a VIP has the labels that are asked for.
+func (c Choice) selected(in *Input) func(*millracev1alpha1.VIP) bool {
+	if c.Services == nil || c.Services.Empty() {
+		return func(*millracev1alpha1.VIP) bool { return true }
+	}
+	type name struct{ namespace, name string }
+	has := map[name]bool{}
+	for i := range in.Services {
+		service := &in.Services[i]
+		has[name{service.Namespace, service.Name}] = c.Services.Matches(labels.Set(service.Labels))
+	}
+	return func(vip *millracev1alpha1.VIP) bool {
+		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+			return has[name{claim.Namespace, claim.Name}]
+		})
+	}
 }

@@ -64,6 +64,8 @@ type View struct {
 
 // VIP is one allocated or reserved address.
 type VIP struct {
+	// Object is the name of the VIP object.
+	Object  string `json:"-"`
 	Address string `json:"address"`
 	Pool    string `json:"pool,omitempty"`
 	// Services that have the address; none where it is reserved.

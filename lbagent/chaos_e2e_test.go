@@ -330,7 +330,7 @@ func (c *chaos) held() map[string]string {
 	for key, frontend := range state.Frontends {
 		nodes, endpoints := map[forwarding.NodeID]int{}, map[netip.AddrPort]int{}
 		if table := state.NodeTables[frontend.Table]; table != nil {
-			for _, row := range table {
+			for _, row := range *table {
 				nodes[row.Primary]++
 			}
 		}

@@ -439,8 +439,8 @@ func (c *generated) deadNode(report *figures.Report) {
 	c.mutex.Unlock()
 	report.Add("a node is down: until all rows are written", c.pass().Seconds(), 1, "s")
 	for _, table := range c.loop.have.NodeTables {
-		for row := range table {
-			if table[row].Primary == forwarding.NodeID(c.nodes) {
+		for _, row := range *table {
+			if row.Primary == forwarding.NodeID(c.nodes) {
 				c.t.Fatal("the node has rows")
 			}
 		}

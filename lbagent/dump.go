@@ -63,7 +63,7 @@ func heldBy(state *forwarding.State) *consoleapi.Maps {
 	}
 	for _, slot := range slices.Sorted(maps.Keys(state.NodeTables)) {
 		rows := map[uint16]int{}
-		for _, row := range state.NodeTables[slot] {
+		for _, row := range *state.NodeTables[slot] {
 			rows[uint16(row.Primary)]++
 		}
 		held.NodeTables = append(held.NodeTables, consoleapi.MapNodeTable{Slot: uint32(slot), Rows: rows})

@@ -28,9 +28,9 @@ func heldState() *forwarding.State {
 	for set, prefix := range map[forwarding.SourceSet]string{7: "198.51.100.0/24", forwarding.Pools: "203.0.113.0/24"} {
 		s.SourceRanges[forwarding.SourceRange{Set: set, Prefix: netip.MustParsePrefix(prefix)}] = struct{}{}
 	}
-	table := &forwarding.NodeTable{}
-	for row := range table {
-		table[row].Primary = forwarding.NodeID(1 + row%2)
+	table := forwarding.NewNodeTable()
+	for row := range *table {
+		(*table)[row].Primary = forwarding.NodeID(1 + row%2)
 	}
 	s.NodeTables[1] = table
 	endpoints := &forwarding.EndpointTable{}

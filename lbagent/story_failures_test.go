@@ -201,7 +201,7 @@ func owners(table *forwarding.NodeTable) *[forwarding.Rows]forwarding.NodeID {
 		return nil
 	}
 	owners := &[forwarding.Rows]forwarding.NodeID{}
-	for i, row := range table {
+	for i, row := range *table {
 		owners[i] = row.Primary
 	}
 	return owners

@@ -37,7 +37,7 @@ func (w *witness) complete(s *forwarding.State) error {
 			if table == nil {
 				return fmt.Errorf("%s is without its node table %d", key, slot)
 			}
-			for i, row := range table {
+			for i, row := range *table {
 				owned := row.Primary != 0 || w.mayBeNobodys(key, i)
 				if !owned || !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] {
 					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
@@ -57,7 +57,7 @@ func (w *witness) complete(s *forwarding.State) error {
 func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
 	usable := slices.ContainsFunc(w.model.Frontends, func(f *model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
 	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot forwarding.NodeTableSlot) bool {
-		return w.last.NodeTables[slot][row].Primary == 0
+		return (*w.last.NodeTables[slot])[row].Primary == 0
 	})
 }
 
@@ -196,13 +196,14 @@ func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.St
 	if old == table {
 		return nil
 	}
-	for number, row := range table {
-		if old[number] == row {
+	for number, row := range *table {
+		former := (*old)[number]
+		if former == row {
 			continue
 		}
-		want, known := w.history(old[number], row.Primary), row.Chain[:row.History]
+		want, known := w.history(former, row.Primary), row.Chain[:row.History]
 		if slices.ContainsFunc(want, func(node forwarding.NodeID) bool { return !slices.Contains(known, node) }) {
-			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, old[number], row, want)
+			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, former, row, want)
 		}
 	}
 	return nil
@@ -221,9 +222,10 @@ func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.Stat
 			continue
 		}
 		for number := range forwarding.Rows {
-			owner := table[number].Primary
+			owner := (*table)[number].Primary
 			known := slices.ContainsFunc(tables, func(table *forwarding.NodeTable) bool {
-				return table[number].Primary == owner || slices.Contains(table[number].Chain[:], owner)
+				row := (*table)[number]
+				return row.Primary == owner || slices.Contains(row.Chain[:], owner)
 			})
 			if w.has[owner] && !known {
 				return fmt.Errorf("row %d of table %d was node %d's, which is in no table's row any more", number, slot, owner)

@@ -112,7 +112,7 @@ func showFrontend(p *page, s *forwarding.State, key forwarding.FrontendKey, used
 // before others.
 func showTable(p *page, where string, table *forwarding.NodeTable) {
 	has, had := map[forwarding.NodeID]int{}, map[forwarding.NodeID]int{}
-	for _, row := range table {
+	for _, row := range *table {
 		has[row.Primary]++
 		if row.History > 0 {
 			had[row.Chain[0]]++

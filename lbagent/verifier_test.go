@@ -103,7 +103,7 @@ func servedBy(t *testing.T, c *generated) map[forwarding.FrontendKey]serving {
 	for key, frontend := range state.Frontends {
 		s := serving{refuses: frontend.Refuses, endpoints: map[forwarding.Endpoint]int{}}
 		_, s.isVIP = state.VIPs[key.VIP]
-		for row, entry := range state.NodeTables[frontend.Table] {
+		for row, entry := range *state.NodeTables[frontend.Table] {
 			s.primaries[row] = entry.Primary
 		}
 		if frontend.Endpoints != 0 {

@@ -35,7 +35,7 @@ func watchBy(j *judge) *watch {
 func rowsOf(s *forwarding.State) (rows, chains map[forwarding.NodeID]int) {
 	rows, chains = map[forwarding.NodeID]int{}, map[forwarding.NodeID]int{}
 	for _, table := range s.NodeTables {
-		for _, row := range table {
+		for _, row := range *table {
 			rows[row.Primary]++
 			for _, node := range row.Chain {
 				if node != 0 {

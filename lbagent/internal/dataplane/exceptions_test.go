@@ -85,8 +85,8 @@ func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(ro
 
 func (node *node) putRows(t *testing.T, rows *forwarding.NodeTable) {
 	t.Helper()
-	op := forwarding.PutRows{Slot: 1, Rows: rows[:]}
-	for i := range rows {
+	op := forwarding.PutRows{Slot: 1, Rows: *rows}
+	for i := range *rows {
 		op.Changed = append(op.Changed, uint32(i))
 	}
 	apply(t, node.dataplane, op)
@@ -343,8 +343,8 @@ func TestDatagramsComeInByANodeThatBegins(t *testing.T) {
 	n.routeVIP(t, n.nodes[0])
 	pods := openDatagrams(t, 40)
 	want := n.state(newcomer)
-	for i := range want.NodeTables[1] {
-		want.NodeTables[1][i] = forwarding.Row{Primary: newcomer.id, Chain: [forwarding.ChainLength]forwarding.NodeID{3, 1, 2}}
+	for i := range *want.NodeTables[1] {
+		(*want.NodeTables[1])[i] = forwarding.Row{Primary: newcomer.id, Chain: [forwarding.ChainLength]forwarding.NodeID{3, 1, 2}}
 	}
 	n.start(t, newcomer, want)
 	n.routeVIP(t, newcomer)

@@ -38,9 +38,9 @@ func newLossWorldOn(t *testing.T, config Config, first, second Uplink) *lossWorl
 	state.Self = forwarding.Self{ID: 1, IPv4: ip("198.51.100.11")}
 	state.Nodes[2] = forwarding.Node{IPv4: ip("198.51.100.12")}
 	state.VIPs[vip4] = struct{}{}
-	state.NodeTables[1] = &forwarding.NodeTable{}
-	for row := range state.NodeTables[1] {
-		state.NodeTables[1][row].Primary = 2
+	state.NodeTables[1] = forwarding.NewNodeTable()
+	for row := range *state.NodeTables[1] {
+		(*state.NodeTables[1])[row].Primary = 2
 	}
 	state.Frontends[forwarding.FrontendKey{VIP: vip4, Port: 80, Protocol: unix.IPPROTO_UDP}] = forwarding.Frontend{ID: 1, Table: 1}
 	apply(t, w.Dataplane, forwarding.Diff(forwarding.NewState(), state)...)

@@ -53,8 +53,8 @@ func newNATWorld(t *testing.T, masquerade [2]string) *natWorld {
 		run(t, "ip", "netns", "exec", node.name, "sh", "-ec", fmt.Sprintf(masquerade[i], pods))
 	}
 	state := n.state(node)
-	for row := range state.NodeTables[1] {
-		state.NodeTables[1][row].Primary = node.id
+	for row := range *state.NodeTables[1] {
+		(*state.NodeTables[1])[row].Primary = node.id
 	}
 	n.start(t, node, state)
 	return &natWorld{node: node, pod: testPods[0]}

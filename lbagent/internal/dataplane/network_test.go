@@ -300,14 +300,14 @@ func (n *network) state(self *node) *forwarding.State {
 		}
 	}
 	s.VIPs[vip4], s.VIPs[vip6] = struct{}{}, struct{}{}
-	s.NodeTables[1] = &forwarding.NodeTable{}
+	s.NodeTables[1] = forwarding.NewNodeTable()
 	owners := []forwarding.NodeID{n.nodes[0].id, 2}
 	if len(n.nodes) > 1 {
 		owners[1] = n.nodes[1].id
 	}
-	for row := range s.NodeTables[1] {
+	for row := range *s.NodeTables[1] {
 		// As many rows for a node as it has pods.
-		s.NodeTables[1][row].Primary = owners[min(row%3, 1)]
+		(*s.NodeTables[1])[row].Primary = owners[min(row%3, 1)]
 	}
 	ids := map[bool][]forwarding.EndpointID{}
 	for i, pod := range self.pods {

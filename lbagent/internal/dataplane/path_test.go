@@ -196,8 +196,8 @@ func TestFirstPodIsLearntLate(t *testing.T) {
 	}
 	first, second := n.nodes[0], n.nodes[1]
 	rows := func(state *forwarding.State, row forwarding.Row) *forwarding.State {
-		for i := range state.NodeTables[1] {
-			state.NodeTables[1][i] = row
+		for i := range *state.NodeTables[1] {
+			(*state.NodeTables[1])[i] = row
 		}
 		return state
 	}
@@ -244,9 +244,9 @@ func (n *network) replaceRows(t *testing.T, change func(forwarding.Row) forwardi
 	t.Helper()
 	for _, node := range n.nodes {
 		want := *n.state(node)
-		want.NodeTables = map[forwarding.NodeTableSlot]*forwarding.NodeTable{1: {}}
-		for i, row := range n.state(node).NodeTables[1] {
-			want.NodeTables[1][i] = change(row)
+		want.NodeTables = map[forwarding.NodeTableSlot]*forwarding.NodeTable{1: forwarding.NewNodeTable()}
+		for i, row := range *n.state(node).NodeTables[1] {
+			(*want.NodeTables[1])[i] = change(row)
 		}
 		have, err := node.dataplane.Dump()
 		if err != nil {

@@ -148,9 +148,9 @@ func (d *Dataplane) readBackTable(state *forwarding.State, slot forwarding.NodeT
 	if err := d.readRows(slot, paths); err != nil {
 		return err
 	}
-	read := &forwarding.NodeTable{}
-	decodeRows(paths, read)
-	if former := state.NodeTables[slot]; former == nil || *former != *read {
+	read := forwarding.NewNodeTable()
+	decodeRows(paths, *read)
+	if !state.NodeTables[slot].Equal(read) {
 		state.NodeTables[slot] = read
 	}
 	return nil

@@ -70,7 +70,7 @@ func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, paths []byte) error 
 	return nil
 }
 
-func decodeRows(paths []byte, table *forwarding.NodeTable) {
+func decodeRows(paths []byte, table forwarding.NodeTable) {
 	for i := range table {
 		table[i] = decodeRow(bpf.DatapathRow{Path: binary.NativeEndian.Uint64(paths[i*pathSize:])})
 	}
@@ -84,17 +84,18 @@ type tableSet struct {
 }
 
 func newTableSet() *tableSet {
-	return &tableSet{seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}}
+	return &tableSet{
+		seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}, scratch: *forwarding.NewNodeTable(),
+	}
 }
 
 // find returns the table of the set that has these paths, which takes no memory where there is one.
 func (s *tableSet) find(paths []byte) *forwarding.NodeTable {
 	sum := maphash.Bytes(s.seed, paths)
-	decodeRows(paths, &s.scratch)
+	decodeRows(paths, s.scratch)
 	same := s.tables[sum]
-	if same == nil || *same != s.scratch {
-		same = new(forwarding.NodeTable)
-		*same = s.scratch
+	if !same.Equal(&s.scratch) {
+		same = s.scratch.Clone()
 		s.tables[sum] = same
 	}
 	return same

@@ -135,11 +135,11 @@ func TestLocalConnectionsSurvive(t *testing.T) {
 }
 
 func tableOf(row func(int) forwarding.Row) *forwarding.NodeTable {
-	table := &forwarding.NodeTable{}
+	table := *forwarding.NewNodeTable()
 	for i := range table {
 		table[i] = row(i)
 	}
-	return table
+	return &table
 }
 
 // Clients outside the source ranges do not get in, on whatever node they arrive; the

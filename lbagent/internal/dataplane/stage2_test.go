@@ -61,8 +61,8 @@ func hostNetwork(t *testing.T) (*network, pod) {
 	second.pods = []pod{host}
 	for _, node := range n.nodes {
 		want := n.state(node)
-		for row := range want.NodeTables[1] {
-			want.NodeTables[1][row].Primary = second.id
+		for row := range *want.NodeTables[1] {
+			(*want.NodeTables[1])[row].Primary = second.id
 		}
 		n.start(t, node, want)
 	}

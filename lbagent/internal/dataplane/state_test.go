@@ -121,7 +121,7 @@ func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
 
 func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
 	if slot != 0 && s.NodeTables[slot] == nil {
-		table := &forwarding.NodeTable{}
+		table := *forwarding.NewNodeTable()
 		for i := range table {
 			table[i].Primary = forwarding.NodeID(1 + i%5)
 		}
@@ -129,7 +129,7 @@ func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
 			row := rapid.IntRange(0, forwarding.Rows-1).Draw(t, "row")
 			table[row] = forwarding.Row{Primary: 16383, Chain: [3]forwarding.NodeID{4096, 2, 12287}, History: 2}
 		}
-		s.NodeTables[slot] = table
+		s.NodeTables[slot] = &table
 	}
 }
 

@@ -17,11 +17,11 @@ func zoneSlot(zone forwarding.Zone) forwarding.NodeTableSlot { return forwarding
 
 // rowsOf is a node table with the same row everywhere.
 func rowsOf(row forwarding.Row) *forwarding.NodeTable {
-	table := &forwarding.NodeTable{}
+	table := *forwarding.NewNodeTable()
 	for i := range table {
 		table[i] = row
 	}
-	return table
+	return &table
 }
 
 // planNodes gives the state its nodes as the agent plans them.
@@ -67,8 +67,8 @@ func (n *network) putZone(t *testing.T, zone forwarding.Zone, row forwarding.Row
 	t.Helper()
 	for _, node := range n.nodes {
 		rows := rowsOf(row)
-		op := forwarding.PutRows{Slot: zoneSlot(zone), Rows: rows[:]}
-		for i := range rows {
+		op := forwarding.PutRows{Slot: zoneSlot(zone), Rows: *rows}
+		for i := range *rows {
 			op.Changed = append(op.Changed, uint32(i))
 		}
 		apply(t, node.dataplane, op)

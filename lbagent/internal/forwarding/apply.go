@@ -78,15 +78,15 @@ func (s *State) applyRemoval(op Op) {
 // onto returns the table with the rows written; the table itself is shared
 // with other States and is not changed.
 func (op PutRows) onto(table *NodeTable) *NodeTable {
-	if len(op.Changed) == Rows && &op.Changed[0] == &allRows[0] {
-		return (*NodeTable)(op.Rows)
+	if op.Whole != nil {
+		return op.Whole
 	}
-	written := &NodeTable{}
+	written := NewNodeTable()
 	if table != nil {
-		*written = *table
+		copy(*written, *table)
 	}
 	for i, row := range op.Changed {
-		written[row] = op.Rows[i]
+		(*written)[row] = op.Rows[i]
 	}
 	return written
 }

@@ -91,7 +91,7 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 			need(id)
 		}
 	case PutRows:
-		for _, id := range nodes.of(op.Rows) {
+		for _, id := range nodes.of(op) {
 			need(id)
 		}
 	case PutFrontend:
@@ -162,7 +162,7 @@ func referredTo(s *State, user any) []any {
 		}
 	case NodeTableSlot:
 		if table := s.NodeTables[user]; table != nil {
-			for _, id := range nodesOf(table[:]) {
+			for _, id := range nodesOf(*table) {
 				things = append(things, id)
 			}
 		}
@@ -175,17 +175,17 @@ func slotsOf(frontend Frontend) []NodeTableSlot {
 	return distinct(append(frontend.Zones[:], frontend.Table))
 }
 
-// tableNodes are the nodes of rows, by the first of them. Many slots may have one table.
-type tableNodes map[*Row][]NodeID
+// tableNodes are the nodes of tables. Many slots may have one table.
+type tableNodes map[*NodeTable][]NodeID
 
-func (n tableNodes) of(rows []Row) []NodeID {
-	if len(rows) != Rows {
-		return nodesOf(rows)
+func (n tableNodes) of(op PutRows) []NodeID {
+	if op.Whole == nil {
+		return nodesOf(op.Rows)
 	}
-	ids, known := n[&rows[0]]
+	ids, known := n[op.Whole]
 	if !known {
-		ids = nodesOf(rows)
-		n[&rows[0]] = ids
+		ids = nodesOf(op.Rows)
+		n[op.Whole] = ids
 	}
 	return ids
 }

@@ -59,7 +59,7 @@ func additions(have, want *State) []Op {
 		ops = append(ops, PutEndpoint{ID: id, Endpoint: want.Endpoints[id]})
 	}
 	for _, slot := range changed(have.EndpointTables, want.EndpointTables, cmp.Compare) {
-		if !equalTables(have.EndpointTables[slot], want.EndpointTables[slot]) {
+		if !have.EndpointTables[slot].Equal(want.EndpointTables[slot]) {
 			ops = append(ops, PutEndpointTable{Slot: slot, Table: want.EndpointTables[slot]})
 		}
 	}
@@ -159,21 +159,18 @@ var allRows = func() []uint32 {
 // slot holds is not known, so where have is nil all rows are named.
 func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
 	if have == nil && want != nil {
-		return PutRows{Slot: slot, Fresh: true, Changed: allRows, Rows: want[:]}
+		return PutRows{Slot: slot, Fresh: true, Changed: allRows, Rows: *want, Whole: want}
 	}
 	op := PutRows{Slot: slot}
 	if have == want {
 		return op
 	}
-	for i := range want {
-		if have[i] != want[i] {
+	former := *have
+	for i, row := range *want {
+		if former[i] != row {
 			op.Changed = append(op.Changed, uint32(i))
-			op.Rows = append(op.Rows, want[i])
+			op.Rows = append(op.Rows, row)
 		}
 	}
 	return op
-}
-
-func equalTables(a, b *EndpointTable) bool {
-	return a == b || a != nil && b != nil && *a == *b
 }

@@ -80,12 +80,12 @@ func genState(t *rapid.T) *State {
 
 func genTable(t *rapid.T, nodes []NodeID) *NodeTable {
 	pick := rapid.SliceOfN(rapid.SampledFrom(nodes), 1, 4).Draw(t, "owners")
-	table := &NodeTable{}
+	table := *NewNodeTable()
 	for i := range table {
 		table[i].Primary = pick[i%len(pick)]
 	}
 	table[rapid.IntRange(0, Rows-1).Draw(t, "row")].Chain[0] = rapid.SampledFrom(nodes).Draw(t, "former")
-	return table
+	return &table
 }
 
 func genEndpointTable(t *rapid.T, endpoints []EndpointID) *EndpointTable {
@@ -132,13 +132,13 @@ func incompleteTable(s *State, slot NodeTableSlot) error {
 	if table == nil {
 		return fmt.Errorf("table %d is missing", slot)
 	}
-	for _, node := range nodesOf(table[:]) {
+	for _, node := range nodesOf(*table) {
 		if _, found := s.Nodes[node]; !found && node != s.Self.ID {
 			return fmt.Errorf("table %d: node %d is missing", slot, node)
 		}
 	}
-	for i := range table {
-		if table[i].Primary == 0 {
+	for i, row := range *table {
+		if row.Primary == 0 {
 			return fmt.Errorf("table %d, row %d has no primary", slot, i)
 		}
 	}
@@ -189,8 +189,7 @@ func TestDiffOfEqualStatesIsEmpty(t *testing.T) {
 		have := genState(t)
 		same := have.Clone()
 		for slot, table := range same.NodeTables {
-			copied := *table
-			same.NodeTables[slot] = &copied
+			same.NodeTables[slot] = table.Clone()
 		}
 		for slot, table := range same.EndpointTables {
 			copied := *table
@@ -237,11 +236,11 @@ func TestSplitPartsAtTheFirstRemoval(t *testing.T) {
 
 func TestOnlyChangedRowsAreWritten(t *testing.T) {
 	have, want := NewState(), NewState()
-	old := &NodeTable{}
-	for i := range old {
-		old[i].Primary = 1
+	old := NewNodeTable()
+	for i := range *old {
+		(*old)[i].Primary = 1
 	}
-	next := *old
+	next := *old.Clone()
 	next[0].Primary, next[77].Chain[0], next[Rows-1].Primary = 2, 3, 2
 	have.NodeTables[5], want.NodeTables[5], want.NodeTables[6] = old, &next, old
 
@@ -257,7 +256,7 @@ func TestOnlyChangedRowsAreWritten(t *testing.T) {
 		t.Errorf("changed table: %+v, want %+v", ops[0], changed)
 	}
 	// What an unused slot holds is not known: all of it is written.
-	if rows := ops[1].(PutRows); rows.Slot != 6 || len(rows.Changed) != Rows || !slices.Equal(rows.Rows, old[:]) {
+	if rows := ops[1].(PutRows); rows.Slot != 6 || len(rows.Changed) != Rows || !slices.Equal(rows.Rows, *old) || rows.Whole != old {
 		t.Errorf("new table: slot %d with %d rows, want slot 6 with all", rows.Slot, len(rows.Changed))
 	}
 }
@@ -268,7 +267,7 @@ func TestOrderOfKinds(t *testing.T) {
 	full.Nodes[2] = Node{IPv4: addressNumber(1)}
 	full.Endpoints[1] = Endpoint{Address: addressNumber(2), Port: 80}
 	full.EndpointTables[1] = &EndpointTable{1}
-	full.NodeTables[1] = &NodeTable{{Primary: 2}}
+	full.NodeTables[1] = &NodeTable{0: {Primary: 2}, Rows - 1: {}}
 	full.VIPs[addressNumber(3)] = struct{}{}
 	full.SourceRanges[SourceRange{Set: 1, Prefix: netip.PrefixFrom(addressNumber(4), 32)}] = struct{}{}
 	full.Frontends[FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}] = Frontend{ID: 1, Table: 1, Endpoints: 1, Ranges: 1}
@@ -299,7 +298,7 @@ func TestOrderOfKinds(t *testing.T) {
 func TestZonesAreLeftLast(t *testing.T) {
 	key := FrontendKey{VIP: addressNumber(3), Port: 80, Protocol: ProtocolTCP}
 	have, want := NewState(), NewState()
-	have.NodeTables[1], have.NodeTables[2] = &NodeTable{}, &NodeTable{}
+	have.NodeTables[1], have.NodeTables[2] = NewNodeTable(), NewNodeTable()
 	have.Frontends[key] = Frontend{ID: 1, Table: 1, Zones: [Zones]NodeTableSlot{0: 1, 1: 2}}
 	want.NodeTables[1] = have.NodeTables[1]
 	want.Frontends[key] = Frontend{ID: 1, Table: 1}

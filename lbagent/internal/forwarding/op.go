@@ -36,12 +36,13 @@ type (
 	ClearEndpointTable struct{ Slot EndpointTableSlot }
 	// PutRows writes the named rows of a node table: Changed[i] is the row
 	// number of Rows[i]. Fresh says that nothing which stands in the slot is the
-	// table's own.
+	// table's own; Whole is then the table that all rows are of.
 	PutRows struct {
 		Slot    NodeTableSlot
 		Fresh   bool
 		Changed []uint32
 		Rows    []Row
+		Whole   *NodeTable
 	}
 	// ClearTable zeroes a table that no frontend uses any more.
 	ClearTable struct{ Slot NodeTableSlot }

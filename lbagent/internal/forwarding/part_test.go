@@ -17,7 +17,7 @@ func TestPart(t *testing.T) {
 		s.VIPs[key.VIP] = struct{}{}
 		s.Frontends[key] = Frontend{ID: FrontendID(i + 1)}
 		s.Endpoints[EndpointID(i+1)] = Endpoint{Address: key.VIP, Port: 80}
-		s.NodeTables[NodeTableSlot(i+1)] = &NodeTable{}
+		s.NodeTables[NodeTableSlot(i+1)] = NewNodeTable()
 		s.EndpointTables[EndpointTableSlot(i+1)] = &EndpointTable{}
 	}
 	const parts = 7

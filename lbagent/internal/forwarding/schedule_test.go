@@ -99,7 +99,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			touched[slot] = touched[slot] || slices.ContainsFunc(table[:], func(id EndpointID) bool { return touched[id] })
 		}
 		for slot, table := range s.NodeTables {
-			touched[slot] = touched[slot] || slices.ContainsFunc(table[:], func(row Row) bool {
+			touched[slot] = touched[slot] || slices.ContainsFunc(*table, func(row Row) bool {
 				return touched[row.Primary] || slices.ContainsFunc(row.Chain[:], func(id NodeID) bool { return id != 0 && touched[id] })
 			})
 		}
@@ -125,7 +125,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 		}
 	}
 	for slot, table := range want.NodeTables {
-		if !touched[slot] && *k.state.NodeTables[slot] != *table {
+		if !touched[slot] && !k.state.NodeTables[slot].Equal(table) {
 			t.Fatalf("table %d is not as wanted", slot)
 		}
 	}
@@ -206,9 +206,9 @@ func TestScheduleForwards(t *testing.T) {
 	for i, key := range []FrontendKey{first, second} {
 		full.VIPs[key.VIP] = struct{}{}
 		full.Frontends[key] = Frontend{ID: FrontendID(i + 1), Table: NodeTableSlot(i + 1)}
-		table := &NodeTable{}
-		for row := range table {
-			table[row].Primary = NodeID(i + 2)
+		table := NewNodeTable()
+		for row := range *table {
+			(*table)[row].Primary = NodeID(i + 2)
 		}
 		full.NodeTables[NodeTableSlot(i+1)] = table
 	}

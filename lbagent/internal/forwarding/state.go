@@ -8,6 +8,7 @@ package forwarding
 import (
 	"math"
 	"net/netip"
+	"slices"
 )
 
 // Shapes that the BPF program and this package agree on.
@@ -131,10 +132,32 @@ type Row struct {
 }
 
 // NodeTable is what stage 1 chooses by: a node for each row.
-type NodeTable [Rows]Row
+type NodeTable []Row
+
+// NewNodeTable returns a table of Rows empty rows.
+func NewNodeTable() *NodeTable {
+	table := make(NodeTable, Rows)
+	return &table
+}
+
+// Clone returns a copy.
+func (t *NodeTable) Clone() *NodeTable {
+	copied := slices.Clone(*t)
+	return &copied
+}
+
+// Equal reports whether two tables, of which either may be nil, have the same rows.
+func (t *NodeTable) Equal(other *NodeTable) bool {
+	return t == other || t != nil && other != nil && slices.Equal(*t, *other)
+}
 
 // EndpointTable is an endpoint table.
 type EndpointTable [EndpointRows]EndpointID
+
+// Equal reports whether two tables, of which either may be nil, have the same rows.
+func (t *EndpointTable) Equal(other *EndpointTable) bool {
+	return t == other || t != nil && other != nil && *t == *other
+}
 
 // Endpoint is a pod's address and port in host byte order.
 type Endpoint struct {

@@ -39,12 +39,9 @@ func (s *nodeSet) without(other *nodeSet) (left nodeSet, some bool) {
 
 // isIn reports whether a row of the table, or its chain, has a node of the set.
 func (s *nodeSet) isIn(table *forwarding.NodeTable) bool {
-	for i := range table {
-		if s.has(table[i].Primary) || slices.ContainsFunc(table[i].Chain[:], s.has) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(*table, func(row forwarding.Row) bool {
+		return s.has(row.Primary) || slices.ContainsFunc(row.Chain[:], s.has)
+	})
 }
 
 // leave has the tables computed again that name a node of the set. The others are as they would

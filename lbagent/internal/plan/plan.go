@@ -42,19 +42,23 @@ type Planner struct {
 	// branches are tables that were split off from others.
 	branches map[forwarding.NodeTableSlot]branch
 	// tables and endpointTables are what was planned last, with what from.
-	tables         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]
-	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]
+	tables         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, *forwarding.NodeTable]
+	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
 }
 
 // settled is a table with what it was computed from.
-type settled[K, V comparable, T forwarding.NodeTable | forwarding.EndpointTable] struct {
+type settled[K, V comparable, T interface {
+	comparable
+	Equal(T) bool
+}] struct {
 	from  map[K]V
-	table *T
+	table T
 }
 
 // is reports whether the table has the given content and origin.
-func (s settled[K, V, T]) is(table *T, from map[K]V) bool {
-	return s.table != nil && table != nil && (s.table == table || *s.table == *table) && maps.Equal(s.from, from)
+func (s settled[K, V, T]) is(table T, from map[K]V) bool {
+	var none T
+	return s.table != none && table != none && s.table.Equal(table) && maps.Equal(s.from, from)
 }
 
 // NewPlanner returns a Planner that goes on from what the maps hold.
@@ -65,8 +69,8 @@ func NewPlanner(have *forwarding.State) *Planner {
 		advances:       advances{},
 		branches:       map[forwarding.NodeTableSlot]branch{},
 		nodes:          &nodeSet{},
-		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, forwarding.NodeTable]{},
-		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{},
+		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{},
+		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{},
 	}
 	for id := range have.Endpoints {
 		p.endpointIDs.last = max(p.endpointIDs.last, uint32(id))
@@ -185,7 +189,7 @@ func (d *draft) buildTables() {
 			next = advanced[slot]
 		}
 		d.want.NodeTables[slot] = next
-		p.tables[slot] = settled[forwarding.NodeID, uint32, forwarding.NodeTable]{from: maps.Clone(weights), table: next}
+		p.tables[slot] = settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(weights), table: next}
 	}
 	for _, slot := range d.held {
 		d.want.NodeTables[slot] = table.Hold(table.Join(d.before(slot), d.joins[slot]...), exists)
@@ -203,7 +207,7 @@ func (d *draft) buildTables() {
 			next = table.Shares(shares)
 		}
 		d.want.EndpointTables[slot] = next
-		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]{from: shares, table: next}
+		p.endpointTables[slot] = settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{from: shares, table: next}
 	}
 }
 
@@ -237,11 +241,11 @@ func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 func (d *draft) forgetTables() {
 	p := d.planner
 	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })
-	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, forwarding.NodeTable]) bool {
+	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, *forwarding.NodeTable]) bool {
 		return d.want.NodeTables[slot] == nil
 	})
 	maps.DeleteFunc(p.endpointTables,
-		func(slot forwarding.EndpointTableSlot, _ settled[forwarding.Endpoint, table.Share, forwarding.EndpointTable]) bool {
+		func(slot forwarding.EndpointTableSlot, _ settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]) bool {
 			return d.want.EndpointTables[slot] == nil
 		})
 }

@@ -331,13 +331,13 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 			if before == nil {
 				before = formerTable(have, m, f)
 			}
-			for i, row := range want.NodeTables[planned.Table] {
+			for i, row := range *want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
 					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
 				}
-				if len(f.Weights) == 0 && row != before[i] && exists(m, before[i]) &&
-					!joined(have, m, f, i, before[i], row) {
-					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, before[i], row)
+				if len(f.Weights) == 0 && row != (*before)[i] && exists(m, (*before)[i]) &&
+					!joined(have, m, f, i, (*before)[i], row) {
+					t.Fatalf("%s: row %d was %+v and is %+v, though there is nobody to change to", f.Key, i, (*before)[i], row)
 				}
 			}
 		}
@@ -404,15 +404,16 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 		if old == nil || next == nil || ports[f.Key] != portOf(f) || zonal[portOf(f)] {
 			continue
 		}
-		for number, row := range old {
+		for number, row := range *old {
+			now := (*next)[number]
 			owners := append([]forwarding.NodeID{row.Primary}, row.Chain[:row.History]...)
-			if next[number].Primary != row.Primary {
+			if now.Primary != row.Primary {
 				owners = owners[:min(len(owners), forwarding.ChainLength)]
 			}
-			kept := append([]forwarding.NodeID{next[number].Primary}, next[number].Chain[:next[number].History]...)
+			kept := append([]forwarding.NodeID{now.Primary}, now.Chain[:now.History]...)
 			for _, node := range owners {
 				if node != 0 && !slices.Contains(kept, node) && exists(m, forwarding.Row{Primary: node}) {
-					t.Fatalf("%s: row %d was %+v and is %+v, without node %d", f.Key, number, row, next[number], node)
+					t.Fatalf("%s: row %d was %+v and is %+v, without node %d", f.Key, number, row, now, node)
 				}
 			}
 		}
@@ -440,12 +441,12 @@ func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
 // canJoin reports whether rows of one table can have the former owners of both, and cannot have lost
 // any.
 func canJoin(a, b *forwarding.NodeTable) bool {
-	for i := range a {
-		all := map[forwarding.NodeID]bool{}
-		for _, node := range slices.Concat(a[i].Chain[:a[i].History], b[i].Chain[:b[i].History]) {
+	for i, row := range *a {
+		all, other := map[forwarding.NodeID]bool{}, (*b)[i]
+		for _, node := range slices.Concat(row.Chain[:row.History], other.Chain[:other.History]) {
 			all[node] = true
 		}
-		if len(all) > forwarding.ChainLength || max(a[i].History, b[i].History) == forwarding.ChainLength {
+		if len(all) > forwarding.ChainLength || max(row.History, other.History) == forwarding.ChainLength {
 			return false
 		}
 	}
@@ -470,7 +471,7 @@ func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want
 		if want.NodeTables[slot] == nil {
 			t.Fatalf("%s: the table %d of zone %d is not there", f.Key, slot, zone)
 		}
-		for i, row := range want.NodeTables[slot] {
+		for i, row := range *want.NodeTables[slot] {
 			if len(f.Zones[zone]) > 0 && f.Zones[zone][row.Primary] == 0 {
 				t.Fatalf("%s: row %d of zone %d belongs to node %d, which is not hinted: %v", f.Key, i, zone, row.Primary, f.Zones[zone])
 			}
@@ -490,7 +491,7 @@ func joined(have *forwarding.State, m *model.Model, f *model.Frontend, number in
 	return row.Primary == before.Primary && !slices.ContainsFunc(row.Chain[:], func(node forwarding.NodeID) bool {
 		return node != 0 && !slices.Contains(before.Chain[:], node) &&
 			!slices.ContainsFunc(zones, func(slot forwarding.NodeTableSlot) bool {
-				return slot != 0 && have.NodeTables[slot][number].Primary == node
+				return slot != 0 && (*have.NodeTables[slot])[number].Primary == node
 			})
 	})
 }
@@ -608,7 +609,7 @@ func equalPointed[T comparable](a, b *T) bool {
 // between reports whether each part of a destination is that of one of the
 // stages: the tables of a frontend change one after the other.
 func between(d destination, stages ...destination) bool {
-	return slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.table, stage.table) }) &&
+	return slices.ContainsFunc(stages, func(stage destination) bool { return d.table.Equal(stage.table) }) &&
 		slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.endpoints, stage.endpoints) })
 }
 

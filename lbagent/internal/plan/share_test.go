@@ -76,8 +76,8 @@ func TestServicePortsPartAndMeet(t *testing.T) {
 		if have.NodeTables[shared] != before.NodeTables[shared] {
 			t.Fatalf("round %d: the table of what did not change has", round)
 		}
-		for i, row := range have.NodeTables[have.Frontends[first].Table] {
-			old := before.NodeTables[shared][i]
+		for i, row := range *have.NodeTables[have.Frontends[first].Table] {
+			old := (*before.NodeTables[shared])[i]
 			if !succeeds(old, row) {
 				t.Fatalf("round %d: row %d was %+v and is %+v", round, i, old, row)
 			}
@@ -165,8 +165,8 @@ func TestTablesOfTheVersionBefore(t *testing.T) {
 				t.Fatalf("slots %v, want %d; problems %v", slots, test.want, problems)
 			}
 			for key, f := range want.Frontends {
-				for i, row := range have.NodeTables[have.Frontends[key].Table] {
-					now := want.NodeTables[f.Table][i]
+				for i, row := range *have.NodeTables[have.Frontends[key].Table] {
+					now := (*want.NodeTables[f.Table])[i]
 					for _, node := range row.Chain[:row.History] {
 						if node != now.Chain[0] && node != now.Chain[1] && node != now.Chain[2] {
 							t.Fatalf("%s: row %d was %+v and is %+v", key, i, row, now)

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -27,7 +28,7 @@ func TestLocalFrontendsHaveTables(t *testing.T) {
 	if got.Table == 0 || !got.Local || got.Endpoints != 0 {
 		t.Fatalf("shared frontend %+v, want one with a node table", got)
 	}
-	for i, row := range have.NodeTables[got.Table] {
+	for i, row := range *have.NodeTables[got.Table] {
 		if row.Primary != 2 && row.Primary != 3 {
 			t.Fatalf("row %d belongs to node %d", i, row.Primary)
 		}
@@ -113,7 +114,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	ready.Weights[2] = 1
 	have, _ = advance(t, p, have, modelOf(ready), ample)
 	before := have.Frontends[key(1)]
-	table := *have.NodeTables[before.Table]
+	table := *have.NodeTables[before.Table].Clone()
 
 	unready := frontend(1, "web")
 	unready.Draining, unready.Living = endpoints(1), true
@@ -121,7 +122,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	if got := have.Frontends[key(1)]; got.Table != before.Table || got.Endpoints != 0 || len(problems) != 0 {
 		t.Fatalf("frontend %+v, problems %v, want the table and no endpoints", got, problems)
 	}
-	if *have.NodeTables[before.Table] != table {
+	if !slices.Equal(*have.NodeTables[before.Table], table) {
 		t.Error("the table has changed")
 	}
 	if len(have.Endpoints) != 1 {
@@ -135,7 +136,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	back := frontend(1, "web")
 	back.Weights[3] = 1
 	have, _ = advance(t, p, have, modelOf(back), ample)
-	for i, row := range have.NodeTables[have.Frontends[key(1)].Table] {
+	for i, row := range *have.NodeTables[have.Frontends[key(1)].Table] {
 		if row.Primary != 3 || row.Chain[0] != table[i].Primary {
 			t.Fatalf("row %d is %+v, was %+v: want node 3, before it the former owner", i, row, table[i])
 		}

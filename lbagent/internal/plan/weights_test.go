@@ -92,7 +92,7 @@ func planned(services []layout, weights ...int32) map[forwarding.NodeID]*forward
 func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
 	parts := map[int]float64{}
 	ingress := states[1]
-	for _, row := range ingress.NodeTables[ingress.Frontends[key(1)].Table] {
+	for _, row := range *ingress.NodeTables[ingress.Frontends[key(1)].Table] {
 		at := states[row.Primary]
 		for _, id := range at.EndpointTables[at.Frontends[key(1)].Endpoints] {
 			service := -1
@@ -150,7 +150,7 @@ func TestEqualWeightsMoveNoRow(t *testing.T) {
 	} {
 		for id, state := range states {
 			got, want := state.Frontends[key(1)], plain[id].Frontends[key(1)]
-			if *state.NodeTables[got.Table] != *plain[id].NodeTables[want.Table] {
+			if !state.NodeTables[got.Table].Equal(plain[id].NodeTables[want.Table]) {
 				t.Errorf("%s: node %d has other node rows", name, id)
 			}
 			if name == "one backend, large weight" && got.Endpoints != 0 &&
@@ -185,8 +185,8 @@ func TestChangedWeightsKeepConnections(t *testing.T) {
 		if before != after {
 			t.Errorf("weights %v: the frontend was %+v and is %+v", weights, before, after)
 		}
-		for i, row := range next.NodeTables[after.Table] {
-			if old := have.NodeTables[before.Table][i]; row.Primary != old.Primary && row.Chain[0] != old.Primary {
+		for i, row := range *next.NodeTables[after.Table] {
+			if old := (*have.NodeTables[before.Table])[i]; row.Primary != old.Primary && row.Chain[0] != old.Primary {
 				t.Fatalf("weights %v: row %d is %+v, was %+v", weights, i, row, old)
 			}
 		}

@@ -34,7 +34,7 @@ func zonalModel(own forwarding.Zone, frontends ...model.Frontend) *model.Model {
 
 func primariesOf(table *forwarding.NodeTable) map[forwarding.NodeID]int {
 	owned := map[forwarding.NodeID]int{}
-	for _, row := range table {
+	for _, row := range *table {
 		owned[row.Primary]++
 	}
 	return owned
@@ -66,7 +66,7 @@ func TestZonesHaveTables(t *testing.T) {
 			first = state
 		}
 		for zone := range 3 {
-			if *state.NodeTables[f.Zones[zone]] != *first.NodeTables[first.Frontends[key(1)].Zones[zone]] {
+			if !state.NodeTables[f.Zones[zone]].Equal(first.NodeTables[first.Frontends[key(1)].Zones[zone]]) {
 				t.Errorf("nodes of zones 0 and %d do not agree on the table of zone %d", own, zone)
 			}
 		}
@@ -96,7 +96,7 @@ func TestHintsComeAndGo(t *testing.T) {
 		t.Errorf("the table went from slot %d to %d", slot, zoned.Table)
 	}
 	for zone, owner := range map[forwarding.Zone]forwarding.NodeID{1: 1, 2: 2} {
-		for i, row := range have.NodeTables[zoned.Zones[zone]] {
+		for i, row := range *have.NodeTables[zoned.Zones[zone]] {
 			if former := before[i].Primary; row.Primary != owner || former != owner && (row.Chain[0] != former || row.History == 0) {
 				t.Fatalf("zone %d, row %d: %+v, was %+v", zone, i, row, before[i])
 			}
@@ -109,7 +109,7 @@ func TestHintsComeAndGo(t *testing.T) {
 		if f.Table != slot || f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) || len(after.NodeTables) != 1 {
 			t.Fatalf("%s: %+v with %d tables", name, f, len(after.NodeTables))
 		}
-		for i, row := range after.NodeTables[slot] {
+		for i, row := range *after.NodeTables[slot] {
 			holders := map[forwarding.NodeID]bool{row.Primary: true}
 			for _, former := range row.Chain[:row.History] {
 				holders[former] = true
@@ -134,7 +134,7 @@ func TestZoneWithoutEndpoints(t *testing.T) {
 	if after := have.Frontends[key(1)].Zones; after != slots {
 		t.Errorf("tables went from %v to %v", slots, after)
 	}
-	for i, row := range have.NodeTables[slots[1]] {
+	for i, row := range *have.NodeTables[slots[1]] {
 		if row.Chain[0] != 1 || row.Primary == 1 {
 			t.Fatalf("row %d: %+v, want node 1 as its former owner", i, row)
 		}
@@ -156,7 +156,7 @@ func TestNewZone(t *testing.T) {
 	if f.Zones[0] != before.Zones[0] || f.Zones[1] != before.Zones[1] || f.Zones[3] != before.Zones[2] {
 		t.Errorf("tables of the zones were %v and are %v, want them to keep their places", before.Zones, f.Zones)
 	}
-	for i, row := range have.NodeTables[f.Zones[2]] {
+	for i, row := range *have.NodeTables[f.Zones[2]] {
 		known := map[forwarding.NodeID]bool{row.Primary: true, row.Chain[0]: true, row.Chain[1]: true}
 		if row.Primary != 3 || !known[1] || !known[2] {
 			t.Fatalf("row %d of the new zone: %+v, want the owners of all zones in it", i, row)
@@ -179,7 +179,7 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 		t.Fatalf("%+v, problems %v", f, problems)
 	}
 	for _, slot := range f.Zones[:3] {
-		if *have.NodeTables[slot] != *before.NodeTables[slot] {
+		if !have.NodeTables[slot].Equal(before.NodeTables[slot]) {
 			t.Errorf("table %d has changed", slot)
 		}
 	}

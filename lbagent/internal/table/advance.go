@@ -23,13 +23,13 @@ func (r *Rendezvous) Advance(
 ) *forwarding.NodeTable {
 	contenders := r.contenders(weights)
 	owners := primaries(contenders)
-	next := &forwarding.NodeTable{}
+	rows := make(forwarding.NodeTable, len(owners))
 	if old != nil {
-		*next = *old
+		copy(rows, *old)
 	}
 	changed, alike := old == nil, weighTheSame(contenders)
-	for i := range next {
-		before := next[i]
+	for i := range rows {
+		before := rows[i]
 		row := succeed(before, owners[i], exists)
 		if row == before {
 			continue
@@ -39,12 +39,12 @@ func (r *Rendezvous) Advance(
 		} else {
 			fill(&row, i, contenders)
 		}
-		next[i], changed = row, true
+		rows[i], changed = row, true
 	}
 	if !changed {
 		return old
 	}
-	return next
+	return &rows
 }
 
 // succeed returns the row that had been old and is now the owner's.

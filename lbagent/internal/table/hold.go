@@ -12,21 +12,21 @@ import "github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 //
 // Where no row changes, old itself is returned. old is never changed.
 func Hold(old *forwarding.NodeTable, exists func(forwarding.NodeID) bool) *forwarding.NodeTable {
-	next, changed := *old, false
-	for i, before := range old {
+	next, changed := old.Clone(), false
+	for i, before := range *old {
 		owner := before.Primary
 		if owner != 0 && !exists(owner) {
 			owner = newest(before.Chain, exists)
 		}
 		row := succeed(before, owner, exists)
 		if row != before {
-			next[i], changed = row, true
+			(*next)[i], changed = row, true
 		}
 	}
 	if !changed {
 		return old
 	}
-	return &next
+	return next
 }
 
 // newest returns the first node of a chain that exists; zero where none does.

@@ -21,14 +21,13 @@ func TestHold(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			old := &forwarding.NodeTable{}
-			old[7] = c.before
-			before := *old
+			old := &forwarding.NodeTable{7: c.before}
+			before := old.Clone()
 			got := Hold(old, exists)
-			if got[7] != c.after {
-				t.Errorf("row %+v, want %+v", got[7], c.after)
+			if (*got)[7] != c.after {
+				t.Errorf("row %+v, want %+v", (*got)[7], c.after)
 			}
-			if *old != before {
+			if !old.Equal(before) {
 				t.Error("the table that was given has changed")
 			}
 			if (got == old) != (c.before == c.after) {

@@ -15,24 +15,24 @@ import (
 //
 // Where no row changes, base itself is returned. base is never changed.
 func Join(base *forwarding.NodeTable, others ...*forwarding.NodeTable) *forwarding.NodeTable {
-	next, changed := *base, false
-	for i, row := range base {
+	next, changed := base.Clone(), false
+	for i, row := range *base {
 		joined := joinRow(row, i, others)
 		if joined != row {
-			next[i], changed = joined, true
+			(*next)[i], changed = joined, true
 		}
 	}
 	if !changed {
 		return base
 	}
-	return &next
+	return next
 }
 
 func joinRow(row forwarding.Row, number int, others []*forwarding.NodeTable) forwarding.Row {
 	var owners []forwarding.NodeID
 	known := true
 	for _, other := range others {
-		owner := other[number].Primary
+		owner := (*other)[number].Primary
 		if owner == 0 || owner == row.Primary || slices.Contains(owners, owner) || len(owners) == forwarding.ChainLength {
 			continue
 		}

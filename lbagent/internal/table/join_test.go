@@ -41,14 +41,14 @@ func TestJoinRow(t *testing.T) {
 				others = append(others, &forwarding.NodeTable{7: {Primary: owner}})
 			}
 			got := Join(base, others...)
-			if got[7] != c.want {
-				t.Errorf("%+v, want %+v", got[7], c.want)
+			if (*got)[7] != c.want {
+				t.Errorf("%+v, want %+v", (*got)[7], c.want)
 			}
 			if (got == base) != (c.want == c.base) {
 				t.Errorf("base itself: %t", got == base)
 			}
 			if again := Join(got, others...); again != got {
-				t.Errorf("joined once more: %+v", again[7])
+				t.Errorf("joined once more: %+v", (*again)[7])
 			}
 		})
 	}
@@ -67,13 +67,13 @@ func TestJoinedTablesHold(t *testing.T) {
 			tables = append(tables, table)
 		}
 		joined := Join(tables[0], tables[1:]...)
-		for i, row := range joined {
+		for i, row := range *joined {
 			checkRow(t, i, row, everyNode)
-			if row.Primary != tables[0][i].Primary {
-				t.Fatalf("row %d has the primary %d, was %d", i, row.Primary, tables[0][i].Primary)
+			if row.Primary != (*tables[0])[i].Primary {
+				t.Fatalf("row %d has the primary %d, was %d", i, row.Primary, (*tables[0])[i].Primary)
 			}
 		}
 		w := genWeights(t)
-		checkStep(t, r, joined, r.Advance(joined, w, everyNode), w, everyNode)
+		checkStep(t, r, *joined, *r.Advance(joined, w, everyNode), w, everyNode)
 	})
 }

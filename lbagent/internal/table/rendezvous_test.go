@@ -60,7 +60,7 @@ func TestNegativeLog2(t *testing.T) {
 func TestTableStaysTheSame(t *testing.T) {
 	hash := fnv.New64a()
 	next := NewRendezvous().Advance(nil, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
-	for _, row := range next {
+	for _, row := range *next {
 		for _, node := range []forwarding.NodeID{row.Primary, row.Chain[0], row.Chain[1], row.Chain[2]} {
 			hash.Write([]byte{byte(node >> 8), byte(node)})
 		}
@@ -161,7 +161,7 @@ func TestCacheDoesNotDecide(t *testing.T) {
 			used.Primaries(weights{node: weight})
 		}
 		used.Forget(func(node forwarding.NodeID) bool { return node%2 == 0 })
-		if *used.Advance(nil, w, everyNode) != *NewRendezvous().Advance(nil, w, everyNode) {
+		if !used.Advance(nil, w, everyNode).Equal(NewRendezvous().Advance(nil, w, everyNode)) {
 			t.Fatal("the table depends on what was computed before")
 		}
 	})

@@ -30,9 +30,9 @@ func broken(steps []weights, chain int) float64 {
 	}
 	for _, w := range steps[1:] {
 		table = r.Advance(table, w, everyNode)
-		for row := range table {
+		for row, now := range *table {
 			holder := holders[row].Primary
-			if table[row].Primary != holder && !slices.Contains(table[row].Chain[:chain], holder) &&
+			if now.Primary != holder && !slices.Contains(now.Chain[:chain], holder) &&
 				!slices.ContainsFunc(steps, func(w weights) bool { return w[holder] == 0 }) {
 				lost[row] = true
 			}

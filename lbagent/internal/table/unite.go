@@ -18,23 +18,23 @@ func Unite(base, other *forwarding.NodeTable) (united *forwarding.NodeTable, fit
 	if base == other {
 		return base, true
 	}
-	next, changed := *base, false
-	for i, row := range base {
-		if row == other[i] {
+	next, changed := base.Clone(), false
+	for i, row := range *base {
+		if row == (*other)[i] {
 			continue
 		}
-		united, fits := uniteRow(row, other[i])
+		united, fits := uniteRow(row, (*other)[i])
 		if !fits {
 			return nil, false
 		}
 		if united != row {
-			next[i], changed = united, true
+			(*next)[i], changed = united, true
 		}
 	}
 	if !changed {
 		return base, true
 	}
-	return &next, true
+	return next, true
 }
 
 func uniteRow(row, other forwarding.Row) (united forwarding.Row, fits bool) {
@@ -65,5 +65,5 @@ func uniteRow(row, other forwarding.Row) (united forwarding.Row, fits bool) {
 
 // IsFull reports whether the history of a row has no room: it may have lost former owners.
 func IsFull(table *forwarding.NodeTable) bool {
-	return slices.ContainsFunc(table[:], func(row forwarding.Row) bool { return row.History == forwarding.ChainLength })
+	return slices.ContainsFunc(*table, func(row forwarding.Row) bool { return row.History == forwarding.ChainLength })
 }

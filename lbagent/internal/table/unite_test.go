@@ -37,8 +37,8 @@ func TestUniteRow(t *testing.T) {
 		if fits != c.fits {
 			t.Errorf("%s: fits %t", c.name, fits)
 		}
-		if fits && (got[7] != c.want || (got == base) != (c.want == c.base)) {
-			t.Errorf("%s: %+v, want %+v; base itself: %t", c.name, got[7], c.want, got == base)
+		if fits && ((*got)[7] != c.want || (got == base) != (c.want == c.base)) {
+			t.Errorf("%s: %+v, want %+v; base itself: %t", c.name, (*got)[7], c.want, got == base)
 		}
 	}
 }
@@ -65,12 +65,12 @@ func TestUnitedTablesHold(t *testing.T) {
 			return
 		}
 		united++
-		for i, row := range got {
+		for i, row := range *got {
 			known := row.Chain[:row.History]
 			for _, table := range tables {
-				for _, node := range table[i].Chain[:table[i].History] {
+				for _, node := range (*table)[i].Chain[:(*table)[i].History] {
 					if !slices.Contains(known, node) {
-						t.Fatalf("row %d: %+v of %+v and %+v", i, row, tables[0][i], tables[1][i])
+						t.Fatalf("row %d: %+v of %+v and %+v", i, row, (*tables[0])[i], (*tables[1])[i])
 					}
 				}
 			}
@@ -92,7 +92,7 @@ func TestIsFull(t *testing.T) {
 	if IsFull(table) {
 		t.Error("ranks count")
 	}
-	if table[9].History++; !IsFull(table) {
+	if (*table)[9].History++; !IsFull(table) {
 		t.Error("a full history does not count")
 	}
 }

@@ -102,8 +102,8 @@ func stations(destination, source net.HardwareAddr) (words [3]uint32) {
 }
 
 func fillRows(m *ebpf.Map, slot forwarding.NodeTableSlot, table *forwarding.NodeTable) error {
-	keys, values := make([]uint32, len(table)), make([]floorsRow, len(table))
-	for i, row := range table {
+	keys, values := make([]uint32, len(*table)), make([]floorsRow, len(*table))
+	for i, row := range *table {
 		keys[i] = uint32(slot)*forwarding.Rows + uint32(i)
 		values[i].Path = uint64(selfID)<<52 | uint64(row.Primary)<<40 |
 			uint64(row.Chain[0])<<28 | uint64(row.Chain[1])<<16 | uint64(row.Chain[2])<<4

@@ -122,7 +122,7 @@ func nodes() map[forwarding.NodeID]forwarding.Node {
 
 // rows spreads over count nodes from the first one on. The next nodes are the chain.
 func rows(first forwarding.NodeID, count int) *forwarding.NodeTable {
-	table := &forwarding.NodeTable{}
+	table := *forwarding.NewNodeTable()
 	at := func(i int) forwarding.NodeID { return first + forwarding.NodeID(i%count) }
 	for i := range table {
 		table[i].Primary = at(i)
@@ -130,7 +130,7 @@ func rows(first forwarding.NodeID, count int) *forwarding.NodeTable {
 			table[i].Chain = [forwarding.ChainLength]forwarding.NodeID{at(i + 1), at(i + 2), at(i + 3)}
 		}
 	}
-	return table
+	return &table
 }
 
 // state is the content of this node's maps.

@@ -93,8 +93,8 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 	}
 	next := c.rendezvous.Advance(old, weights, func(forwarding.NodeID) bool { return true })
 	now := time.Now()
-	for i := range next {
-		if next[i].Primary != old[i].Primary {
+	for i, row := range *next {
+		if row.Primary != (*old)[i].Primary {
 			c.moved[slot][i] = now
 		}
 	}
@@ -106,8 +106,9 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 func (c *testCluster) join(slot forwarding.NodeTableSlot, old, other *forwarding.NodeTable) *forwarding.NodeTable {
 	next := table.Join(old, other)
 	now := time.Now()
-	for i := range next {
-		if next[i].History > 0 && !slices.Contains(old[i].Chain[:old[i].History], next[i].Chain[0]) {
+	for i, row := range *next {
+		former := (*old)[i]
+		if row.History > 0 && !slices.Contains(former.Chain[:former.History], row.Chain[0]) {
 			c.moved[slot][i] = now
 		}
 	}

@@ -102,7 +102,7 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 		c.establish(t, holder, flow)
 		frontend := c.Cluster[holder].State.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: localPort, Protocol: TCP}]
 		hash, _ := flow.hash(frontend)
-		primary := c.Cluster[holder].State.NodeTables[frontend.Table][hash/(1<<32/forwarding.Rows)].Primary
+		primary := (*c.Cluster[holder].State.NodeTables[frontend.Table])[hash/(1<<32/forwarding.Rows)].Primary
 		if primary == holder {
 			continue
 		}

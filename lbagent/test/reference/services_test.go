@@ -139,7 +139,7 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 
 // tables are rows with a history: each with a primary and up to three former ones.
 func tables(random *rand.Rand) *forwarding.NodeTable {
-	table := &forwarding.NodeTable{}
+	table := *forwarding.NewNodeTable()
 	for i := range table {
 		order := random.Perm(nodeCount)
 		table[i].Primary = forwarding.NodeID(order[0] + 1)
@@ -147,7 +147,7 @@ func tables(random *rand.Rand) *forwarding.NodeTable {
 			table[i].Chain[j] = forwarding.NodeID(order[j+1] + 1)
 		}
 	}
-	return table
+	return &table
 }
 
 // podsPerFrontend is the number of pods of a frontend. No two frontends share a pod.

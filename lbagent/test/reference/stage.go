@@ -53,7 +53,7 @@ func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, numb
 	}
 	rows := make([]askedRow, len(slots))
 	for i, slot := range slots {
-		row := state.NodeTables[slot][number]
+		row := (*state.NodeTables[slot])[number]
 		rows[i] = askedRow{Row: row, asked: row.History > 0 || knowledge.IsYoung(at, slot, number)}
 	}
 	return rows

@@ -10,6 +10,7 @@ const (
 	heldUDPFlows     = 65536
 	floodTime        = 20 * time.Second
 	splitConnections = 10_000
+	everyStep        = true
 )
 
 var scalingSteps = []int{10, 20, 30, 18, 6}

@@ -12,6 +12,8 @@ const (
 	floodTime    = 8 * time.Second
 	// splitConnections is so many that the weights must show within splitTolerance.
 	splitConnections = 4000
+	// everyStep is whether tests also take the steps that wait for long.
+	everyStep = false
 )
 
 // scalingSteps are how many pods there are, one after another.

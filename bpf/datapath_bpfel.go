@@ -506,6 +506,7 @@ type DatapathShape uint32
 
 const (
 	DatapathShapeROWS               DatapathShape = 4096
+	DatapathShapeLEAST_ROWS         DatapathShape = 128
 	DatapathShapeCHAIN_LENGTH       DatapathShape = 3
 	DatapathShapeROW_GROUP          DatapathShape = 8
 	DatapathShapeENDPOINT_ROWS      DatapathShape = 512

@@ -468,11 +468,12 @@ func shares(report *figures.Report) {
 		for id := range pods {
 			weights[forwarding.NodeID(id+1)] = 1
 		}
+		all := plan.RowsFor(&model.Frontend{Weights: weights})
 		rows := map[forwarding.NodeID]int{}
-		for _, owner := range table.NewRendezvous().Primaries(weights) {
+		for _, owner := range table.NewRendezvous().Primaries(weights, all) {
 			rows[owner]++
 		}
-		mean := float64(forwarding.Rows) / float64(pods)
+		mean := float64(all) / float64(pods)
 		var variance float64
 		idle, busiest := 0, 0
 		for id := range weights {

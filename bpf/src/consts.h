@@ -8,6 +8,8 @@
  */
 enum shape {
 	ROWS = 4096,
+	/* Of the smallest node table. */
+	LEAST_ROWS = 128,
 	CHAIN_LENGTH = 3,
 	/* Rows of a node table that share a mark. */
 	ROW_GROUP = 8,
@@ -56,8 +58,12 @@ enum reserved_id {
 	ENDPOINT_REFUSED = 0xffffffff,
 };
 
-/* A row is picked by the upper bits of a 32-bit hash. */
+/* A row is picked by the upper bits of a 32-bit hash: of a node table with ROWS of them. */
 #define ROW_SHIFT 20
+/* The parts of what names a node table (row.h). */
+#define TABLE_BLOCK 0xffff
+#define TABLE_PART 16
+#define TABLE_SIZE 24
 #define ENDPOINT_ROW_SHIFT 23
 
 /* How long prepared next hops are used after the agent's last heartbeat. */

@@ -126,7 +126,7 @@ int write_rows(struct rows_write *request)
 	struct rows_write write = *request;
 
 	if (write.fresh)
-		bpf_loop(ROWS / ROW_GROUP, group_clear, &write, 0);
+		bpf_loop(write.count / ROW_GROUP, group_clear, &write, 0);
 	return bpf_loop(write.count, row_write, &write, 0);
 }
 

@@ -5,12 +5,22 @@
 #include "maps.h"
 #include "path.h"
 
-/* Rows of tables. A kind of table is one array, with the tables one behind the other. */
+/* Rows of tables. A kind of table is one array. */
+
+/* The first row of a node table. That is named as a NodeTableSlot of package forwarding: by a block
+ * of ROWS rows, a part of that in units of LEAST_ROWS, and its size as a signed power of two, times
+ * ROWS.
+ */
+static __always_inline __u32 row_first(__u32 table)
+{
+	return (table & TABLE_BLOCK) * ROWS +
+	       (table >> TABLE_PART & (ROWS / LEAST_ROWS - 1)) * LEAST_ROWS;
+}
 
 /* The row of a node table that the hash picks. */
 static __always_inline __u32 row_index(__u32 table, __u32 hash)
 {
-	return table * ROWS + (hash >> ROW_SHIFT);
+	return row_first(table) + (hash >> ((ROW_SHIFT - ((__s32)table >> TABLE_SIZE)) & 31));
 }
 
 static __always_inline struct row *row_of(__u32 table, __u32 hash)

@@ -11,7 +11,7 @@ struct rows_write {
 	__u32 first;
 	/* How many of row_updates to write. */
 	__u32 count;
-	/* The slot still has another table's content: rows and marks. */
+	/* So many rows from the first one on still have another table's content, with its marks. */
 	__u32 fresh;
 	/* This node has just started, but the rows are older on other nodes. A datagram may belong
 	 * to a flow that another node holds.

@@ -63,7 +63,7 @@ static __always_inline int stage1(struct packet *packet, const struct self *self
 	row = bpf_map_lookup_elem(&rows, &index);
 	if (!row)
 		return drop(DROP_ROW_EMPTY);
-	trace_row(index, row);
+	trace_row(index - row_first(frontend->table), row);
 	packet->path = path_by_row(row->path, self);
 	node = path_node(packet->path, PATH_CHOOSER);
 	if (row->path & ROW_MARKED)

@@ -104,15 +104,15 @@ static __always_inline void trace_frontend(const struct frontend *frontend)
 		trace->frontend = frontend->id;
 }
 
-static __always_inline void trace_row(__u32 index, const struct row *row)
+static __always_inline void trace_row(__u32 row, const struct row *owners)
 {
 	struct trace *trace = trace_get();
 
 	if (!trace)
 		return;
 	trace->steps |= TRACE_ROW;
-	trace->row = index & (ROWS - 1);
-	trace->owners = *row;
+	trace->row = row;
+	trace->owners = *owners;
 }
 
 static __always_inline void trace_endpoint(__u32 id)

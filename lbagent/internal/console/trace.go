@@ -127,7 +127,7 @@ func (e *description) stage1() {
 		}
 		return
 	}
-	e.say("row", "%d of %d%s", e.trace.Row, forwarding.Rows, e.zone())
+	e.say("row", "%d of %d%s", e.trace.Row, e.trace.Rows, e.zone())
 	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
 	var former []string
 	for _, id := range e.trace.Owners.Chain {

@@ -54,7 +54,7 @@ verdict: dropped: source_range`,
 		{
 			"another node's",
 			dataplane.Trace{
-				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Stage1: true, Row: 17, Owners: owned(2, 3, 1),
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Stage1: true, Row: 17, Rows: 4096, Owners: owned(2, 3, 1),
 				Node: 2, LeavesBy: "eth0", ToKernel: true, Packet: []byte{1, 2},
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node2", Packet: []byte{1, 2}},
@@ -68,7 +68,7 @@ verdict: encapsulated to node2, by eth0, the kernel finds the next hop`,
 		{
 			"an exception",
 			dataplane.Trace{
-				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17,
+				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17, Rows: 4096,
 				Owners: owned(1), Exception: true, Node: 3,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
@@ -84,7 +84,7 @@ verdict: encapsulated to node3`,
 			"by the zone's table",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Zonal: true, SourceChecked: true, Stage1: true,
-				Row: 17, Owners: owned(2), Node: 2,
+				Row: 17, Rows: 4096, Owners: owned(2), Node: 2,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node2"},
 			`frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
@@ -130,7 +130,7 @@ verdict: encapsulated to node3`,
 		{
 			"here",
 			dataplane.Trace{
-				Verdict: dataplane.TraceDelivered, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17,
+				Verdict: dataplane.TraceDelivered, VIP: true, Frontend: 1, Key: webKey, SourceChecked: true, Stage1: true, Row: 17, Rows: 4096,
 				Owners: owned(1), Stage2: true, Chosen: true, Endpoint: 4, EndpointAddress: pod, EndpointRow: 9,
 			},
 			consoleapi.Trace{Verdict: consoleapi.Delivered, Service: "default/web", Endpoint: pod},
@@ -240,7 +240,7 @@ func TestDescribePolicyLocalWithAffinity(t *testing.T) {
 	names := testDirectory()
 	names.Local = map[forwarding.FrontendKey]bool{webKey: true}
 	trace := dataplane.Trace{
-		Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Stage1: true, Row: 17,
+		Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Stage1: true, Row: 17, Rows: 4096,
 		Owners: forwarding.Row{Primary: 2}, Node: 2,
 	}
 	got := describe(nil, trace, names).Steps[0]

@@ -17,6 +17,7 @@ import (
 // not compile.
 var (
 	_ = [1]struct{}{}[bpf.DatapathShapeROWS-forwarding.Rows]
+	_ = [1]struct{}{}[bpf.DatapathShapeLEAST_ROWS-forwarding.LeastRows]
 	_ = [1]struct{}{}[bpf.DatapathShapeCHAIN_LENGTH-forwarding.ChainLength]
 	_ = [1]struct{}{}[bpf.DatapathShapeZONES-forwarding.Zones]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-forwarding.EndpointRows]

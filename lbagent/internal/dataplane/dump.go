@@ -3,9 +3,12 @@
 package dataplane
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -111,26 +114,32 @@ func (d *Dataplane) dumpEndpointTables(state *forwarding.State) error {
 	return nil
 }
 
-// dumpTables takes memory once for all tables with the same rows: a table has 40 KiB.
+// dumpTables takes memory once for all tables with the same rows.
 func (d *Dataplane) dumpTables(state *forwarding.State) error {
-	slots, _ := usedTables(state)
-	known, paths := newTableSet(), make([]byte, forwarding.Rows*pathSize)
+	used, _ := usedTables(state)
+	slots := slices.SortedFunc(maps.Keys(used), func(a, b forwarding.NodeTableSlot) int { return cmp.Compare(a.First(), b.First()) })
+	known, paths := newTableSet(), make([]byte, forwarding.MostRows*pathSize)
 	if d.programs.ReadRows == nil {
 		// Beside the agent: its maps alone are open.
 		return readMap(d.maps.Rows, func(index uint32, row bpf.DatapathRow) {
-			at := index % forwarding.Rows
+			if len(slots) == 0 || index < slots[0].First() {
+				return
+			}
+			slot := slots[0]
+			at := int(index - slot.First())
 			binary.NativeEndian.PutUint64(paths[at*pathSize:], row.Path)
-			slot := forwarding.NodeTableSlot(index / forwarding.Rows)
-			if _, used := slots[slot]; used && at == forwarding.Rows-1 {
-				state.NodeTables[slot] = known.find(paths)
+			if at == slot.Rows()-1 {
+				state.NodeTables[slot] = known.find(paths[:slot.Rows()*pathSize])
+				slots = slots[1:]
 			}
 		})
 	}
-	for slot := range slots {
-		if err := d.readRows(slot, paths); err != nil {
+	for _, slot := range slots {
+		table := paths[:slot.Rows()*pathSize]
+		if err := d.readRows(slot, table); err != nil {
 			return err
 		}
-		state.NodeTables[slot] = known.find(paths)
+		state.NodeTables[slot] = known.find(table)
 	}
 	return nil
 }

@@ -59,8 +59,8 @@ func (c *Config) exceptionWords() uint32 {
 
 // Each step of a sweep is one run of a program, which keeps a CPU for less than a millisecond.
 const (
-	wordsAtOnce = 1024
-	rowsAtOnce  = 65536
+	wordsAtOnce  = 1024
+	restedAtOnce = 65536
 )
 
 // sweepState is what the last sweep left.
@@ -101,7 +101,7 @@ func (d *Dataplane) sweep(learned uint64) (sweepState, error) {
 	}
 	state := sweepState{learned: learned, left: request.Left}
 	request.Left = 0
-	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), rowsAtOnce); err != nil {
+	if err := sweepAll(d.programs.RestRows, &request, d.maps.Rows.MaxEntries(), restedAtOnce); err != nil {
 		return sweepState{}, fmt.Errorf("bring rows to rest: %w", err)
 	}
 	state.marked, state.ended = request.Left, true

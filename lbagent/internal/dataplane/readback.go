@@ -144,11 +144,11 @@ func (d *Dataplane) readBackTables(state *forwarding.State, slots []any) error {
 }
 
 func (d *Dataplane) readBackTable(state *forwarding.State, slot forwarding.NodeTableSlot) error {
-	paths := make([]byte, forwarding.Rows*pathSize)
+	paths := make([]byte, slot.Rows()*pathSize)
 	if err := d.readRows(slot, paths); err != nil {
 		return err
 	}
-	read := forwarding.NewNodeTable()
+	read := forwarding.NewNodeTableOf(slot.Rows())
 	decodeRows(paths, *read)
 	if !state.NodeTables[slot].Equal(read) {
 		state.NodeTables[slot] = read

@@ -4,6 +4,7 @@ package dataplane
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/maphash"
 
@@ -17,37 +18,62 @@ import (
 // primary changes with the kernel's time and keeps what the attached programs
 // have marked.
 func (d *Dataplane) writeRows(op forwarding.PutRows) error {
-	if err := checkIndex(bpf.DatapathMapRows, op.Slot, d.limits.NodeTables); err != nil {
+	if err := d.checkTable(op.Slot); err != nil {
 		return err
 	}
-	if len(op.Changed) != len(op.Rows) || len(op.Rows) > forwarding.Rows {
+	if len(op.Changed) != len(op.Rows) || op.Fresh && len(op.Rows) != op.Slot.Rows() {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
-	if len(op.Rows) == 0 {
+	for first := 0; first < len(op.Rows); first += rowsAtOnce {
+		end := min(first+rowsAtOnce, len(op.Rows))
+		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end]); err != nil {
+			return failure(bpf.DatapathMapRows, op.Slot, err)
+		}
+	}
+	return nil
+}
+
+// checkTable says what is wrong with a slot that the map of rows does not have.
+func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
+	if slot.IsWithin(d.limits.NodeTables) {
 		return nil
 	}
+	err := errors.New("no table can be there")
+	if slot.IsWithin(maxNodeTables) {
+		err = fmt.Errorf("%w: the limit is %d", ErrFull, d.limits.NodeTables)
+	}
+	return failure(bpf.DatapathMapRows, slot, err)
+}
+
+// rowsAtOnce is how many rows the programs write or read at once.
+const rowsAtOnce = forwarding.Rows
+
+// writeSomeRows has as many rows of an operation written as the programs take at once.
+func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row) error {
+	all, first := uint32(op.Slot.Rows()), uint32(0)
+	if op.Fresh {
+		// The program clears the marks of as many rows from the first one on.
+		first = changed[0]
+	}
 	updates := d.rowUpdates[:0]
-	for i, row := range op.Changed {
-		if row >= forwarding.Rows {
-			return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("row %d of %d", row, forwarding.Rows))
+	for i, row := range changed {
+		if row >= all {
+			return fmt.Errorf("row %d of %d", row, all)
 		}
-		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: row, Path: encodeRow(op.Rows[i]).Path})
+		updates = appendRowUpdate(updates, bpf.DatapathRowUpdate{Row: row - first, Path: encodeRow(rows[i]).Path})
 	}
 	if err := d.requestRows(updates); err != nil {
-		return failure(bpf.DatapathMapRows, op.Slot, err)
+		return err
 	}
 	d.rowsWritten = true
-	request := bpf.DatapathRowsWrite{First: uint32(op.Slot) * forwarding.Rows, Count: uint32(len(op.Rows))}
+	request := bpf.DatapathRowsWrite{First: op.Slot.First() + first, Count: uint32(len(rows))}
 	if op.Fresh {
 		request.Fresh = 1
 	}
 	if !d.joined {
 		request.Newcomer = 1
 	}
-	if err := runForRows(d.programs.WriteRows, request, request.Count); err != nil {
-		return failure(bpf.DatapathMapRows, op.Slot, err)
-	}
-	return nil
+	return runForRows(d.programs.WriteRows, request, request.Count)
 }
 
 // pathSize is that of a row's path.
@@ -56,16 +82,20 @@ const pathSize = 8
 // readRows has a program of ours read the rows of a table, and gives their paths, one after
 // another.
 func (d *Dataplane) readRows(slot forwarding.NodeTableSlot, paths []byte) error {
-	request := bpf.DatapathRowsRead{First: uint32(slot) * forwarding.Rows, Count: forwarding.Rows}
-	if err := runForRows(d.programs.ReadRows, request, request.Count); err != nil {
-		return failure(bpf.DatapathMapRows, slot, err)
-	}
-	rows := make([]byte, forwarding.Rows*rowUpdateSize)
-	if err := d.copyRows(rows); err != nil {
-		return err
-	}
-	for i := range forwarding.Rows {
-		copy(paths[i*pathSize:(i+1)*pathSize], rows[i*rowUpdateSize+rowUpdatePath:])
+	all := slot.Rows()
+	for first := 0; first < all; first += rowsAtOnce {
+		count := min(rowsAtOnce, all-first)
+		request := bpf.DatapathRowsRead{First: slot.First() + uint32(first), Count: uint32(count)}
+		if err := runForRows(d.programs.ReadRows, request, request.Count); err != nil {
+			return failure(bpf.DatapathMapRows, slot, err)
+		}
+		rows := make([]byte, count*rowUpdateSize)
+		if err := d.copyRows(rows); err != nil {
+			return err
+		}
+		for i := range count {
+			copy(paths[(first+i)*pathSize:][:pathSize], rows[i*rowUpdateSize+rowUpdatePath:])
+		}
 	}
 	return nil
 }
@@ -85,17 +115,18 @@ type tableSet struct {
 
 func newTableSet() *tableSet {
 	return &tableSet{
-		seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}, scratch: *forwarding.NewNodeTable(),
+		seed: maphash.MakeSeed(), tables: map[uint64]*forwarding.NodeTable{}, scratch: *forwarding.NewNodeTableOf(forwarding.MostRows),
 	}
 }
 
 // find returns the table of the set that has these paths, which takes no memory where there is one.
 func (s *tableSet) find(paths []byte) *forwarding.NodeTable {
 	sum := maphash.Bytes(s.seed, paths)
-	decodeRows(paths, s.scratch)
+	read := s.scratch[:len(paths)/pathSize]
+	decodeRows(paths, read)
 	same := s.tables[sum]
-	if !same.Equal(&s.scratch) {
-		same = s.scratch.Clone()
+	if !same.Equal(&read) {
+		same = read.Clone()
 		s.tables[sum] = same
 	}
 	return same
@@ -189,7 +220,7 @@ func appendRowUpdate(b []byte, update bpf.DatapathRowUpdate) []byte {
 }
 
 func (d *Dataplane) clearTable(slot forwarding.NodeTableSlot) error {
-	op := forwarding.PutRows{Slot: slot, Fresh: true, Rows: make([]forwarding.Row, forwarding.Rows)}
+	op := forwarding.PutRows{Slot: slot, Fresh: true, Rows: make([]forwarding.Row, slot.Rows())}
 	for i := range op.Rows {
 		op.Changed = append(op.Changed, uint32(i))
 	}

@@ -77,6 +77,13 @@ func stateGen(limits forwarding.Limits) *rapid.Generator[*forwarding.State] {
 	})
 }
 
+// tableSlots are those of tables of several sizes, within eight blocks.
+var tableSlots = []forwarding.NodeTableSlot{
+	0, 1, forwarding.NodeTableSlotAt(2*forwarding.Rows, forwarding.LeastRows),
+	forwarding.NodeTableSlotAt(2*forwarding.Rows+5*forwarding.LeastRows, forwarding.LeastRows),
+	forwarding.NodeTableSlotAt(3*forwarding.Rows+2048, 2048), forwarding.NodeTableSlotAt(4*forwarding.Rows, 4*forwarding.Rows), 8,
+}
+
 func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
 	key := forwarding.FrontendKey{
 		VIP:      addressGen().Draw(t, "vip"),
@@ -95,14 +102,14 @@ func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
 	frontend := forwarding.Frontend{
 		ID:        id,
 		Local:     rapid.Bool().Draw(t, "local"),
-		Table:     forwarding.NodeTableSlot(rapid.IntRange(0, limits.NodeTables).Draw(t, "table")),
+		Table:     rapid.SampledFrom(tableSlots).Draw(t, "table"),
 		Endpoints: forwarding.EndpointTableSlot(rapid.IntRange(0, limits.EndpointTables).Draw(t, "endpoints")),
 		Affinity:  rapid.Uint32().Draw(t, "affinity"),
 		Ranges:    forwarding.SourceSet(rapid.Uint32().Draw(t, "ranges")),
 	}
 	if frontend.Table != 0 && rapid.Bool().Draw(t, "zones") {
 		for zone := range frontend.Zones {
-			frontend.Zones[zone] = forwarding.NodeTableSlot(rapid.IntRange(0, limits.NodeTables).Draw(t, "zone's table"))
+			frontend.Zones[zone] = rapid.SampledFrom(tableSlots).Draw(t, "zone's table")
 		}
 	}
 	s.Frontends[key] = frontend
@@ -121,12 +128,12 @@ func drawFrontend(t *rapid.T, s *forwarding.State, limits forwarding.Limits) {
 
 func drawTable(t *rapid.T, s *forwarding.State, slot forwarding.NodeTableSlot) {
 	if slot != 0 && s.NodeTables[slot] == nil {
-		table := *forwarding.NewNodeTable()
+		table := *forwarding.NewNodeTableOf(slot.Rows())
 		for i := range table {
 			table[i].Primary = forwarding.NodeID(1 + i%5)
 		}
 		for range 3 {
-			row := rapid.IntRange(0, forwarding.Rows-1).Draw(t, "row")
+			row := rapid.IntRange(0, len(table)-1).Draw(t, "row")
 			table[row] = forwarding.Row{Primary: 16383, Chain: [3]forwarding.NodeID{4096, 2, 12287}, History: 2}
 		}
 		s.NodeTables[slot] = &table

@@ -58,9 +58,10 @@ type Trace struct {
 	// Local is that of forwarding.Frontend; Zonal reports whether it has tables for zones.
 	Local, Zonal bool
 
-	// Stage1 reports whether a row was looked up.
+	// Stage1 reports whether a row was looked up, of so many Rows.
 	Stage1 bool
 	Row    int
+	Rows   int
 	Owners forwarding.Row
 
 	// Stage2 reports whether this node looked for the connection; Established or
@@ -247,7 +248,7 @@ func (d *Dataplane) readFrontend(trace *Trace) error {
 	trace.Zonal = zones != bpf.DatapathZones{}
 	for key, frontend := range state.Frontends {
 		if frontend.ID == trace.Frontend {
-			trace.Key, trace.Local = key, frontend.Local
+			trace.Key, trace.Local, trace.Rows = key, frontend.Local, frontend.Table.Rows()
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func (op PutRows) onto(table *NodeTable) *NodeTable {
 	if op.Whole != nil {
 		return op.Whole
 	}
-	written := NewNodeTable()
+	written := NewNodeTableOf(op.Slot.Rows())
 	if table != nil {
 		copy(*written, *table)
 	}

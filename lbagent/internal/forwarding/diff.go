@@ -146,9 +146,9 @@ func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
 	return keys
 }
 
-// allRows are the numbers of the rows of a table.
+// allRows are the numbers of the rows of the largest table.
 var allRows = func() []uint32 {
-	rows := make([]uint32, Rows)
+	rows := make([]uint32, MostRows)
 	for i := range rows {
 		rows[i] = uint32(i)
 	}
@@ -159,7 +159,7 @@ var allRows = func() []uint32 {
 // slot holds is not known, so where have is nil all rows are named.
 func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
 	if have == nil && want != nil {
-		return PutRows{Slot: slot, Fresh: true, Changed: allRows, Rows: *want, Whole: want}
+		return PutRows{Slot: slot, Fresh: true, Changed: allRows[:len(*want)], Rows: *want, Whole: want}
 	}
 	op := PutRows{Slot: slot}
 	if have == want {

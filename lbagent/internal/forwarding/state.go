@@ -13,9 +13,13 @@ import (
 
 // Shapes that the BPF program and this package agree on.
 const (
-	// Rows is the number of rows of a frontend's node table. It is a power of
-	// two, so that the program picks a row by multiply and shift.
+	// Rows is the number of rows of a node table of ordinary size, and of the blocks that the map
+	// of rows is divided into.
 	Rows = 4096
+	// LeastRows and MostRows are those of the smallest and of the largest node table. All are
+	// powers of two, so that the program picks a row by a shift.
+	LeastRows = 128
+	MostRows  = 65536
 	// ChainLength is how many former owners a row remembers, newest first.
 	ChainLength = 3
 	// EndpointRows is the number of rows of a node's endpoint table.
@@ -50,9 +54,6 @@ const RefusedEndpoint EndpointID = math.MaxUint32
 
 // FrontendID is the index of a frontend's counters. Zero is not used.
 type FrontendID uint32
-
-// NodeTableSlot names one node table of Rows rows. Zero means none.
-type NodeTableSlot uint32
 
 // EndpointTableSlot names one endpoint table of EndpointRows rows. Zero means none.
 type EndpointTableSlot uint32
@@ -131,12 +132,15 @@ type Row struct {
 	History uint8
 }
 
-// NodeTable is what stage 1 chooses by: a node for each row.
+// NodeTable is what stage 1 chooses by: a node for each row, of as many as its slot has.
 type NodeTable []Row
 
 // NewNodeTable returns a table of Rows empty rows.
-func NewNodeTable() *NodeTable {
-	table := make(NodeTable, Rows)
+func NewNodeTable() *NodeTable { return NewNodeTableOf(Rows) }
+
+// NewNodeTableOf returns a table of so many empty rows.
+func NewNodeTableOf(rows int) *NodeTable {
+	table := make(NodeTable, rows)
 	return &table
 }
 
@@ -216,6 +220,17 @@ func NewState() *State {
 		SourceRanges:   map[SourceRange]struct{}{},
 		VIPs:           map[netip.Addr]struct{}{},
 	}
+}
+
+// NodeTableBlocks is how many blocks of Rows rows the node tables take.
+func (s *State) NodeTableBlocks() int {
+	blocks := map[int]struct{}{}
+	for slot := range s.NodeTables {
+		for i := range slot.Blocks() {
+			blocks[slot.Block()+i] = struct{}{}
+		}
+	}
+	return len(blocks)
 }
 
 // Entries names entries of the maps of a State, in any order, each once or several times.

@@ -144,7 +144,7 @@ func fills(pass *Pass) []fill {
 	}
 	return []fill{
 		{"frontends", len(s.Frontends), pass.Limits.Frontends},
-		{"node_tables", len(s.NodeTables), pass.Limits.NodeTables},
+		{"node_tables", s.NodeTableBlocks(), pass.Limits.NodeTables},
 		{"endpoint_tables", len(s.EndpointTables), pass.Limits.EndpointTables},
 		{"endpoints", len(s.Endpoints), pass.Limits.Endpoints},
 		{"vips", len(s.VIPs), pass.Limits.VIPs},

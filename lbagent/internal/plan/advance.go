@@ -23,12 +23,14 @@ type advances map[origin]weak.Pointer[forwarding.NodeTable]
 type origin struct {
 	// old is the table as it was; zero where there was none.
 	old     weak.Pointer[forwarding.NodeTable]
+	rows    int
 	weights string
 }
 
 // step is how a table goes on: old is nil where there was none.
 type step struct {
 	old     *forwarding.NodeTable
+	rows    int
 	weights map[forwarding.NodeID]uint32
 }
 
@@ -38,7 +40,7 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 	origins, fresh := make(map[K]origin, len(steps)), map[origin]step{}
 	tables := make(map[origin]*forwarding.NodeTable, len(steps))
 	for slot, step := range steps {
-		from := origin{weak.Make(step.old), weightsText(step.weights)}
+		from := origin{weak.Make(step.old), step.rows, weightsText(step.weights)}
 		origins[slot] = from
 		if tables[from] = p.advances[from].Value(); tables[from] == nil {
 			fresh[from] = step
@@ -50,7 +52,7 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for from, step := range fresh {
 		group.Go(func() error {
-			next := p.rendezvous.Advance(step.old, step.weights, p.nodes.has)
+			next := p.rendezvous.Advance(step.old, step.rows, step.weights, p.nodes.has)
 			mutex.Lock()
 			defer mutex.Unlock()
 			tables[from] = next

@@ -21,7 +21,8 @@ type draft struct {
 	limits   forwarding.Limits
 	want     *forwarding.State
 	problems []Problem
-	// waits is true where a Local frontend gets its node table once another one is removed.
+	// waits is true where a Local frontend gets its node table once another one is removed, or a
+	// table its size.
 	waits bool
 
 	*index
@@ -33,7 +34,7 @@ type draft struct {
 	frontends int
 
 	sources       *sourceSets
-	tableSlots    *slots[forwarding.NodeTableSlot]
+	tableSlots    *tableSlots
 	endpointSlots *slots[forwarding.EndpointTableSlot]
 	// entries are the model's frontends in their order, ports their Service ports, services their
 	// Services.
@@ -192,13 +193,10 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 	count := len(m.Frontends)
 	return &draft{
 		planner: p, have: have, model: m, limits: limits,
-		given:     map[forwarding.EndpointID]struct{}{},
-		keptIDs:   make(map[forwarding.FrontendID]struct{}, count),
-		frontends: len(have.Frontends),
-		tableSlots: newSlots(limits.NodeTables, func(slot forwarding.NodeTableSlot) bool {
-			_, used := have.NodeTables[slot]
-			return used
-		}),
+		given:      map[forwarding.EndpointID]struct{}{},
+		keptIDs:    make(map[forwarding.FrontendID]struct{}, count),
+		frontends:  len(have.Frontends),
+		tableSlots: newTableSlots(limits.NodeTables, have.NodeTables),
 		endpointSlots: newSlots(limits.EndpointTables, func(slot forwarding.EndpointTableSlot) bool {
 			_, used := have.EndpointTables[slot]
 			return used

@@ -103,8 +103,10 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	}
 	// A Service port without a place has no programmed frontend, those come first:
 	// it needs everything, unless its Service has a table for it.
-	if _, free := d.tableSlots.peek(); entry.needsTable() && entry.port.line.slot == 0 && !free {
-		return forwarding.NodeTables, false
+	if entry.needsTable() && entry.port.line.slot == 0 {
+		if _, free := d.tableSlots.peek(entry.port.recipe.blocks()); !free {
+			return forwarding.NodeTables, false
+		}
 	}
 	if _, free := d.endpointSlots.peek(); len(entry.Endpoints) > 0 && !free {
 		return forwarding.EndpointTables, false

@@ -27,7 +27,7 @@ func (d *draft) budgetLocal() {
 		counted[entry.port] = true
 		if !recipe.budgeted {
 			recipe.budgeted, recipe.finds = true, true
-			left -= max(1, zonesOf(entry.Frontend))
+			left -= max(1, zonesOf(entry.Frontend)) * recipe.blocks()
 		}
 	}
 	for _, entry := range d.entries {
@@ -37,8 +37,8 @@ func (d *draft) budgetLocal() {
 		}
 		counted[entry.port] = true
 		if !recipe.budgeted {
-			recipe.budgeted, recipe.finds = true, left > 0
-			left--
+			recipe.budgeted, recipe.finds = true, left >= recipe.blocks()
+			left -= recipe.blocks()
 		}
 		entry.port.finds, entry.port.yields = recipe.finds, !recipe.finds
 		if entry.port.yields {

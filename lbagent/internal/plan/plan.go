@@ -175,14 +175,14 @@ func (d *draft) buildTables() {
 	steps := map[forwarding.NodeTableSlot]step{}
 	for slot, weights := range d.weights {
 		if len(d.joins[slot]) == 0 && d.united[slot] == nil && !p.tables[slot].is(d.have.NodeTables[slot], weights) {
-			steps[slot] = step{old: d.before(slot), weights: weights}
+			steps[slot] = step{old: d.before(slot), rows: slot.Rows(), weights: weights}
 		}
 	}
 	advanced := advanceAll(p, steps)
 	for slot, weights := range d.weights {
 		next := d.have.NodeTables[slot]
 		if joins := d.joins[slot]; len(joins) > 0 {
-			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), weights, exists)
+			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), slot.Rows(), weights, exists)
 		} else if united := d.united[slot]; united != nil {
 			next = united
 		} else if _, changes := steps[slot]; changes {

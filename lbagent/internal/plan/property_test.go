@@ -96,6 +96,12 @@ func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
 			f.Weights[node.ID] = weight
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "many pods") == 0 {
+		times := rapid.SampledFrom([]uint32{20, 60}).Draw(t, "times")
+		for node := range f.Weights {
+			f.Weights[node] *= times
+		}
+	}
 	if len(m.Zones) > 0 && !f.Local && rapid.Bool().Draw(t, "zonal") {
 		for zone := range m.Zones {
 			f.Zones[zone] = f.Weights
@@ -546,7 +552,7 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 			}
 		}
 		if len(state.Frontends) > limits.Frontends || len(state.VIPs) > limits.VIPs || len(state.Endpoints) > limits.Endpoints ||
-			len(state.NodeTables) > limits.NodeTables || len(state.EndpointTables) > limits.EndpointTables {
+			state.NodeTableBlocks() > limits.NodeTables || len(state.EndpointTables) > limits.EndpointTables {
 			t.Fatalf("after operation %d, %T, a map holds more than %+v", i, op, limits)
 		}
 	}

@@ -172,7 +172,11 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 // one depends on all frontends.
 func (p *Planner) leavesTables(part *part) bool {
 	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f *model.Frontend) bool { return f.Local })
-	return !finds || p.last.tables+len(part.changed.Frontends) <= forLocal(p.last.limits.NodeTables)
+	tables := p.last.tables
+	for _, f := range part.changed.Frontends {
+		tables += blocksFor(f)
+	}
+	return !finds || tables <= forLocal(p.last.limits.NodeTables)
 }
 
 // sameBesideVIPs compares what all VIPs depend on.

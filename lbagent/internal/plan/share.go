@@ -17,6 +17,8 @@ import (
 type recipe struct {
 	// weights are empty where a table is held.
 	weights map[forwarding.NodeID]uint32
+	// rows is how many it has.
+	rows int
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
 	// budgeted is true once the budget of Local Service ports knows it, finds where there was
@@ -24,12 +26,16 @@ type recipe struct {
 	budgeted, finds bool
 }
 
+// blocks is how many blocks of the map of rows its table takes.
+func (r *recipe) blocks() int { return r.rows / forwarding.Rows }
+
 // line is a node table in the making: a recipe, and the table that it goes on from.
 type line struct {
 	recipe *recipe
 	// from is the slot of the table that it goes on from; zero where there is none. slot is the
-	// one that it has or, where it is zero, is to get.
-	from, slot forwarding.NodeTableSlot
+	// one that it has or, where it is zero, is to get. former is its own, which has another size
+	// than it should have.
+	from, slot, former forwarding.NodeTableSlot
 	// alone is true where the tables of zones are about to join it.
 	alone bool
 	// united is its table where that took in the former owners of others.
@@ -59,16 +65,16 @@ func (s *service) add(p *port) {
 	if len(f.Weights) == 0 && !f.Living {
 		return
 	}
-	zonal := hasZones(f)
+	zonal, rows := hasZones(f), RowsFor(f)
 	for _, r := range s.recipes {
-		if !zonal && !r.zonal && maps.Equal(r.weights, f.Weights) {
+		if !zonal && !r.zonal && r.rows == rows && maps.Equal(r.weights, f.Weights) {
 			p.recipe = r
 			return
 		}
 	}
-	p.recipe = &recipe{weights: f.Weights, zonal: zonal}
+	p.recipe = &recipe{weights: f.Weights, rows: rows, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
-	s.count++
+	s.count += p.recipe.blocks()
 }
 
 // finish leaves what the next plan needs.
@@ -109,13 +115,22 @@ func (d *draft) drawLine(s *service, p *port) {
 			p.line = l
 			return
 		}
-		kept = kept || l.slot == own
+		kept = kept || l.slot == own || l.former == own
 	}
 	p.line = &line{recipe: p.recipe, from: from, alone: alone}
 	if !kept {
-		p.line.slot = own
+		p.line.keep(own)
 	}
 	s.lines = append(s.lines, p.line)
+}
+
+// keep gives the line the slot that it had, if that has the size that it should have.
+func (l *line) keep(own forwarding.NodeTableSlot) {
+	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.rows {
+		l.former = own
+	} else {
+		l.slot = own
+	}
 }
 
 // rank orders lines: one that may join another comes after it.
@@ -177,7 +192,7 @@ func (d *draft) unite() {
 			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].is(have, l.recipe.weights) {
 				tables[l] = have
 			} else {
-				steps[l] = step{old: have, weights: l.recipe.weights}
+				steps[l] = step{old: have, rows: l.recipe.rows, weights: l.recipe.weights}
 			}
 		}
 		if several {
@@ -227,18 +242,23 @@ func (d *draft) isBranch(l, of *line) bool {
 func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	l := entry.port.line
 	if l.slot == 0 {
-		slot, found := d.tableSlots.take()
-		if !found {
+		slot, found := d.tableSlots.take(l.recipe.blocks())
+		switch {
+		case found && l.former != 0:
+			d.histories[slot] = d.have.NodeTables[l.former]
+		case found && l.from != 0:
+			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
+		case !found && l.former != 0:
+			// It goes on with another size than on other nodes: of few flows the owners differ.
+			slot, d.waits = l.former, true
+		case !found:
 			return d.lacksTable(entry)
 		}
 		l.slot = slot
-		if l.from != 0 {
-			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
-		}
 	}
 	switch {
 	case l.united != nil:
-		d.united[l.slot], d.weights[l.slot] = l.united, l.recipe.weights
+		d.united[l.slot], d.weights[l.slot] = table.Resize(l.united, l.slot.Rows()), l.recipe.weights
 	case len(l.recipe.weights) > 0:
 		d.weights[l.slot] = l.recipe.weights
 	case !slices.Contains(d.held, l.slot):

@@ -26,7 +26,7 @@ func (d *draft) budgetZones() {
 		counted[entry.port] = true
 		if !recipes[recipe] {
 			recipes[recipe] = true
-			left--
+			left -= recipe.blocks()
 		}
 	}
 	for _, entry := range d.entries {
@@ -34,11 +34,12 @@ func (d *draft) budgetZones() {
 		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}
-		if left < zones-1 {
+		blocks := (zones - 1) * blocksFor(entry.Frontend)
+		if left < blocks {
 			d.zonesFull(entry.Frontend)
 			continue
 		}
-		left -= zones - 1
+		left -= blocks
 		entry.port.zoned = true
 	}
 }
@@ -98,14 +99,14 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 			continue
 		}
 		zone := d.model.Zones[number]
-		slot, found := d.zoneSlot(entry.port, zone)
+		slot, found := d.zoneSlot(entry, zone)
 		switch {
 		case found:
 		case len(weights) == 0:
 			// There is nothing to hold.
 			continue
 		default:
-			if slot, found = d.tableSlots.take(); !found {
+			if slot, found = d.tableSlots.take(blocksFor(entry.Frontend)); !found {
 				d.zonesFull(entry.Frontend)
 				return nil
 			}
@@ -118,11 +119,13 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	return zones
 }
 
-// zoneSlot returns the slot that a Service port's table of another zone has in the maps.
-func (d *draft) zoneSlot(port *port, zone string) (forwarding.NodeTableSlot, bool) {
-	for _, key := range port.keys {
+// zoneSlot returns the slot that the table of another zone of an entry's Service port has in the maps, if
+// it has the size that it should have: then all zones' tables have.
+func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
+	for _, key := range entry.port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
-			if d.tableOwners[slot] == port.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil {
+			if d.tableOwners[slot] == entry.port.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil &&
+				(len(entry.Weights) == 0 || slot.Rows() == RowsFor(entry.Frontend)) {
 				return slot, true
 			}
 		}
@@ -178,7 +181,7 @@ func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
 func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 	for _, slot := range kept {
 		for _, other := range gone {
-			if d.have.NodeTables[slot] != nil {
+			if d.before(slot) != nil {
 				d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 			}
 		}

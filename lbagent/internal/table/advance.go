@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Advance returns the node table after the weights have become these. old is
-// the table as it was, nil where there was none. A row whose owner stays the
+// Advance returns the node table of so many rows after the weights have become these. old is
+// the table as it was, nil where there was none; it may have another size (Resize). A row whose owner stays the
 // same is at rest and is not touched, except that nodes that do not exist any
 // more leave its chain. Where the owner changes, the former owner becomes the
 // newest of the chain. Places of such rows for which there is no history are
@@ -19,25 +19,27 @@ import (
 //
 // Where no row changes, old itself is returned. old is never changed.
 func (r *Rendezvous) Advance(
-	old *forwarding.NodeTable, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
+	old *forwarding.NodeTable, count int, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
 ) *forwarding.NodeTable {
 	contenders := r.contenders(weights)
-	owners := primaries(contenders)
-	rows := make(forwarding.NodeTable, len(owners))
-	if old != nil {
-		copy(rows, *old)
+	owners := primaries(contenders, count)
+	before := old
+	if old == nil {
+		before = forwarding.NewNodeTableOf(count)
 	}
-	changed, alike := old == nil, weighTheSame(contenders)
+	before = Resize(before, count)
+	rows, changed, alike := *before.Clone(), before != old, weighTheSame(contenders)
 	for i := range rows {
-		before := rows[i]
-		row := succeed(before, owners[i], exists)
-		if row == before {
+		row := succeed(rows[i], owners[i], exists)
+		if row == rows[i] {
 			continue
 		}
+		// Rows of a large table have ranks together.
+		number := i * min(count, forwarding.Rows) / count
 		if alike {
-			fillByScore(&row, i, contenders)
+			fillByScore(&row, number, contenders)
 		} else {
-			fill(&row, i, contenders)
+			fill(&row, number, contenders)
 		}
 		rows[i], changed = row, true
 	}

@@ -52,7 +52,7 @@ func TestSucceed(t *testing.T) {
 }
 
 // checkRow reports what is never right in a row.
-func checkRow(t *rapid.T, number int, row forwarding.Row, exists func(forwarding.NodeID) bool) {
+func checkRow(t rapid.TB, number int, row forwarding.Row, exists func(forwarding.NodeID) bool) {
 	seen := []forwarding.NodeID{row.Primary}
 	ended := false
 	for _, node := range row.Chain {
@@ -83,12 +83,12 @@ func TestAdvance(t *testing.T) {
 			if old != nil {
 				copied = old.Clone()
 			}
-			table = r.Advance(old, w, exists)
+			table = r.Advance(old, forwarding.Rows, w, exists)
 			if old != nil && !old.Equal(copied) {
 				t.Fatal("Advance has changed the old table")
 			}
 			checkStep(t, r, *copied, *table, w, exists)
-			if again := r.Advance(table, w, exists); again != table {
+			if again := r.Advance(table, forwarding.Rows, w, exists); again != table {
 				t.Fatal("a table at rest was copied or changed")
 			}
 		}
@@ -98,7 +98,7 @@ func TestAdvance(t *testing.T) {
 func checkStep(
 	t *rapid.T, r *Rendezvous, old, next forwarding.NodeTable, w weights, exists func(forwarding.NodeID) bool,
 ) {
-	owners := r.Primaries(w)
+	owners := r.Primaries(w, forwarding.Rows)
 	for i := range next {
 		checkRow(t, i, next[i], exists)
 		if next[i].Primary != owners[i] {
@@ -158,7 +158,7 @@ func TestFreshChainsAreTheRanks(t *testing.T) {
 		r, w := NewRendezvous(), equalWeights(nodes, 2)
 		w[1] = 5
 		order := ranks(r, w, 1+forwarding.ChainLength)
-		for i, row := range *r.Advance(nil, w, everyNode) {
+		for i, row := range *r.Advance(nil, forwarding.Rows, w, everyNode) {
 			got := slices.DeleteFunc(row.Chain[:], func(node forwarding.NodeID) bool { return node == 0 })
 			want := slices.DeleteFunc(order[i], func(node forwarding.NodeID) bool { return node == row.Primary })
 			if want = want[:min(len(want), forwarding.ChainLength)]; !slices.Equal(got, want) {

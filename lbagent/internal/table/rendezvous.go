@@ -43,11 +43,11 @@ func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32) {
 	}
 }
 
-// Primaries returns the owner of each row. Each node has its part of the rows, or a tenth
-// more or less (assign). A node of weight zero owns none; where no node has a weight, all owners
-// are zero.
-func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32) *[forwarding.Rows]forwarding.NodeID {
-	return primaries(r.contenders(weights))
+// Primaries returns the owner of each of so many rows, a power of two. Each node has its part of the
+// rows, or a tenth more or less (assign), and exactly its part of more than forwarding.Rows (refine). A
+// node of weight zero owns none; where no node has a weight, all owners are zero.
+func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, rows int) []forwarding.NodeID {
+	return primaries(r.contenders(weights), rows)
 }
 
 // tolerance is by how many percent a node may have more or less than its part. Were parts exact,
@@ -68,15 +68,19 @@ func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32) []contende
 	return list
 }
 
-func primaries(contenders []contender) *[forwarding.Rows]forwarding.NodeID {
-	var owners [forwarding.Rows]forwarding.NodeID
+func primaries(contenders []contender, rows int) []forwarding.NodeID {
+	owners := make([]forwarding.NodeID, rows)
 	if len(contenders) == 0 {
-		return &owners
+		return owners
 	}
-	for row, owner := range assign(contenders, forwarding.Rows, tolerance) {
+	assigned := assign(contenders, min(rows, forwarding.Rows), tolerance)
+	if rows > forwarding.Rows {
+		assigned = refine(contenders, assigned, rows)
+	}
+	for row, owner := range assigned {
 		owners[row] = forwarding.NodeID(contenders[owner].id)
 	}
-	return &owners
+	return owners
 }
 
 // Forget drops what is kept of nodes that do not exist any more.

@@ -18,7 +18,7 @@ import (
 // primary nor among the first of the chain.
 func broken(steps []weights, chain int) float64 {
 	r := NewRendezvous()
-	table := r.Advance(nil, steps[0], everyNode)
+	table := r.Advance(nil, forwarding.Rows, steps[0], everyNode)
 	holders := *table
 	lost := map[int]bool{}
 	live := 0
@@ -29,7 +29,7 @@ func broken(steps []weights, chain int) float64 {
 		live++
 	}
 	for _, w := range steps[1:] {
-		table = r.Advance(table, w, everyNode)
+		table = r.Advance(table, forwarding.Rows, w, everyNode)
 		for row, now := range *table {
 			holder := holders[row].Primary
 			if now.Primary != holder && !slices.Contains(now.Chain[:chain], holder) &&

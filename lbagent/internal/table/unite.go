@@ -18,6 +18,9 @@ func Unite(base, other *forwarding.NodeTable) (united *forwarding.NodeTable, fit
 	if base == other {
 		return base, true
 	}
+	if len(*base) != len(*other) {
+		return nil, false
+	}
 	next, changed := base.Clone(), false
 	for i, row := range *base {
 		if row == (*other)[i] {

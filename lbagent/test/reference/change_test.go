@@ -24,7 +24,7 @@ func (c *testCluster) change(random *rand.Rand) error {
 		case 0, 1:
 			rows[slot] = c.advance(random, slot, rows[slot])
 		case 2:
-			rows[slot] = c.join(slot, rows[slot], tables(random))
+			rows[slot] = c.join(slot, rows[slot], tables(random, slot.Rows()))
 		}
 	}
 	fading := map[uint16]bool{}
@@ -91,7 +91,7 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 			weights[id] = 1 + uint32(random.IntN(3))
 		}
 	}
-	next := c.rendezvous.Advance(old, weights, func(forwarding.NodeID) bool { return true })
+	next := c.rendezvous.Advance(old, slot.Rows(), weights, func(forwarding.NodeID) bool { return true })
 	now := time.Now()
 	for i, row := range *next {
 		if row.Primary != (*old)[i].Primary {

@@ -47,7 +47,7 @@ type testCluster struct {
 	// packet of it was last delivered there.
 	arrived, delivered map[flowAt]time.Time
 	// moved is when the primary of a row last changed.
-	moved      map[forwarding.NodeTableSlot]*[forwarding.Rows]time.Time
+	moved      map[forwarding.NodeTableSlot][]time.Time
 	rendezvous *table.Rendezvous
 	// full has the frontends with all their endpoints.
 	full map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend
@@ -86,7 +86,7 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	}
 	c := &testCluster{
 		Cluster: Cluster{}, nodes: map[forwarding.NodeID]*node{}, reasons: reasons,
-		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[forwarding.NodeTableSlot]*[forwarding.Rows]time.Time{},
+		arrived: map[flowAt]time.Time{}, delivered: map[flowAt]time.Time{}, moved: map[forwarding.NodeTableSlot][]time.Time{},
 		unknownPerVIP: unknownPerVIP,
 		rendezvous:    table.NewRendezvous(), full: map[forwarding.NodeID]map[forwarding.FrontendKey]forwarding.Frontend{},
 	}
@@ -94,7 +94,7 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	for i := range services {
 		for _, slot := range tableSlots(i) {
 			if slot != 0 {
-				rows[slot], c.moved[slot] = tables(random), &[forwarding.Rows]time.Time{}
+				rows[slot], c.moved[slot] = tables(random, slot.Rows()), make([]time.Time, slot.Rows())
 			}
 		}
 	}
@@ -119,7 +119,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	mac := net.HardwareAddr{2, 0, 0, 0, byte(worker), byte(16 + id)}
 	r, err := rig.New(fmt.Sprintf("node%d-%d", worker, id), mac, dataplane.Config{
 		Limits: forwarding.Limits{
-			Frontends: 64, NodeTables: zoneCount * len(services), EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
+			Frontends: 64, NodeTables: (zoneCount*len(services) + 2) * tableBlocks, EndpointTables: 64, Endpoints: 256, VIPs: 16, SourceRanges: 16,
 		},
 		// So small that many VIPs are beyond their share at times, and large enough for all flows.
 		Connections: 65536, HalfOpen: 16384, Datagrams: 16384,

@@ -315,7 +315,7 @@ func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arr
 		return fmt.Errorf("%v got to node %d, but the exception of node %d names node %d", want.Flow, got.at, at, holder)
 	}
 	hash, _ := want.Flow.hash(frontend)
-	primary := (*state.NodeTables[frontend.Table])[hash/(1<<32/forwarding.Rows)].Primary
+	primary := (*state.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
 	if got.at == primary && learned != No {
 		return fmt.Errorf("%v is on its row's primary, node %d, and node %d still has an exception", want.Flow, primary, at)
 	}

@@ -120,7 +120,7 @@ func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
 // IsYoung reads the mark of the group. No test lasts as long as connections do.
 func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool {
 	var mark bpf.DatapathGroupMark
-	group := (uint32(slot)*forwarding.Rows + row) / uint32(bpf.DatapathShapeROW_GROUP)
+	group := (slot.First() + row) / uint32(bpf.DatapathShapeROW_GROUP)
 	err := c.nodes[id].groupMarks.Lookup(group, &mark)
 	return err == nil && mark.Moved != 0
 }

@@ -102,7 +102,7 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 		c.establish(t, holder, flow)
 		frontend := c.Cluster[holder].State.Frontends[forwarding.FrontendKey{VIP: flow.VIP.Addr(), Port: localPort, Protocol: TCP}]
 		hash, _ := flow.hash(frontend)
-		primary := (*c.Cluster[holder].State.NodeTables[frontend.Table])[hash/(1<<32/forwarding.Rows)].Primary
+		primary := (*c.Cluster[holder].State.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
 		if primary == holder {
 			continue
 		}
@@ -132,7 +132,7 @@ func (c *testCluster) settle(t *testing.T, nodes ...forwarding.NodeID) {
 	}
 	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for slot := range c.Cluster[1].State.NodeTables {
-		rows[slot] = c.rendezvous.Advance(nil, weights, func(forwarding.NodeID) bool { return true })
+		rows[slot] = c.rendezvous.Advance(nil, slot.Rows(), weights, func(forwarding.NodeID) bool { return true })
 	}
 	c.become(t, func(_ forwarding.NodeID, s *forwarding.State) { s.NodeTables = rows })
 }
@@ -148,7 +148,7 @@ func (c *testCluster) kill(t *testing.T, dead forwarding.NodeID) {
 	}
 	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for slot, table := range c.Cluster[1].State.NodeTables {
-		rows[slot] = c.rendezvous.Advance(table, weights, func(id forwarding.NodeID) bool { return id != dead })
+		rows[slot] = c.rendezvous.Advance(table, slot.Rows(), weights, func(id forwarding.NodeID) bool { return id != dead })
 	}
 	c.become(t, func(id forwarding.NodeID, s *forwarding.State) {
 		s.NodeTables = rows

@@ -105,12 +105,28 @@ func tableSlots(number int) (slots [forwarding.Zones]forwarding.NodeTableSlot) {
 	case !service.policy().Spreads() && service.protocol != TCP, service.refuses:
 	case service.zonal:
 		for _, zone := range []forwarding.Zone{0, 1, 3} {
-			slots[zone] = forwarding.NodeTableSlot(zoneCount*number + 1 + int(zone))
+			slots[zone] = tableSlot(zoneCount*number + int(zone))
 		}
 	default:
-		slots[0] = forwarding.NodeTableSlot(zoneCount*number + 1)
+		slots[0] = tableSlot(zoneCount * number)
 	}
 	return slots
+}
+
+// tableBlocks is how many blocks each table has room for.
+const tableBlocks = 4
+
+// tableSlot is the slot of one of the tables. Their sizes differ.
+func tableSlot(number int) forwarding.NodeTableSlot {
+	first := uint32(number+1) * tableBlocks * forwarding.Rows
+	switch number % 3 {
+	case 0:
+		return forwarding.NodeTableSlotAt(first, forwarding.Rows)
+	case 1:
+		return forwarding.NodeTableSlotAt(first+5*forwarding.LeastRows, forwarding.LeastRows)
+	default:
+		return forwarding.NodeTableSlotAt(first, tableBlocks*forwarding.Rows)
+	}
 }
 
 func address(format string, args ...any) netip.Addr {
@@ -138,8 +154,8 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 }
 
 // tables are rows with a history: each with a primary and up to three former ones.
-func tables(random *rand.Rand) *forwarding.NodeTable {
-	table := *forwarding.NewNodeTable()
+func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
+	table := *forwarding.NewNodeTableOf(rows)
 	for i := range table {
 		order := random.Perm(nodeCount)
 		table[i].Primary = forwarding.NodeID(order[0] + 1)

@@ -13,10 +13,9 @@ import (
 // as if there were no exception.
 func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Frontend, knowledge Knowledge) []Target {
 	hash, _ := p.hash(frontend)
-	number := hash / (1 << 32 / forwarding.Rows)
-	rows := c.rowsOf(at, frontend, number, knowledge)
+	rows := c.rowsOf(at, frontend, hash, knowledge)
 	byRow := func() []Target {
-		return c.byRow(at, number, p, frontend, knowledge)
+		return c.byRow(at, hash, p, frontend, knowledge)
 	}
 	holder, learned := knowledge.Learned(at, p.Flow)
 	if learned == No || holder == rows[0].Primary || c[holder].State == nil {
@@ -39,10 +38,10 @@ type askedRow struct {
 	asked bool
 }
 
-// rowsOf are the rows of a number, as the node has them: that of its own zone, then those of the other
+// rowsOf are the rows that a hash picks, as the node has them: that of its own zone, then those of the other
 // zones, in the order in which they are asked. The chain is asked if it has a history, or if a row of
 // the group has moved: ranks alone are asked nothing.
-func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, number uint32, knowledge Knowledge) []askedRow {
+func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, hash uint32, knowledge Knowledge) []askedRow {
 	state := c[at].State
 	slots := []forwarding.NodeTableSlot{frontend.Table}
 	for on := range forwarding.Zones {
@@ -53,24 +52,25 @@ func (c Cluster) rowsOf(at forwarding.NodeID, frontend forwarding.Frontend, numb
 	}
 	rows := make([]askedRow, len(slots))
 	for i, slot := range slots {
+		number := slot.Row(hash)
 		row := (*state.NodeTables[slot])[number]
 		rows[i] = askedRow{Row: row, asked: row.History > 0 || knowledge.IsYoung(at, slot, number)}
 	}
 	return rows
 }
 
-// byRow is where a packet may end by its rows, those of a number. The first is its own, whose
+// byRow is where a packet may end by its rows, those that a hash picks. The first is its own, whose
 // primary serves flows that it knows, and those that no node knows. Midstream packets ask the other
 // nodes before, in their order, and so do datagrams if their row moved lately. The limit for
 // packets that no node knows is outside the model.
 func (c Cluster) byRow(
-	at forwarding.NodeID, number uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
+	at forwarding.NodeID, hash uint32, p packet, frontend forwarding.Frontend, knowledge Knowledge,
 ) []Target {
-	rows := c.rowsOf(at, frontend, number, knowledge)
+	rows := c.rowsOf(at, frontend, hash, knowledge)
 	asked := Yes
 	switch {
 	case p.Protocol == UDP:
-		asked = knowledge.Moved(frontend.Table, number)
+		asked = knowledge.Moved(frontend.Table, frontend.Table.Row(hash))
 	case !p.midstream():
 		asked = No
 	}
@@ -136,7 +136,7 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	}
 	if p.midstream() {
 		hash, _ := p.hash(frontend)
-		rows := c.rowsOf(at, frontend, hash/(1<<32/forwarding.Rows), knowledge)
+		rows := c.rowsOf(at, frontend, hash, knowledge)
 		asked := slices.DeleteFunc(path(rows), func(id forwarding.NodeID) bool { return id == at })
 		// The primary takes a place of the chain.
 		others, found := c.ask(at, asked[:min(len(asked), forwarding.ChainLength)], p, frontend, knowledge)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -97,6 +98,8 @@ type instance struct {
 	command *exec.Cmd
 	exited  chan error
 	log     string
+	// began is how long the log was when the command began.
+	began int64
 }
 
 // run starts an operator and stops it at the end of the scenario.
@@ -156,15 +159,19 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 		return
 	}
 	content, _ := os.ReadFile(i.log)
+	content = content[min(i.began, int64(len(content))):]
 	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: creating the manager: ") {
 		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
 	}
 	if err := <-i.exited; err == nil {
 		t.Error("the operator ended well without the API server")
 	}
-	log, err := os.Create(i.log)
+	// What the one before told stays, for it is read at the end.
+	log, err := os.OpenFile(i.log, os.O_WRONLY|os.O_APPEND, 0)
 	must(t, err)
 	defer log.Close()
+	i.began, err = log.Seek(0, io.SeekEnd)
+	must(t, err)
 	ended := i.command
 	i.command = exec.Command(ended.Path, ended.Args[1:]...)
 	i.command.Stdout, i.command.Stderr, i.command.SysProcAttr = log, log, ended.SysProcAttr

@@ -136,7 +136,7 @@ func writeMaps(held *consoleapi.Maps, out io.Writer) error {
 		fmt.Fprintf(w, "source range\tset %d\t%s\n", source.Set, source.Prefix)
 	}
 	for _, table := range held.NodeTables {
-		fmt.Fprintf(w, "node table %d\trows by node id\t%v\n", table.Slot, table.Rows)
+		fmt.Fprintf(w, "node table %s\trows by node id\t%v\n", forwarding.NodeTableSlot(table.Slot), table.Rows)
 	}
 	for _, table := range held.EndpointTables {
 		refused := ""
@@ -156,8 +156,8 @@ func writeFrontend(w io.Writer, frontend *consoleapi.MapFrontend) {
 	if frontend.OwnEndpointsFirst {
 		serves = "own endpoints first"
 	}
-	fmt.Fprintf(w, "frontend\t%s\t%s\tid %d\t%s\tnode table %d\tendpoint table %d\taffinity %ds\tsources %s%s\n",
-		netip.AddrPortFrom(frontend.VIP, frontend.Port), frontend.Protocol, frontend.ID, serves, frontend.NodeTable,
+	fmt.Fprintf(w, "frontend\t%s\t%s\tid %d\t%s\tnode table %s\tendpoint table %d\taffinity %ds\tsources %s%s\n",
+		netip.AddrPortFrom(frontend.VIP, frontend.Port), frontend.Protocol, frontend.ID, serves, forwarding.NodeTableSlot(frontend.NodeTable),
 		frontend.EndpointTable, frontend.AffinitySeconds, sources(frontend.Sources), zones(frontend.Zones))
 }
 
@@ -168,7 +168,7 @@ func zones(tables map[uint8]uint32) string {
 	}
 	var list []string
 	for _, zone := range slices.Sorted(maps.Keys(tables)) {
-		list = append(list, fmt.Sprintf("%d:%d", zone, tables[zone]))
+		list = append(list, fmt.Sprintf("%d:%s", zone, forwarding.NodeTableSlot(tables[zone])))
 	}
 	return "\ttables by zone " + strings.Join(list, " ")
 }

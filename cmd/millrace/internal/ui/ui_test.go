@@ -253,22 +253,6 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// A page that does not read is dropped, and the others get their events.
-func TestSlowPage(t *testing.T) {
-	source := uitest.NewSource(small())
-	server, _ := serve(t, source)
-	slow := get(t, server, "/api/events", nil)
-	next := follow(t, server)
-	for range 50 {
-		if _, err := next(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if slow.StatusCode != http.StatusOK {
-		t.Error(slow.Status)
-	}
-}
-
 func TestLevels(t *testing.T) {
 	built := view.Build(uitest.Cluster(uitest.Size{Nodes: 4, VIPs: 6, Zones: 2, Down: 1, NotReady: 1, Unserved: 1}))
 	var levels []view.Level

@@ -69,11 +69,13 @@ function update() {
   const items = {
     routers: rows.routerItems(store, matches),
     nodes: rows.nodeItems(store, matches, open),
-    services: rows.serviceItems(store, matches),
+    services: rows.serviceItems(store, matches, search),
     pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches),
   };
-  // A search for one kind leaves the others as they are: a Service's routers are still of interest.
+  byId('found').textContent = matches ? foundText(items) : '';
+  // A search for one kind leaves the others as they are: a Service's nodes are still of interest.
   if (matches && items.routers.length === 0) items.routers = rows.routerItems(store, null);
+  if (matches && items.nodes.length === 0) items.nodes = rows.nodeItems(store, null, open);
   const related = relatedTo(selected);
   for (const [name, column] of Object.entries(columns)) {
     column.selected = selected;
@@ -81,7 +83,6 @@ function update() {
     column.set(items[name], emptyText(name, matches));
     heading(name, items[name]);
   }
-  byId('found').textContent = matches ? foundText(items) : '';
   drawing.set(edges(items, related));
   panel.open(selected);
   sources();
@@ -286,7 +287,7 @@ field.addEventListener('keydown', (event) => {
   event.preventDefault();
   const matches = rows.matcher(search);
   // What is named is most often a Service; then a node, then a router.
-  const column = ['services', 'nodes', 'routers'].map((name) => columns[name]).find((candidate) => candidate.items.some((item) => !matches || item.members || matches(item)));
+  const column = ['services', 'nodes', 'routers'].map((name) => columns[name]).find((candidate) => candidate.items.some((item) => !matches || (item.members ? item.members.some((id) => matches(store.nodes.get(id))) : matches(item))));
   if (!column) return;
   column.active = null;
   column.list.focus();

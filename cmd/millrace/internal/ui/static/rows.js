@@ -41,9 +41,11 @@ export function routerItems(store, matches) {
   return [...store.routers.values()].filter((row) => !matches || matches(row)).sort(byName);
 }
 
-/** serviceItems are those with problems first. */
-export function serviceItems(store, matches) {
-  return [...store.services.values()].filter((row) => !matches || matches(row)).sort(byService);
+/** serviceItems are what was searched for by its whole name or VIP, then those with problems. */
+export function serviceItems(store, matches, search) {
+  const wanted = search.trim().toLowerCase();
+  const other = (row) => (wanted && (row.name === wanted || `${row.namespace}/${row.name}` === wanted || row.vips?.includes(wanted)) ? 0 : 1);
+  return [...store.services.values()].filter((row) => !matches || matches(row)).sort((a, b) => other(a) - other(b) || byService(a, b));
 }
 
 /** nodeItems are nodes, or groups and those of their nodes that are open. */

@@ -290,7 +290,7 @@ func (b *builder) head(view *View) Head {
 		for _, rate := range list.Drops {
 			rates.Drops += rate
 		}
-		head.Rates, head.Drops, head.Window = &rates, rounded(list.Drops), list.Window.Seconds()
+		head.Rates, head.Drops, head.Window = &rates, rounded(list.Drops), round(list.Window.Seconds())
 	}
 	return head
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
@@ -28,6 +29,11 @@ func TestFindHolders(t *testing.T) {
 	for _, address := range held {
 		must(t, f.AddrAdd(other, mustParseAddr(t, address)))
 	}
+	near, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	must(t, err)
+	defer near.Close()
+	awaitAddresses(t, near, link)
+	awaitAddresses(t, f.Handle, other)
 	far := [6]byte(farMAC(1))
 	key := func(address string) fib.NeighbourKey {
 		return fib.NeighbourKey{Interface: index, Address: netip.MustParseAddr(address)}
@@ -80,6 +86,25 @@ func TestFindHolders(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the router is known as %v, want %x", known, far)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// awaitAddresses waits until the kernel answers for the IPv6 addresses of a link. It begins to in a
+// work item of its own, also without duplicate address detection. What it is asked before that is
+// lost, and asked again only a second later.
+func awaitAddresses(t *testing.T, in *netlink.Handle, link netlink.Link) {
+	t.Helper()
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		addresses, err := in.AddrList(link, netlink.FAMILY_V6)
+		must(t, err)
+		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("addresses of %s are tentative still: %v", link.Attrs().Name, addresses)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -4,10 +4,10 @@
 # each package took. Their packages have other tests, too: make test-unit runs these.
 #
 # Packages below test/ use the lab: they share the machine's names, and so run one after
-# another. The others start an API server of their own. They run beside test/conformance in two
-# lanes, since it measures no time; nothing runs beside the other packages, nor while its lab
-# comes up: then everybody would wait for processors. Arguments go to the tests, for example:
-# hack/test-e2e.sh -test.count=2
+# another. The others start an API server of their own. They run beside test/conformance or after
+# it, in three lanes, since it measures no time. Nothing runs beside the other packages, nor while
+# its lab comes up: then everybody would wait for processors. Arguments go to the tests, for
+# example: hack/test-e2e.sh -test.count=2
 #
 # A failure fails the run. With AGAIN=1 the tests that failed run once more, alone and on a
 # lab of their own: those that pass then are listed as unsteady, and fail nothing. An
@@ -123,11 +123,11 @@ for package in "${packages[@]}"; do
 done
 # beside_conformance runs the packages with an API server of their own beside test/conformance.
 beside_conformance() {
-	# The agent's tests take as long as the others of their own together.
-	local name others
-	mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vx lbagent)
+	# By what they take: test/conformance and these two, the agent's, and the others.
+	local name others after=(gateway/controller liveapi)
+	mapfile -t others < <(printf '%s\n' "${own[@]}" | grep -vxF -e lbagent "${after[@]/#/-e}")
 	set -m
-	lane test/conformance </dev/null &
+	lane test/conformance "${after[@]}" </dev/null &
 	beside[conformance]=$!
 	await_lab "${beside[conformance]}"
 	lane lbagent >"$work/beside-agent" 2>&1 </dev/null &

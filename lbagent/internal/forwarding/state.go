@@ -222,15 +222,13 @@ func NewState() *State {
 	}
 }
 
-// NodeTableBlocks is how many blocks of Rows rows the node tables take.
+// NodeTableBlocks is how many blocks of Rows rows the node tables fill.
 func (s *State) NodeTableBlocks() int {
-	blocks := map[int]struct{}{}
+	rows := 0
 	for slot := range s.NodeTables {
-		for i := range slot.Blocks() {
-			blocks[slot.Block()+i] = struct{}{}
-		}
+		rows += slot.Rows()
 	}
-	return len(blocks)
+	return (rows + Rows - 1) / Rows
 }
 
 // Entries names entries of the maps of a State, in any order, each once or several times.

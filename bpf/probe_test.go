@@ -5,6 +5,7 @@ package bpf_test
 import (
 	"encoding/binary"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -114,6 +115,81 @@ func probes(f family) []fixture {
 		refused("cut", wrong, request(good, func(p *packet) { p.payload = p.payload[:31] })),
 		refused("from a stranger", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
 			request(good, func(p *packet) { p.from = netip.AddrPortFrom(f.other, probePort) })),
+	}
+}
+
+// routerProbes are probes that a router handed to this node, to the Geneve port of a VIP.
+func routerProbes(f family) []fixture {
+	good := probe{kind: 1, from: nodeID(2), nonce: 0x1122334455667788, key: probeKeys.Key[0]}
+	request := func(p probe, change ...func(*packet)) packet {
+		in := packet{
+			from: netip.AddrPortFrom(f.node2, probePort), to: f.to(geneveUDP),
+			protocol: layers.IPProtocolUDP, payload: p.payload(),
+		}
+		for _, c := range change {
+			c(&in)
+		}
+		return in
+	}
+	answered := func(name string, p probe, change ...func(*packet)) fixture {
+		in, reply := request(p, change...), p
+		reply.kind, reply.to = 2, nodeID(selfID)
+		out := in
+		out.from, out.to, out.ttl, out.zeroChecksum = in.to, in.from, 64, true
+		out.payload = reply.payload() + in.payload[32:]
+		return fixture{
+			name: name, in: in.frame(), verdict: xdpTX, out: out.with(sentBack).frame(),
+			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
+		}
+	}
+	refused := func(name string, reason bpf.DatapathDropReason, in packet) fixture {
+		return fixture{name: name, in: in.frame(), verdict: xdpDrop, counts: dropped(reason)}
+	}
+	with := func(change func(*probe)) packet {
+		p := good
+		change(&p)
+		return request(p)
+	}
+	own := good
+	own.from = nodeID(selfID)
+	plain, tags := answered("tagged", good), []uint32{vlanTag}
+	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
+	// The answer to a probe of this node goes up the stack.
+	delivered := answered("of this node", own, func(p *packet) { p.from = netip.AddrPortFrom(f.self, probePort) })
+	reply := own
+	reply.kind, reply.to = 2, nodeID(selfID)
+	delivered.verdict = xdpPass
+	delivered.out = packet{
+		from: f.to(geneveUDP), to: netip.AddrPortFrom(f.self, probePort), protocol: layers.IPProtocolUDP,
+		payload: reply.payload(), ttl: 64, zeroChecksum: true,
+	}.frame()
+	const wrong = bpf.DatapathDropReasonDROP_TUNNEL_PROBE
+	return []fixture{
+		answered("of another node", good),
+		delivered,
+		answered("long", good, func(p *packet) { p.payload += strings.Repeat("\x00", 1400) }),
+		plain,
+		refused("for one node", wrong, with(func(p *probe) { p.to = nodeID(selfID) })),
+		refused("other key", wrong, with(func(p *probe) { p.key[0]++ })),
+		refused("answer", wrong, with(func(p *probe) { p.kind = 2 })),
+		refused("in another node's name", wrong, with(func(p *probe) { p.from = nodeID(3) })),
+		refused("cut", bpf.DatapathDropReasonDROP_NO_FRONTEND, request(good, func(p *packet) { p.payload = p.payload[:31] })),
+		refused("of another user of Geneve", bpf.DatapathDropReasonDROP_NO_FRONTEND, request(good, func(p *packet) {
+			p.payload = p.payload[:6] + "\x7f" + p.payload[7:]
+		})),
+		refused("from a stranger", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
+			request(good, func(p *packet) { p.from = netip.AddrPortFrom(f.other, probePort) })),
+	}
+}
+
+// A probe that a router hands over is answered in this node's name.
+func TestProbesThroughRouters(t *testing.T) {
+	w := newWorld(t)
+	put(t, w.ProbeSecrets, uint32(0), probeKeys)
+	for _, f := range families {
+		for _, fixture := range routerProbes(f) {
+			t.Run(f.name+"/"+fixture.name, func(t *testing.T) { w.check(t, fixture) })
+		}
 	}
 }
 

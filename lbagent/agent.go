@@ -22,6 +22,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
@@ -185,7 +186,9 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
-	return workers{loop, writer, speaker, hops, exempt, host, client, watching, links}.runUntil(ctx, config, p)
+	canaries := canary.New(logger.WithName("canary"))
+	loop.canaries = canaries
+	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, links}.runUntil(ctx, config, p)
 }
 
 // newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
@@ -217,7 +220,8 @@ type workers struct {
 	host    *hostcheck.Checks
 	bfd     *control.Client
 	// prober is nil where nodes are not watched.
-	prober *probe.Prober
+	prober   *probe.Prober
+	canaries *canary.Prober
 	// links has a value when something of the host has changed.
 	links chan struct{}
 }
@@ -269,6 +273,8 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		})
 		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.memory.touch) })
 	}
+	group.Go(func() error { return w.canaries.Run(ctx) })
+	group.Go(func() error { return forward(ctx, w.canaries.Changed(), func() { notify(links) }) })
 	if loop.duplicates != nil {
 		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
 	}
@@ -404,7 +410,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
 			collector, l.passes, metrics.NewBFD(l.detector.process.Report), metrics.NewLayer2(l.layer2.responder.Counts),
-			metrics.NewHistory(l.history.metrics),
+			metrics.NewHistory(l.history.metrics), metrics.NewCanaries(w.canaries.Counters),
 		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))

@@ -232,7 +232,7 @@ func (w *world) sharedKubeconfig() string {
 }
 
 // join puts another node on the switch, in a namespace of the node's name, with an agent.
-func (w *world) join(node string, id int, kubeconfig string) {
+func (w *world) join(node string, id int, kubeconfig string) *agent {
 	w.t.Helper()
 	port, address := "port"+strconv.Itoa(id), "198.51.100."+strconv.Itoa(id+1)
 	w.t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", node).Run() })
@@ -260,7 +260,7 @@ func (w *world) join(node string, id int, kubeconfig string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.startAt(node, filepath.Join(filepath.Dir(w.pinRoot), node), kubeconfig, "ip", "netns", "exec", node, self)
+	return w.startAt(node, filepath.Join(filepath.Dir(w.pinRoot), node), kubeconfig, "ip", "netns", "exec", node, self)
 }
 
 // switchRule adds a rule to those of the switch.

@@ -129,6 +129,8 @@ type loop struct {
 	established map[string]bool
 	// watch says which nodes are down; nil where nodes are not watched.
 	watch *watch
+	// canaries probes through routers; nil where nothing does.
+	canaries canaryProber
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
 	duplicates *duplicates
 	// layer2 answers for VIPs on links; nil where nobody does.
@@ -226,6 +228,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
+	probeRouters(l.canaries, m, l.tunnelKeys(), l.observation.Decisions, l.observation.Sessions)
 	l.detector.want(m)
 	l.detector.observe(m, l.observation.Sessions)
 	l.names.decide(now, &l.observation)

@@ -67,14 +67,20 @@ func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
 	return append(occupied, networks(node.Spec.PodCIDRs, by)...)
 }
 
-// OccupiedByPeer returns the address of a router.
+// OccupiedByPeer returns the address of a router, and its canaries.
 func OccupiedByPeer(peer *millracev1alpha1.LBPeer) []Occupied {
+	var occupied []Occupied
 	router, _ := readRouter(&peer.Spec)
-	address, err := parseRouter(router.Address)
-	if err != nil {
-		return nil
+	if address, err := parseRouter(router.Address); err == nil {
+		occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name)))
 	}
-	return []Occupied{occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name))}
+	for _, text := range peer.Spec.Canaries {
+		if address, err := ParseAddress(text); err == nil {
+			by := fmt.Sprintf("a canary of LBPeer %q", peer.Name)
+			occupied = append(occupied, Occupied{Range: netipx.IPRangeFrom(address, address), By: by})
+		}
+	}
+	return occupied
 }
 
 // OccupiedByServiceCIDR returns a network of cluster IPs (ServiceCIDR.spec.cidrs).

@@ -52,6 +52,8 @@ type Peer struct {
 	Nodes labels.Selector
 	// BFD is the zero value where the peer has no BFD session.
 	BFD BFD
+	// Canaries are the addresses by which nodes prove that the router uses their routes.
+	Canaries []netip.Addr
 }
 
 // Session is what a node needs to know for its BGP session with a router.
@@ -111,7 +113,30 @@ func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
 	peer.BFD = p.bfd(&peer.Session, spec.BFD)
 	p.security(&peer.Session, spec)
 	p.source(&peer, spec)
+	p.canaries(&peer, spec.Canaries)
 	return peer, p.found
+}
+
+// canaries reads the addresses of probes through the router.
+func (p *problems) canaries(peer *Peer, texts []string) {
+	const field = "spec.canaries"
+	for _, text := range texts {
+		address, err := ParseAddress(text)
+		if err != nil {
+			p.invalid(field, "%v", err)
+			continue
+		}
+		if special, found := specialOf(address); found {
+			p.invalid(field, "%s is %s (%s), which no router has a route to", address, special.kind, special.prefix)
+		}
+		if address.Is4() && !peer.IPv4 || address.Is6() && !peer.IPv6 {
+			p.invalid(field, "%s is of a family that is not announced to the router: see spec.families", address)
+		}
+		if slices.ContainsFunc(peer.Canaries, func(other netip.Addr) bool { return other.Is4() == address.Is4() }) {
+			p.invalid(field, "%s is a second one of its family", address)
+		}
+		peer.Canaries = append(peer.Canaries, address)
+	}
 }
 
 // router reads where the router is.
@@ -362,6 +387,14 @@ func Peers(objects []millracev1alpha1.LBPeer) []Problem {
 				router, peer.Port, used[same].peer.Name)
 			found = append(found, p.found...)
 			continue
+		}
+		for _, canary := range peer.Canaries {
+			older := slices.IndexFunc(used, func(other known) bool { return slices.Contains(other.peer.Canaries, canary) })
+			if older >= 0 {
+				p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
+				p.invalid("spec.canaries", "%s is a canary of the older LBPeer %q: give each its own", canary, used[older].peer.Name)
+				found = append(found, p.found...)
+			}
 		}
 		used = append(used, known{peer, object.Spec.NodeSelector})
 	}

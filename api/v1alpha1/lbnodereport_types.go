@@ -259,6 +259,40 @@ type SessionStatus struct {
 	//
 	// +optional
 	BFD *BFDStatus `json:"bfd,omitempty"`
+	// Canaries are what probes through the router told, of established sessions: of the first 16
+	// with any.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=map
+	// +listMapKey=address
+	Canaries []CanaryStatus `json:"canaries,omitempty"`
+}
+
+// CanaryStatus is what a node's probes to a canary through a router told. They go from 64 ports, so
+// the router spreads them over the nodes as it does connections.
+type CanaryStatus struct {
+	// Address is the canary.
+	Address string `json:"address"`
+	// Announced is true where the node has announced the canary to the router for some seconds.
+	//
+	// +optional
+	Announced bool `json:"announced,omitempty"`
+	// Reached are the ids of the nodes that answered, such as 1-4,7.
+	//
+	// +optional
+	Reached string `json:"reached,omitempty"`
+	// Unanswered is how many of the 64 ports have no answer. Absent until that is known.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=64
+	Unanswered *int32 `json:"unanswered,omitempty"`
+	// ReachedBySmall are the ids of nodes that answer short probes, and no longer those as long as
+	// the MTU of the uplink.
+	//
+	// +optional
+	ReachedBySmall string `json:"reachedBySmall,omitempty"`
 }
 
 // LBNodeReportList is a list of LBNodeReports.

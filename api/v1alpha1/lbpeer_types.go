@@ -235,6 +235,19 @@ type LBPeerSpec struct {
 	//
 	// +optional
 	BFD *BFD `json:"bfd,omitempty"`
+
+	// Canaries are addresses, one of each family at most, by which nodes prove that this router
+	// uses their routes. All nodes with a session announce them to this router alone, and answer
+	// probes there. No Service gets such an address, and no two LBPeers have the same. Absent:
+	// nothing is proved.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="self.all(canary, isIP(canary) && ip(canary).isGlobalUnicast())",message="must be unicast IP addresses that nothing else has"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || !self.all(canary, isIP(canary)) || ip(self[0]).family() != ip(self[1]).family()",message="give one canary of each family at most"
+	// +listType=atomic
+	Canaries []string `json:"canaries,omitempty"`
 }
 
 // Router says where a router is: one of address, gateway and range.
@@ -323,7 +336,8 @@ type GracefulRestart struct {
 // LBPeerStatus is what the operator observed of a peer. The state of its
 // sessions is in each LBNode.
 type LBPeerStatus struct {
-	// Conditions: Ready, with reason Valid or Invalid.
+	// Conditions: Ready, with reason Valid or Invalid; ReachedThroughRouters, present only where
+	// there are canaries.
 	//
 	// +optional
 	// +listType=map

@@ -97,6 +97,9 @@ const (
 	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready depends on
 	// it only where more nodes do not answer than are left.
 	ConditionNodesReached = "NodesReached"
+	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its routers
+	// reach every node that announces the canaries to them. Unknown while no node does.
+	ConditionReachedThroughRouters = "ReachedThroughRouters"
 	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
 	// removed, too many at once; else it is absent. Ready does not depend on it.
 	ConditionObjectsPresent = "ObjectsPresent"
@@ -263,6 +266,21 @@ const (
 	ReasonNodesDown = "NodesDown"
 	// ReasonCutOff: half of the nodes, or more, do not answer. Look at this node's network.
 	ReasonCutOff = "CutOff"
+	// ReasonNodesReached: probes through the routers reach all nodes that announce the canary.
+	ReasonNodesReached = "NodesReached"
+	// ReasonNothingProved: no node announces the canary yet, or none has probed for long enough.
+	ReasonNothingProved = "NothingProved"
+	// ReasonRouteMissing: the router sends nothing to nodes in the message. It filters their routes,
+	// or uses fewer paths than there are nodes.
+	ReasonRouteMissing = "RouteMissing"
+	// ReasonNothingAnswered: no probe through the router is answered. It filters the canary, or
+	// does not reach the nodes.
+	ReasonNothingAnswered = "NothingAnswered"
+	// ReasonPacketsLost: what the router sends to nodes in the message is lost. Their programs are
+	// not attached, or the way to them is cut.
+	ReasonPacketsLost = "PacketsLost"
+	// ReasonLongPacketsLost: nodes in the message answer short probes, and none as long as the MTU.
+	ReasonLongPacketsLost = "LongPacketsLost"
 	// ReasonPanicThreshold: most endpoints of most Services turned unready at once, and are served
 	// all the same: see docs/failures.md#all-pods-unready.
 	ReasonPanicThreshold = "PanicThreshold"

@@ -87,37 +87,63 @@ static __always_inline int probe_turn(struct xdp_md *ctx, const struct packet *p
 	return 0;
 }
 
-/* Answers a probe, which came to this node's Geneve port. Verified on its own. */
+/* The node that a probe is from, or 0. This node's own come back from a router. */
+static __always_inline __u32 probe_sender(const struct packet *packet, const struct self *self)
+{
+	/* Linux 6.1 takes no key from behind a pointer that is an argument. */
+	struct address client = packet->flow.client;
+	__u32 *sender = bpf_map_lookup_elem(&node_addresses, &client);
+
+	if (sender)
+		return *sender;
+	return is_from_self(self, &packet->flow) ? self->id : 0;
+}
+
+/* Reports whether a packet to a VIP may be a probe that a router handed over. */
+static __always_inline int is_router_probe(struct xdp_md *ctx, const struct packet *packet)
+{
+	struct probe_datagram *datagram = frame_at(ctx, packet->l4);
+
+	return packet->flow.vip_port == bpf_htons(GENEVE_PORT) &&
+	       packet->flow.protocol == IPPROTO_UDP &&
+	       (void *)(datagram + 1) <= (void *)(long)ctx->data_end &&
+	       vni_is_probe(datagram->geneve.vni);
+}
+
+/* Answers a probe, which came to this node's Geneve port, or to that of a VIP: a router chose this
+ * node then, and the probe is for any. The answer names this node, and is as long as the probe. It
+ * goes back to where the probe came from. Verified on its own.
+ */
 __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 {
 	struct self *self = settings_get();
 	struct probe_datagram *datagram;
-	struct address client;
 	struct probe_keys *keys;
-	__u32 zero = 0, kind, *sender;
-	int number;
+	__u32 zero = 0, kind, sender;
+	int number, by_router;
 
 	keys = bpf_map_lookup_elem(&probe_secrets, &zero);
 	if (!packet || !self || !keys)
 		return XDP_PASS;
-	/* Linux 6.1 takes no key from behind a pointer that is an argument. */
-	client = packet->flow.client;
-	sender = bpf_map_lookup_elem(&node_addresses, &client);
+	sender = probe_sender(packet, self);
 	if (!sender)
 		return drop(DROP_TUNNEL_SOURCE);
-	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))
+	/* A router hands it over by any uplink. */
+	by_router = !is_self(self, &packet->flow);
+	if (!by_router && !node_is_reached_by(sender, ctx->ingress_ifindex))
 		return drop(DROP_TUNNEL_UPLINK);
 	datagram = frame_at(ctx, packet->l4);
 	if ((void *)(datagram + 1) > (void *)(long)ctx->data_end ||
 	    datagram->probe.kind != bpf_htonl(PROBE_REQUEST) ||
-	    bpf_ntohs(datagram->probe.from) != *sender ||
-	    bpf_ntohs(datagram->probe.to) != self->id)
+	    bpf_ntohs(datagram->probe.from) != sender ||
+	    bpf_ntohs(datagram->probe.to) != (by_router ? 0 : self->id))
 		return drop(DROP_TUNNEL_PROBE);
 	number = probe_key(keys, &datagram->probe);
 	if (number < 0 || number >= PROBE_KEYS)
 		return drop(DROP_TUNNEL_PROBE);
 	kind = probe_answer(&datagram->geneve);
 	datagram->probe.kind = bpf_htonl(kind);
+	datagram->probe.to = bpf_htons(self->id);
 	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, kind);
 	datagram->udp.dest = packet->flow.client_port;
 	datagram->udp.source = bpf_htons(GENEVE_PORT);
@@ -125,7 +151,10 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	datagram->udp.check = 0;
 	if (probe_turn(ctx, packet))
 		return drop(DROP_TUNNEL_PROBE);
-	packet->answered = 1;
 	count_event(EVENT_PROBE_ANSWERED);
+	/* The answer is for this node: it goes up the stack. */
+	if (sender == self->id)
+		return XDP_PASS;
+	packet->answered = 1;
 	return send_back(ctx, self, 0);
 }

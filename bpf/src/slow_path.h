@@ -140,6 +140,8 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	flaw = slow_find(ctx, packet, frontend);
 	if (service_proxy && flaw == DROP_NO_FRONTEND)
 		return XDP_PASS;
+	if (flaw == DROP_NO_FRONTEND && is_router_probe(ctx, packet))
+		return answer_probe(ctx, packet);
 	if (flaw)
 		return drop(flaw);
 	if (packet->kind == PACKET_ECHO)

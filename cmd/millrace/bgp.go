@@ -25,6 +25,7 @@ func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
 	command.AddCommand(
 		bgpListCommand(env, config, "peers", "Show the BGP sessions of the nodes", render.BGPPeers),
 		bgpListCommand(env, config, "routes", "Show the routes that the nodes announce", render.BGPRoutes),
+		bgpVerifyCommand(env, config),
 	)
 	return command
 }

@@ -132,6 +132,11 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 0x60`),
 		quiet: of(`millrace_bgp_session_up{peer="tor1",`+agent+`} 0x60`, `millrace_bgp_session_up{peer="tor2",`+agent+`} 1x60`),
 	},
+	"MillraceRouterMissesNodes": {
+		at: "3m", labels: labelled("peer", "tor1", "reason", "RouteMissing"),
+		fires: of(`millrace_peer_problem{peer="tor1",reason="RouteMissing",` + operator + `} 1x60`),
+		quiet: of(`millrace_peer_problem{peer="tor1",reason="RouteMissing",` + operator + `} _x60`),
+	},
 	"MillraceBGPSessionFlaps": value("30m", `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDSessionDown":  value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDSessionFlaps": value("30m", `millrace_bfd_session_losses_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),

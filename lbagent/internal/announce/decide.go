@@ -112,6 +112,9 @@ func (d *deciding) decide(
 	vip *model.VIP, frontends []*model.Frontend, add func(target model.Target, route Route, leaving bool),
 ) Decision {
 	m, node := d.model, d.node
+	if vip.Canary != "" {
+		return d.decideCanary(vip, add)
+	}
 	elected := elect(m, vip, frontends, node)
 	selected, decision := peersOf(m, vip)
 	if elected.wanted && decision.Reason == ReasonNoPeer {

@@ -41,6 +41,18 @@ func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 	return targets, len(selecting) > 0
 }
 
+// AdvertisementTo is the first advertisement by name for a peer, whatever VIPs it selects; nil where
+// there is none.
+func (m *Model) AdvertisementTo(peer *Peer) *Advertisement {
+	for i := range m.Advertisements {
+		advertisement := &m.Advertisements[i]
+		if !advertisement.L2 && (len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Object())) {
+			return advertisement
+		}
+	}
+	return nil
+}
+
 // buildAggregates fills the prefixes that this node announces in place of single VIPs. One
 // with addresses of others is refused: packets to those would be dropped.
 func (b *builder) buildAggregates() {

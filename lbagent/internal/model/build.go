@@ -47,6 +47,7 @@ func Build(s *Snapshot) *Model { return build(s, &former{}) }
 
 func build(s *Snapshot, former *former) *Model {
 	b := builder{snapshot: s, model: &Model{}, former: former}
+	b.addCanaries()
 	b.buildNodes()
 	b.model.CutOff = s.CutOff
 	b.buildVIPs()

@@ -53,6 +53,7 @@ type former struct {
 	pools   *readPools
 	hosts   *readHosts
 	objects objects
+	canaries
 	// vips and routes are the objects of the last snapshot.
 	vips   []*millracev1alpha1.VIP
 	routes []*millracev1alpha1.VIPRoute

@@ -173,6 +173,9 @@ type VIP struct {
 	Occupant string
 	// Release is how far its Services have given it up; empty where one keeps it.
 	Release millracev1alpha1.ReleasePhase
+	// Canary is the LBPeer that the address is a canary of: nodes announce it to that peer alone, for
+	// probes. No Service has it. Empty for all others.
+	Canary string
 	// Created is when the object was.
 	Created time.Time
 	// Duplicate is true where a node has found a host with the address before the VIP was used.

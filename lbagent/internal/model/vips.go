@@ -62,6 +62,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	read := &readVIP{VIP: VIP{
 		Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants),
 		Created: object.CreationTimestamp.Time, Duplicate: isDuplicate(object),
+		Canary: b.former.canaries.peers[object],
 	}}
 	for _, claimant := range claimants {
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})

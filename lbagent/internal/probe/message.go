@@ -97,3 +97,25 @@ func decode(b []byte, keys []Key) (message, bool) {
 	}
 	return message{}, false
 }
+
+// RouterProbe is a probe that a router hands to a node of its choice. It is the payload of a datagram,
+// padded with zeros to a length.
+func RouterProbe(key Key, from forwarding.NodeID, nonce uint64, length int) []byte {
+	encoded := message{kind: request, from: from, nonce: nonce}.encode(key)
+	payload := make([]byte, max(length, len(encoded)))
+	copy(payload, encoded[:])
+	return payload
+}
+
+// RouterAnswer reads an answer to a RouterProbe of this node, which one of the keys proves. It names
+// the node that answered.
+func RouterAnswer(payload []byte, keys []Key, self forwarding.NodeID) (node forwarding.NodeID, nonce uint64, ok bool) {
+	if len(payload) < messageSize {
+		return 0, 0, false
+	}
+	m, ok := decode(payload[:messageSize], keys)
+	if !ok || m.kind != answer || m.from != self || m.to == 0 {
+		return 0, 0, false
+	}
+	return m.to, m.nonce, true
+}

@@ -67,6 +67,8 @@ var (
 		"VIPs that a Service has, by how many nodes can announce them: none, one, or several.", []string{"nodes"}, nil)
 	problemDescription = prometheus.NewDesc("millrace_node_problem",
 		"1 for each condition of an LBNodeReport that is not True; a node without problems has no series.", []string{"node", "condition"}, nil)
+	peerDescription = prometheus.NewDesc("millrace_peer_problem",
+		"1 for each LBPeer whose condition ReachedThroughRouters is False: its routers do not use all routes.", []string{"peer", "reason"}, nil)
 	nodesDescription = prometheus.NewDesc("millrace_nodes",
 		"Nodes with Linux, by whether their agent has reported: true or false.", []string{"reported"}, nil)
 )
@@ -88,7 +90,7 @@ type collector struct {
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription, problemDescription, nodesDescription} {
+	for _, d := range []*prometheus.Desc{poolDescription, quotaDescription, quotaUsedDescription, waitingDescription, announcersDescription, problemDescription, peerDescription, nodesDescription} {
 		descriptions <- d
 	}
 }
@@ -105,7 +107,7 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 	var objects counted
 	objects.namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	for _, list := range []client.ObjectList{
-		&objects.namespaces, &objects.pools, &objects.vips, &objects.services, &objects.advertisements, &objects.nodes, &objects.reports,
+		&objects.namespaces, &objects.pools, &objects.vips, &objects.services, &objects.advertisements, &objects.nodes, &objects.reports, &objects.peers,
 	} {
 		if err := c.objects.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return
@@ -123,6 +125,7 @@ type counted struct {
 	advertisements millracev1alpha1.VIPAdvertisementList
 	nodes          corev1.NodeList
 	reports        millracev1alpha1.LBNodeReportList
+	peers          millracev1alpha1.LBPeerList
 }
 
 func (o *counted) collect(series chan<- prometheus.Metric) {
@@ -151,6 +154,13 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	}
 	for i, vips := range o.announcers() {
 		gauge(announcersDescription, vips, announcerCounts[i])
+	}
+	for i := range o.peers.Items {
+		peer := &o.peers.Items[i]
+		reached := meta.FindStatusCondition(peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+		if reached != nil && reached.Status == metav1.ConditionFalse {
+			gauge(peerDescription, 1, peer.Name, reached.Reason)
+		}
 	}
 	o.collectNodes(gauge)
 }

@@ -88,6 +88,16 @@ func reportWith(name string, problems ...string) *millracev1alpha1.LBNodeReport 
 	return report
 }
 
+// missedPeer is an LBPeer whose routers do not reach all nodes.
+func missedPeer(name string) *millracev1alpha1.LBPeer {
+	return &millracev1alpha1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status: millracev1alpha1.LBPeerStatus{Conditions: []metav1.Condition{{
+			Type: millracev1alpha1.ConditionReachedThroughRouters, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonRouteMissing,
+		}}},
+	}
+}
+
 // advertised by a node of a name, or by all; of a pool, or of all.
 func advertisementOf(name, node, pool string) *millracev1alpha1.VIPAdvertisement {
 	object := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -221,7 +231,7 @@ func TestCatalogue(t *testing.T) {
 		t.Fatal(err)
 	}
 	objects := append(nodeAndReport("n1", ""), limitedPool("a", "203.0.113.0/24"), namespaceLabelled("shop", ""),
-		claimedVIP("203.0.113.1", "a", claimOf("a")), reportWith("n2", millracev1alpha1.ConditionReady))
+		claimedVIP("203.0.113.1", "a", claimOf("a")), reportWith("n2", millracev1alpha1.ConditionReady), missedPeer("tor1"))
 	elected := make(chan struct{})
 	close(elected)
 	catalogue.Own(t, "operator", &collector{

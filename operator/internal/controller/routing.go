@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -32,6 +33,7 @@ func setupRouting(mgr ctrl.Manager) error {
 		Watches(&millracev1alpha1.VIP{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&millracev1alpha1.LBNodeReport{}, gathered(), builder.WithPredicates(canariesChanged())).
 		Complete(&routingReconciler{client: mgr.GetClient()})
 }
 
@@ -50,19 +52,24 @@ func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	verdicts, err := r.verdicts(ctx, peers.Items)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	return ctrl.Result{}, errors.Join(
-		r.writePeers(ctx, peers.Items),
+		r.writePeers(ctx, peers.Items, verdicts),
 		r.writeAdvertisements(ctx, advertisements.Items, found, conflicts),
 	)
 }
 
-func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer) error {
+func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer, verdicts []canary.Verdict) error {
 	problems := byObject(desired.Peers(peers))
 	var failed []error
 	for i := range peers {
 		peer := &peers[i]
 		base := peer.DeepCopy()
 		setReady(&peer.Status.Conditions, readyCondition(peer.Generation, problems[peer.Name], ""))
+		setReached(peer, verdicts)
 		err := patchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.LBPeer) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}

@@ -132,6 +132,17 @@ func SelectNodes(ctx context.Context, config Config, selector labels.Selector) (
 	return names, nil
 }
 
+// Reports lists the LBNodeReports, and the LBNodes.
+func Reports(ctx context.Context, config Config) ([]millracev1alpha1.LBNodeReport, []millracev1alpha1.LBNode, error) {
+	var reports millracev1alpha1.LBNodeReportList
+	var nodes millracev1alpha1.LBNodeList
+	if err := readList(ctx, config, &reports); err != nil {
+		return nil, nil, err
+	}
+	err := readList(ctx, config, &nodes)
+	return reports.Items, nodes.Items, err
+}
+
 // Pools lists the names of the VIPPools.
 func Pools(ctx context.Context, config Config) ([]string, error) {
 	var pools millracev1alpha1.VIPPoolList

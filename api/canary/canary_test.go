@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package canary
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// simulated are nodes behind a router that hashes the ports of probes.
+type simulated struct {
+	nodes int
+	// paths are the nodes that the router uses, lost those whose packets vanish, short those that
+	// get no long ones.
+	paths       []int
+	lost, short map[int]bool
+	// pick chooses the path of a node's port.
+	pick func(node, port int) int
+}
+
+// reports are what the agents would write.
+func (s *simulated) reports() ([]millracev1alpha1.LBNodeReport, map[string]int32) {
+	reports, ids := []millracev1alpha1.LBNodeReport{}, map[string]int32{}
+	for node := 1; node <= s.nodes; node++ {
+		name := fmt.Sprintf("node%d", node)
+		ids[name] = int32(node)
+		reached, short, unanswered := map[int32]bool{}, map[int32]bool{}, int32(0)
+		for port := range Ports {
+			if len(s.paths) == 0 {
+				unanswered++
+				continue
+			}
+			to := s.paths[s.pick(node, port)%len(s.paths)]
+			if s.lost[to] {
+				unanswered++
+				continue
+			}
+			reached[int32(to)] = true
+			if s.short[to] && port%4 == 0 {
+				short[int32(to)] = true
+			}
+		}
+		reports = append(reports, millracev1alpha1.LBNodeReport{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: millracev1alpha1.LBNodeReportStatus{Sessions: []millracev1alpha1.SessionStatus{{
+				Peer: "tor", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished,
+				Canaries: []millracev1alpha1.CanaryStatus{{
+					Address: "203.0.113.250", Announced: true, Reached: FormatIDs(reached), Unanswered: &unanswered, ReachedBySmall: FormatIDs(short),
+				}},
+			}}},
+		})
+	}
+	return reports, ids
+}
+
+func all(nodes int) (ids []int) {
+	for id := 1; id <= nodes; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// drawRouter draws a router without a fault, of up to 256 nodes, with a hash of its own.
+func drawRouter(t *rapid.T) *simulated {
+	nodes := rapid.IntRange(2, 256).Draw(t, "nodes")
+	seed := rapid.Uint64().Draw(t, "seed")
+	return &simulated{nodes: nodes, paths: all(nodes), pick: func(node, port int) int {
+		x := seed ^ uint64(node)<<32 ^ uint64(port)
+		for range 3 {
+			x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+			x = (x ^ x>>27) * 0x94d049bb133111eb
+			x ^= x >> 31
+		}
+		return int(x >> 33)
+	}}
+}
+
+func (s *simulated) judge(t *rapid.T) Verdict {
+	reports, ids := s.reports()
+	verdicts := Judge(reports, ids)
+	if len(verdicts) != 1 {
+		t.Fatalf("%d verdicts, want 1: %+v", len(verdicts), verdicts)
+	}
+	return verdicts[0]
+}
+
+// A router without a fault accuses nobody, whatever its hash.
+func TestNoFalseAlarm(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawRouter(t)
+		if verdict := s.judge(t); !verdict.OK() {
+			t.Fatalf("%d nodes: %s: %s", s.nodes, verdict.Reason, verdict.Message)
+		}
+	})
+}
+
+// Each fault is told, with its nodes.
+func TestFaults(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawRouter(t)
+		victim := rapid.IntRange(1, s.nodes).Draw(t, "victim")
+		want := rapid.SampledFrom([]string{
+			millracev1alpha1.ReasonRouteMissing, millracev1alpha1.ReasonPacketsLost, millracev1alpha1.ReasonLongPacketsLost,
+			millracev1alpha1.ReasonNothingAnswered,
+		}).Draw(t, "fault")
+		switch want {
+		case millracev1alpha1.ReasonRouteMissing:
+			s.paths = slices.DeleteFunc(s.paths, func(id int) bool { return id == victim })
+		case millracev1alpha1.ReasonPacketsLost:
+			s.lost = map[int]bool{victim: true}
+		case millracev1alpha1.ReasonLongPacketsLost:
+			s.short = map[int]bool{victim: true}
+		case millracev1alpha1.ReasonNothingAnswered:
+			s.paths = nil
+		}
+		verdict := s.judge(t)
+		if verdict.Reason != want {
+			t.Fatalf("%d nodes: %s: %s; want %s", s.nodes, verdict.Reason, verdict.Message, want)
+		}
+		node := verdict.Nodes[slices.IndexFunc(verdict.Nodes, func(n Node) bool { return n.ID == int32(victim) })]
+		if want != millracev1alpha1.ReasonLongPacketsLost && node.ReachedBy > 0 || want == millracev1alpha1.ReasonLongPacketsLost && !node.Short {
+			t.Fatalf("the node with the fault is %+v", node)
+		}
+	})
+}
+
+// A router of fewer paths than nodes is told, with how many it uses.
+func TestFewerPaths(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawRouter(t)
+		s.paths = s.paths[:rapid.IntRange(1, s.nodes-1).Draw(t, "paths")]
+		if verdict := s.judge(t); verdict.Reason != millracev1alpha1.ReasonRouteMissing {
+			t.Fatalf("%d of %d paths: %s: %s", len(s.paths), s.nodes, verdict.Reason, verdict.Message)
+		}
+	})
+}
+
+// Nothing is proved by reports of nodes that are not ready, and by those that have not probed yet.
+func TestNothingProved(t *testing.T) {
+	s := &simulated{nodes: 2, paths: all(2), pick: func(_, port int) int { return port }}
+	reports, ids := s.reports()
+	for i := range reports {
+		reports[i].Status.Sessions[0].Canaries[0].Announced = false
+	}
+	if verdicts := Judge(reports, ids); len(verdicts) != 1 || verdicts[0].Known() {
+		t.Errorf("verdicts %+v where nobody announces; want one that says nothing", verdicts)
+	}
+	for i := range reports {
+		reports[i].Status.Conditions = []metav1.Condition{{Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionFalse}}
+	}
+	if verdicts := Judge(reports, ids); len(verdicts) != 0 {
+		t.Errorf("verdicts %+v of nodes that are not ready, want none", verdicts)
+	}
+}
+
+func TestIDs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		ids := map[int32]bool{}
+		for _, id := range rapid.SliceOfN(rapid.Int32Range(1, 4095), 0, Ports).Draw(t, "ids") {
+			ids[id] = true
+		}
+		parsed := ParseIDs(FormatIDs(ids))
+		if len(parsed) != len(ids) || slices.ContainsFunc(parsed, func(id int32) bool { return !ids[id] }) {
+			t.Fatalf("%v of %q, want %v", parsed, FormatIDs(ids), ids)
+		}
+	})
+	if got := ParseIDs("x,5-,1-2000000000"); len(got) != longestIDs {
+		t.Errorf("%d ids, want at most %d", len(got), longestIDs)
+	}
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"net/netip"
+	"slices"
+
+	canaryapi "github.com/millrace-lb/millrace/api/canary"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+// probedSessions is how many sessions a report tells canaries of.
+const probedSessions = 16
+
+// canaryProber probes through routers.
+type canaryProber interface {
+	Want(want canary.Want)
+	Result(target canary.Target) canary.Result
+}
+
+// probeRouters has canaries probed through the routers of established sessions, and adds to these what
+// is known. Nothing is probed where the prober is nil.
+func probeRouters(
+	prober canaryProber, m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision,
+	sessions []millracev1alpha1.SessionStatus,
+) {
+	if prober == nil {
+		return
+	}
+	want := canary.Want{Self: m.Self.ID, Keys: probe.Keys(tunnel), Targets: map[canary.Target]bool{}}
+	targets := map[string][]canary.Target{}
+	for i := range m.VIPs {
+		vip := &m.VIPs[i]
+		if vip.Canary == "" {
+			continue
+		}
+		at, decided := slices.BinarySearchFunc(decisions, vip.Address, func(d announce.Decision, a netip.Addr) int { return d.VIP.Compare(a) })
+		for j := range m.Peers {
+			peer := &m.Peers[j]
+			target := canary.Target{Peer: peer.Name, Router: peer.Address, Canary: vip.Address, Source: m.Self.IPv6}
+			if vip.Address.Is4() {
+				target.Source = m.Self.IPv4
+			}
+			if peer.Object() != vip.Canary || !target.Source.IsValid() || !isUp(sessions, peer.Name) || len(want.Targets) >= probedSessions {
+				continue
+			}
+			want.Targets[target] = decided && slices.Contains(decisions[at].Peers, peer.Name)
+			targets[peer.Name] = append(targets[peer.Name], target)
+		}
+	}
+	prober.Want(want)
+	for i := range sessions {
+		for _, target := range targets[sessions[i].Peer] {
+			sessions[i].Canaries = append(sessions[i].Canaries, canaryStatus(target, prober.Result(target)))
+		}
+	}
+}
+
+func isUp(sessions []millracev1alpha1.SessionStatus, peer string) bool {
+	return slices.ContainsFunc(sessions, func(s millracev1alpha1.SessionStatus) bool {
+		return s.Peer == peer && s.State == millracev1alpha1.SessionEstablished
+	})
+}
+
+func canaryStatus(target canary.Target, result canary.Result) millracev1alpha1.CanaryStatus {
+	status := millracev1alpha1.CanaryStatus{Address: target.Canary.String(), Announced: result.Announced}
+	if result.Known {
+		status.Reached, status.ReachedBySmall = canaryapi.FormatIDs(result.Reached), canaryapi.FormatIDs(result.Short)
+		status.Unanswered = &result.Unanswered
+	}
+	return status
+}

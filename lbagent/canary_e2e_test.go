@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+const (
+	canaryAddress = "203.0.113.250"
+	// toldWithin bounds how long a fault takes to be told.
+	toldWithin = 10 * time.Second
+)
+
+// verdict is what the nodes' reports prove of the router.
+func (w *world) verdict() canary.Verdict {
+	w.t.Helper()
+	reports, nodes := &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.LBNodeList{}
+	for _, list := range []client.ObjectList{reports, nodes} {
+		if err := w.client.List(context.Background(), list); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	verdicts := canary.Judge(reports.Items, canary.IDs(nodes.Items))
+	if len(verdicts) != 1 {
+		return canary.Verdict{}
+	}
+	return verdicts[0]
+}
+
+// proving begins three nodes behind a router that shares packets by ports, whose LBPeer has a canary.
+// It returns when all are reached.
+func proving(t *testing.T) (w *world, third *agent) {
+	t.Helper()
+	w = newWorld(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the reports prove %+v", w.verdict())
+		}
+	})
+	w.switched()
+	run(t, "ip netns exec "+routerSpace+" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.fib_multipath_hash_policy=1")
+	run(t, "ip netns exec "+routerSpace+" nft add chain bridge filter output { type filter hook output priority 0 ; }")
+	w.install()
+	w.populate()
+	peer := &millracev1alpha1.LBPeer{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
+		t.Fatal(err)
+	}
+	peer.Spec.Canaries = []string{canaryAddress}
+	if err := w.client.Update(t.Context(), peer); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig := w.sharedKubeconfig()
+	w.start()
+	w.join(otherNode, 2, kubeconfig)
+	third = w.join(thirdNode, 3, kubeconfig)
+	w.Await(90*time.Second, "all nodes reached through the router", func() bool {
+		verdict := w.verdict()
+		return verdict.OK() && len(verdict.Nodes) == 3 && !slices.ContainsFunc(verdict.Nodes, func(n canary.Node) bool {
+			return !n.Announces || n.ReachedBy != 2 || n.Unanswered == nil || *n.Unanswered > 0
+		})
+	})
+	return w, third
+}
+
+// loseFromRouter has the switch drop packets of the router to the third node.
+func (w *world) loseFromRouter(packets string) {
+	w.t.Helper()
+	run(w.t, "ip netns exec "+routerSpace+" nft add rule bridge filter output oifname port3 "+packets+" drop")
+}
+
+// awaitVerdict waits for a fault, which is of one node.
+func (w *world) awaitVerdict(reason, node string) {
+	w.t.Helper()
+	begun := time.Now()
+	w.Await(toldWithin, reason+" of "+node, func() bool {
+		verdict := w.verdict()
+		return verdict.Reason == reason && slices.ContainsFunc(verdict.Nodes, func(n canary.Node) bool {
+			return n.Name == node && (n.ReachedBy == 0 || n.Short)
+		})
+	})
+	w.t.Logf("%s of %s told after %s", reason, node, time.Since(begun).Round(time.Millisecond))
+}
+
+// A router reaches all nodes, and then loses what it sends to one of them.
+func TestReachedThroughRouter(t *testing.T) {
+	w, _ := proving(t)
+	w.loseFromRouter("ip daddr " + canaryAddress)
+	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// repairedWithin bounds how long it takes until nothing is told any more: a report that says what was
+// said before waits.
+const repairedWithin = 2 * time.Minute
+
+func (w *world) awaitReached() {
+	w.t.Helper()
+	w.Await(repairedWithin, "all nodes reached again", func() bool {
+		verdict := w.verdict()
+		return verdict.OK()
+	})
+}
+
+// Each fault of a router, or behind it, is told in ten seconds, and is gone once it is repaired.
+func TestFaultsOfRouterTold(t *testing.T) {
+	w, third := proving(t)
+	const address = "198.51.100.4"
+
+	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
+		"router bgp 64500", "address-family ipv4 unicast", "neighbor "+address+" prefix-list NOCANARY in")
+	w.awaitVerdict(millracev1alpha1.ReasonRouteMissing, thirdNode)
+	w.Configure("router bgp 64500", "address-family ipv4 unicast", "no neighbor "+address+" prefix-list NOCANARY in")
+	w.awaitReached()
+
+	w.Configure("router bgp 64500", "address-family ipv4 unicast", "maximum-paths 1")
+	w.Await(toldWithin, "fewer paths than nodes", func() bool {
+		verdict := w.verdict()
+		return verdict.Reason == millracev1alpha1.ReasonRouteMissing
+	})
+	w.Configure("router bgp 64500", "address-family ipv4 unicast", "maximum-paths 64")
+	w.awaitReached()
+
+	w.loseFromRouter("ip daddr " + canaryAddress + " meta length 1000-65535")
+	w.awaitVerdict(millracev1alpha1.ReasonLongPacketsLost, thirdNode)
+	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter output")
+	w.awaitReached()
+
+	// Its programs go with the agent that holds them: its route is stale, and the router uses it still.
+	if err := third.end(unix.SIGKILL); err == nil {
+		t.Fatal("the agent ended without an error")
+	}
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(w.pinRoot), thirdNode)); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// decideCanary decides about an address of probes through a router: it is announced to its LBPeer
+// alone, with the attributes of VIPs there. So the router's policy treats both alike. A node that
+// departs, or is cut off, announces it no more.
+func (d *deciding) decideCanary(vip *model.VIP, add func(target model.Target, route Route, leaving bool)) Decision {
+	decision := Decision{VIP: vip.Address}
+	_, programmed := d.node.Programmed.VIPs[vip.Address]
+	switch duplicate, found := d.node.Duplicates[vip.Address]; {
+	case found:
+		duplicate.VIP = vip.Address
+		return duplicate
+	case !programmed:
+		decision.Reason, decision.Message = ReasonNotProgrammed, "the canary is not in the maps"
+		return decision
+	case d.node.Phase != Present || d.node.Final || d.model.CutOff:
+		decision.Reason, decision.Message = ReasonNodeDraining, "the node leaves the routers"
+		return decision
+	}
+	for i := range d.model.Peers {
+		peer := &d.model.Peers[i]
+		if peer.Object() != vip.Canary || !carries(peer, vip.Address) {
+			continue
+		}
+		if reason, unattached := d.node.Unattached[peer.Name]; unattached {
+			decision.Reason, decision.Message = ReasonNotAttached, fmt.Sprintf("LBPeer %s: %s", peer.Name, reason)
+			continue
+		}
+		if d.addCanary(vip, peer, add) {
+			decision.Peers = append(decision.Peers, peer.Name)
+		}
+	}
+	if len(decision.Peers) > 0 {
+		decision.Reason, decision.Message = "", ""
+	} else if decision.Reason == "" {
+		decision.Reason = ReasonNoPeer
+		decision.Message = "no VIPAdvertisement is for the LBPeer of the canary, or there is no session or next hop for it"
+	}
+	return decision
+}
+
+// carries reports whether routes to the address go to the peer.
+func carries(peer *model.Peer, address netip.Addr) bool {
+	if address.Is4() {
+		return peer.IPv4
+	}
+	return peer.IPv6
+}
+
+// addCanary adds the route of a canary to a peer, and reports whether there can be one.
+func (d *deciding) addCanary(vip *model.VIP, peer *model.Peer, add func(target model.Target, route Route, leaving bool)) bool {
+	advertisement := d.model.AdvertisementTo(peer)
+	if advertisement == nil {
+		return false
+	}
+	target := model.Target{Peer: peer, Advertisement: advertisement}
+	route := routeTo(target, d.model, vip.Address)
+	if route.NextHop.IsValid() {
+		add(target, route, false)
+	}
+	return route.NextHop.IsValid()
+}

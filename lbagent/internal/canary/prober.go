@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package canary
+
+import (
+	"context"
+	crand "crypto/rand"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+const (
+	// interval is that of rounds; an answer has the rest of its round to come.
+	interval = time.Second
+	// reopen is how long after a failure sockets are opened again.
+	reopen = 5 * time.Second
+)
+
+// Target is a canary and a router to probe it through.
+type Target struct {
+	// Peer is the name of the session.
+	Peer string
+	// Router is its address in BGP, with a zone where it is link-local.
+	Router netip.Addr
+	// Canary is of the family of Source, which is this node's address in its LBNode.
+	Canary, Source netip.Addr
+}
+
+// Want is what to probe, each with whether this node announces the canary to the router.
+type Want struct {
+	Self    forwarding.NodeID
+	Keys    []probe.Key
+	Targets map[Target]bool
+}
+
+func (w *Want) equal(other *Want) bool {
+	return w.Self == other.Self && slices.Equal(w.Keys, other.Keys) && maps.Equal(w.Targets, other.Targets)
+}
+
+// Counters are what a Prober has done since its start.
+type Counters struct{ Sent, Answered uint64 }
+
+// Prober probes canaries through routers.
+type Prober struct {
+	logger  logr.Logger
+	random  *rand.Rand
+	changed chan struct{}
+
+	mu       sync.Mutex
+	want     Want
+	windows  map[Target]*window
+	results  map[Target]Result
+	counters Counters
+
+	// Of the goroutine that runs.
+	sources map[netip.Addr]*source
+	failing bool
+	retry   time.Time
+}
+
+// New returns a Prober without targets.
+func New(logger logr.Logger) *Prober {
+	var seed [32]byte
+	// It never fails.
+	_, _ = crand.Read(seed[:])
+	return &Prober{
+		logger: logger, random: rand.New(rand.NewChaCha8(seed)), changed: make(chan struct{}, 1),
+		windows: map[Target]*window{}, results: map[Target]Result{}, sources: map[netip.Addr]*source{},
+	}
+}
+
+// Want makes these the targets. The maps must not be changed afterwards.
+func (p *Prober) Want(want Want) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.want.equal(&want) {
+		return
+	}
+	p.want = want
+	maps.DeleteFunc(p.windows, func(t Target, _ *window) bool { _, stays := want.Targets[t]; return !stays })
+	maps.DeleteFunc(p.results, func(t Target, _ Result) bool { _, stays := want.Targets[t]; return !stays })
+	for target := range want.Targets {
+		if p.windows[target] == nil {
+			p.windows[target] = &window{}
+		}
+	}
+}
+
+// Changed receives a value when results are others.
+func (p *Prober) Changed() <-chan struct{} { return p.changed }
+
+// Result returns what is known of a target.
+func (p *Prober) Result(target Target) Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.results[target]
+}
+
+// Counters returns what has been done.
+func (p *Prober) Counters() Counters {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.counters
+}
+
+// Run probes until ctx is done.
+func (p *Prober) Run(ctx context.Context) error {
+	defer func() {
+		for _, s := range p.sources {
+			s.close()
+		}
+	}()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-ticker.C:
+			p.round(now)
+		}
+	}
+}
+
+// round ends a round, and begins the next.
+func (p *Prober) round(now time.Time) {
+	p.mu.Lock()
+	want := p.want
+	changed := p.end(&want)
+	p.mu.Unlock()
+	if changed {
+		select {
+		case p.changed <- struct{}{}:
+		default:
+		}
+	}
+	p.open(&want, now)
+	if len(want.Keys) == 0 || want.Self == 0 {
+		return
+	}
+	for target := range want.Targets {
+		p.probe(&want, target)
+	}
+}
+
+// end ends the round of all targets, and reports whether a result is another one.
+func (p *Prober) end(want *Want) (changed bool) {
+	for target, announced := range want.Targets {
+		w := p.windows[target]
+		w.end(announced)
+		result := w.result()
+		changed = changed || !result.equal(p.results[target])
+		p.results[target] = result
+	}
+	return changed
+}
+
+func (r Result) equal(other Result) bool {
+	return r.Announced == other.Announced && r.Known == other.Known && r.Unanswered == other.Unanswered &&
+		maps.Equal(r.Reached, other.Reached) && maps.Equal(r.Short, other.Short)
+}
+
+// open opens the ports that are needed, and closes the others.
+func (p *Prober) open(want *Want, now time.Time) {
+	needed := map[netip.Addr]bool{}
+	for target := range want.Targets {
+		needed[target.Source] = true
+	}
+	for address, s := range p.sources {
+		if !needed[address] {
+			s.close()
+			delete(p.sources, address)
+		}
+	}
+	if p.failing && now.Before(p.retry) {
+		return
+	}
+	var failure error
+	for address := range needed {
+		if p.sources[address] != nil {
+			continue
+		}
+		s, err := openSource(address, p.answered)
+		if err != nil {
+			failure = err
+			continue
+		}
+		p.sources[address] = s
+	}
+	if failed := failure != nil; failed != p.failing {
+		p.failing = failed
+		if failed {
+			p.logger.Error(failure, "Routers are not probed; will try again", "after", reopen)
+		} else {
+			p.logger.Info("Routers are probed")
+		}
+	}
+	p.retry = now.Add(reopen)
+}
+
+// probe sends the probes of a round. One that cannot be sent is as good as lost.
+func (p *Prober) probe(want *Want, target Target) {
+	s := p.sources[target.Source]
+	if s == nil {
+		return
+	}
+	way, err := netdev.WayTo(target.Router)
+	for at := range canary.Ports {
+		nonce, long := p.random.Uint64()|1, uint64(0)
+		if at%longEvery == 0 {
+			long = p.random.Uint64()&^1 | 2
+		}
+		p.mu.Lock()
+		if w := p.windows[target]; w != nil {
+			w.probed(at, nonce, long)
+			p.counters.Sent++
+		}
+		p.mu.Unlock()
+		if err != nil {
+			continue
+		}
+		_ = s.send(way, at, target.Canary, probe.RouterProbe(want.Keys[0], want.Self, nonce, 0))
+		if long != 0 {
+			room := way.MTU - headers(target.Canary)
+			_ = s.send(way, at, target.Canary, probe.RouterProbe(want.Keys[0], want.Self, long, room))
+		}
+	}
+}
+
+// answered takes in what came to a port. Only one goroutine for each port calls it.
+func (p *Prober) answered(source netip.Addr, at int, from netip.AddrPort, payload []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	node, nonce, ok := probe.RouterAnswer(payload, p.want.Keys, p.want.Self)
+	if !ok || from.Port() != probe.Port {
+		return
+	}
+	for target, w := range p.windows {
+		if target.Source == source && target.Canary == from.Addr() && w.answered(at, nonce, node) {
+			p.counters.Answered++
+			return
+		}
+	}
+}

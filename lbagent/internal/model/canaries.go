@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"net/netip"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+)
+
+// canary is an address by which nodes prove that routers use their routes.
+type canary struct {
+	address netip.Addr
+	// peer is the name of the LBPeer.
+	peer string
+}
+
+// canaries are those of the last snapshot. Each is a VIP that nobody claims. So it is in the maps, and
+// the programs see packets to it.
+type canaries struct {
+	objects map[canary]*millracev1alpha1.VIP
+	// peers are, by the object, the LBPeers.
+	peers map[*millracev1alpha1.VIP]string
+	// given are the VIPs of the last snapshot, all the same with canaries.
+	given, all []*millracev1alpha1.VIP
+}
+
+// addCanaries adds the canaries of this node's peers to the VIPs.
+func (b *builder) addCanaries() {
+	c := &b.former.canaries
+	objects := map[canary]*millracev1alpha1.VIP{}
+	same := delta.IsSame(c.given, b.snapshot.VIPs)
+	for _, one := range b.ownCanaries() {
+		object := c.objects[one]
+		if object == nil {
+			same = false
+			object = &millracev1alpha1.VIP{
+				ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(one.address)},
+				Spec:       millracev1alpha1.VIPSpec{Address: one.address.String()},
+			}
+		}
+		objects[one] = object
+	}
+	if same = same && len(objects) == len(c.objects); !same {
+		c.given, c.all = b.snapshot.VIPs, b.snapshot.VIPs
+		c.peers = make(map[*millracev1alpha1.VIP]string, len(objects))
+		if len(objects) > 0 {
+			c.all = slices.Clone(c.given)
+		}
+		for one, object := range objects {
+			c.peers[object] = one.peer
+			c.all = append(c.all, object)
+		}
+	}
+	c.objects = objects
+	if len(objects) > 0 {
+		snapshot := *b.snapshot
+		snapshot.VIPs = c.all
+		b.snapshot = &snapshot
+	}
+}
+
+// ownCanaries are those of peers that select this node. Of two with one address the older counts, and
+// the VIP of a Service goes before a canary.
+func (b *builder) ownCanaries() (own []canary) {
+	has := func(peer *millracev1alpha1.LBPeer) bool { return peer != nil && len(peer.Spec.Canaries) > 0 }
+	if !slices.ContainsFunc(b.snapshot.Peers, has) {
+		return nil
+	}
+	taken := map[netip.Addr]bool{}
+	for _, object := range b.snapshot.VIPs {
+		if object == nil {
+			continue
+		}
+		if address, problems := desired.ParseVIP(object); len(problems) == 0 {
+			taken[address] = true
+		}
+	}
+	for _, object := range oldestFirst(b.snapshot.Peers) {
+		peer, problems := desired.ParsePeer(object)
+		if len(problems) > 0 || !b.isForThisNode(peer.Nodes) {
+			continue
+		}
+		for _, address := range peer.Canaries {
+			if taken[address] {
+				b.problem(ObjectReference{Kind: "LBPeer", Name: object.Name}, ReasonDuplicate,
+					"spec.canaries: %s is a VIP, or the canary of an older LBPeer: give it one that nothing has", address)
+				continue
+			}
+			taken[address] = true
+			own = append(own, canary{address, object.Name})
+		}
+	}
+	return own
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// canariesChanged leaves out reports that say the same of canaries as before.
+func canariesChanged() predicate.Predicate {
+	has := func(object client.Object) bool {
+		report, ok := object.(*millracev1alpha1.LBNodeReport)
+		return ok && slices.ContainsFunc(report.Status.Sessions, func(s millracev1alpha1.SessionStatus) bool { return len(s.Canaries) > 0 })
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return has(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return has(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
+			after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+			if !ok1 || !ok2 || !has(before) && !has(after) {
+				return false
+			}
+			notReady := func(report *millracev1alpha1.LBNodeReport) bool {
+				return meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionNodeReady) != nil
+			}
+			return notReady(before) != notReady(after) || !equality.Semantic.DeepEqual(before.Status.Sessions, after.Status.Sessions)
+		},
+	}
+}
+
+// verdicts are what probes through the routers of peers prove. Without canaries nothing is read.
+func (r *routingReconciler) verdicts(ctx context.Context, peers []millracev1alpha1.LBPeer) ([]canary.Verdict, error) {
+	if !slices.ContainsFunc(peers, func(peer millracev1alpha1.LBPeer) bool { return len(peer.Spec.Canaries) > 0 }) {
+		return nil, nil
+	}
+	reports, nodes := &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.LBNodeList{}
+	for _, list := range []client.ObjectList{reports, nodes} {
+		if err := r.client.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	return canary.Judge(reports.Items, canary.IDs(nodes.Items)), nil
+}
+
+// setReached tells whether the routers of a peer reach the nodes. Of several faults the first router's
+// is told.
+func setReached(peer *millracev1alpha1.LBPeer, verdicts []canary.Verdict) {
+	if len(peer.Spec.Canaries) == 0 {
+		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+		return
+	}
+	condition := metav1.Condition{
+		Type: millracev1alpha1.ConditionReachedThroughRouters, ObservedGeneration: peer.Generation,
+		Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNothingProved,
+		Message: "no node has a session with the router and has probed through it for long enough",
+	}
+	for i := range verdicts {
+		verdict := &verdicts[i]
+		switch {
+		case verdict.Peer != peer.Name || !verdict.Known():
+		case !verdict.OK():
+			condition.Status, condition.Reason = metav1.ConditionFalse, verdict.Reason
+			condition.Message = fmt.Sprintf("router %s, canary %s: %s", verdict.Address, verdict.Canary, verdict.Message)
+		case condition.Status == metav1.ConditionUnknown:
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, verdict.Reason, ""
+		}
+		if condition.Status == metav1.ConditionFalse {
+			break
+		}
+	}
+	meta.SetStatusCondition(&peer.Status.Conditions, condition)
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// An LBPeer tells the fault of any of its routers, and nothing without canaries.
+func TestReachedThroughRouters(t *testing.T) {
+	verdict := func(peer, address, reason string) canary.Verdict {
+		return canary.Verdict{Router: canary.Router{Peer: peer, Address: address}, Reason: reason}
+	}
+	const good, missing, unknown = millracev1alpha1.ReasonNodesReached, millracev1alpha1.ReasonRouteMissing, millracev1alpha1.ReasonNothingProved
+	for name, test := range map[string]struct {
+		verdicts []canary.Verdict
+		status   metav1.ConditionStatus
+		reason   string
+	}{
+		"no session":       {nil, metav1.ConditionUnknown, unknown},
+		"another LBPeer":   {[]canary.Verdict{verdict("tor2", "198.51.100.1", missing)}, metav1.ConditionUnknown, unknown},
+		"reached":          {[]canary.Verdict{verdict("tor1", "198.51.100.1", good)}, metav1.ConditionTrue, good},
+		"not known":        {[]canary.Verdict{verdict("tor1", "198.51.100.1", unknown)}, metav1.ConditionUnknown, unknown},
+		"one of two":       {[]canary.Verdict{verdict("tor1", "198.51.100.1", missing), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionFalse, missing},
+		"the other of two": {[]canary.Verdict{verdict("tor1", "198.51.100.1", good), verdict("tor1", "198.51.100.9", missing)}, metav1.ConditionFalse, missing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peer := &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
+			peer.Spec.Canaries = []string{"203.0.113.250"}
+			setReached(peer, test.verdicts)
+			condition := meta.FindStatusCondition(peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+			if condition == nil || condition.Status != test.status || condition.Reason != test.reason {
+				t.Errorf("condition %+v, want %s with %s", condition, test.status, test.reason)
+			}
+			peer.Spec.Canaries = nil
+			if setReached(peer, test.verdicts); len(peer.Status.Conditions) > 0 {
+				t.Errorf("conditions %+v without canaries, want none", peer.Status.Conditions)
+			}
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -89,12 +90,22 @@ func serve(t *testing.T, handler http.HandlerFunc) *resource.Endpoint {
 	return &resource.Endpoint{Address: at.IP.String(), Port: uint32(at.Port)}
 }
 
+// freeAddress is one that nobody has, with a port below those that the kernel gives to connections: else
+// one of another test could take it before the proxy does.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer free.Close()
-	return free.Addr().String()
+	var failures []error
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(20_000+rand.IntN(10_000)))
+		free, err := net.Listen("tcp", address)
+		if err == nil {
+			must(t, free.Close())
+			return address
+		}
+		failures = append(failures, err)
+	}
+	t.Fatal(errors.Join(failures...))
+	return ""
 }
 
 // control gives the proxy its configuration.

@@ -8,6 +8,10 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
 // Way is where packets to a router leave.
@@ -34,18 +38,31 @@ func WayTo(router netip.Addr) (Way, error) {
 	if err != nil {
 		return Way{}, fmt.Errorf("look up the interface to router %s: %w", router, err)
 	}
-	neighbours, err := retryInterrupted(func() ([]netlink.Neigh, error) {
-		return netlink.NeighList(link.Attrs().Index, neighbourFamily(hop))
-	})
+	neighbour, err := neighbourAt(fib.NeighbourKey{Interface: link.Attrs().Index, Address: hop})
 	if err != nil {
-		return Way{}, fmt.Errorf("list the neighbours on %s: %w", link.Attrs().Name, err)
+		return Way{}, fmt.Errorf("look up router %s on %s: %w", hop, link.Attrs().Name, err)
 	}
-	for i := range neighbours {
-		key, ok := neighbourKey(&neighbours[i])
-		mac := neighbourOf(&neighbours[i]).MAC
-		if ok && key.Address == hop && mac != [6]byte{} {
-			return Way{link.Attrs().Index, mac, link.Attrs().MTU}, nil
-		}
+	if neighbour.MAC == [6]byte{} {
+		return Way{}, fmt.Errorf("look up router %s on %s: %w", hop, link.Attrs().Name, errUnresolved)
 	}
-	return Way{}, fmt.Errorf("find router %s on %s: %w", hop, link.Attrs().Name, errUnresolved)
+	return Way{link.Attrs().Index, neighbour.MAC, link.Attrs().MTU}, nil
+}
+
+// neighbourAt asks the kernel for one neighbour. netlink's own functions list all that a link has.
+func neighbourAt(key fib.NeighbourKey) (fib.Neighbour, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
+	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	if errors.Is(err, unix.ENOENT) || err == nil && len(answers) == 0 {
+		return fib.Neighbour{}, errUnresolved
+	}
+	if err != nil {
+		return fib.Neighbour{}, err
+	}
+	neighbour, err := netlink.NeighDeserialize(answers[0])
+	if err != nil {
+		return fib.Neighbour{}, err
+	}
+	return neighbourOf(neighbour), nil
 }

@@ -53,7 +53,6 @@ type Counters struct{ Sent, Answered uint64 }
 
 // Prober probes canaries through routers.
 type Prober struct {
-	logger  logr.Logger
 	random  *rand.Rand
 	changed chan struct{}
 
@@ -64,9 +63,7 @@ type Prober struct {
 	counters Counters
 
 	// Of the goroutine that runs.
-	sources map[netip.Addr]*source
-	failing bool
-	retry   time.Time
+	sources probe.Sockets[*source]
 }
 
 // New returns a Prober without targets.
@@ -74,10 +71,15 @@ func New(logger logr.Logger) *Prober {
 	var seed [32]byte
 	// It never fails.
 	_, _ = crand.Read(seed[:])
-	return &Prober{
-		logger: logger, random: rand.New(rand.NewChaCha8(seed)), changed: make(chan struct{}, 1),
-		windows: map[Target]*window{}, results: map[Target]Result{}, sources: map[netip.Addr]*source{},
+	p := &Prober{
+		random: rand.New(rand.NewChaCha8(seed)), changed: make(chan struct{}, 1),
+		windows: map[Target]*window{}, results: map[Target]Result{},
 	}
+	p.sources = probe.Sockets[*source]{
+		Open:  func(local netip.Addr) (*source, error) { return openSource(local, p.answered) },
+		Retry: reopen, Subject: "Routers", Logger: logger,
+	}
+	return p
 }
 
 // Want makes these the targets. The maps must not be changed afterwards.
@@ -116,11 +118,7 @@ func (p *Prober) Counters() Counters {
 
 // Run probes until ctx is done.
 func (p *Prober) Run(ctx context.Context) error {
-	defer func() {
-		for _, s := range p.sources {
-			s.close()
-		}
-	}()
+	defer p.sources.Close()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
@@ -177,42 +175,13 @@ func (p *Prober) open(want *Want, now time.Time) {
 	for target := range want.Targets {
 		needed[target.Source] = true
 	}
-	for address, s := range p.sources {
-		if !needed[address] {
-			s.close()
-			delete(p.sources, address)
-		}
-	}
-	if p.failing && now.Before(p.retry) {
-		return
-	}
-	var failure error
-	for address := range needed {
-		if p.sources[address] != nil {
-			continue
-		}
-		s, err := openSource(address, p.answered)
-		if err != nil {
-			failure = err
-			continue
-		}
-		p.sources[address] = s
-	}
-	if failed := failure != nil; failed != p.failing {
-		p.failing = failed
-		if failed {
-			p.logger.Error(failure, "Routers are not probed; will try again", "after", reopen)
-		} else {
-			p.logger.Info("Routers are probed")
-		}
-	}
-	p.retry = now.Add(reopen)
+	p.sources.Need(needed, now)
 }
 
 // probe sends the probes of a round. One that cannot be sent is as good as lost.
 func (p *Prober) probe(want *Want, target Target) {
-	s := p.sources[target.Source]
-	if s == nil {
+	s, open := p.sources.At(target.Source)
+	if !open {
 		return
 	}
 	way, err := netdev.WayTo(target.Router)

@@ -52,8 +52,7 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 		config := net.ListenConfig{Control: takeWithoutChecksum}
 		connection, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(address, 0).String())
 		if err != nil {
-			s.close()
-			return nil, fmt.Errorf("open a port at %s for probes through routers: %w", address, err)
+			return nil, errors.Join(fmt.Errorf("open a port at %s for probes through routers: %w", address, err), s.Close())
 		}
 		// It was asked for UDP.
 		s.ports[at], _ = connection.(*net.UDPConn)
@@ -77,13 +76,15 @@ func takeWithoutChecksum(network, _ string, c syscall.RawConn) (err error) {
 	return errors.Join(failed, err)
 }
 
-func (s *source) close() {
-	_ = unix.Close(s.packets)
+// Close closes the ports, and ends what reads from them.
+func (s *source) Close() error {
+	failures := []error{unix.Close(s.packets)}
 	for _, connection := range s.ports {
 		if connection != nil {
-			_ = connection.Close()
+			failures = append(failures, connection.Close())
 		}
 	}
+	return errors.Join(failures...)
 }
 
 // read ends when the port is closed.

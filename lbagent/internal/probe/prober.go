@@ -95,9 +95,7 @@ type Prober struct {
 	targets    map[forwarding.NodeID]*target
 	order      []forwarding.NodeID
 	next       int
-	sockets    map[netip.Addr]*socket
-	failing    bool
-	retry      time.Time
+	sockets    Sockets[*socket]
 }
 
 // New returns a Prober that sends from a UDP port.
@@ -108,7 +106,11 @@ func New(port uint16, logger logr.Logger) *Prober {
 	return &Prober{
 		port: port, logger: logger, random: rand.New(rand.NewChaCha8(seed)),
 		changed: make(chan struct{}, 1), woken: make(chan struct{}, 1), learned: make(chan struct{}, 1),
-		targets: map[forwarding.NodeID]*target{}, sockets: map[netip.Addr]*socket{},
+		targets: map[forwarding.NodeID]*target{},
+		sockets: Sockets[*socket]{
+			Open:  func(local netip.Addr) (*socket, error) { return openSocket(netip.AddrPortFrom(local, port)) },
+			Retry: reopen, Subject: "Nodes", Logger: logger,
+		},
 	}
 }
 
@@ -171,7 +173,7 @@ func signal(channel chan<- struct{}) {
 
 // Run probes until ctx is done.
 func (p *Prober) Run(ctx context.Context) error {
-	defer p.closeSockets()
+	defer p.sockets.Close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -240,48 +242,14 @@ func (p *Prober) open(now time.Time) {
 	for _, to := range p.targets {
 		needed[to.Source] = true
 	}
-	for local, s := range p.sockets {
-		if !needed[local] {
-			_ = s.close()
-			delete(p.sockets, local)
-		}
-	}
-	var failure error
-	for local := range needed {
-		if p.sockets[local] != nil {
-			continue
-		}
-		s, err := openSocket(netip.AddrPortFrom(local, p.port))
-		if err != nil {
-			failure = err
-			continue
-		}
-		p.sockets[local] = s
-	}
-	if failed := failure != nil; failed != p.failing {
-		p.failing = failed
-		if failed {
-			p.logger.Error(failure, "Nodes are not watched; will try again", "after", reopen)
-		} else {
-			p.logger.Info("Nodes are watched")
-		}
-	}
-	p.retry = now.Add(reopen)
-}
-
-func (p *Prober) closeSockets() {
-	for _, s := range p.sockets {
-		_ = s.close()
-	}
+	p.sockets.Need(needed, now)
 }
 
 // step probes the nodes whose turn it is, and returns after how long the next ones' is. The
 // answers that have come are taken first: this process may have been late, and not the nodes.
 func (p *Prober) step() time.Duration {
 	now := time.Now()
-	if p.failing && now.After(p.retry) {
-		p.open(now)
-	}
+	p.sockets.Reopen(now)
 	p.drain(now)
 	interval := membership.Interval(len(p.order))
 	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
@@ -302,8 +270,8 @@ func (p *Prober) step() time.Duration {
 
 func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	to := p.targets[id]
-	s := p.sockets[to.Source]
-	if s == nil || len(p.current.Keys) == 0 {
+	s, open := p.sockets.At(to.Source)
+	if !open || len(p.current.Keys) == 0 {
 		return
 	}
 	m := message{kind: request, from: p.current.Self, to: id, nonce: p.random.Uint64(), agent: p.current.Agents}
@@ -319,7 +287,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 // drain takes what has come.
 func (p *Prober) drain(now time.Time) {
 	var b [messageSize + 1]byte
-	for local, s := range p.sockets {
+	for local, s := range p.sockets.All() {
 		for range drainLimit {
 			n, from, ok := s.receive(b[:])
 			if !ok {

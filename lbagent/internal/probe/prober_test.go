@@ -256,7 +256,7 @@ func TestOnlyAnswersCount(t *testing.T) {
 	key := Key{9}
 	p.Want(Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2)}, Keys: []Key{key}})
 	p.take(time.Now())
-	t.Cleanup(p.closeSockets)
+	t.Cleanup(p.sockets.Close)
 	p.probe(2, time.Now())
 	good := message{kind: answer, from: 1, to: 2, nonce: p.targets[2].nonces[0]}
 	local, from := target4(2).Source, netip.AddrPortFrom(target4(2).Destination, Port)
@@ -309,7 +309,7 @@ func BenchmarkRound(b *testing.B) {
 			p := New(testPort, logr.Discard())
 			p.Want(want)
 			p.take(time.Now())
-			b.Cleanup(p.closeSockets)
+			b.Cleanup(p.sockets.Close)
 			for b.Loop() {
 				for _, id := range p.order {
 					p.probe(id, time.Now())

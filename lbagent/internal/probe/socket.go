@@ -34,7 +34,7 @@ func openSocket(local netip.AddrPort) (*socket, error) {
 	}
 	s := &socket{fd: fd, local: local}
 	if err := s.setUp(family); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the socket for probes at %s: %w", local, err), s.close())
+		return nil, errors.Join(fmt.Errorf("open the socket for probes at %s: %w", local, err), s.Close())
 	}
 	return s, nil
 }
@@ -59,7 +59,8 @@ func (s *socket) setUp(family int) error {
 	return unix.Bind(s.fd, sockaddr(s.local))
 }
 
-func (s *socket) close() error { return unix.Close(s.fd) }
+// Close closes the socket.
+func (s *socket) Close() error { return unix.Close(s.fd) }
 
 func (s *socket) send(to netip.Addr, b []byte) error {
 	return unix.Sendto(s.fd, b, unix.MSG_DONTWAIT, sockaddr(netip.AddrPortFrom(to, Port)))

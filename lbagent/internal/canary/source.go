@@ -4,13 +4,14 @@ package canary
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/api/canary"
@@ -103,60 +104,40 @@ func (s *source) read(at int, take func(source netip.Addr, at int, from netip.Ad
 
 // send sends a datagram to the Geneve port of a canary, by a router.
 func (s *source) send(by netdev.Way, at int, to netip.Addr, payload []byte) error {
-	packet, protocol := encode(s.address, to, s.numbers[at], payload)
+	packet, protocol, err := encode(s.address, to, s.numbers[at], payload)
+	if err != nil {
+		return err
+	}
 	link := &unix.SockaddrLinklayer{Protocol: protocol<<8 | protocol>>8, Ifindex: by.Interface, Halen: 6}
 	copy(link.Addr[:], by.MAC[:])
 	return unix.Sendto(s.packets, packet, unix.MSG_DONTWAIT, link)
 }
 
 // encode writes an IP packet that routers may not fragment, and the number of its protocol.
-func encode(from, to netip.Addr, port uint16, payload []byte) (packet []byte, protocol uint16) {
-	length := udpHeader + len(payload)
-	datagram := make([]byte, length)
-	binary.BigEndian.PutUint16(datagram, port)
-	binary.BigEndian.PutUint16(datagram[2:], probe.Port)
-	binary.BigEndian.PutUint16(datagram[4:], uint16(length))
-	copy(datagram[udpHeader:], payload)
-	pseudo := sum(sum(sum(uint32(unix.IPPROTO_UDP)+uint32(length), from.AsSlice()), to.AsSlice()), datagram)
-	checksum := fold(pseudo)
-	if checksum == 0 {
-		checksum = 0xffff
+func encode(from, to netip.Addr, port uint16, payload []byte) (packet []byte, protocol uint16, err error) {
+	var ip interface {
+		gopacket.NetworkLayer
+		gopacket.SerializableLayer
 	}
-	binary.BigEndian.PutUint16(datagram[6:], checksum)
+	protocol = unix.ETH_P_IP
 	if from.Is4() {
-		header := make([]byte, ipv4Header, ipv4Header+length)
-		header[0] = 0x45
-		binary.BigEndian.PutUint16(header[2:], uint16(ipv4Header+length))
-		// Don't fragment.
-		header[6], header[8], header[9] = 0x40, hopLimit, unix.IPPROTO_UDP
-		copy(header[12:], from.AsSlice())
-		copy(header[16:], to.AsSlice())
-		binary.BigEndian.PutUint16(header[10:], fold(sum(0, header)))
-		return append(header, datagram...), unix.ETH_P_IP
+		ip = &layers.IPv4{
+			Version: 4, IHL: ipv4Header / 4, Flags: layers.IPv4DontFragment, TTL: hopLimit, Protocol: layers.IPProtocolUDP,
+			SrcIP: from.AsSlice(), DstIP: to.AsSlice(),
+		}
+	} else {
+		protocol = unix.ETH_P_IPV6
+		ip = &layers.IPv6{
+			Version: 6, HopLimit: hopLimit, NextHeader: layers.IPProtocolUDP, SrcIP: from.AsSlice(), DstIP: to.AsSlice(),
+		}
 	}
-	header := make([]byte, ipv6Header, ipv6Header+length)
-	header[0] = 0x60
-	binary.BigEndian.PutUint16(header[4:], uint16(length))
-	header[6], header[7] = unix.IPPROTO_UDP, hopLimit
-	copy(header[8:], from.AsSlice())
-	copy(header[24:], to.AsSlice())
-	return append(header, datagram...), unix.ETH_P_IPV6
-}
-
-// sum adds 16-bit words (RFC 1071).
-func sum(start uint32, b []byte) uint32 {
-	for i := 0; i+1 < len(b); i += 2 {
-		start += uint32(b[i])<<8 | uint32(b[i+1])
+	udp := &layers.UDP{SrcPort: layers.UDPPort(port), DstPort: layers.UDPPort(probe.Port)}
+	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
+		return nil, 0, fmt.Errorf("write a probe from %s to %s: %w", from, to, err)
 	}
-	if len(b)%2 == 1 {
-		start += uint32(b[len(b)-1]) << 8
+	buffer, options := gopacket.NewSerializeBuffer(), gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(buffer, options, ip, udp, gopacket.Payload(payload)); err != nil {
+		return nil, 0, fmt.Errorf("write a probe from %s to %s: %w", from, to, err)
 	}
-	return start
-}
-
-func fold(sum uint32) uint16 {
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	return buffer.Bytes(), protocol, nil
 }

@@ -4,11 +4,7 @@ package canary
 
 import (
 	"maps"
-	"net/netip"
 	"testing"
-
-	"github.com/gopacket/gopacket"
-	"github.com/gopacket/gopacket/layers"
 
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -63,31 +59,5 @@ func TestWindow(t *testing.T) {
 	}
 	if w.answered(0, 1, 1) {
 		t.Error("an answer of an earlier round counted")
-	}
-}
-
-// Another implementation reads the packets that are sent.
-func TestEncode(t *testing.T) {
-	for _, test := range []struct {
-		from, to string
-		first    gopacket.LayerType
-	}{
-		{"198.51.100.2", "203.0.113.250", layers.LayerTypeIPv4},
-		{"2001:db8::2", "2001:db8:1::250", layers.LayerTypeIPv6},
-	} {
-		for _, length := range []int{9, 32, 1472} {
-			packet, _ := encode(netip.MustParseAddr(test.from), netip.MustParseAddr(test.to), 40001, make([]byte, length))
-			read := gopacket.NewPacket(packet, test.first, gopacket.Default)
-			udp, ok := read.Layer(layers.LayerTypeUDP).(*layers.UDP)
-			if !ok || udp.SrcPort != 40001 || udp.DstPort != 6081 || int(udp.Length) != length+8 {
-				t.Fatalf("UDP header %+v", udp)
-			}
-			if err := udp.SetNetworkLayerForChecksum(read.NetworkLayer()); err != nil {
-				t.Fatal(err)
-			}
-			if err, mismatches := read.VerifyChecksums(); err != nil || len(mismatches) > 0 {
-				t.Errorf("checksums of %d bytes from %s: %v, %v", length, test.from, mismatches, err)
-			}
-		}
 	}
 }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package canary
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// The kernel takes what a source sends, with the checksums as they are, and a source gets what comes
+// back.
+func TestSource(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	loopback, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(loopback); err != nil {
+		t.Fatal(err)
+	}
+	// What a packet socket sends here comes in as from another host, with an address of this one.
+	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/accept_local", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	way := netdev.Way{Interface: loopback.Attrs().Index, MTU: loopback.Attrs().MTU}
+	for _, ends := range [][2]string{{"198.51.100.2", "203.0.113.250"}, {"2001:db8::2", "2001:db8:1::250"}} {
+		from, to := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
+		for _, address := range []netip.Addr{from, to} {
+			prefix := &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
+			if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: prefix}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exchange(t, way, from, to)
+	}
+}
+
+// exchange sends from all ports to the Geneve port of an address, and back.
+func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
+	t.Helper()
+	receiver, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, probe.Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer receiver.Close()
+	type taken struct {
+		at      int
+		from    netip.AddrPort
+		payload []byte
+	}
+	answers := make(chan taken, 1)
+	s, err := openSource(from, func(_ netip.Addr, at int, from netip.AddrPort, payload []byte) {
+		answers <- taken{at, from, slices.Clone(payload)}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	received := make([]byte, longest)
+	for at := range canary.Ports {
+		// Of odd and even lengths, up to a full packet.
+		sent := bytes.Repeat([]byte{byte(at), 0xff}, 23*at+5)[:23*at+1]
+		if err := s.send(way, at, to, sent); err != nil {
+			t.Fatal(err)
+		}
+		if err := receiver.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		n, sender, err := receiver.ReadFromUDPAddrPort(received)
+		if err != nil {
+			t.Fatalf("port %d of %s: %v", at, from, err)
+		}
+		if !bytes.Equal(received[:n], sent) || sender.Addr().Unmap() != from {
+			t.Errorf("%d bytes from %s, want %d from %s", n, sender, len(sent), from)
+		}
+		if _, err := receiver.WriteToUDPAddrPort(sent, sender); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case answer := <-answers:
+			if answer.at != at || answer.from != netip.AddrPortFrom(to, probe.Port) || !bytes.Equal(answer.payload, sent) {
+				t.Errorf("port %d got %d bytes from %s, want it at port %d", answer.at, len(answer.payload), answer.from, at)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("port %d of %s got nothing", at, from)
+		}
+	}
+}

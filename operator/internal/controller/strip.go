@@ -39,8 +39,9 @@ func StripNode(object any) (any, error) {
 
 // StripReport leaves of an LBNodeReport, before it is cached, whose it is, which
 // transition of the Node it tells of, which Services do not fit, which hosts have addresses of VIPs,
-// for which VIPs the node answers on its links, which keys of the tunnel the node uses, whether it was told that those are old, how its BGP
-// sessions are, and whether one is established.
+// for which VIPs the node answers on its links, which keys of the tunnel the node uses, whether it was
+// told that those are old, how its BGP sessions are, whether one is established, and what was found of
+// canaries.
 func StripReport(object any) (any, error) {
 	report, ok := object.(*millracev1alpha1.LBNodeReport)
 	if !ok {
@@ -51,7 +52,7 @@ func StripReport(object any) (any, error) {
 	stripped.Status.UnfitServices = report.Status.UnfitServices
 	stripped.Status.Duplicates = report.Status.Duplicates
 	stripped.Status.Answering = report.Status.Answering
-	stripped.Status.Sessions = oneEstablished(report.Status.Sessions)
+	stripped.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
 	stripped.Status.Version, stripped.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
 	if condition := nodeReady(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = []metav1.Condition{{

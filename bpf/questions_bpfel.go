@@ -16,10 +16,14 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	QuestionsMapAskedVips        = "asked_vips"
-	QuestionsMapRefusedQuestions = "refused_questions"
-	QuestionsMapSenders          = "senders"
-	QuestionsProgQuestion        = "question"
+	QuestionsMapAnsweredQuestions = "answered_questions"
+	QuestionsMapAskedVips         = "asked_vips"
+	QuestionsMapLastBeat          = "last_beat"
+	QuestionsMapRefusedQuestions  = "refused_questions"
+	QuestionsMapSenders           = "senders"
+	QuestionsProgAnswer           = "answer"
+	QuestionsProgQuestion         = "question"
+	QuestionsVarOwnMac            = "own_mac"
 )
 
 // LoadQuestions returns the embedded CollectionSpec for Questions.
@@ -64,6 +68,7 @@ type QuestionsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type QuestionsProgramSpecs struct {
+	Answer   *ebpf.ProgramSpec `ebpf:"answer"`
 	Question *ebpf.ProgramSpec `ebpf:"question"`
 }
 
@@ -71,15 +76,18 @@ type QuestionsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type QuestionsMapSpecs struct {
-	AskedVips        *ebpf.MapSpec `ebpf:"asked_vips"`
-	RefusedQuestions *ebpf.MapSpec `ebpf:"refused_questions"`
-	Senders          *ebpf.MapSpec `ebpf:"senders"`
+	AnsweredQuestions *ebpf.MapSpec `ebpf:"answered_questions"`
+	AskedVips         *ebpf.MapSpec `ebpf:"asked_vips"`
+	LastBeat          *ebpf.MapSpec `ebpf:"last_beat"`
+	RefusedQuestions  *ebpf.MapSpec `ebpf:"refused_questions"`
+	Senders           *ebpf.MapSpec `ebpf:"senders"`
 }
 
 // QuestionsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type QuestionsVariableSpecs struct {
+	OwnMac *ebpf.VariableSpec `ebpf:"own_mac"`
 }
 
 // QuestionsObjects contains all objects after they have been loaded into the kernel.
@@ -102,14 +110,18 @@ func (o *QuestionsObjects) Close() error {
 //
 // It can be passed to LoadQuestionsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type QuestionsMaps struct {
-	AskedVips        *ebpf.Map `ebpf:"asked_vips"`
-	RefusedQuestions *ebpf.Map `ebpf:"refused_questions"`
-	Senders          *ebpf.Map `ebpf:"senders"`
+	AnsweredQuestions *ebpf.Map `ebpf:"answered_questions"`
+	AskedVips         *ebpf.Map `ebpf:"asked_vips"`
+	LastBeat          *ebpf.Map `ebpf:"last_beat"`
+	RefusedQuestions  *ebpf.Map `ebpf:"refused_questions"`
+	Senders           *ebpf.Map `ebpf:"senders"`
 }
 
 func (m *QuestionsMaps) Close() error {
 	return _QuestionsClose(
+		m.AnsweredQuestions,
 		m.AskedVips,
+		m.LastBeat,
 		m.RefusedQuestions,
 		m.Senders,
 	)
@@ -119,17 +131,20 @@ func (m *QuestionsMaps) Close() error {
 //
 // It can be passed to LoadQuestionsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type QuestionsVariables struct {
+	OwnMac *ebpf.Variable `ebpf:"own_mac"`
 }
 
 // QuestionsPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadQuestionsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type QuestionsPrograms struct {
+	Answer   *ebpf.Program `ebpf:"answer"`
 	Question *ebpf.Program `ebpf:"question"`
 }
 
 func (p *QuestionsPrograms) Close() error {
 	return _QuestionsClose(
+		p.Answer,
 		p.Question,
 	)
 }

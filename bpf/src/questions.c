@@ -5,13 +5,20 @@
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* The filter of the packet sockets by which the agent answers for VIPs on a link: ARP requests (RFC
- * 826) and neighbour solicitations (RFC 4861). Questions for other addresses never reach a socket,
- * and neither does what one host asks too often. So neither can take the room of others.
+/* Questions for VIPs on a link: ARP requests (RFC 826) and neighbour solicitations (RFC 4861). There
+ * are two programs, which the agent loads for each of its interfaces.
+ *
+ * answer answers the usual forms itself. An answer costs about what the question costs, whoever asks.
+ * So a flood needs no limit, and no table of hosts that a flood could fill.
+ *
+ * question is the filter of the agent's packet sockets, which get what is left: other forms, and all
+ * where there is no tcx. Questions for other addresses never reach a socket, and neither does what one
+ * host asks too often. So neither can take the room of others.
  */
 
 char _license[] SEC("license") = "GPL";
@@ -116,6 +123,214 @@ static __always_inline int sender_may_ask(const struct __sk_buff *skb)
 		return 0;
 	}
 	return 1;
+}
+
+/* The hardware address of the interface. */
+volatile const __u8 own_mac[ETH_ALEN];
+
+/* How long after its last sign of life the agent is taken for one that works. As AGENT_NANOSECONDS
+ * of probe.h: then other nodes answer.
+ */
+#define LIFE (4 * SECOND)
+
+/* When the agent last showed that it works, as bpf_ktime_get_ns. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} last_beat SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} answered_questions SEC(".maps");
+
+/* ARP for Ethernet and IPv4. */
+struct arp_frame {
+	struct ethhdr eth;
+	__be16 hardware;
+	__be16 protocol;
+	__u8 hardware_length;
+	__u8 protocol_length;
+	__be16 operation;
+	__u8 sender_mac[ETH_ALEN];
+	__be32 sender;
+	__u8 target_mac[ETH_ALEN];
+	__be32 target;
+} __attribute__((packed));
+
+/* A solicitation or an advertisement with one option, the hardware address. */
+struct neighbour_frame {
+	struct ethhdr eth;
+	struct ipv6hdr ip;
+	__u8 type;
+	__u8 code;
+	__sum16 checksum;
+	__be32 flags;
+	struct in6_addr target;
+	__u8 option;
+	__u8 option_length;
+	__u8 mac[ETH_ALEN];
+} __attribute__((packed));
+
+#define NEIGHBOUR_LENGTH (sizeof(struct neighbour_frame) - offsetof(struct neighbour_frame, type))
+
+#define ARP_REPLY 2
+#define ICMPV6_ADVERTISEMENT 136
+#define SOURCE_ADDRESS 1
+#define TARGET_ADDRESS 2
+/* RFC 4861 section 4.4: an answer to a solicitation, which overrides what the host knows. */
+#define SOLICITED_OVERRIDE 0x60000000
+#define HOP_LIMIT 255
+
+static __always_inline int agent_works(void)
+{
+	__u32 zero = 0;
+	__u64 *beat = bpf_map_lookup_elem(&last_beat, &zero);
+
+	return beat && bpf_ktime_get_ns() - *beat < LIFE;
+}
+
+/* An answer to the addresses of many, or of nobody, would go to many. */
+static __always_inline int is_one_host(const __u8 *mac)
+{
+	return !(mac[0] & 1) && (mac[0] | mac[1] | mac[2] | mac[3] | mac[4] | mac[5]);
+}
+
+static __always_inline int is_multicast_or_none(const struct in6_addr *address)
+{
+	return address->in6_u.u6_addr8[0] == 0xff ||
+	       !(address->in6_u.u6_addr32[0] | address->in6_u.u6_addr32[1] |
+		 address->in6_u.u6_addr32[2] | address->in6_u.u6_addr32[3]);
+}
+
+static __always_inline int is_same(const struct in6_addr *a, const struct in6_addr *b)
+{
+	return a->in6_u.u6_addr32[0] == b->in6_u.u6_addr32[0] &&
+	       a->in6_u.u6_addr32[1] == b->in6_u.u6_addr32[1] &&
+	       a->in6_u.u6_addr32[2] == b->in6_u.u6_addr32[2] &&
+	       a->in6_u.u6_addr32[3] == b->in6_u.u6_addr32[3];
+}
+
+static __always_inline void set_own(__u8 *mac)
+{
+	for (int i = 0; i < ETH_ALEN; i++)
+		mac[i] = own_mac[i];
+}
+
+/* The question becomes its answer. Returns nonzero where it is left to the sockets. */
+static __always_inline int answer_arp(struct __sk_buff *skb)
+{
+	struct in6_addr target = {};
+	struct arp_frame frame;
+	__be32 asked;
+
+	if (bpf_skb_load_bytes(skb, 0, &frame, sizeof(frame)) ||
+	    frame.operation != bpf_htons(ARP_REQUEST) || frame.hardware != bpf_htons(1) ||
+	    frame.protocol != bpf_htons(ETH_P_IP) || frame.hardware_length != ETH_ALEN ||
+	    frame.protocol_length != sizeof(frame.target) || frame.sender == frame.target ||
+	    !is_one_host(frame.sender_mac) || !agent_works())
+		return -1;
+	target.in6_u.u6_addr32[2] = bpf_htonl(0xffff);
+	target.in6_u.u6_addr32[3] = frame.target;
+	if (!bpf_map_lookup_elem(&asked_vips, &target))
+		return -1;
+	asked = frame.target;
+	frame.operation = bpf_htons(ARP_REPLY);
+	__builtin_memcpy(frame.target_mac, frame.sender_mac, ETH_ALEN);
+	frame.target = frame.sender;
+	frame.sender = asked;
+	set_own(frame.sender_mac);
+	__builtin_memcpy(frame.eth.h_dest, frame.target_mac, ETH_ALEN);
+	set_own(frame.eth.h_source);
+	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+}
+
+/* The checksum of the message and of the pseudo header (RFC 8200 section 8.1). It is 0 over a message
+ * with the right one.
+ */
+static __always_inline __sum16 checksum_of(struct neighbour_frame *frame)
+{
+	__be32 pseudo[2] = { bpf_htonl(NEIGHBOUR_LENGTH), bpf_htonl(IPPROTO_ICMPV6) };
+	/* Copies, for both must be aligned. */
+	struct in6_addr addresses[2] = { frame->ip.saddr, frame->ip.daddr };
+	__be32 message[NEIGHBOUR_LENGTH / sizeof(__be32)];
+	__s64 sum;
+
+	__builtin_memcpy(message, &frame->type, sizeof(message));
+	sum = bpf_csum_diff(NULL, 0, pseudo, sizeof(pseudo), 0);
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)addresses, sizeof(addresses), sum);
+	sum = bpf_csum_diff(NULL, 0, message, sizeof(message), sum);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static __always_inline int is_usual_solicitation(struct neighbour_frame *frame)
+{
+	return frame->ip.version == 6 && frame->ip.nexthdr == IPPROTO_ICMPV6 &&
+	       frame->ip.hop_limit == HOP_LIMIT &&
+	       frame->ip.payload_len == bpf_htons(NEIGHBOUR_LENGTH) &&
+	       frame->type == ICMPV6_SOLICITATION && !frame->code &&
+	       frame->option == SOURCE_ADDRESS && frame->option_length == 1 &&
+	       is_one_host(frame->mac);
+}
+
+/* As answer_arp. What has no hardware address, or no address yet, is left to the sockets. */
+static __always_inline int answer_solicitation(struct __sk_buff *skb)
+{
+	struct in6_addr target, asker;
+	struct neighbour_frame frame;
+
+	if (bpf_skb_load_bytes(skb, 0, &frame, sizeof(frame)) || !is_usual_solicitation(&frame) ||
+	    !agent_works())
+		return -1;
+	target = frame.target;
+	asker = frame.ip.saddr;
+	if (is_multicast_or_none(&asker) || is_same(&asker, &target) ||
+	    !bpf_map_lookup_elem(&asked_vips, &target) || checksum_of(&frame))
+		return -1;
+	__builtin_memcpy(frame.eth.h_dest, frame.mac, ETH_ALEN);
+	set_own(frame.eth.h_source);
+	frame.ip.priority = 0;
+	frame.ip.flow_lbl[0] = frame.ip.flow_lbl[1] = frame.ip.flow_lbl[2] = 0;
+	frame.ip.saddr = target;
+	frame.ip.daddr = asker;
+	frame.type = ICMPV6_ADVERTISEMENT;
+	frame.checksum = 0;
+	frame.flags = bpf_htonl(SOLICITED_OVERRIDE);
+	frame.option = TARGET_ADDRESS;
+	set_own(frame.mac);
+	frame.checksum = checksum_of(&frame);
+	return bpf_skb_store_bytes(skb, 0, &frame, sizeof(frame), 0);
+}
+
+/* Answers by the interface at which the question came in. TC_ACT_UNSPEC is TCX_NEXT. */
+SEC("tcx/ingress")
+int answer(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	__u64 *count;
+	int left;
+
+	/* A tag that the card took off is that of another interface, or a priority. */
+	if (skb->pkt_type > PACKET_MULTICAST || skb->vlan_present)
+		return TC_ACT_UNSPEC;
+	if (skb->protocol == bpf_htons(ETH_P_ARP))
+		left = answer_arp(skb);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		left = answer_solicitation(skb);
+	else
+		return TC_ACT_UNSPEC;
+	if (left)
+		return TC_ACT_UNSPEC;
+	count = bpf_map_lookup_elem(&answered_questions, &zero);
+	if (count)
+		(*count)++;
+	return bpf_redirect(skb->ifindex, 0);
 }
 
 /* Returns how many bytes of a packet the socket gets. The packet begins behind its Ethernet header.

@@ -5,10 +5,12 @@ package l2
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
+	tcx "github.com/cilium/ebpf/link"
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -16,23 +18,62 @@ import (
 	programs "github.com/millrace-lb/millrace/bpf"
 )
 
-// filter is the program by which the kernel gives the sockets of an interface the questions for its
-// VIPs, and of these no more than a host may ask (questions.c).
+// filter is the programs by which the kernel answers questions for an interface's VIPs, and gives its
+// sockets those that are left (questions.c).
 //
-// It only spares work: what is answered is looked up again. So where the kernel takes no program, or
+// It only spares work: what the sockets get is looked up again. So where the kernel takes no program, or
 // has no room for all VIPs, the sockets get all questions.
 type filter struct {
 	objects programs.QuestionsObjects
+	// answers is nil where the kernel answers nothing: it has no tcx.
+	answers tcx.Link
 	// holds are the VIPs in the map.
 	holds map[netip.Addr]bool
 }
 
-func newFilter() (*filter, error) {
+// newFilter loads the programs for an interface with a hardware address.
+func newFilter(own net.HardwareAddr) (*filter, error) {
 	f := &filter{holds: map[netip.Addr]bool{}}
-	if err := programs.LoadQuestionsObjects(&f.objects, nil); err != nil {
+	spec, err := programs.LoadQuestions()
+	if err == nil {
+		err = spec.Variables["own_mac"].Set([6]byte(own))
+	}
+	if err == nil {
+		err = spec.LoadAndAssign(&f.objects, nil)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load the program that filters questions, for which the agent needs the capability BPF: %w", err)
 	}
 	return f, nil
+}
+
+// answer has the kernel answer at an interface, from the first beat on. Without tcx, before Linux 6.6, the
+// sockets answer all. The program goes with the process, as the sockets do.
+func (f *filter) answer(index int) error {
+	answers, err := tcx.AttachTCX(tcx.TCXOptions{
+		Interface: index, Program: f.objects.Answer, Attach: ebpf.AttachTCXIngress, Anchor: tcx.Head(),
+	})
+	switch {
+	case errors.Is(err, tcx.ErrNotSupported):
+		return nil
+	case err != nil:
+		return fmt.Errorf("attach the program that answers questions, for which the agent needs the capability NET_ADMIN: %w", err)
+	}
+	f.answers = answers
+	return nil
+}
+
+// beat says that the agent works. Without it, the kernel answers for as long as other nodes wait for a sign
+// of life: then one of them answers.
+func (f *filter) beat() error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("read the kernel's time: %w", err)
+	}
+	if err := f.objects.LastBeat.Put(uint32(0), uint64(now.Nano())); err != nil {
+		return fmt.Errorf("have the kernel answer for VIPs: %w", err)
+	}
+	return nil
 }
 
 // set replaces the VIPs that are asked for. Those that leave make room first.
@@ -71,6 +112,17 @@ func (f *filter) refused() uint64 {
 	return count
 }
 
+// answered is how many questions the kernel answered.
+func (f *filter) answered() (count uint64) {
+	var of []uint64
+	// A map of one entry, which is always there.
+	_ = f.objects.AnsweredQuestions.Lookup(uint32(0), &of)
+	for _, one := range of {
+		count += one
+	}
+	return count
+}
+
 // attach puts the program in the place of what filtered a socket before.
 func (f *filter) attach(conn *packet.Conn) error {
 	return onSocket(conn, "filter questions", func(socket int) error {
@@ -80,6 +132,9 @@ func (f *filter) attach(conn *packet.Conn) error {
 
 func (f *filter) close() {
 	// Nothing can be done about an error; the sockets keep the program as long as they need it.
+	if f.answers != nil {
+		_ = f.answers.Close()
+	}
 	_ = f.objects.Close()
 }
 

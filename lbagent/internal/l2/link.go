@@ -28,6 +28,8 @@ type link struct {
 	counts *counters
 	// filter is nil while the sockets take all questions.
 	filter *filter
+	// socketsAlone keeps the kernel from answering, as one without tcx.
+	socketsAlone bool
 	// broken is true when a socket cannot be read any more; notify tells.
 	broken atomic.Bool
 	closed atomic.Bool
@@ -190,7 +192,7 @@ func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 func (l *link) sift(addresses []netip.Addr) (err error) {
 	next := l.filter
 	if next == nil {
-		if next, err = newFilter(); err != nil {
+		if next, err = newFilter(l.own); err != nil {
 			return err
 		}
 	}
@@ -201,12 +203,23 @@ func (l *link) sift(addresses []netip.Addr) (err error) {
 	if err == nil {
 		err = errors.Join(next.attach(l.arp), next.attach(l.ipv6))
 	}
+	if err == nil && !l.socketsAlone {
+		err = next.answer(l.index)
+	}
 	if err == nil {
 		l.filter = next
 		l.counts.use(next)
 		return nil
 	}
 	return errors.Join(err, l.takeAll(next))
+}
+
+// beat has the kernel go on answering.
+func (l *link) beat() error {
+	if l.filter == nil {
+		return nil
+	}
+	return l.filter.beat()
 }
 
 // takeAll has the sockets get all questions, and gives up a filter.

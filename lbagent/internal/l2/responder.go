@@ -56,28 +56,31 @@ type counters struct {
 	answered, dropped, malformed, told, failed atomic.Uint64
 
 	mu sync.Mutex
-	// limited is what former filters refused; the present one counts itself.
-	limited uint64
-	filter  *filter
+	// limited and passed are what former filters refused and answered; the present one counts itself.
+	limited, passed uint64
+	filter          *filter
 }
 
-// use has questions counted that a filter refuses; nil is none. What the former one refused stays counted.
+// use has questions counted that a filter refuses or answers; nil is none. What the former one counted
+// stays.
 func (c *counters) use(next *filter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.filter != nil {
 		c.limited += c.filter.refused()
+		c.passed += c.filter.answered()
 	}
 	c.filter = next
 }
 
-func (c *counters) limitedInAll() uint64 {
+// byFilters are the questions that filters refused and answered.
+func (c *counters) byFilters() (limited, answered uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.filter == nil {
-		return c.limited
+		return c.limited, c.passed
 	}
-	return c.limited + c.filter.refused()
+	return c.limited + c.filter.refused(), c.passed + c.filter.answered()
 }
 
 // Responder answers on interfaces.
@@ -99,6 +102,8 @@ type Responder struct {
 	// beaten is when the responder last said that it works, beatErr what came of it.
 	beaten  time.Time
 	beatErr error
+	// socketsAlone has links answer by their sockets, as on a kernel without tcx.
+	socketsAlone bool
 }
 
 // telling is a VIP of which the hosts of a link are to be told.
@@ -137,8 +142,9 @@ func (r *Responder) Counts() map[string]Counts {
 	defer r.mu.Unlock()
 	counts := make(map[string]Counts, len(r.counts))
 	for name, c := range r.counts {
+		limited, answered := c.byFilters()
 		counts[name] = Counts{
-			Answered: c.answered.Load(), Limited: c.limitedInAll(), Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
+			Answered: c.answered.Load() + answered, Limited: limited, Dropped: c.dropped.Load(), Malformed: c.malformed.Load(),
 			Told: c.told.Load(), Failed: c.failed.Load(), VIPs: len(r.wanted[name]),
 		}
 	}
@@ -212,6 +218,11 @@ func (r *Responder) say(now time.Time) (missed bool) {
 	missed = !r.beaten.IsZero() && passed >= hung
 	r.beaten = now
 	err := r.beat()
+	if err == nil {
+		for _, open := range r.links {
+			err = errors.Join(err, open.beat())
+		}
+	}
 	if err != nil && r.beatErr == nil {
 		r.logger.Error(err, "Cannot tell other nodes that this one answers for VIPs; they will do so in its place")
 	}
@@ -273,6 +284,7 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 		if open, err = openLink(name, counts, r.notify); err != nil {
 			return err
 		}
+		open.socketsAlone = r.socketsAlone
 		r.links[name] = open
 	}
 	for _, address := range open.set(addresses) {

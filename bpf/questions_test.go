@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ndp"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+const (
+	actUnspecified = ^uint32(0)
+	actRedirect    = 7
+)
+
+// answerer is the program that answers questions, for an interface with uplinkMAC and the VIPs of the families.
+type answerer struct{ bpf.QuestionsObjects }
+
+func newAnswerer(t *testing.T) *answerer {
+	t.Helper()
+	spec, err := bpf.LoadQuestions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables["own_mac"].Set([6]byte(uplinkMAC)); err != nil {
+		t.Fatal(err)
+	}
+	a := &answerer{}
+	if err := spec.LoadAndAssign(&a.QuestionsObjects, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	for _, f := range families {
+		put(t, a.AskedVips, f.vip.As16(), uint8(1))
+	}
+	a.beat(t, 0)
+	return a
+}
+
+// beat has the agent have shown that it works, so many seconds ago.
+func (a *answerer) beat(t *testing.T, ago int64) {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatal(err)
+	}
+	put(t, a.LastBeat, uint32(0), uint64(now.Nano()-ago*1e9))
+}
+
+// askARP is a request for the IPv4 VIP, changed in one way.
+func askARP(t *testing.T, change func(*arp.Packet)) []byte {
+	t.Helper()
+	return arpFrame(t, net.HardwareAddr{255, 255, 255, 255, 255, 255}, otherMAC, func(p *arp.Packet) {
+		p.Operation = arp.OperationRequest
+		p.SenderHardwareAddr, p.SenderIP = otherMAC, v4.other.AsSlice()
+		p.TargetHardwareAddr, p.TargetIP = make(net.HardwareAddr, 6), v4.vip.AsSlice()
+		change(p)
+	})
+}
+
+func arpFrame(t *testing.T, to, from net.HardwareAddr, fill func(*arp.Packet)) []byte {
+	t.Helper()
+	p := arp.Packet{HardwareType: 1, ProtocolType: 0x0800, HardwareAddrLength: 6, IPLength: 4}
+	fill(&p)
+	payload, err := p.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(to, from, []byte{8, 6}, payload)
+}
+
+func arpAnswer(t *testing.T, asker netip.Addr) []byte {
+	t.Helper()
+	return arpFrame(t, otherMAC, uplinkMAC, func(p *arp.Packet) {
+		p.Operation = arp.OperationReply
+		p.SenderHardwareAddr, p.SenderIP = uplinkMAC, v4.vip.AsSlice()
+		p.TargetHardwareAddr, p.TargetIP = otherMAC, asker.AsSlice()
+	})
+}
+
+// neighbourFrame is a message of Neighbor Discovery.
+func neighbourFrame(t *testing.T, to, from net.HardwareAddr, source, destination netip.Addr, m ndp.Message) []byte {
+	t.Helper()
+	body, err := ndp.MarshalMessageChecksum(m, source, destination)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := []byte{0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}
+	return slices.Concat(to, from, []byte{0x86, 0xdd}, header, source.AsSlice(), destination.AsSlice(), body)
+}
+
+func askNeighbour(t *testing.T, source, target netip.Addr, options ...ndp.Option) []byte {
+	t.Helper()
+	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
+	of := target.As16()
+	copy(group[13:], of[13:])
+	return neighbourFrame(t, groupMAC, otherMAC, source, netip.AddrFrom16(group), &ndp.NeighborSolicitation{TargetAddress: target, Options: options})
+}
+
+func changed(frame []byte, change func([]byte)) []byte {
+	frame = slices.Clone(frame)
+	change(frame)
+	return frame
+}
+
+func TestAnswerQuestions(t *testing.T) {
+	a := newAnswerer(t)
+	source := func(mac net.HardwareAddr) ndp.Option {
+		return &ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}
+	}
+	padded := append(askARP(t, func(*arp.Packet) {}), make([]byte, 18)...)
+	solicitation := askNeighbour(t, v6.other, v6.vip, source(otherMAC))
+	advertisement := neighbourFrame(t, otherMAC, uplinkMAC, v6.vip, v6.other, &ndp.NeighborAdvertisement{
+		Solicited: true, Override: true, TargetAddress: v6.vip,
+		Options: []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: uplinkMAC}},
+	})
+	for _, test := range []struct {
+		name     string
+		in, want []byte
+	}{
+		{"ARP", askARP(t, func(*arp.Packet) {}), arpAnswer(t, v4.other)},
+		{"ARP, padded", padded, append(arpAnswer(t, v4.other), make([]byte, 18)...)},
+		{"ARP of a host without an address", askARP(t, func(p *arp.Packet) { p.SenderIP = net.IPv4zero.To4() }), arpAnswer(t, netip.IPv4Unspecified())},
+		{"ARP for another", askARP(t, func(p *arp.Packet) { p.TargetIP = v4.other.AsSlice() }), nil},
+		{"ARP that tells", askARP(t, func(p *arp.Packet) { p.SenderIP = v4.vip.AsSlice() }), nil},
+		{"an ARP reply", askARP(t, func(p *arp.Packet) { p.Operation = arp.OperationReply }), nil},
+		{"ARP from all", askARP(t, func(p *arp.Packet) { p.SenderHardwareAddr = groupMAC }), nil},
+		{"ARP from nobody", askARP(t, func(p *arp.Packet) { p.SenderHardwareAddr = make(net.HardwareAddr, 6) }), nil},
+		{"ARP of another network", askARP(t, func(p *arp.Packet) { p.HardwareType = 6 }), nil},
+		{"ARP to another station", changed(padded, func(b []byte) { copy(b, otherMAC) }), nil},
+		{"ARP, cut", padded[:41], nil},
+		{"a solicitation", solicitation, advertisement},
+		{"a solicitation with a flow label", changed(solicitation, func(b []byte) { b[14], b[15], b[17] = 0x6f, 0xf1, 7 }), advertisement},
+		{"a solicitation for another", askNeighbour(t, v6.other, v6.other, source(otherMAC)), nil},
+		{"of a host without an address", askNeighbour(t, netip.IPv6Unspecified(), v6.vip, source(otherMAC)), nil},
+		{"of the VIP itself", askNeighbour(t, v6.vip, v6.vip, source(otherMAC)), nil},
+		{"of a group", askNeighbour(t, netip.MustParseAddr("ff02::1"), v6.vip, source(otherMAC)), nil},
+		{"with the hardware address of a group", askNeighbour(t, v6.other, v6.vip, source(groupMAC)), nil},
+		{"without a hardware address", askNeighbour(t, v6.other, v6.vip), nil},
+		{"with other options", askNeighbour(t, v6.other, v6.vip, source(otherMAC), source(otherMAC)), nil},
+		{"with the target's hardware address", askNeighbour(t, v6.other, v6.vip, &ndp.LinkLayerAddress{Direction: ndp.Target, Addr: otherMAC}), nil},
+		{"from another link", changed(solicitation, func(b []byte) { b[21] = 254 }), nil},
+		{"with a code", changed(solicitation, func(b []byte) { b[55]++; b[56]-- }), nil},
+		{"with a wrong checksum", changed(solicitation, func(b []byte) { b[57]++ }), nil},
+		{"an advertisement", changed(advertisement, func(b []byte) { copy(b, groupMAC) }), nil},
+		{"a solicitation, cut", solicitation[:85], nil},
+	} {
+		t.Run(test.name, func(t *testing.T) { a.check(t, test.in, test.want) })
+	}
+	if answered := sum(t, a.AnsweredQuestions, uint32(0)); answered != 5 {
+		t.Errorf("counted %d answers, want 5", answered)
+	}
+	// An agent that hangs, or has not begun, answers nothing: another node does.
+	for _, ago := range []int64{5, 1 << 30} {
+		a.beat(t, ago)
+		a.check(t, padded, nil)
+		a.check(t, solicitation, nil)
+	}
+}
+
+// check has a question answered; nil is not.
+func (a *answerer) check(t *testing.T, in, want []byte) {
+	t.Helper()
+	out := make([]byte, len(in)+64)
+	options := ebpf.RunOptions{Data: in, DataOut: out}
+	verdict, err := a.Answer.Run(&options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := uint32(actRedirect)
+	if want == nil {
+		want, wanted = in, actUnspecified
+	}
+	if verdict != wanted || !slices.Equal(options.DataOut, want) {
+		t.Errorf("verdict %d, want %d, frame\n%x, want\n%x", int32(verdict), int32(wanted), options.DataOut, want)
+	}
+}

@@ -38,6 +38,19 @@ type Conflict struct {
 	Aggregate netip.Prefix
 }
 
+// Message is a sentence.
+func (c Conflict) Message() string {
+	others, reason := "", "which selects it too"
+	if c.VIPs > 1 {
+		others = fmt.Sprintf(", and of %d more VIPs,", c.VIPs-1)
+	}
+	if c.Aggregate.IsValid() {
+		reason = fmt.Sprintf("which selects other VIPs of its aggregate %s", c.Aggregate)
+	}
+	return fmt.Sprintf("the attributes of %s to LBPeer %s%s are those of VIPAdvertisement %s, %s and is the first by name",
+		c.VIP, c.Peer, others, c.By, reason)
+}
+
 // Conflicts returns, by the name of the advertisement that yields, the conflicts of each with
 // those before it: about a VIP that both select, and about VIPs of one aggregate. Of the two, the
 // former is told first. Only valid advertisements and peers belong here, both sorted by name. A

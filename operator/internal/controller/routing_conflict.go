@@ -92,17 +92,7 @@ func conflictingCondition(generation int64, conflicts map[string]desired.Conflic
 	if conflict, found := conflicts[name]; found {
 		condition.Status = metav1.ConditionTrue
 		condition.Reason = millracev1alpha1.ReasonOverruled
-		others := ""
-		if conflict.VIPs > 1 {
-			others = fmt.Sprintf(", and of %d more VIPs,", conflict.VIPs-1)
-		}
-		reason := "which selects it too"
-		if conflict.Aggregate.IsValid() {
-			reason = fmt.Sprintf("which selects other VIPs of its aggregate %s", conflict.Aggregate)
-		}
-		condition.Message = fmt.Sprintf(
-			"the attributes of %s to LBPeer %s%s are those of VIPAdvertisement %s, %s and is the first by name",
-			conflict.VIP, conflict.Peer, others, conflict.By, reason)
+		condition.Message = conflict.Message()
 	}
 	return condition
 }

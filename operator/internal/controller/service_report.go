@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -199,7 +200,7 @@ func assignedCondition(result outcome) metav1.Condition {
 		sentences = append(sentences, misunderstood.Error())
 	default:
 		if !plan.Satisfied && len(plan.Refusals) > 0 {
-			condition.Status, condition.Reason = metav1.ConditionFalse, reasonOf(plan.Refusals[0].Reason)
+			condition.Status, condition.Reason = metav1.ConditionFalse, convert.Reason(plan.Refusals[0].Reason)
 		}
 		for _, refusal := range plan.Refusals {
 			sentences = append(sentences, refusal.Message)
@@ -221,26 +222,6 @@ func assignedSentence(plan ipam.Plan) string {
 		texts = append(texts, address.String())
 	}
 	return "has " + strings.Join(texts, ", ")
-}
-
-func reasonOf(reason ipam.Reason) string {
-	switch reason {
-	case ipam.PoolExhausted:
-		return millracev1alpha1.ReasonExhausted
-	case ipam.AddressInUse, ipam.AddressFull:
-		return millracev1alpha1.ReasonAddressInUse
-	case ipam.AddressNotInPool:
-		return millracev1alpha1.ReasonAddressForbidden
-	case ipam.PortConflict:
-		return millracev1alpha1.ReasonPortConflict
-	case ipam.QuotaExceeded:
-		return millracev1alpha1.ReasonQuotaExceeded
-	case ipam.NothingToAdopt:
-		return millracev1alpha1.ReasonNothingToAdopt
-	case ipam.NotRequested:
-		return millracev1alpha1.ReasonInvalid
-	}
-	return millracev1alpha1.ReasonNoPool
 }
 
 // writtenVersions remembers, per Service, the version that was written last. A

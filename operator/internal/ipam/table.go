@@ -195,3 +195,13 @@ func (t *Table) used(address netip.Addr) bool {
 	_, ok := t.vips[address]
 	return ok
 }
+
+// Addresses returns those of all VIPs, sorted.
+func (t *Table) Addresses() []netip.Addr {
+	addresses := make([]netip.Addr, 0, len(t.vips))
+	for address := range t.vips {
+		addresses = append(addresses, address)
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return addresses
+}

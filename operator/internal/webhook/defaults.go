@@ -9,7 +9,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/millrace-lb/millrace/operator/internal/review"
+	"github.com/millrace-lb/millrace/operator/review"
 )
 
 // operation changes one field (RFC 6902). Nothing else of an object is touched: fields of a newer API

@@ -32,7 +32,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
-	"github.com/millrace-lb/millrace/operator/internal/review"
+	"github.com/millrace-lb/millrace/operator/review"
 )
 
 // Where the webhooks are served.
@@ -261,12 +261,7 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 		}
 	}
 	state := &review.State{Reading: h.reading, Pools: pools.Items, VIPs: vips.Items, Peers: peers.Items, Advertisements: advertisements.Items}
-	for i := range nodes.Items {
-		state.Occupied = append(state.Occupied, desired.OccupiedByNode(&nodes.Items[i])...)
-	}
-	for i := range peers.Items {
-		state.Occupied = append(state.Occupied, desired.OccupiedByPeer(&peers.Items[i])...)
-	}
+	state.Occupied = review.Occupied(nodes.Items, peers.Items, nil)
 	networks, err := h.serviceNetworks(ctx)
 	state.Occupied = append(state.Occupied, networks...)
 	return state, err

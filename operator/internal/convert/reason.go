@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package convert
+
+import (
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// Reason returns the reason of the API for conditions.
+func Reason(reason ipam.Reason) string {
+	switch reason {
+	case ipam.PoolExhausted:
+		return millracev1alpha1.ReasonExhausted
+	case ipam.AddressInUse, ipam.AddressFull:
+		return millracev1alpha1.ReasonAddressInUse
+	case ipam.AddressNotInPool:
+		return millracev1alpha1.ReasonAddressForbidden
+	case ipam.PortConflict:
+		return millracev1alpha1.ReasonPortConflict
+	case ipam.QuotaExceeded:
+		return millracev1alpha1.ReasonQuotaExceeded
+	case ipam.NothingToAdopt:
+		return millracev1alpha1.ReasonNothingToAdopt
+	case ipam.NotRequested:
+		return millracev1alpha1.ReasonInvalid
+	}
+	return millracev1alpha1.ReasonNoPool
+}

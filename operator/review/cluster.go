@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Objects are those of a cluster that is yet to be made.
+type Objects struct {
+	// Class says which Services are ours.
+	Class          desired.Class
+	Pools          []millracev1alpha1.VIPPool
+	VIPs           []millracev1alpha1.VIP
+	Peers          []millracev1alpha1.LBPeer
+	Advertisements []millracev1alpha1.VIPAdvertisement
+	Routes         []millracev1alpha1.VIPRoute
+	Services       []corev1.Service
+	Nodes          []corev1.Node
+	ServiceCIDRs   []networkingv1.ServiceCIDR
+	Namespaces     []corev1.Namespace
+	Secrets        []corev1.Secret
+	// AssumeSecrets takes every Secret that an LBPeer names for one with a good password.
+	AssumeSecrets bool
+}
+
+// Result is what would come of objects.
+type Result struct {
+	// VIPs are those that there would be.
+	VIPs     []millracev1alpha1.VIP
+	Problems []desired.Problem
+	// Remarks say what could not be judged, and what may surprise.
+	Remarks []string
+}
+
+// Reasons of millrace analyze: problems that it finds itself. All others are reasons of conditions and
+// of routes.
+const (
+	// ReasonRefused: the API server would refuse the object, or a field of it.
+	ReasonRefused = "Refused"
+	// ReasonSelectsNothing: a selector, or a list of names, selects none of the objects that there
+	// are.
+	ReasonSelectsNothing = "SelectsNothing"
+)
+
+// Cluster says what would come of all objects of a cluster together.
+func Cluster(objects *Objects) *Result {
+	c := newCluster(objects)
+	c.pools()
+	c.peers()
+	c.advertisements()
+	for i := range objects.VIPs {
+		_, problems := desired.ParseVIP(&objects.VIPs[i])
+		c.add(problems...)
+	}
+	for i := range objects.Routes {
+		_, problems := desired.ParseRoute(&objects.Routes[i])
+		c.add(problems...)
+	}
+	c.services()
+	c.conflicts()
+	return &c.result
+}
+
+// cluster is the review of objects.
+type cluster struct {
+	*Objects
+	occupied   []desired.Occupied
+	namespaces map[string]labels.Set
+	// nodes are the labels of the Nodes.
+	nodes []labels.Set
+	// labels are those of each Service.
+	labels map[types.NamespacedName]labels.Set
+	// routers and advertised are the valid LBPeers and VIPAdvertisements, by name.
+	routers    []desired.Peer
+	advertised []desired.Advertisement
+	result     Result
+}
+
+func newCluster(objects *Objects) *cluster {
+	c := &cluster{
+		Objects: objects, namespaces: map[string]labels.Set{}, labels: map[types.NamespacedName]labels.Set{},
+		occupied: Occupied(objects.Nodes, objects.Peers, objects.ServiceCIDRs),
+	}
+	for i := range objects.Namespaces {
+		namespace := &objects.Namespaces[i]
+		c.namespaces[namespace.Name] = withName(namespace.Name, namespace.Labels)
+	}
+	for i := range objects.Nodes {
+		c.nodes = append(c.nodes, objects.Nodes[i].Labels)
+	}
+	for i := range objects.Services {
+		service := &objects.Services[i]
+		c.labels[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}] = service.Labels
+	}
+	return c
+}
+
+// withName are the labels of a namespace with the one that the API server adds.
+func withName(name string, of labels.Set) labels.Set {
+	return labels.Merge(of, labels.Set{corev1.LabelMetadataName: name})
+}
+
+func (c *cluster) add(problems ...desired.Problem) {
+	c.result.Problems = append(c.result.Problems, problems...)
+}
+
+// warn adds sentences about an object that is used all the same.
+func (c *cluster) warn(object desired.Object, reason string, messages ...string) {
+	for _, message := range messages {
+		c.add(desired.Problem{Object: object, Reason: reason, Message: message})
+	}
+}
+
+func (c *cluster) remark(format string, arguments ...any) {
+	c.result.Remarks = append(c.result.Remarks, fmt.Sprintf(format, arguments...))
+}
+
+// Occupied returns the addresses of nodes, pods, routers and Services.
+func Occupied(nodes []corev1.Node, peers []millracev1alpha1.LBPeer, networks []networkingv1.ServiceCIDR) []desired.Occupied {
+	var occupied []desired.Occupied
+	for i := range nodes {
+		occupied = append(occupied, desired.OccupiedByNode(&nodes[i])...)
+	}
+	for i := range peers {
+		occupied = append(occupied, desired.OccupiedByPeer(&peers[i])...)
+	}
+	for i := range networks {
+		occupied = append(occupied, desired.OccupiedByServiceCIDR(&networks[i])...)
+	}
+	return occupied
+}
+
+// state is what the review of one object goes by.
+func (c *cluster) state() *State {
+	return &State{
+		Pools: c.Pools, VIPs: c.VIPs, Peers: c.Peers, Advertisements: c.Advertisements,
+		Occupied: c.occupied, Namespaces: c.namespaces,
+	}
+}
+
+func (c *cluster) pools() {
+	usable, problems := desired.Pools(c.Pools, desired.NewOccupation(c.occupied))
+	c.add(problems...)
+	state := c.state()
+	for i := range usable {
+		c.add(usable[i].Limits...)
+		c.warn(desired.Object{Kind: "VIPPool", Name: usable[i].Name}, millracev1alpha1.ReasonQuotaExceeded, exceeded(&usable[i], state)...)
+	}
+}
+
+func (c *cluster) peers() {
+	c.add(desired.Peers(c.Peers)...)
+	secrets := map[string]*corev1.Secret{}
+	for i := range c.Secrets {
+		if secret := &c.Secrets[i]; secret.Namespace == millracev1alpha1.BGPNamespace {
+			secrets[secret.Name] = secret
+		}
+	}
+	for i := range c.Peers {
+		object := &c.Peers[i]
+		name := desired.Object{Kind: "LBPeer", Name: object.Name}
+		if reference := object.Spec.PasswordSecretRef; reference != nil && !c.AssumeSecrets {
+			c.warn(name, millracev1alpha1.ReasonInvalid, Peer(object, secrets[reference.Name])...)
+		}
+	}
+	c.routers = valid(c.Peers, desired.ParsePeer)
+	slices.SortFunc(c.routers, func(a, b desired.Peer) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range c.routers {
+		if peer := &c.routers[i]; !c.anyNode(peer.Nodes) {
+			c.warn(desired.Object{Kind: "LBPeer", Name: peer.Name}, ReasonSelectsNothing,
+				"spec.nodeSelector: selects none of the Nodes, so none has a session")
+		}
+	}
+}
+
+// anyNode reports whether selectors select a common Node; they are not judged without Nodes.
+func (c *cluster) anyNode(selectors ...labels.Selector) bool {
+	return len(c.nodes) == 0 || slices.ContainsFunc(c.nodes, func(node labels.Set) bool {
+		return !slices.ContainsFunc(selectors, func(selector labels.Selector) bool { return !selector.Matches(node) })
+	})
+}
+
+func (c *cluster) advertisements() {
+	c.add(desired.Advertisements(c.Advertisements, c.Pools, c.Peers)...)
+	c.advertised = valid(c.Advertisements, desired.ParseAdvertisement)
+	slices.SortFunc(c.advertised, func(a, b desired.Advertisement) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range c.advertised {
+		c.selects(&c.advertised[i])
+	}
+}
+
+// selects tells where an advertisement selects no node or no peer.
+func (c *cluster) selects(advertisement *desired.Advertisement) {
+	name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
+	if !c.anyNode(advertisement.Nodes) {
+		c.warn(name, ReasonSelectsNothing, "spec.nodeSelector: selects none of the Nodes, so none announces anything by it")
+		return
+	}
+	if advertisement.L2 {
+		return
+	}
+	reached := slices.ContainsFunc(c.routers, func(peer desired.Peer) bool {
+		return (len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name)) && c.anyNode(advertisement.Nodes, peer.Nodes)
+	})
+	switch {
+	case reached:
+	case len(c.routers) == 0:
+		c.warn(name, ReasonSelectsNothing, "there is no valid LBPeer to announce anything to")
+	default:
+		c.warn(name, ReasonSelectsNothing, "none of its nodes has a session with any of its LBPeers, so nothing is announced by it")
+	}
+}
+
+// conflicts tells the advertisements that yield to others, and those that select no VIP.
+func (c *cluster) conflicts() {
+	all := c.advertisedVIPs()
+	nodes := c.nodes
+	if len(nodes) == 0 {
+		nodes = []labels.Set{nil}
+	}
+	found := desired.Conflicts(c.advertised, c.routers, nodes, slices.Values(all))
+	for i := range c.advertised {
+		advertisement := &c.advertised[i]
+		name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
+		if conflict, is := found[advertisement.Name]; is {
+			c.warn(name, millracev1alpha1.ReasonOverruled, conflict.Message())
+		}
+		selected := slices.ContainsFunc(all, func(vip desired.AdvertisedVIP) bool { return advertisement.Selects(vip.Pool, vip.Services) })
+		if len(all) > 0 && !selected && !c.told(name) {
+			c.warn(name, ReasonSelectsNothing, "selects none of the VIPs that the Services would have: see its pools and its serviceSelector")
+		}
+	}
+}
+
+// told reports whether an object has a problem.
+func (c *cluster) told(object desired.Object) bool {
+	return slices.ContainsFunc(c.result.Problems, func(problem desired.Problem) bool { return problem.Object == object })
+}
+
+// valid returns what can be used of objects.
+func valid[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
+	var found []T
+	for i := range objects {
+		if one, problems := parse(&objects[i]); len(problems) == 0 {
+			found = append(found, one)
+		}
+	}
+	return found
+}

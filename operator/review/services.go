@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/convert"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/served"
+)
+
+// planned is a Service with what it would get.
+type planned struct {
+	service *corev1.Service
+	plan    ipam.Plan
+}
+
+// services gives all Services of ours their addresses, one after the other, and tells what they
+// would not get.
+func (c *cluster) services() {
+	ours := c.ours()
+	if len(ours) == 0 {
+		c.result.VIPs = c.VIPs
+		return
+	}
+	if len(c.Pools) == 0 {
+		c.result.VIPs = c.VIPs
+		c.remark("there is no VIPPool, so whether %d Services get addresses is not judged", len(ours))
+		return
+	}
+	table := table(c.state())
+	pools, _ := desired.Pools(c.Pools, desired.NewOccupation(c.occupied))
+	all := make([]planned, 0, len(ours))
+	for _, service := range ours {
+		if plan, ok := c.plan(service, table, pools); ok {
+			all = append(all, planned{service, plan})
+		}
+	}
+	c.result.VIPs = objectsOf(table, c.VIPs)
+	if len(c.Advertisements) == 0 {
+		c.remark("there is no VIPAdvertisement, so whether VIPs are announced is not judged")
+	}
+	for i := range all {
+		c.judge(&all[i], table)
+	}
+}
+
+// ours are the Services that the operator serves, as it sees them: with the defaults of their
+// namespaces and of the API. Those that ask for certain addresses come first, so that none of them
+// is refused for one that another got by chance.
+func (c *cluster) ours() []*corev1.Service {
+	state, unknown := c.state(), map[string]bool{}
+	var found []*corev1.Service
+	for i := range c.Services {
+		service := c.Services[i].DeepCopy()
+		namespace, known := c.namespaces[service.Namespace]
+		if namespace[millracev1alpha1.LabelServiceDefaults] == millracev1alpha1.ServiceDefaultsEnabled &&
+			service.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			changes, _ := Defaults(c.Class, Write{Service: service}, namespace, state)
+			fill(service, changes)
+		}
+		if !c.Class.Serves(service) {
+			continue
+		}
+		if !known && len(c.Namespaces) > 0 && !unknown[service.Namespace] {
+			unknown[service.Namespace] = true
+			c.remark("Namespace %s is not there: it counts as one without labels", service.Namespace)
+		}
+		c.complete(service)
+		found = append(found, service)
+	}
+	asks := func(service *corev1.Service) int {
+		if askedBy(state.Reading, service) != "" {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(found, func(a, b *corev1.Service) int {
+		return cmp.Or(cmp.Compare(asks(a), asks(b)), desired.CompareAge(a, b))
+	})
+	return found
+}
+
+// fill writes defaults into a Service.
+func fill(service *corev1.Service, changes []Change) {
+	for _, change := range changes {
+		switch value := change.Value.(type) {
+		case string:
+			service.Spec.LoadBalancerClass = &value
+		case bool:
+			service.Spec.AllocateLoadBalancerNodePorts = &value
+		case corev1.IPFamilyPolicy:
+			service.Spec.IPFamilyPolicy = &value
+		}
+	}
+}
+
+// complete writes what the API server fills in: the families, and a UID.
+func (c *cluster) complete(service *corev1.Service) {
+	spec := &service.Spec
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []corev1.IPFamily{c.family()}
+	}
+	if policy := spec.IPFamilyPolicy; policy != nil && *policy != corev1.IPFamilyPolicySingleStack && len(spec.IPFamilies) == 1 {
+		other := corev1.IPv6Protocol
+		if spec.IPFamilies[0] == corev1.IPv6Protocol {
+			other = corev1.IPv4Protocol
+		}
+		spec.IPFamilies = append(spec.IPFamilies, other)
+	}
+	if spec.IPFamilyPolicy == nil {
+		policy := corev1.IPFamilyPolicySingleStack
+		if len(spec.IPFamilies) > 1 {
+			policy = corev1.IPFamilyPolicyRequireDualStack
+		}
+		spec.IPFamilyPolicy = &policy
+	}
+	service.UID = UIDOf(service)
+}
+
+// UIDOf is the UID of a Service or, where it has none yet, what claims of VIPs have in its place.
+func UIDOf(service *corev1.Service) types.UID {
+	return cmp.Or(service.UID, types.UID(service.Namespace+"/"+service.Name))
+}
+
+// family is that of Services that name none: the first of the cluster's Service networks or, where
+// these are unknown, IPv4, unless no pool has an IPv4 address.
+func (c *cluster) family() corev1.IPFamily {
+	texts := []string{}
+	for i := range c.ServiceCIDRs {
+		texts = append(texts, c.ServiceCIDRs[i].Spec.CIDRs...)
+	}
+	if len(texts) > 0 {
+		texts = texts[:1]
+	} else {
+		for i := range c.Pools {
+			texts = append(texts, c.Pools[i].Spec.Addresses...)
+		}
+	}
+	isIPv4 := func(text string) bool {
+		r, err := desired.ParseRange(text)
+		return err != nil || r.From().Is4()
+	}
+	if len(texts) == 0 || slices.ContainsFunc(texts, isIPv4) {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
+// plan carries out what the operator would do for a Service.
+func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desired.Pool) (ipam.Plan, bool) {
+	name := objectOf(service)
+	namespace, known := c.namespaces[service.Namespace]
+	if !known {
+		namespace = withName(service.Namespace, nil)
+	}
+	reading := c.state().Reading
+	request, err := reading.Request(service, namespace, pools)
+	if err != nil {
+		c.warn(name, millracev1alpha1.ReasonInvalid, err.Error()+": the Service gets no address")
+		return ipam.Plan{}, false
+	}
+	plan := ipam.Make(table, convert.Pools(pools), request)
+	for _, refusal := range plan.Refusals {
+		c.warn(name, convert.Reason(refusal.Reason), askedBy(reading, service)+refusal.Message)
+	}
+	for _, note := range plan.Notes {
+		c.remark("Service %s/%s: %s", service.Namespace, service.Name, note.Message)
+	}
+	carryOut(table, plan, request.Owner)
+	return plan, true
+}
+
+// carryOut writes the claims of a plan.
+func carryOut(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
+	for _, write := range slices.Concat(plan.Create, plan.Bind) {
+		vip, exists := table.Get(write.Address)
+		if !exists {
+			vip = ipam.VIP{Address: write.Address, Pool: write.Pool}
+		}
+		others := slices.DeleteFunc(slices.Clone(vip.Claims), func(claim ipam.Claim) bool {
+			return claim.Namespace == owner.Namespace && claim.Name == owner.Name
+		})
+		vip.Claims = append(others, write.Claim)
+		table.Put(vip)
+	}
+}
+
+// objectsOf returns the VIPs of a table: those that were there, with the claims that they have now,
+// and the new ones.
+func objectsOf(table *ipam.Table, before []millracev1alpha1.VIP) []millracev1alpha1.VIP {
+	var found []millracev1alpha1.VIP
+	known := map[string]*millracev1alpha1.VIP{}
+	for i := range before {
+		known[before[i].Name] = &before[i]
+	}
+	for _, address := range table.Addresses() {
+		vip, _ := table.Get(address)
+		object := millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(address)}}
+		if was := known[object.Name]; was != nil {
+			object = *was.DeepCopy()
+		}
+		object.Spec.Address, object.Spec.Pool, object.Spec.Claims = address.String(), vip.Pool, nil
+		for _, claim := range vip.Claims {
+			object.Spec.Claims = append(object.Spec.Claims, claimOf(claim))
+		}
+		found = append(found, object)
+	}
+	return found
+}
+
+func claimOf(claim ipam.Claim) millracev1alpha1.VIPClaim {
+	object := millracev1alpha1.VIPClaim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey}
+	for _, port := range claim.Ports {
+		object.Ports = append(object.Ports, millracev1alpha1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
+	}
+	return object
+}
+
+// judge tells what of a Service with addresses is not served. Sessions and links are taken for good.
+func (c *cluster) judge(one *planned, table *ipam.Table) {
+	subject := served.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
+	for _, address := range one.plan.Addresses {
+		vip, _ := table.Get(address)
+		subject.Addresses = append(subject.Addresses, served.Address{
+			Addr: address, Pool: vip.Pool, Services: c.labelsOn(vip), Host: c.host(address),
+		})
+	}
+	if len(subject.Addresses) == 0 {
+		return
+	}
+	surroundings := served.Surroundings{Advertisements: c.advertised, Zones: c.zones()}
+	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+	for range c.advertised {
+		surroundings.Announced = append(surroundings.Announced, true)
+		surroundings.Networks = append(surroundings.Networks, everywhere)
+	}
+	verdict := served.Judge(subject, surroundings)
+	for _, problem := range verdict.Problems {
+		if problem.Reason != millracev1alpha1.ReasonNotSelected || len(c.Advertisements) > 0 {
+			c.warn(objectOf(one.service), problem.Reason, problem.Message)
+		}
+	}
+	for _, note := range verdict.Notes {
+		c.remark("Service %s/%s: %s", one.service.Namespace, one.service.Name, note)
+	}
+}
+
+func objectOf(service *corev1.Service) desired.Object {
+	return desired.Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}
+}
+
+// labelsOn are those of the Services that have a VIP.
+func (c *cluster) labelsOn(vip ipam.VIP) []labels.Set {
+	var sets []labels.Set
+	for _, claim := range vip.Claims {
+		set, known := c.labels[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
+		if known && claim.UID != "" {
+			sets = append(sets, set)
+		}
+	}
+	return sets
+}
+
+// host names a node or router that has an address.
+func (c *cluster) host(address netip.Addr) string {
+	for _, occupied := range c.occupied {
+		if occupied.Host && occupied.Range.From() == address {
+			return occupied.By
+		}
+	}
+	return ""
+}
+
+func (c *cluster) zones() int {
+	zones := map[string]bool{}
+	for i := range c.Nodes {
+		if zone := desired.NodeZone(&c.Nodes[i]); zone != "" {
+			zones[zone] = true
+		}
+	}
+	return len(zones)
+}
+
+// advertisedVIPs are those that a Service would have.
+func (c *cluster) advertisedVIPs() []desired.AdvertisedVIP {
+	var found []desired.AdvertisedVIP
+	for i := range c.result.VIPs {
+		object := &c.result.VIPs[i]
+		address, problems := desired.ParseVIP(object)
+		if len(problems) > 0 {
+			continue
+		}
+		vip := desired.AdvertisedVIP{Address: address, Pool: object.Spec.Pool, Services: c.labelsOn(convert.VIP(address, object))}
+		if len(vip.Services) > 0 {
+			found = append(found, vip)
+		}
+	}
+	return found
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package crd holds objects against the CRDs of Millrace as an API server does: their schemas, their
+// defaults and their rules in CEL.
+package crd
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	structuralpruning "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/pruning"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed millrace.io_*.yaml
+var files embed.FS
+
+// otherVersions are those by which kustomization.yaml has API servers serve the stored one, too.
+var otherVersions = []string{"v1beta1"}
+
+// Kind is a kind of ours; all of its versions have the same schema.
+type Kind struct {
+	// Namespaced is false where objects have no namespace.
+	Namespaced bool
+	validator  validation.SchemaValidator
+	structural *structuralschema.Structural
+	// rules are nil where there are none.
+	rules *cel.Validator
+}
+
+// Kinds are all of ours, by each of their versions.
+func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
+	found := map[schema.GroupVersionKind]*Kind{}
+	return found, fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := files.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.UnmarshalStrict(content, &crd); err != nil {
+			return fmt.Errorf("reading %s: %w", path, err)
+		}
+		for i := range crd.Spec.Versions {
+			version := &crd.Spec.Versions[i]
+			kind, err := newKind(version.Schema.OpenAPIV3Schema)
+			if err != nil {
+				return fmt.Errorf("reading the schema of %s in %s: %w", version.Name, path, err)
+			}
+			kind.Namespaced = crd.Spec.Scope == apiextensionsv1.NamespaceScoped
+			for _, name := range append([]string{version.Name}, otherVersions...) {
+				found[schema.GroupVersionKind{Group: crd.Spec.Group, Version: name, Kind: crd.Spec.Names.Kind}] = kind
+			}
+		}
+		return nil
+	})
+}
+
+func newKind(properties *apiextensionsv1.JSONSchemaProps) (*Kind, error) {
+	var internal apiextensions.JSONSchemaProps
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(properties, &internal, nil); err != nil {
+		return nil, err
+	}
+	validator, _, err := validation.NewSchemaValidator(&internal)
+	if err != nil {
+		return nil, err
+	}
+	structural, err := structuralschema.NewStructural(&internal)
+	if err != nil {
+		return nil, err
+	}
+	return &Kind{
+		validator: validator, structural: structural,
+		rules: cel.NewValidator(structural, true, celconfig.PerCallLimit),
+	}, nil
+}
+
+// Problems returns what an API server would say of an object that is created, fields that its kind
+// does not have among it. It fills the object in with defaults.
+func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
+	unknown := structuralpruning.PruneWithOptions(object.Object, k.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
+	for _, path := range unknown {
+		found = append(found, "there is no field "+path)
+	}
+	defaulting.Default(object.Object, k.structural)
+	problems := apivalidation.ValidateObjectMetaAccessor(object, k.Namespaced, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	problems = append(problems, validation.ValidateCustomResource(nil, object.Object, k.validator)...)
+	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, k.structural, object.Object)...)
+	if len(problems) == 0 && k.rules != nil {
+		// As in an API server: rules may count on what the schema says.
+		broken, _ := k.rules.Validate(context.Background(), nil, k.structural, object.Object, nil, celconfig.RuntimeCELCostBudget)
+		problems = append(problems, broken...)
+	}
+	for _, problem := range problems {
+		found = append(found, problem.Error())
+	}
+	return found
+}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// errProblems ends `status --exit-code` where there are problems; what they
+// errProblems ends `status --exit-code` and `analyze` where there are problems; what they
 // are has been written already.
 var errProblems = errors.New("there are problems")
 
@@ -52,6 +52,7 @@ func newCommand(env environment) *cobra.Command {
 		undrainCommand(env, &config),
 		migrateCommand(env, &config),
 		preflightCommand(env, &config),
+		analyzeCommand(env, &config),
 		sysdumpCommand(env, &config),
 		versionCommand(env, &config),
 		manCommand(),

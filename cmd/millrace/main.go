@@ -33,7 +33,7 @@ var version = "dev"
 const (
 	exitOK = iota
 	exitError
-	// exitProblems is that of `status --exit-code` where there are problems.
+	// exitProblems is that of `status --exit-code` and `analyze` where there are problems.
 	exitProblems
 	// exitDropped is that of a trace that ends with a drop.
 	exitDropped
@@ -44,8 +44,10 @@ type environment struct {
 	// args are those of the process, its own name first.
 	args []string
 	// getenv gives defaults of flags.
-	getenv         func(string) string
-	stdout, stderr io.Writer
+	getenv func(string) string
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
 	// width of the screen in characters; 0 is without limit. height is 0 where
 	// there is no screen.
 	width, height int
@@ -70,7 +72,7 @@ func main() {
 // processEnvironment measures the terminal, if there is one. Without one the text
 // is made for 100 columns; https://no-color.org says when not to colour.
 func processEnvironment() environment {
-	env := environment{args: os.Args, getenv: os.Getenv, stdout: os.Stdout, stderr: os.Stderr, width: 100}
+	env := environment{args: os.Args, getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, width: 100}
 	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
 		env.colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 		if columns, rows, err := term.GetSize(terminal); err == nil && columns > 0 {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/analysis"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
+)
+
+// analyze is the command that reads manifests.
+type analyze struct {
+	env       environment
+	files     []string
+	namespace string
+	output    string
+	options   analysis.Options
+}
+
+func analyzeCommand(env environment, config *cluster.Config) *cobra.Command {
+	a := &analyze{env: env}
+	command := &cobra.Command{
+		Use:   "analyze -f FILE|DIRECTORY|-",
+		Short: "Show what would come of manifests, without a cluster",
+		Long: "Show which VIPs Services would have by manifests, and what is wrong with these. No cluster is asked.\n\n" +
+			"The objects are held against the CRDs and each other, and planned as the operator and the gateway plan them:\n" +
+			"give all that a cluster has together. Of two objects that exclude each other the first by name counts as the\n" +
+			"older. Certificates of routes count as good. The exit code is 0 without problems and 2 where there are any.",
+		Example: "  millrace analyze -f deploy/\n  kustomize build . | millrace analyze -f -\n  helm template . | millrace analyze -f - -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			a.options.Namespace = config.Namespace
+			return a.run()
+		},
+	}
+	flags := command.Flags()
+	flags.StringArrayVarP(&a.files, "filename", "f", nil, "manifests: a `file`, a directory with those below it, or - for the standard input")
+	flags.StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of objects that name none")
+	flags.StringVar(&a.options.Class.Name, "load-balancer-class", millracev1alpha1.Class, "`class` of the Services that are ours, as the operator's flag")
+	flags.BoolVar(&a.options.Class.IsDefault, "default-class", false, "Services without a class are ours, too, as by the operator's flag")
+	flags.BoolVar(&a.options.AssumeSecrets, "assume-secrets", false, "Secrets with the passwords of LBPeers are there, though not among the manifests")
+	flags.StringVarP(&a.output, "output", "o", "", "output `format`: wide, json or yaml")
+	mustComplete(command, "output", fixed(formats()...))
+	return command
+}
+
+func (a *analyze) run() error {
+	format, err := parseFormat(a.output)
+	if err != nil {
+		return err
+	}
+	if len(a.files) == 0 {
+		return errors.New("name the manifests: -f FILE, -f DIRECTORY, or -f - for the standard input")
+	}
+	if err := desired.ParseClassName(a.options.Class.Name); err != nil {
+		return err
+	}
+	reader, err := manifests.NewReader(a.namespace)
+	if err != nil {
+		return err
+	}
+	for _, file := range a.files {
+		if file == "-" {
+			err = reader.Read("the standard input", a.env.stdin)
+		} else {
+			err = reader.ReadPath(file)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	view, err := analysis.Analyze(reader.Objects(), a.options)
+	if err != nil {
+		return err
+	}
+	if err := render.Analysis(a.env.stdout, view, render.Options{Format: format, Width: a.env.width, Colour: a.env.colour}); err != nil {
+		return err
+	}
+	if len(view.Problems) > 0 {
+		return errProblems
+	}
+	return nil
+}

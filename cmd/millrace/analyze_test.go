@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// TestAnalyze holds the analysis of directories to the files beside them. No cluster can be asked.
+func TestAnalyze(t *testing.T) {
+	for directory, want := range map[string]int{"good": exitOK, "faults": exitProblems} {
+		t.Run(directory, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			args := []string{"millrace", "analyze", "-f", "testdata/analyze/" + directory, "--kubeconfig", "/nonexistent"}
+			if code := run(t.Context(), environment{args: args, stdout: &stdout, stderr: &stderr, width: 100}); code != want {
+				t.Errorf("exit code %d, want %d: %s", code, want, stderr.String())
+			}
+			golden := "testdata/analyze/" + directory + ".txt"
+			if *update {
+				if err := os.WriteFile(golden, stdout.Bytes(), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(text), stdout.String()); diff != "" {
+				t.Errorf("differs from %s; if that is meant, go test ./cmd/millrace -run TestAnalyze -update:\n%s", golden, diff)
+			}
+		})
+	}
+}
+
+const (
+	poolManifest = `{apiVersion: millrace.io/v1beta1, kind: VIPPool, metadata: {name: public}, spec: {addresses: ["203.0.113.0/30"]}}
+---
+`
+	serviceManifest = `{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]}}
+---
+`
+	announcedManifest = `{apiVersion: millrace.io/v1beta1, kind: LBPeer, metadata: {name: tor}, spec: {peerAddress: 198.51.100.1, peerASN: 1, localASN: 2,
+ passwordSecretRef: {name: tor}}}
+---
+{apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: all}, spec: {}}
+---
+`
+)
+
+// What comes from the standard input is read by what the flags say of the cluster.
+func TestAnalyzeInput(t *testing.T) {
+	for _, test := range []struct {
+		name, stdin    string
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{"nothing of ours", serviceManifest, nil, exitOK, "1 object, 0 VIPs, 0 problems.", ""},
+		{"the default class", poolManifest + serviceManifest, []string{"--default-class"}, exitOK, "203.0.113.0  public  default/web", ""},
+		{"the namespace", poolManifest + serviceManifest, []string{"--default-class", "-n", "shop"}, exitOK, "shop/web", ""},
+		{"no pool", serviceManifest, []string{"--default-class"}, exitOK, "there is no VIPPool, so whether 1 Services get addresses", ""},
+		{"another class", poolManifest + strings.Replace(serviceManifest, "selector", "loadBalancerClass: example.com/lb, selector", 1),
+			[]string{"--load-balancer-class", "example.com/lb"}, exitOK, "default/web", ""},
+		{"no Secret", announcedManifest, nil, exitProblems, "Secret millrace-bgp/tor does not exist", ""},
+		{"Secrets elsewhere", announcedManifest, []string{"--assume-secrets"}, exitOK, "2 objects, 0 VIPs, 0 problems.", ""},
+		{"no file", "", []string{"-f", "/nonexistent"}, exitError, "", "/nonexistent"},
+		{"no such class", "", []string{"--load-balancer-class", "a b"}, exitError, "", "no load balancer class"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			args := append([]string{"millrace", "analyze", "-f", "-"}, test.args...)
+			code := run(t.Context(), environment{args: args, stdin: strings.NewReader(test.stdin), stdout: &stdout, stderr: &stderr, width: 100})
+			if code != test.code || !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+				t.Errorf("exit code %d, want %d\n%s%s", code, test.code, stdout.String(), stderr.String())
+			}
+		})
+	}
+}
+
+func TestAnalyzeJSON(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	args := []string{"millrace", "analyze", "-f", "testdata/analyze/faults/routes.yaml", "-o", "json"}
+	if code := run(t.Context(), environment{args: args, stdout: &stdout, stderr: &stderr}); code != exitProblems {
+		t.Fatalf("exit code %d: %s", code, stderr.String())
+	}
+	var view struct {
+		Objects  int
+		VIPs     []any
+		Problems []struct{ Kind, Namespace, Name, Reason, Message, Source string }
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &view); err != nil {
+		t.Fatal(err)
+	}
+	if view.Objects != 3 || view.VIPs == nil || len(view.Problems) == 0 || view.Problems[0].Source != "testdata/analyze/faults/routes.yaml" {
+		t.Errorf("read back %+v", view)
+	}
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests reads objects from files, as an API server would that is sent them, and says
+// what of them it would refuse.
+package manifests
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/cli-runtime/pkg/resource"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/config/crd"
+)
+
+// Objects are those of files.
+type Objects struct {
+	// Known are those of kinds that Millrace reads, each once, and of our kinds those alone that an
+	// API server would take.
+	Known []runtime.Object
+	// Others counts the objects of other kinds.
+	Others map[string]int
+	// Problems are why objects, or fields of them, would be refused.
+	Problems []Problem
+	// Sources are the files of objects.
+	Sources map[desired.Object]string
+}
+
+// Problem is why an object would be refused. Where it has no name that can be read, it is the Document
+// of a number.
+type Problem struct {
+	Source  string
+	Object  desired.Object
+	Message string
+}
+
+// Reader reads manifests.
+type Reader struct {
+	kinds   map[schema.GroupVersionKind]*crd.Kind
+	scheme  *runtime.Scheme
+	decoder runtime.Decoder
+	// namespace is that of objects that name none.
+	namespace string
+	found     Objects
+}
+
+// NewReader returns a reader; namespace is that of objects that name none.
+func NewReader(namespace string) (*Reader, error) {
+	kinds, err := crd.Kinds()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return &Reader{
+		kinds: kinds, scheme: scheme, namespace: namespace,
+		decoder: serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer(),
+		found:   Objects{Others: map[string]int{}, Sources: map[desired.Object]string{}},
+	}, nil
+}
+
+// Objects returns what was read.
+func (r *Reader) Objects() *Objects { return &r.found }
+
+// ReadPath reads a file or, of a directory and those below it, the files that kubectl would read.
+func (r *Reader) ReadPath(path string) error {
+	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir(), file != path && !slices.Contains(resource.FileExtensions, filepath.Ext(file)):
+			return nil
+		}
+		opened, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+		return r.Read(file, opened)
+	})
+}
+
+// Read reads the documents of a file. The error is of the file itself.
+func (r *Reader) Read(source string, from io.Reader) error {
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
+	for number := 1; ; number++ {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", source, err)
+		}
+		if err := r.document(source, document); err != nil {
+			r.refuse(source, desired.Object{Kind: "Document", Name: strconv.Itoa(number)}, err.Error())
+		}
+	}
+}
+
+// document reads one object, or a list of them.
+func (r *Reader) document(source string, text []byte) error {
+	content, err := yaml.YAMLToJSONStrict(text)
+	if err != nil || bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
+		return err
+	}
+	decoded, _, err := unstructured.UnstructuredJSONScheme.Decode(content, nil, nil)
+	if err != nil {
+		return err
+	}
+	switch decoded := decoded.(type) {
+	case *unstructured.Unstructured:
+		r.object(source, decoded)
+	case *unstructured.UnstructuredList:
+		for i := range decoded.Items {
+			r.object(source, &decoded.Items[i])
+		}
+	}
+	return nil
+}
+
+func (r *Reader) refuse(source string, object desired.Object, message string) {
+	r.found.Problems = append(r.found.Problems, Problem{Source: source, Object: object, Message: message})
+}
+
+// object reads an object of any kind.
+func (r *Reader) object(source string, object *unstructured.Unstructured) {
+	kind := object.GroupVersionKind()
+	if kind.Group == gatewayv1.GroupName && !r.scheme.Recognizes(kind) {
+		// The versions of a kind of Gateway API have the same fields.
+		kind.Version = gatewayv1.GroupVersion.Version
+	}
+	ours, isOurs := r.kinds[kind]
+	switch {
+	case isOurs || r.scheme.Recognizes(kind):
+	case kind.Group == millracev1alpha1.GroupVersion.Group:
+		r.refuse(source, nameOf(object), fmt.Sprintf("there is no kind %s of %s", kind.Kind, object.GetAPIVersion()))
+		return
+	default:
+		r.found.Others[kind.Kind]++
+		return
+	}
+	object.SetGroupVersionKind(kind)
+	if object.GetNamespace() == "" && r.isNamespaced(kind, ours) {
+		object.SetNamespace(r.namespace)
+	}
+	name := nameOf(object)
+	if other, twice := r.found.Sources[name]; twice {
+		r.refuse(source, name, fmt.Sprintf("it is in %s, too: whichever is applied last counts", other))
+		return
+	}
+	r.found.Sources[name] = source
+	if isOurs {
+		r.ours(source, ours, object)
+	} else {
+		r.builtin(source, object)
+	}
+}
+
+func nameOf(object *unstructured.Unstructured) desired.Object {
+	return desired.Object{Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName()}
+}
+
+// clusterScoped are the kinds of others that have no namespace.
+var clusterScoped = []string{"Namespace", "Node", "IngressClass", "GatewayClass", "ServiceCIDR", "IPAddress", "PersistentVolume"}
+
+func (r *Reader) isNamespaced(kind schema.GroupVersionKind, ours *crd.Kind) bool {
+	if ours != nil {
+		return ours.Namespaced
+	}
+	return !slices.Contains(clusterScoped, kind.Kind)
+}
+
+// ours reads an object of one of our kinds. What an API server would refuse goes no further.
+func (r *Reader) ours(source string, kind *crd.Kind, object *unstructured.Unstructured) {
+	name := nameOf(object)
+	problems := kind.Problems(object)
+	for _, problem := range problems {
+		r.refuse(source, name, problem)
+	}
+	if len(problems) > 0 {
+		return
+	}
+	typed := newOurs(object.GetKind())
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed); err != nil {
+		r.refuse(source, name, err.Error())
+		return
+	}
+	r.found.Known = append(r.found.Known, typed)
+}
+
+// newOurs returns an empty object of a kind of ours; all versions have the same fields.
+func newOurs(kind string) runtime.Object {
+	switch kind {
+	case "VIPPool":
+		return &millracev1alpha1.VIPPool{}
+	case "VIP":
+		return &millracev1alpha1.VIP{}
+	case "LBPeer":
+		return &millracev1alpha1.LBPeer{}
+	case "VIPAdvertisement":
+		return &millracev1alpha1.VIPAdvertisement{}
+	case "VIPRoute":
+		return &millracev1alpha1.VIPRoute{}
+	case "LBNodeReport":
+		return &millracev1alpha1.LBNodeReport{}
+	default:
+		return &millracev1alpha1.LBNode{}
+	}
+}
+
+// builtin reads an object of another kind that Millrace reads. Where it has a field too many it is
+// read all the same.
+func (r *Reader) builtin(source string, object *unstructured.Unstructured) {
+	content, err := object.MarshalJSON()
+	if err != nil {
+		r.refuse(source, nameOf(object), err.Error())
+		return
+	}
+	decoded, _, err := r.decoder.Decode(content, nil, nil)
+	if err != nil {
+		message := err.Error()
+		if strict, is := runtime.AsStrictDecodingError(err); is {
+			message = joined(strict.Errors())
+		}
+		r.refuse(source, nameOf(object), message)
+	}
+	if decoded != nil {
+		r.found.Known = append(r.found.Known, decoded)
+	}
+}
+
+func joined(errs []error) string {
+	texts := make([]string, 0, len(errs))
+	for _, err := range errs {
+		texts = append(texts, err.Error())
+	}
+	return strings.Join(texts, "; ")
+}

@@ -15,9 +15,8 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// repairedWithin bounds how long it takes until nothing is told any more: a report that says what was
-// said before waits.
-const repairedWithin = 2 * time.Minute
+// repairedWithin bounds how long it takes until nothing is told any more.
+const repairedWithin = 30 * time.Second
 
 func (w *world) awaitReached() {
 	w.t.Helper()

@@ -45,12 +45,43 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 // told are the gists of the reports that were written not long ago: one a second at most.
 type told struct {
 	gists []telling
+	// last is the gist that was written last; nil where none was.
+	last *millracev1alpha1.LBNodeReportStatus
 	// nodes is how many there are in the cluster.
 	nodes int
-	// until is when the writes are ahead no more of one in each time that they are to be apart.
+	// same is for writes that say nothing new, canaries for those among them that tell of canaries:
+	// that a router's fault is over is to be known soon.
+	same, canaries limit
+}
+
+// limit lets gistBurst writes follow each other, and others only one in each time that they are to
+// be apart.
+type limit struct {
+	// until is when the writes are ahead no more of that.
 	until time.Time
-	// due is when a report that says nothing new is written; zero where none waits.
+	// due is when a report is written; zero where none waits.
 	due time.Time
+}
+
+// wait returns after how long a report is due. It waits for the jitter, too, which begins when the
+// limit lets it through.
+func (l *limit) wait(now time.Time, apart, jitter time.Duration) time.Duration {
+	if l.due.IsZero() {
+		l.due = now.Add(jitter + max(0, l.until.Add(-(gistBurst-1)*apart).Sub(now)))
+	}
+	return max(0, l.due.Sub(now))
+}
+
+// add notes a write.
+func (l *limit) add(now time.Time, apart time.Duration) {
+	if l.until.Before(now) {
+		l.until = now
+	}
+	// What is new is not held up, but neither does it hold up the rest for longer.
+	l.until = l.until.Add(apart)
+	if latest := now.Add(gistBurst * apart); l.until.After(latest) {
+		l.until = latest
+	}
 }
 
 // telling says when a gist was written last.
@@ -58,9 +89,6 @@ type telling struct {
 	gist *millracev1alpha1.LBNodeReportStatus
 	at   time.Time
 }
-
-// apart is the time between two writes that say nothing new, on average.
-func (t *told) apart() time.Duration { return max(sameGist, spread(t.nodes)) }
 
 // spread is over how long the nodes of a cluster spread the writes that say nothing new, so that all
 // nodes together write a hundred a second: what is news to none is mostly the same change on all.
@@ -71,35 +99,52 @@ func spread(nodes int) time.Duration {
 // know takes the report that was found for told, where none was written yet.
 func (t *told) know(found *millracev1alpha1.LBNodeReportStatus, now time.Time) {
 	if len(t.gists) == 0 {
-		t.gists = append(t.gists, telling{gist(found), now})
+		t.last = gist(found)
+		t.gists = append(t.gists, telling{t.last, now})
 	}
 }
 
 // wait returns after how long a report of this gist is due; zero means at once. All gists that
 // were told before share one limit: what goes to and fro, as a session that flaps, says nothing
-// new. Such a report waits for the jitter, too, beginning when the limit lets it through.
+// new. What tells of canaries has its own, so neither uses up the other's.
 func (t *told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
 	if t.index(gist) < 0 {
 		return 0
 	}
-	if t.due.IsZero() {
-		t.due = now.Add(jitter + max(0, t.until.Add(-(gistBurst-1)*t.apart()).Sub(now)))
+	if t.tellsOfCanaries(gist) {
+		return t.canaries.wait(now, max(sameCanaries, spread(t.nodes)), jitter)
 	}
-	return max(0, t.due.Sub(now))
+	return t.same.wait(now, max(sameGist, spread(t.nodes)), jitter)
 }
+
+// tellsOfCanaries reports whether a gist differs from the last one in what was found of canaries,
+// and not in the sessions that it was found by.
+func (t *told) tellsOfCanaries(gist *millracev1alpha1.LBNodeReportStatus) bool {
+	return t.last != nil && !equality.Semantic.DeepEqual(gist.Sessions, t.last.Sessions) &&
+		equality.Semantic.DeepEqual(withoutCanaries(gist.Sessions), withoutCanaries(t.last.Sessions))
+}
+
+func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
+	without := slices.Clone(sessions)
+	for i := range without {
+		without[i].Canaries = nil
+	}
+	return without
+}
+
+// settle notes that nothing is to be written.
+func (t *told) settle() { t.same.due, t.canaries.due = time.Time{}, time.Time{} }
 
 // add notes a report that was written, and forgets the old ones.
 func (t *told) add(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) {
-	t.due = time.Time{}
+	t.settle()
 	t.gists = slices.DeleteFunc(t.gists, func(telling telling) bool { return now.Sub(telling.at) > gistMemory })
-	if t.until.Before(now) {
-		t.until = now
+	if t.tellsOfCanaries(gist) {
+		t.canaries.add(now, max(sameCanaries, spread(t.nodes)))
+	} else {
+		t.same.add(now, max(sameGist, spread(t.nodes)))
 	}
-	// What is new is not held up, but neither does it hold up the rest for longer.
-	t.until = t.until.Add(t.apart())
-	if latest := now.Add(gistBurst * t.apart()); t.until.After(latest) {
-		t.until = latest
-	}
+	t.last = gist
 	if i := t.index(gist); i >= 0 {
 		t.gists[i].at = now
 		return

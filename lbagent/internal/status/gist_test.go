@@ -155,6 +155,80 @@ func TestWriterOfFlappingSession(t *testing.T) {
 	})
 }
 
+// probing is an observation of a canary that so many ports have no answers of.
+func probing(unanswered int32) Observation {
+	o := good()
+	o.Sessions[0].Canaries = []millracev1alpha1.CanaryStatus{{Address: "203.0.113.250", Announced: true, Reached: "1-3", Unanswered: &unanswered}}
+	return o
+}
+
+// That a fault of a router is over is told in ten seconds, whatever else was told before, and one
+// that comes and goes for an hour is told every ten seconds.
+func TestWriterOfCanaries(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		unanswered := func() int32 {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return *s.stored.Status.Sessions[0].Canaries[0].Unanswered
+		}
+		w.Set(probing(0))
+		time.Sleep(2 * interval)
+		// What says nothing new is at its limit.
+		for n := range 60 {
+			o := probing(0)
+			o.Programmed = n
+			w.Set(o)
+			time.Sleep(time.Second)
+		}
+		for round := range 20 {
+			w.Set(probing(64))
+			time.Sleep(sameCanaries + interval)
+			if got := unanswered(); got != 64 {
+				t.Errorf("round %d: %d ports are told to have no answers", round, got)
+			}
+			w.Set(probing(0))
+			time.Sleep(sameCanaries + interval)
+			if got := unanswered(); got != 0 {
+				t.Errorf("round %d: %d ports are told to have no answers, and all have", round, got)
+			}
+		}
+		s.mu.Lock()
+		before := len(s.writes)
+		s.mu.Unlock()
+		const hour = int(time.Hour / time.Second)
+		for second := range hour {
+			w.Set(probing(int32(second % 2)))
+			time.Sleep(time.Second)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		most := hour/int(sameCanaries/time.Second) + hour/int(sameGist/time.Second) + 2*gistBurst
+		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
+			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
+		}
+	})
+}
+
+// A session that flaps is told as seldom with a canary.
+func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		const hour = int(time.Hour / time.Second)
+		for second := range hour {
+			o := flapping(second, time.Now())
+			if o.Sessions[0].State == millracev1alpha1.SessionEstablished {
+				o.Sessions[0].Canaries = probing(0).Sessions[0].Canaries
+			}
+			w.Set(o)
+			time.Sleep(time.Second)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if got, most := len(s.writes), hour/30; got < 10 || got >= most {
+			t.Errorf("%d writes in an hour, want 10 to %d", got, most-1)
+		}
+	})
+}
+
 // A change that all nodes see alike is written by all of them within a second for a hundred nodes, a
 // minute at most, and by no more at once. What is new is not held up.
 func TestSpread(t *testing.T) {

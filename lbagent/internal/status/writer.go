@@ -30,6 +30,8 @@ const (
 	// sameGist is the time between two writes of reports that say nothing new, on average, in
 	// clusters of no more than 4,000 nodes.
 	sameGist = 40 * time.Second
+	// sameCanaries is the same for those that tell of canaries, in clusters of up to 1,000 nodes.
+	sameCanaries = 10 * time.Second
 	// gistBurst is how many of them may follow each other without it.
 	gistBurst = 4
 	// gistMemory is how long a report that was written is nothing new.
@@ -177,7 +179,7 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 	report := w.report.write(ctx, func(report *millracev1alpha1.LBNodeReport) *millracev1alpha1.LBNodeReport {
 		status := Build(*observation, report, metav1.NewTime(now).Rfc3339Copy())
 		if equality.Semantic.DeepEqual(status, report.Status) {
-			w.told.due = time.Time{}
+			w.told.settle()
 			return nil
 		}
 		w.told.know(&report.Status, now)

@@ -201,10 +201,11 @@ chart: ## Write the Helm chart of this checkout into dist/chart/millrace.
 	go run ./hack/mkchart
 
 # Nothing in it tells when or where it was made: two runs on one commit give the same bytes.
-# PUSH=1 pushes the images to REGISTRY, by the credentials of `docker login`.
+# PUSH=1 pushes the images to REGISTRY, by the credentials of `docker login`. SIGN_KEY=FILE signs the
+# release by a key in PEM, and so does $MILLRACE_SIGNING_KEY, which is one.
 RELEASE_REGISTRY := $(if $(filter millrace.test,$(REGISTRY)),ghcr.io/millrace-lb,$(REGISTRY))
 .PHONY: release
-release: ## Make what users install into dist/release/; VERSION=v0.1.0, REGISTRY=HOST/PATH, PUSH=1.
+release: ## Make what users install into dist/release/; VERSION=v0.1.0, REGISTRY=HOST/PATH, PUSH=1, SIGN_KEY=FILE.
 	rm -rf dist/programs
 	for arch in amd64 arm64; do \
 		mkdir -p dist/programs/linux-$$arch; \
@@ -214,7 +215,7 @@ release: ## Make what users install into dist/release/; VERSION=v0.1.0, REGISTRY
 	VERSION=$(VERSION) hack/build-cli.sh dist/programs
 	go run ./hack/release --version $(VERSION) --registry $(RELEASE_REGISTRY) \
 		--revision "$$(git rev-parse HEAD)" --source-date-epoch "$$(git log -1 --format=%ct)" \
-		--millrace dist/programs/linux-$$(go env GOHOSTARCH)/millrace $(if $(PUSH),--push)
+		--millrace dist/programs/linux-$$(go env GOHOSTARCH)/millrace $(if $(PUSH),--push) $(if $(SIGN_KEY),--sign-key $(SIGN_KEY))
 
 # Not part of CI: the tests take half an hour, and their first build several minutes.
 .PHONY: test-kubernetes-e2e

@@ -23,7 +23,8 @@ runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccom
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
-develop="bird2 clang-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
+# openssl verifies the signature of a release in a test.
+develop="bird2 openssl clang-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
 
 # clang-19: Cilium's agent compiles its programs. The others are for Calico.
 cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"

@@ -20,11 +20,6 @@ import (
 // writeAirGap writes all images as an OCI layout, with the manifests beside them, into one archive.
 // The layers are compressed already.
 func writeAirGap(c configuration, built []builtImage) error {
-	directory, err := os.MkdirTemp("", "millrace-images")
-	if err != nil {
-		return fmt.Errorf("making a directory for the images: %w", err)
-	}
-	defer os.RemoveAll(directory)
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range built {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
@@ -35,27 +30,41 @@ func writeAirGap(c configuration, built []builtImage) error {
 			}},
 		})
 	}
-	if _, err := layout.Write(directory, index); err != nil {
-		return fmt.Errorf("writing the images: %w", err)
+	entries, remove, err := layoutEntries(index)
+	if err != nil {
+		return err
 	}
-	var entries []entry
-	add := func(root string) error {
-		return filepath.WalkDir(root, func(path string, item fs.DirEntry, err error) error {
-			if err != nil || item.IsDir() {
-				return err
-			}
-			name, err := filepath.Rel(root, path)
-			entries = append(entries, entry{name: filepath.ToSlash(name), mode: 0o644, path: path})
-			return err
-		})
-	}
-	if err := add(directory); err != nil {
-		return fmt.Errorf("reading the images: %w", err)
-	}
+	defer remove()
 	files := []string{c.chartArchive(), "millrace-" + c.version + "-config.tar.gz"}
 	files = slices.AppendSeq(files, maps.Keys(manifests))
 	for _, file := range files {
 		entries = append(entries, entry{name: file, mode: 0o644, path: filepath.Join(c.output, file)})
 	}
 	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-airgap.tar"), c.created, entries)
+}
+
+// layoutEntries writes an index as an OCI layout and returns its files; remove deletes them.
+func layoutEntries(index v1.ImageIndex) (entries []entry, remove func(), err error) {
+	directory, err := os.MkdirTemp("", "millrace-images")
+	if err != nil {
+		return nil, nil, fmt.Errorf("making a directory for the images: %w", err)
+	}
+	remove = func() { _ = os.RemoveAll(directory) }
+	if _, err := layout.Write(directory, index); err != nil {
+		remove()
+		return nil, nil, fmt.Errorf("writing the images: %w", err)
+	}
+	err = filepath.WalkDir(directory, func(path string, item fs.DirEntry, err error) error {
+		if err != nil || item.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(directory, path)
+		entries = append(entries, entry{name: filepath.ToSlash(name), mode: 0o644, path: path})
+		return err
+	})
+	if err != nil {
+		remove()
+		return nil, nil, fmt.Errorf("reading the images: %w", err)
+	}
+	return entries, remove, nil
 }

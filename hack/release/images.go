@@ -52,6 +52,8 @@ type builtImage struct {
 	index v1.ImageIndex
 	// tagged is the name with the version, and reference that with the digest, too.
 	tagged, reference string
+	// signatures are empty where the release is not signed.
+	signatures []signatureImage
 }
 
 func buildImages(c configuration) ([]builtImage, error) {
@@ -60,6 +62,11 @@ func buildImages(c configuration) ([]builtImage, error) {
 		image, err := buildImage(c, p)
 		if err != nil {
 			return nil, err
+		}
+		if c.signer != nil {
+			if err := c.signer.signImage(&image); err != nil {
+				return nil, err
+			}
 		}
 		built = append(built, image)
 	}
@@ -115,9 +122,10 @@ func buildImage(c configuration, p program) (builtImage, error) {
 	return result, nil
 }
 
-// push writes the images to their registry.
+// push writes the images, and their signatures, to their registry.
 func push(ctx context.Context, built []builtImage) error {
-	for _, image := range built {
+	for i := range built {
+		image := &built[i]
 		tag, err := name.NewTag(image.tagged, name.StrictValidation)
 		if err != nil {
 			return fmt.Errorf("pushing image %s: %w", image.tagged, err)
@@ -125,6 +133,9 @@ func push(ctx context.Context, built []builtImage) error {
 		err = remote.WriteIndex(tag, image.index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 		if err != nil {
 			return fmt.Errorf("pushing image %s: %w: log in with `docker login %s`", image.tagged, err, tag.RegistryStr())
+		}
+		if err := pushSignatures(ctx, image); err != nil {
+			return err
 		}
 	}
 	return nil

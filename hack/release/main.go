@@ -44,11 +44,13 @@ type configuration struct {
 	output   string
 	// push writes the images to the registry.
 	push bool
+	// signer is nil where the release is not signed.
+	signer *signer
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := newCommand(os.Stdout).ExecuteContext(ctx)
+	err := newCommand(os.Stdout, os.Getenv).ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -56,9 +58,10 @@ func main() {
 	}
 }
 
-func newCommand(out io.Writer) *cobra.Command {
+func newCommand(out io.Writer, getenv func(string) string) *cobra.Command {
 	var c configuration
 	var epoch int64
+	var key string
 	command := &cobra.Command{
 		Use:           "release --version VERSION",
 		Short:         "Make the files of a release",
@@ -67,6 +70,13 @@ func newCommand(out io.Writer) *cobra.Command {
 		SilenceUsage:  true,
 		RunE: func(command *cobra.Command, _ []string) error {
 			c.created = time.Unix(epoch, 0).UTC()
+			var err error
+			if c.signer, err = loadSigner(key, getenv); err != nil {
+				return err
+			}
+			if c.signer == nil {
+				fmt.Fprintf(command.ErrOrStderr(), "release: UNSIGNED: neither --sign-key nor $%s has a key\n", variableKey)
+			}
 			return build(command.Context(), c, out)
 		},
 	}
@@ -82,6 +92,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	flags.StringVar(&c.millrace, "millrace", "bin/millrace", "command line for this machine")
 	flags.StringVar(&c.output, "output", "dist/release", "directory to write; what it has is removed")
 	flags.BoolVar(&c.push, "push", false, "push the images to the registry, by the credentials of `docker login`")
+	flags.StringVar(&key, "sign-key", "", "`file` in PEM with the key that signs, also the content of $"+variableKey)
 	cobra.CheckErr(command.MarkFlagRequired("version"))
 	return command
 }
@@ -110,7 +121,13 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 		func() error { return writeArchives(ctx, c) },
 		func() error { return writeBillsOfMaterials(c) },
 		func() error { return writeAirGap(c, built) },
-		func() error { return writeSums(c.output) },
+	}
+	if c.signer != nil {
+		steps = append(steps, func() error { return c.signer.writeSignatures(c, built) })
+	}
+	steps = append(steps, func() error { return writeSums(c.output) })
+	if c.signer != nil {
+		steps = append(steps, func() error { return c.signer.signSums(c.output) })
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -128,6 +145,9 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	}
 	return push(ctx, built)
 }
+
+// sumsFile has the sums of all files.
+const sumsFile = "SHA256SUMS"
 
 // writeSums writes SHA256SUMS over all files of a directory, as sha256sum does.
 func writeSums(directory string) error {
@@ -147,5 +167,5 @@ func writeSums(directory string) error {
 	if err != nil {
 		return fmt.Errorf("computing SHA256SUMS: %w", err)
 	}
-	return os.WriteFile(filepath.Join(directory, "SHA256SUMS"), []byte(lines.String()), 0o644)
+	return os.WriteFile(filepath.Join(directory, sumsFile), []byte(lines.String()), 0o644)
 }

@@ -89,6 +89,7 @@ func TestRelease(t *testing.T) {
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "http://")
 	c := prepared(t, host+"/millrace")
+	c.signer = newSigner(t)
 	var out bytes.Buffer
 	if err := build(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
@@ -102,6 +103,7 @@ func TestRelease(t *testing.T) {
 	t.Run("command line", func(t *testing.T) { testCommandLine(t, c) })
 	t.Run("Krew", func(t *testing.T) { testKrew(t, c, files) })
 	t.Run("SBOM", func(t *testing.T) { testMaterials(t, c) })
+	t.Run("signature of the sums", func(t *testing.T) { testSignedSums(t, c.output) })
 
 	again := c
 	again.output = filepath.Join(t.TempDir(), "again")
@@ -122,14 +124,15 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	testPushed(t, out.String())
+	testSignedImages(t, c, built)
 }
 
-// sums are those of all files by name, without SHA256SUMS, which must say the same.
+// sums are those of all files by name, without SHA256SUMS, which must say the same, and its signature.
 func sums(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || entry.Name() == "SHA256SUMS" {
+		if err != nil || entry.IsDir() || strings.HasPrefix(entry.Name(), sumsFile) {
 			return err
 		}
 		name, err := filepath.Rel(directory, path)
@@ -154,6 +157,7 @@ func sums(t *testing.T, directory string) map[string]string {
 func testFiles(t *testing.T, c configuration, files map[string]string) {
 	want := []string{
 		"cleanup.yaml", "gateway.yaml", "install.yaml", "krew.yaml", "millrace-0.1.0.tgz", "millrace-v0.1.0-airgap.tar", "millrace-v0.1.0-config.tar.gz",
+		"millrace-v0.1.0-signatures.tar", "cosign.pub",
 	}
 	for _, s := range systems {
 		want = append(want, s.archive(c.version), "sbom/millrace-"+s.String()+".cdx.json")

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
+	"github.com/sigstore/sigstore/pkg/signature/payload"
+)
+
+// Where the key is looked for without --sign-key, and the password of an encrypted one, as cosign has
+// it.
+const (
+	variableKey      = "MILLRACE_SIGNING_KEY"
+	variablePassword = "COSIGN_PASSWORD"
+)
+
+// Names and types of cosign's signatures
+// (https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md).
+const (
+	payloadType         types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
+	signatureAnnotation                 = "dev.cosignproject.cosign/signature"
+)
+
+// signer signs by a key. The same content gives the same signature: that of Ed25519 has no chance in
+// it, and that of ECDSA is made by RFC 6979.
+type signer struct{ key crypto.Signer }
+
+// loadSigner reads a key in PEM, from a file or else from the environment. It returns nil where there
+// is none.
+func loadSigner(file string, getenv func(string) string) (*signer, error) {
+	content, source := []byte(getenv(variableKey)), "$"+variableKey
+	if file != "" {
+		var err error
+		if content, err = os.ReadFile(file); err != nil {
+			return nil, fmt.Errorf("reading the key that signs: %w", err)
+		}
+		source = file
+	}
+	if len(content) == 0 {
+		return nil, nil
+	}
+	key, err := cryptoutils.UnmarshalPEMToPrivateKey(content, func(bool) ([]byte, error) { return []byte(getenv(variablePassword)), nil })
+	if err != nil {
+		return nil, fmt.Errorf("reading the key that signs in %s: %w: want PEM; $%s has the password of an encrypted one", source, err, variablePassword)
+	}
+	switch key := key.(type) {
+	case ed25519.PrivateKey:
+		return &signer{key}, nil
+	case *ecdsa.PrivateKey:
+		if key.Curve == elliptic.P256() {
+			return &signer{key}, nil
+		}
+	}
+	return nil, fmt.Errorf("the key that signs in %s is neither of ECDSA on P-256 nor of Ed25519: "+
+		"make one with `cosign generate-key-pair`, or `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`", source)
+}
+
+// sign returns a signature in base64, as cosign writes it.
+func (s *signer) sign(content []byte) (string, error) {
+	message, hash := content, crypto.Hash(0)
+	if _, is := s.key.(*ecdsa.PrivateKey); is {
+		sum := sha256.Sum256(content)
+		message, hash = sum[:], crypto.SHA256
+	}
+	signature, err := s.key.Sign(nil, message, hash)
+	if err != nil {
+		return "", fmt.Errorf("signing: %w", err)
+	}
+	return base64.StdEncoding.EncodeToString(signature), nil
+}
+
+// publicKey is in PEM.
+func (s *signer) publicKey() ([]byte, error) {
+	return cryptoutils.MarshalPublicKeyToPEM(s.key.Public())
+}
+
+// signatureImage is where cosign looks for the signature of an image.
+type signatureImage struct {
+	tag   name.Tag
+	image v1.Image
+}
+
+// signImage signs an image for all architectures, and that of each: a node pulls by either digest.
+func (s *signer) signImage(of *builtImage) error {
+	tag, err := name.NewTag(of.tagged, name.StrictValidation)
+	if err != nil {
+		return err
+	}
+	digest, err := of.index.Digest()
+	if err != nil {
+		return err
+	}
+	members, err := of.index.IndexManifest()
+	if err != nil {
+		return err
+	}
+	digests := []v1.Hash{digest}
+	for _, member := range members.Manifests {
+		digests = append(digests, member.Digest)
+	}
+	for _, digest := range digests {
+		signed, err := s.signDigest(tag, digest)
+		if err != nil {
+			return fmt.Errorf("signing image %s: %w", of.tagged, err)
+		}
+		of.signatures = append(of.signatures, signed)
+	}
+	return nil
+}
+
+func (s *signer) signDigest(tag name.Tag, digest v1.Hash) (signatureImage, error) {
+	claim := payload.Cosign{Image: tag.Digest(digest.String()), ClaimedIdentity: tag.Name()}
+	content, err := json.Marshal(claim.SimpleContainerImage())
+	if err != nil {
+		return signatureImage{}, err
+	}
+	signature, err := s.sign(content)
+	if err != nil {
+		return signatureImage{}, err
+	}
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err := mutate.Append(base, mutate.Addendum{
+		Layer: static.NewLayer(content, payloadType), Annotations: map[string]string{signatureAnnotation: signature},
+	})
+	return signatureImage{tag.Tag(strings.Replace(digest.String(), ":", "-", 1) + ".sig"), image}, err
+}
+
+// writeSignatures writes those of the images as an OCI layout, for who pushes the images from theirs,
+// and the public key.
+func (s *signer) writeSignatures(c configuration, built []builtImage) error {
+	key, err := s.publicKey()
+	if err != nil {
+		return fmt.Errorf("writing the public key: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(c.output, "cosign.pub"), key, 0o644); err != nil {
+		return err
+	}
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for i := range built {
+		for _, signed := range built[i].signatures {
+			index = mutate.AppendManifests(index, mutate.IndexAddendum{
+				Add:        signed.image,
+				Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": signed.tag.Name()}},
+			})
+		}
+	}
+	entries, remove, err := layoutEntries(index)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-signatures.tar"), c.created, entries)
+}
+
+// signSums writes SHA256SUMS.sig.
+func (s *signer) signSums(directory string) error {
+	file := filepath.Join(directory, sumsFile)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	signature, err := s.sign(content)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file+".sig", []byte(signature), 0o644)
+}
+
+// pushSignatures writes those of an image to its registry.
+func pushSignatures(ctx context.Context, of *builtImage) error {
+	for _, signed := range of.signatures {
+		err := remote.Write(signed.tag, signed.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+		if err != nil {
+			return fmt.Errorf("pushing the signature %s: %w", signed.tag, err)
+		}
+	}
+	return nil
+}

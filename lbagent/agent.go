@@ -150,6 +150,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	memory := newMemory(config, p, logger.WithName("memory"))
 	watching := newProber(config, memory, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
+	health := newHealth()
 	loop := &loop{
 		memory:        memory,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
@@ -169,7 +170,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: memory.generations, logger: logger.WithName("tunnel"), seed: p.seed},
 		status:        writer,
 		logger:        logger,
-		health:        newHealth(),
+		health:        health,
 		passes:        metrics.NewPasses(),
 		verifier:      &verifier{due: time.Now().Add(verifyEvery)},
 		names:         newDirectory(config.NodeName),
@@ -180,7 +181,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
 		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
-		layer2:        newLayer2(p.datapath.Beat, logger.WithName("l2")),
+		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
 	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
@@ -286,6 +287,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })
 	}
+	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
 		if err := loop.memory.await(ctx); err != nil {

@@ -3,19 +3,27 @@
 package lbagent
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
 
 const (
-	// stuckAfter is how long a pass may take. The longest known, 1,000
-	// Services from nothing, takes seconds.
-	stuckAfter = time.Minute
+	// stuckAfter is how long a pass may go without progress. The longest step
+	// known, the plan of 10,000 Services from nothing, takes some seconds.
+	stuckAfter = 2 * time.Minute
+	// watchEvery is how often that is looked at.
+	watchEvery = 5 * time.Second
+	// longestStacks bounds what is logged of a loop that is stuck.
+	longestStacks = 256 << 10
 	// sessionGrace is how long readiness waits for sessions: long enough for
 	// those of a router that is there, short enough that one which is away
 	// does not stop a rollout.
@@ -29,6 +37,9 @@ type health struct {
 	mu sync.Mutex
 	// since is when the pass in progress began; zero between passes.
 	since time.Time
+	// moved is when it was seen to move last, and step what it does since.
+	moved time.Time
+	step  string
 	// first is when the first pass ended.
 	first time.Time
 	// failure is that of the last pass.
@@ -45,7 +56,14 @@ func newHealth() *health { return &health{now: time.Now} }
 func (h *health) begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.since = now
+	h.since, h.moved, h.step = now, now, "begin"
+}
+
+// move notes that the pass in progress has come to a step, or goes on in one.
+func (h *health) move(step string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.moved, h.step = h.now(), step
 }
 
 func (h *health) end(now time.Time, failure error, sessions []bgp.Session) {
@@ -67,16 +85,53 @@ func (h *health) end(now time.Time, failure error, sessions []bgp.Session) {
 	}
 }
 
+// alive fails where a pass makes no progress. A slow one does, and lasts as long as it takes. Between
+// passes nothing is to be done.
 func (h *health) alive() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.since.IsZero() {
 		return nil
 	}
-	if took := h.now().Sub(h.since); took > stuckAfter {
-		return fmt.Errorf("a pass has been running for %s", took.Round(time.Second))
+	now := h.now()
+	if idle := now.Sub(h.moved); idle > stuckAfter {
+		return fmt.Errorf("the pass that began %s ago has made no progress for %s, in step %q: the agent should be restarted; the node forwards meanwhile",
+			now.Sub(h.since).Round(time.Second), idle.Round(time.Second), h.step)
 	}
 	return nil
+}
+
+// watch tells, with the stacks of all goroutines, when a pass gets stuck, and when it goes on, until ctx
+// is done. Who restarts the agent has no other way to know why.
+func (h *health) watch(ctx context.Context, every time.Duration, logger logr.Logger, stalled func()) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	var told error
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		err := h.alive()
+		switch {
+		case err != nil && told == nil:
+			stalled()
+			logger.Error(err, "The agent is stuck: its health check fails from now on, and on links other nodes answer", "stacks", stacks())
+		case err == nil && told != nil:
+			logger.Info("The agent goes on")
+		}
+		told = err
+	}
+}
+
+// stacks are those of all goroutines, equal ones together.
+func stacks() string {
+	var all strings.Builder
+	// Nothing can fail in memory.
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+	text := all.String()
+	return text[:min(len(text), longestStacks)]
 }
 
 func (h *health) ready() error {

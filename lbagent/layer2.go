@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 
@@ -45,11 +46,38 @@ type layer2 struct {
 	up map[forwarding.NodeID]bool
 	// elsewhere are the VIPs that other nodes answer for, as the last pass saw it.
 	elsewhere map[netip.Addr]bool
+	// beat is nil where nothing says that the node works.
+	beat *beat
 }
 
-// newLayer2 has beat called while the node's responder works.
-func newLayer2(beat func() error, logger logr.Logger) *layer2 {
-	return &layer2{responder: l2.New(beat, logger), logger: logger}
+// beat says to other nodes that this one answers for its VIPs.
+type beat struct {
+	say, alive func() error
+	// others is true while other nodes could answer.
+	others atomic.Bool
+}
+
+func newBeat(say, alive func() error) *beat { return &beat{say: say, alive: alive} }
+
+// do says nothing where the agent is not alive, so that others answer. Where nobody else could, the node
+// answers however it is.
+func (b *beat) do() error {
+	if err := b.alive(); err != nil && b.others.Load() {
+		return err
+	}
+	return b.say()
+}
+
+// see notes whether other nodes could answer.
+func (b *beat) see(others bool) {
+	if b != nil {
+		b.others.Store(others)
+	}
+}
+
+// newLayer2 says by a beat that the node works.
+func newLayer2(beat *beat, logger logr.Logger) *layer2 {
+	return &layer2{responder: l2.New(beat.do, logger), beat: beat, logger: logger}
 }
 
 // look gives a decision what it needs to know of links and nodes.
@@ -91,13 +119,8 @@ func (l *layer2) answer(m *model.Model, decisions []announce.Decision, silent ma
 			elsewhere[decision.VIP] = true
 		}
 	}
-	up := map[forwarding.NodeID]bool{}
-	for i := range m.Nodes {
-		node := &m.Nodes[i]
-		if len(m.Reach[node.ID]) > 0 && !node.Booting && !node.Down && !silent[node.ID] {
-			up[node.ID] = true
-		}
-	}
+	up := couldAnswer(m, silent)
+	l.beat.see(len(up) > 1 || len(up) == 1 && !up[m.Self.ID])
 	lost := false
 	for id := range l.up {
 		lost = lost || !up[id]
@@ -105,6 +128,18 @@ func (l *layer2) answer(m *model.Model, decisions []announce.Decision, silent ma
 	l.tell(answering)
 	l.answering, l.elsewhere, l.up = answering, elsewhere, up
 	l.responder.Set(wanted, lost)
+}
+
+// couldAnswer are the nodes that could answer for VIPs on a link.
+func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwarding.NodeID]bool {
+	up := map[forwarding.NodeID]bool{}
+	for i := range m.Nodes {
+		node := &m.Nodes[i]
+		if len(m.Reach[node.ID]) > 0 && !node.Booting && !node.Down && !silent[node.ID] {
+			up[node.ID] = true
+		}
+	}
+	return up
 }
 
 // tell logs the VIPs that this node begins or ceases to answer for: single ones, or how many.

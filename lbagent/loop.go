@@ -173,8 +173,9 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: countHeld(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints,
 		})
-		l.health.end(ended, err, l.speaker.Sessions())
 		l.logSessions()
+		// Last: until here, whatever hangs is a pass that does.
+		l.health.end(ended, err, l.speaker.Sessions())
 		timer.Stop()
 		if again > 0 {
 			timer.Reset(again)
@@ -200,12 +201,14 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
 	objects.Callers = l.speaker.Callers()
+	l.health.move("model")
 	m, changed := l.models.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
 	l.names.set(m)
+	l.health.move("plan")
 	want, differs, unplanned := l.planner.Replan(plan.Held{State: l.have, Pending: l.pending}, m, changed, l.limits)
 	schedule := forwarding.NewScheduleOf(l.have, want, differs)
 	waiting := l.due
@@ -220,6 +223,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		return held, errors.Join(programErr, keyErr)
 	}
 
+	l.health.move("uplinks")
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
 	l.observation.Host = l.hostProblems(m, names(covered.interfaces))
@@ -247,6 +251,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 // report tells what a pass saw; m is nil where it built no model.
 func (l *loop) report(now time.Time, m *model.Model) {
+	l.health.move("report")
 	if l.have != nil {
 		l.observation.Programmed = len(l.have.VIPs)
 	}
@@ -269,6 +274,7 @@ func (l *loop) hostProblems(m *model.Model, uplinks []string) []string {
 func (l *loop) setRoutes(
 	m *model.Model, change announce.Change, node announce.Node, objects *model.Snapshot, now time.Time,
 ) (again time.Duration, err error) {
+	l.health.move("routes")
 	var departs, unready, checked time.Duration
 	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
 	node.Final = l.ending.isBegun()
@@ -284,6 +290,7 @@ func (l *loop) setRoutes(
 	l.observation.Decisions = decisions
 	l.layer2.answer(m, decisions, node.Silent)
 	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.reach(), l.layer2 != nil, l.layer2.answers()
+	l.health.move("BGP")
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()

@@ -50,7 +50,10 @@ func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 	return err
 }
 
-func (l *loop) apply(op forwarding.Op) error { return nameFlag(l.dataplane.Apply(op)) }
+func (l *loop) apply(op forwarding.Op) error {
+	l.health.move("maps")
+	return nameFlag(l.dataplane.Apply(op))
+}
 
 // add writes what is new or has changed, and takes new connections of it from the node's service proxy.
 func (l *loop) add(schedule *forwarding.Schedule) error {

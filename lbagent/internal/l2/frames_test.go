@@ -215,7 +215,7 @@ func FuzzFrames(f *testing.F) {
 
 // An answer that cannot be built is counted.
 func TestAnswerNotBuilt(t *testing.T) {
-	l := &link{counts: &counters{}, vips: map[netip.Addr]bool{vip4: true}}
+	l := &link{counts: &counters{}, isSilent: (&Responder{}).isSilent, vips: map[netip.Addr]bool{vip4: true}}
 	asked := question{target: vip4, asker: client4, from: itsMAC}
 	l.answer(nil, &asked, func(*question, net.HardwareAddr) (message, error) { return message{}, errNotAsks })
 	l.answer(nil, &question{target: client4}, nil)

@@ -34,7 +34,9 @@ type link struct {
 	broken atomic.Bool
 	closed atomic.Bool
 	notify func()
-	done   sync.WaitGroup
+	// isSilent reports whether other nodes answer.
+	isSilent func(now time.Time) bool
+	done     sync.WaitGroup
 
 	mu sync.Mutex
 	// vips are those that are answered for.
@@ -42,7 +44,7 @@ type link struct {
 }
 
 // openLink opens the sockets of an interface, and reads them until close.
-func openLink(name string, counts *counters, notify func()) (*link, error) {
+func openLink(name string, counts *counters, of *Responder) (*link, error) {
 	device, err := net.InterfaceByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("find interface %s: %w", name, err)
@@ -51,7 +53,8 @@ func openLink(name string, counts *counters, notify func()) (*link, error) {
 		return nil, fmt.Errorf("interface %s has no Ethernet address, so nobody can ask there", name)
 	}
 	l := &link{
-		name: name, index: device.Index, own: device.HardwareAddr, counts: counts, notify: notify,
+		name: name, index: device.Index, own: device.HardwareAddr, counts: counts, notify: of.notify,
+		isSilent: of.isSilent, socketsAlone: of.socketsAlone,
 		groups: groups{index: device.Index, joined: map[netip.Addr]int{}}, vips: map[netip.Addr]bool{},
 	}
 	if l.arp, err = listen(device, unix.ETH_P_ARP, questionsARP); err != nil {
@@ -128,7 +131,7 @@ func (l *link) countDropped(conn *packet.Conn) {
 
 // answer answers a question for a VIP of this node.
 func (l *link) answer(conn *packet.Conn, asked *question, answer func(*question, net.HardwareAddr) (message, error)) {
-	if !l.owns(asked.target) {
+	if l.isSilent(time.Now()) || !l.owns(asked.target) {
 		return
 	}
 	reply, err := answer(asked, l.own)

@@ -95,6 +95,9 @@ type Responder struct {
 	counts map[string]*counters
 	errs   map[string]error
 
+	// worked is when the responder could last say that it works, in nanoseconds of Unix time; 0 is never.
+	worked atomic.Int64
+
 	// Of Run alone.
 	links   map[string]*link
 	failed  map[string]time.Time
@@ -195,7 +198,10 @@ func (r *Responder) Run(ctx context.Context) error {
 			retold = now
 			r.tellAll(again, now)
 		}
-		wait := min(due.Sub(now), r.tell(now), retold.Add(retell).Sub(now), r.nextBeat(now))
+		wait := min(due.Sub(now), retold.Add(retell).Sub(now), r.nextBeat(now))
+		if !r.isSilent(now) {
+			wait = min(wait, r.tell(now))
+		}
 		timer.Reset(max(wait, time.Millisecond))
 	}
 }
@@ -211,11 +217,9 @@ func (r *Responder) nextBeat(now time.Time) time.Duration {
 // say says that this node works. It reports whether others may have thought otherwise, and answered for
 // its VIPs.
 func (r *Responder) say(now time.Time) (missed bool) {
-	passed := now.Sub(r.beaten)
-	if passed < beats {
+	if now.Sub(r.beaten) < beats {
 		return false
 	}
-	missed = !r.beaten.IsZero() && passed >= hung
 	r.beaten = now
 	err := r.beat()
 	if err == nil {
@@ -227,7 +231,18 @@ func (r *Responder) say(now time.Time) (missed bool) {
 		r.logger.Error(err, "Cannot tell other nodes that this one answers for VIPs; they will do so in its place")
 	}
 	r.beatErr = err
+	if err != nil {
+		return false
+	}
+	missed = r.isSilent(now)
+	r.worked.Store(now.UnixNano())
 	return missed
+}
+
+// isSilent reports whether other nodes answer, since this one could not say that it works.
+func (r *Responder) isSilent(now time.Time) bool {
+	worked := r.worked.Load()
+	return worked != 0 && now.Sub(time.Unix(0, worked)) >= hung
 }
 
 // notify has Run look again.
@@ -281,10 +296,9 @@ func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) er
 		counts := r.counts[name]
 		r.mu.Unlock()
 		var err error
-		if open, err = openLink(name, counts, r.notify); err != nil {
+		if open, err = openLink(name, counts, r); err != nil {
 			return err
 		}
-		open.socketsAlone = r.socketsAlone
 		r.links[name] = open
 	}
 	for _, address := range open.set(addresses) {

@@ -539,10 +539,55 @@ func TestKernelHungNode(t *testing.T) {
 	began := time.Now()
 	await(t, func() bool { return time.Since(began) > hung+beats })
 	w.knows(vip4, "lan", mac2)
-	told := node.Counts()["eth1"].Told
+	// Another node answers now: this one does not, neither by the kernel nor by its sockets.
+	told, answered := node.Counts()["eth1"].Told, node.Counts()["eth1"].Answered
+	asker := newHosts(t, hostMAC(2))
+	asker.ask(hostMAC(2), vip4)
+	if _, err := asker.answered(hostMAC(2)); err == nil || node.Counts()["eth1"].Answered != answered {
+		t.Errorf("a node that hangs answers: %v", err)
+	}
 	w.stopped.Store(false)
 	w.knows(vip4, "lan", mac1)
 	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
+}
+
+// A node that may not say that it works leaves its VIPs to others: it neither answers nor tells hosts, until
+// it may again.
+func TestKernelSilentNode(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	var stuck atomic.Bool
+	node := w.serve("node1", New(func() error {
+		if stuck.Load() {
+			return errors.New("the agent is stuck")
+		}
+		return w.beat()
+	}, logr.Discard()))
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
+	w.ask(vip4, "lan")
+	w.knows(vip4, "lan", mac1)
+	await(t, func() bool { return w.beats.Load() >= 2 })
+	stuck.Store(true)
+	began := time.Now()
+	await(t, func() bool { return time.Since(began) > hung+beats })
+	before := node.Counts()["eth1"]
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, true)
+	asker := newHosts(t, hostMAC(2))
+	asker.ask(hostMAC(2), vip4)
+	if _, err := asker.answered(hostMAC(2)); err == nil {
+		t.Error("it answers")
+	}
+	if counts := node.Counts()["eth1"]; counts.Told != before.Told || counts.Answered != before.Answered {
+		t.Errorf("counted %+v, before %+v", counts, before)
+	}
+	stuck.Store(false)
+	await(t, func() bool { return node.Counts()["eth1"].Told >= before.Told+3 })
+	asker.ask(hostMAC(2), vip4)
+	if _, err := asker.answered(hostMAC(2)); err != nil {
+		t.Errorf("it does not answer again: %v", err)
+	}
 }
 
 func await(t *testing.T, done func() bool) {

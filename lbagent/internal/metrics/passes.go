@@ -19,6 +19,7 @@ type Passes struct {
 	errors   prometheus.Counter
 	success  prometheus.Gauge
 	repairs  prometheus.Counter
+	stalls   prometheus.Counter
 	last     atomic.Pointer[observed]
 }
 
@@ -58,6 +59,9 @@ func NewPasses() *Passes {
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "millrace_map_repairs_total", Help: "Entries of maps that were not as the agent had written them, and were written again.",
 		}),
+		stalls: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "millrace_pass_stalls_total", Help: "Passes that made no progress for two minutes: the agent's health check fails until they do, and the log has the stacks.",
+		}),
 	}
 }
 
@@ -77,6 +81,9 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 // Repaired notes entries that were not as they had been written.
 func (p *Passes) Repaired(entries int) { p.repairs.Add(float64(entries)) }
 
+// Stalled notes a pass that makes no progress.
+func (p *Passes) Stalled() { p.stalls.Inc() }
+
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
 	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
@@ -91,6 +98,7 @@ func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
 	p.errors.Describe(descriptions)
 	p.success.Describe(descriptions)
 	p.repairs.Describe(descriptions)
+	p.stalls.Describe(descriptions)
 	for _, d := range []*prometheus.Desc{heldDescription, unreadyDescription, entriesDescription, mapLimitDescription, xdpDescription} {
 		descriptions <- d
 	}
@@ -102,6 +110,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	p.errors.Collect(metrics)
 	p.success.Collect(metrics)
 	p.repairs.Collect(metrics)
+	p.stalls.Collect(metrics)
 	last := p.last.Load()
 	if last == nil {
 		return

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// stuckSpeaker takes routes when it is released.
+type stuckSpeaker struct {
+	speakerOf
+	entered, release chan struct{}
+}
+
+func (s stuckSpeaker) Set(want bgp.Want) error {
+	close(s.entered)
+	<-s.release
+	return s.speakerOf.Set(want)
+}
+
+// journal is what was logged.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) logger() logr.Logger {
+	return funcr.New(func(_, line string) {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		j.lines = append(j.lines, line)
+	}, funcr.Options{})
+}
+
+func (j *journal) has(texts ...string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, line := range j.lines {
+		found := true
+		for _, text := range texts {
+			found = found && strings.Contains(line, text)
+		}
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// A pass that waits for a speaker which does not return is found out: by the health check, in the log with
+// the stack where it waits, and by the heartbeat for which other nodes wait before they answer for its VIPs.
+// When it goes on, so does all of that.
+func TestStuckLoop(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 1)
+	l := newLoop(n, objects)
+	speaker := stuckSpeaker{speakerOf{n}, make(chan struct{}), make(chan struct{})}
+	l.speaker = speaker
+	var later atomic.Int64
+	l.health.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	var log journal
+	var stalls, beats atomic.Int64
+	beat := newBeat(func() error { beats.Add(1); return nil }, l.health.alive)
+	beat.others.Store(true)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = l.run(ctx, nil, nil, nil) })
+	running.Go(func() {
+		_ = l.health.watch(ctx, time.Millisecond, log.logger(), func() { stalls.Add(1) })
+	})
+	defer running.Wait()
+	defer cancel()
+	<-speaker.entered
+	if err := errors.Join(l.health.alive(), beat.do()); err != nil {
+		t.Errorf("found stuck at once: %v", err)
+	}
+	later.Store(int64(stuckAfter + time.Second))
+	await(t, func() bool { return stalls.Load() == 1 })
+	if err := l.health.alive(); err == nil || !strings.Contains(err.Error(), `in step "BGP"`) {
+		t.Errorf("the health check says %v, want the step", err)
+	}
+	await(t, func() bool { return log.has("The agent is stuck", "stuckSpeaker.Set") })
+	if err := beat.do(); err == nil || beats.Load() != 1 {
+		t.Errorf("other nodes hear %d times that this one works, and it learns %v", beats.Load(), err)
+	}
+	// Nobody else could answer for its VIPs.
+	beat.others.Store(false)
+	if err := beat.do(); err != nil || beats.Load() != 2 {
+		t.Errorf("a node alone leaves its VIPs: %v", err)
+	}
+	close(speaker.release)
+	await(t, func() bool { return l.health.alive() == nil && log.has("The agent goes on") })
+	if stalls.Load() != 1 {
+		t.Errorf("counted %d passes that are stuck, want one", stalls.Load())
+	}
+}
+
+// slowPlane takes half of the time that a pass may be without progress for each write.
+type slowPlane struct {
+	*node
+	write func()
+}
+
+func (p slowPlane) Apply(op forwarding.Op) error {
+	p.write()
+	return p.node.Apply(op)
+}
+
+// A first pass may last as long as it takes while it makes progress.
+func TestSlowPassIsAlive(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	for i := range 20 {
+		addService(objects, i+1, false, 1, 1)
+	}
+	l := newLoop(n, objects)
+	now, writes := start, 0
+	l.health.now = func() time.Time { return now }
+	l.dataplane = slowPlane{n, func() {
+		writes++
+		now = now.Add(stuckAfter / 2)
+		if err := l.health.alive(); err != nil {
+			t.Errorf("after %d writes: %v", writes, err)
+		}
+	}}
+	l.health.begin(now)
+	mustPass(t, l, now)
+	if took := now.Sub(start); took < 10*stuckAfter {
+		t.Errorf("the pass took %s, too short for a test", took)
+	}
+	if err := l.health.alive(); err != nil {
+		t.Error(err)
+	}
+}
+
+func await(t *testing.T, done func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !done() {
+		if time.Now().After(deadline) {
+			t.Fatal("did not come about in 10 s")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -39,7 +39,7 @@ const (
 // (https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md).
 const (
 	payloadType         types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
-	signatureAnnotation                 = "dev.cosignproject.cosign/signature"
+	signatureAnnotation string          = "dev.cosignproject.cosign/signature"
 )
 
 // signer signs by a key. The same content gives the same signature: that of Ed25519 has no chance in

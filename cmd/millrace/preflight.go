@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
@@ -25,8 +26,8 @@ import (
 const preflightLimit = 30 * time.Second
 
 func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
-	var output, image string
-	var uplinks []string
+	var output string
+	var trial trialOptions
 	command := &cobra.Command{
 		Use:   "preflight",
 		Short: "Look whether Millrace can work on the nodes",
@@ -44,7 +45,7 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			nodes, err := preflight(command.Context(), env, *config, image, uplinks)
+			nodes, err := preflight(command.Context(), env, *config, trial)
 			if err != nil {
 				return err
 			}
@@ -58,16 +59,37 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVar(&image, "image", "ghcr.io/millrace-lb/lbagent:"+version, "`image` of the agent, before the installation")
-	command.Flags().StringSliceVar(&uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, as those of the agents")
+	command.Flags().StringVar(&trial.image, "image", "ghcr.io/millrace-lb/lbagent:"+version, "`image` of the agent, before the installation")
+	command.Flags().StringSliceVar(&trial.pullSecrets, "image-pull-secret", nil,
+		"`Secrets` by which the image is pulled, as [NAMESPACE/]NAME, of the namespace of Millrace by default")
+	command.Flags().StringSliceVar(&trial.uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, as those of the agents")
 	jsonFlag(command, &output, "output `format`: json")
 	return command
 }
 
+// trialOptions are of what looks at nodes that have no agent.
+type trialOptions struct {
+	image                string
+	pullSecrets, uplinks []string
+}
+
+// trialImage is the image with its Secrets, which are of a namespace unless they name another one.
+func (o trialOptions) trialImage(namespace string) cluster.TrialImage {
+	image := cluster.TrialImage{Name: o.image}
+	for _, text := range o.pullSecrets {
+		name := types.NamespacedName{Namespace: namespace, Name: text}
+		if of, rest, found := strings.Cut(text, "/"); found {
+			name = types.NamespacedName{Namespace: of, Name: rest}
+		}
+		image.PullSecrets = append(image.PullSecrets, name)
+	}
+	return image
+}
+
 // preflight asks the agents, or what takes their place before there are any.
-func preflight(ctx context.Context, env environment, config cluster.Config, image string, uplinks []string) (_ []consoleapi.Preflight, err error) {
+func preflight(ctx context.Context, env environment, config cluster.Config, options trialOptions) (_ []consoleapi.Preflight, err error) {
 	request := []string{"preflight"}
-	for _, uplink := range uplinks {
+	for _, uplink := range options.uplinks {
 		request = append(request, "--uplinks="+uplink)
 	}
 	agents, err := cluster.FindAgents(ctx, config)
@@ -77,8 +99,8 @@ func preflight(ctx context.Context, env environment, config cluster.Config, imag
 	if !errors.Is(err, cluster.ErrNotInstalled) {
 		return nil, err
 	}
-	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s looks at the nodes\n", config.Namespace, image)
-	trial, err := cluster.StartTrial(ctx, config, image)
+	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s looks at the nodes\n", config.Namespace, options.image)
+	trial, err := cluster.StartTrial(ctx, config, options.trialImage(config.Namespace))
 	defer func() {
 		// Also where the user has interrupted this.
 		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)

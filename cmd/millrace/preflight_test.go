@@ -69,3 +69,15 @@ OK: kernel, kubernetes
 		t.Errorf("%d faults", all.Faults())
 	}
 }
+
+// A Secret without a namespace is of that of Millrace.
+func TestTrialImage(t *testing.T) {
+	image := trialOptions{image: "lbagent", pullSecrets: []string{"registry", "kube-system/other"}}.trialImage("millrace-system")
+	var names []string
+	for _, secret := range image.PullSecrets {
+		names = append(names, secret.String())
+	}
+	if difference := cmp.Diff([]string{"millrace-system/registry", "kube-system/other"}, names); difference != "" || image.Name != "lbagent" {
+		t.Errorf("%s: %s", image.Name, difference)
+	}
+}

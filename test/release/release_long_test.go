@@ -180,13 +180,39 @@ var settings = []string{
 	"--wait", "--timeout", "4m",
 }
 
+// makePullSecret makes the namespace of Millrace, and the Secret in it.
+func makePullSecret(t *testing.T) {
+	t.Helper()
+	kubectl(t, "apply", "-k", filepath.Join(cluster.Root(), "config/namespace"))
+	kubectl(t, "-n", "millrace-system", "delete", "secret", "registry", "--ignore-not-found")
+	kubectl(t, "-n", "millrace-system", "create", "secret", "docker-registry", "registry",
+		"--docker-server="+registry, "--docker-username="+user, "--docker-password="+password)
+}
+
+// TestPreflight: before the installation the nodes are looked at by the image of the registry, whose
+// password is in a Secret. Nothing is left of it.
+func TestPreflight(t *testing.T) {
+	startRegistries(t)
+	makePullSecret(t)
+	image := "--image=" + registry + "/millrace/lbagent:v0.1.0"
+	out, err := cluster.Millrace(t.Context(), "preflight", image)
+	if err == nil || !strings.Contains(out+err.Error(), "ErrImagePull") && !strings.Contains(out+err.Error(), "ImagePullBackOff") {
+		t.Errorf("without the Secret: %v: %s", err, out)
+	}
+	out, err = cluster.Millrace(t.Context(), "preflight", image, "--image-pull-secret=registry")
+	if err != nil || !strings.Contains(out, "3 nodes: 0 faults") {
+		t.Errorf("with the Secret: %v: %s", err, out)
+	}
+	if left := kubectl(t, "get", "namespaces", "-l", "app.kubernetes.io/name=millrace-preflight", "-o", "name"); left != "" {
+		t.Errorf("left are %s", left)
+	}
+}
+
 // TestRelease installs a release, replaces it by the next under load, and goes back; then nothing of it
 // is left.
 func TestRelease(t *testing.T) {
 	startRegistries(t)
-	kubectl(t, "apply", "-k", filepath.Join(cluster.Root(), "config/namespace"))
-	kubectl(t, "-n", "millrace-system", "create", "secret", "docker-registry", "registry",
-		"--docker-server="+registry, "--docker-username="+user, "--docker-password="+password)
+	makePullSecret(t)
 	mustHelm(t, append([]string{"install", "millrace", chart("v0.1.0")}, settings...)...)
 	for _, manifest := range []string{harness.Network, harness.Echo} {
 		if err := cluster.Apply(t.Context(), manifest); err != nil {

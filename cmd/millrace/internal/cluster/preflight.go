@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -101,14 +102,25 @@ const (
 	patience = 90 * time.Second
 )
 
+// TrialImage is what a trial runs.
+type TrialImage struct {
+	Name string
+	// PullSecrets have the passwords of its registry. They are copied into the trial's namespace.
+	PullSecrets []types.NamespacedName
+}
+
 // StartTrial makes the DaemonSet of an image, and waits until it runs. Remove it in any case, also
 // after an error.
-func StartTrial(ctx context.Context, config Config, image string) (*Trial, error) {
+func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
 		return nil, err
 	}
 	trial := &Trial{clients: clients, Agents: &Agents{config: restConfig, pods: map[string]*corev1.Pod{}}}
+	secrets, err := readPullSecrets(ctx, clients, image.PullSecrets)
+	if err != nil {
+		return trial, err
+	}
 	namespace, err := clients.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: trialName + "-",
 		// It has the network of the host, and sees its BPF file system.
@@ -118,10 +130,34 @@ func StartTrial(ctx context.Context, config Config, image string) (*Trial, error
 		return trial, explainTrial(restConfig.Host, err)
 	}
 	trial.namespace = namespace.Name
-	if _, err := clients.AppsV1().DaemonSets(trial.namespace).Create(ctx, trialSet(image), metav1.CreateOptions{}); err != nil {
+	for i := range secrets {
+		if _, err := clients.CoreV1().Secrets(trial.namespace).Create(ctx, &secrets[i], metav1.CreateOptions{}); err != nil {
+			return trial, explainTrial(restConfig.Host, err)
+		}
+	}
+	if _, err := clients.AppsV1().DaemonSets(trial.namespace).Create(ctx, trialSet(image.Name, secrets), metav1.CreateOptions{}); err != nil {
 		return trial, explainTrial(restConfig.Host, err)
 	}
 	return trial, trial.await(ctx)
+}
+
+// readPullSecrets returns copies of Secrets, under names that no two of them have.
+func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []types.NamespacedName) ([]corev1.Secret, error) {
+	var copies []corev1.Secret
+	for i, name := range names {
+		found, err := clients.CoreV1().Secrets(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("reading Secret %s, by which the image is to be pulled: %w", name, err)
+		}
+		if found.Type != corev1.SecretTypeDockerConfigJson && found.Type != corev1.SecretTypeDockercfg {
+			return nil, fmt.Errorf("the Secret %s is of type %s, and images are pulled by those of type %s: "+
+				"make one with `kubectl create secret docker-registry`", name, found.Type, corev1.SecretTypeDockerConfigJson)
+		}
+		copies = append(copies, corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pull-%d", i)}, Type: found.Type, Data: found.Data,
+		})
+	}
+	return copies, nil
 }
 
 func explainTrial(host string, err error) error {
@@ -222,7 +258,11 @@ func (t *Trial) Remove(ctx context.Context) error {
 }
 
 // trialSet needs no privileges but to see the host's network.
-func trialSet(image string) *appsv1.DaemonSet {
+func trialSet(image string, pullSecrets []corev1.Secret) *appsv1.DaemonSet {
+	var pull []corev1.LocalObjectReference
+	for i := range pullSecrets {
+		pull = append(pull, corev1.LocalObjectReference{Name: pullSecrets[i].Name})
+	}
 	yes, no, user, grace := true, false, int64(65532), int64(1)
 	all := map[string]string{"app.kubernetes.io/name": trialName}
 	return &appsv1.DaemonSet{
@@ -233,9 +273,10 @@ func trialSet(image string) *appsv1.DaemonSet {
 				ObjectMeta: metav1.ObjectMeta{Labels: all},
 				Spec: corev1.PodSpec{
 					HostNetwork: true, AutomountServiceAccountToken: &no, TerminationGracePeriodSeconds: &grace, EnableServiceLinks: &no,
-					NodeSelector:    map[string]string{corev1.LabelOSStable: "linux"},
-					Tolerations:     []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+					ImagePullSecrets: pull,
+					NodeSelector:     map[string]string{corev1.LabelOSStable: "linux"},
+					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+					SecurityContext:  &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 					Containers: []corev1.Container{{
 						Name: agentContainer, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 						Command: []string{"/lbagent", "preflight", "--answer"}, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,

@@ -234,8 +234,11 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
 	d.index = settled.index
 	former := map[forwarding.FrontendKey]forwarding.Frontend{}
-	for _, key := range part.former {
-		former[key] = have.Frontends[key]
+	// What waits may have a table of a Service port whose VIP now belongs to another Service.
+	for _, key := range slices.Concat(part.former, have.waiting().Frontends) {
+		if frontend, found := have.Frontends[key]; found {
+			former[key] = frontend
+		}
 	}
 	d.readModel(former)
 	d.drawLines()

@@ -204,6 +204,7 @@ func (c *generated) addService(n int) {
 		c.objects.VIPs = append(c.objects.VIPs, &millracev1alpha1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vip), UID: types.UID(vip.String())},
 			Spec: millracev1alpha1.VIPSpec{
+				MinRows: millracev1alpha1.MinRows,
 				Address: vip.String(), Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
 			},
 		})
@@ -468,12 +469,12 @@ func shares(report *figures.Report) {
 		for id := range pods {
 			weights[forwarding.NodeID(id+1)] = 1
 		}
-		all := plan.RowsFor(&model.Frontend{Weights: weights})
+		size := plan.SizeFor(&model.Frontend{Weights: weights, MinRows: millracev1alpha1.MinRows})
 		rows := map[forwarding.NodeID]int{}
-		for _, owner := range table.NewRendezvous().Primaries(weights, all) {
+		for _, owner := range table.NewRendezvous().Primaries(weights, size) {
 			rows[owner]++
 		}
-		mean := float64(all) / float64(pods)
+		mean := float64(size.Rows) / float64(pods)
 		var variance float64
 		idle, busiest := 0, 0
 		for id := range weights {

@@ -28,7 +28,7 @@ type size struct {
 var sizes = []size{
 	{"max-frontends", func(c *Config) *int { return &c.MaxFrontends }, 1, forwarding.Frontends, "ports of VIPs that fit"},
 	{"max-node-tables", func(c *Config) *int { return &c.MaxNodeTables }, 1, forwarding.NodeTables,
-		"node tables that fit: one for each Service with externalTrafficPolicy Cluster or session affinity, and more where its ports or families have other endpoints, or zones; 36 KiB of memory each. A Service with more than 128 pods takes 2, 4, 8 or 16: one for each 128 pods"},
+		"node tables that fit: one for each Service with externalTrafficPolicy Cluster or session affinity, and more where its ports or families have other endpoints, or zones; 36 KiB of memory each. Up to 16 pods take an eighth, and more one for each 128 pods, rounded up to a power of two"},
 	{"max-endpoint-tables", func(c *Config) *int { return &c.MaxEndpointTables }, 1, forwarding.EndpointTables,
 		"endpoint tables that fit: one for each Service port and address family with endpoints on this node; 2 KiB of memory each"},
 	{"max-endpoints", func(c *Config) *int { return &c.MaxEndpoints }, 1, forwarding.Endpoints, "endpoints on this node that fit"},

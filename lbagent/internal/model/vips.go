@@ -74,6 +74,9 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	} else {
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
 	}
+	for _, frontend := range read.frontends {
+		frontend.MinRows = minRows(object)
+	}
 	share(read.frontends)
 	slices.SortFunc(read.frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before
@@ -85,6 +88,15 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 func isDuplicate(object *millracev1alpha1.VIP) bool {
 	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionUnique)
 	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1alpha1.ReasonDuplicateAddress
+}
+
+// minRows returns what the VIP says of its node tables; zero where that is nothing that agents know.
+func minRows(object *millracev1alpha1.VIP) int {
+	rows := int(object.Spec.MinRows)
+	if rows < forwarding.LeastRows || rows >= forwarding.Rows || rows&(rows-1) != 0 {
+		return 0
+	}
+	return rows
 }
 
 // buildFrontends returns the frontends of one VIP.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
 // advances are tables by what they were computed from. Service ports whose endpoints are on the
@@ -23,15 +24,14 @@ type advances map[origin]weak.Pointer[forwarding.NodeTable]
 type origin struct {
 	// old is the table as it was; zero where there was none.
 	old     weak.Pointer[forwarding.NodeTable]
-	rows    int
+	size    table.Size
 	weights string
 }
 
 // step is how a table goes on: old is nil where there was none.
 type step struct {
-	old     *forwarding.NodeTable
-	rows    int
-	weights map[forwarding.NodeID]uint32
+	old *forwarding.NodeTable
+	weighed
 }
 
 // advanceAll returns the tables after these steps (table.Rendezvous.Advance). Different ones are
@@ -40,11 +40,11 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 	origins, fresh := make(map[K]origin, len(steps)), map[origin]step{}
 	tables := make(map[origin]*forwarding.NodeTable, len(steps))
 	for slot, step := range steps {
-		from := origin{weak.Make(step.old), step.rows, weightsText(step.weights)}
+		from := origin{weak.Make(step.old), step.size, weightsText(step.weights)}
 		origins[slot] = from
 		if tables[from] = p.advances[from].Value(); tables[from] == nil {
 			fresh[from] = step
-			p.rendezvous.See(step.weights)
+			p.rendezvous.See(step.weights, step.size)
 		}
 	}
 	var mutex sync.Mutex
@@ -52,7 +52,7 @@ func advanceAll[K comparable](p *Planner, steps map[K]step) map[K]*forwarding.No
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for from, step := range fresh {
 		group.Go(func() error {
-			next := p.rendezvous.Advance(step.old, step.rows, step.weights, p.nodes.has)
+			next := p.rendezvous.Advance(step.old, step.size, step.weights, p.nodes.has)
 			mutex.Lock()
 			defer mutex.Unlock()
 			tables[from] = next

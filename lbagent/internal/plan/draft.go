@@ -51,7 +51,7 @@ type draft struct {
 	held  []forwarding.NodeTableSlot
 	// weights and shares are what the tables are computed from, histories what
 	// new node tables go on from.
-	weights map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32
+	weights map[forwarding.NodeTableSlot]weighed
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
@@ -86,9 +86,9 @@ type servicePort struct {
 type service struct {
 	// ports are in the order of their first frontends.
 	ports []*port
-	// recipes are the different ones of its ports. A plan that is over has their number alone.
+	// recipes are the different ones of its ports. A plan that is over has the sum of their rows alone.
 	recipes []*recipe
-	count   int
+	rows    int
 	lines   []*line
 }
 
@@ -209,7 +209,7 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 		tableOwners:         make(map[forwarding.NodeTableSlot]owner, count),
 		endpointTableOwners: make(map[forwarding.EndpointTableSlot]owner, count),
 
-		weights:   make(map[forwarding.NodeTableSlot]map[forwarding.NodeID]uint32, count),
+		weights:   make(map[forwarding.NodeTableSlot]weighed, count),
 		shares:    make(map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share, count),
 		histories: map[forwarding.NodeTableSlot]*forwarding.NodeTable{},
 		united:    map[forwarding.NodeTableSlot]*forwarding.NodeTable{},

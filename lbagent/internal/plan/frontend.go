@@ -104,7 +104,7 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	// A Service port without a place has no programmed frontend, those come first:
 	// it needs everything, unless its Service has a table for it.
 	if entry.needsTable() && entry.port.line.slot == 0 {
-		if _, free := d.tableSlots.peek(entry.port.recipe.blocks()); !free {
+		if _, free := d.tableSlots.peek(entry.port.recipe.size.Rows); !free {
 			return forwarding.NodeTables, false
 		}
 	}

@@ -17,7 +17,7 @@ const localReserve = 8
 // by others: so it depends on the model and the limit alone, in the order of the frontends. Service
 // ports with one recipe count once, though they may have several tables for a while.
 func (d *draft) budgetLocal() {
-	left := forLocal(d.limits.NodeTables)
+	left := forLocal(rowsIn(d.limits))
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
 		recipe := entry.port.recipe
@@ -27,7 +27,7 @@ func (d *draft) budgetLocal() {
 		counted[entry.port] = true
 		if !recipe.budgeted {
 			recipe.budgeted, recipe.finds = true, true
-			left -= max(1, zonesOf(entry.Frontend)) * recipe.blocks()
+			left -= max(1, zonesOf(entry.Frontend)) * recipe.size.Rows
 		}
 	}
 	for _, entry := range d.entries {
@@ -37,8 +37,8 @@ func (d *draft) budgetLocal() {
 		}
 		counted[entry.port] = true
 		if !recipe.budgeted {
-			recipe.budgeted, recipe.finds = true, left >= recipe.blocks()
-			left -= recipe.blocks()
+			recipe.budgeted, recipe.finds = true, left >= recipe.size.Rows
+			left -= recipe.size.Rows
 		}
 		entry.port.finds, entry.port.yields = recipe.finds, !recipe.finds
 		if entry.port.yields {
@@ -47,8 +47,8 @@ func (d *draft) budgetLocal() {
 	}
 }
 
-// forLocal is how many of the node tables Local Service ports may have together with the others.
-func forLocal(tables int) int { return tables - tables/localReserve }
+// forLocal is how many of the rows Local Service ports may have together with the others.
+func forLocal(rows int) int { return rows - rows/localReserve }
 
 // finds reports whether a Local Service port has a node table to find connections by.
 func (d *draft) finds() bool {

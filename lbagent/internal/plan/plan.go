@@ -42,7 +42,7 @@ type Planner struct {
 	// branches are tables that were split off from others.
 	branches map[forwarding.NodeTableSlot]branch
 	// tables and endpointTables are what was planned last, with what from.
-	tables         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, *forwarding.NodeTable]
+	tables         map[forwarding.NodeTableSlot]settledTable
 	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
 }
 
@@ -61,6 +61,29 @@ func (s settled[K, V, T]) is(table T, from map[K]V) bool {
 	return s.table != none && table != none && s.table.Equal(table) && maps.Equal(s.from, from)
 }
 
+// weighed is what the rows of a node table follow from, beside the nodes that exist.
+type weighed struct {
+	weights map[forwarding.NodeID]uint32
+	size    table.Size
+}
+
+// settledTable is a node table with what it was computed from.
+type settledTable struct {
+	settled[forwarding.NodeID, uint32, *forwarding.NodeTable]
+	size table.Size
+}
+
+// is reports whether the table has the given content and origin.
+func (s settledTable) is(table *forwarding.NodeTable, size table.Size, from map[forwarding.NodeID]uint32) bool {
+	return s.size == size && s.settled.is(table, from)
+}
+
+// sizeAt is the size that a table has in a slot. Where there was no room for that which it should
+// have, the slot is a former one.
+func sizeAt(slot forwarding.NodeTableSlot, size table.Size) table.Size {
+	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), size.Ranked)}
+}
+
 // NewPlanner returns a Planner that goes on from what the maps hold.
 func NewPlanner(have *forwarding.State) *Planner {
 	p := &Planner{
@@ -69,7 +92,7 @@ func NewPlanner(have *forwarding.State) *Planner {
 		advances:       advances{},
 		branches:       map[forwarding.NodeTableSlot]branch{},
 		nodes:          &nodeSet{},
-		tables:         map[forwarding.NodeTableSlot]settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{},
+		tables:         map[forwarding.NodeTableSlot]settledTable{},
 		endpointTables: map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]{},
 	}
 	for id := range have.Endpoints {
@@ -120,17 +143,17 @@ func (p *Planner) Plan(
 	d.buildTables()
 	d.forgetTables()
 	p.placed, p.services = d.ports, d.services
-	tables := 0
+	rows := 0
 	for _, s := range d.services {
 		s.finish()
-		tables += s.count
+		rows += s.rows
 	}
 	p.sourceSets = map[string]forwarding.SourceSet{}
 	for set, name := range d.sources.owners {
 		p.sourceSets[name] = set
 	}
 	p.spare = spare{}
-	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), tables: tables}
+	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), rows: rows}
 	return d.want, d.problems
 }
 
@@ -173,23 +196,25 @@ func (d *draft) buildTables() {
 	p := d.planner
 	exists := p.nodes.has
 	steps := map[forwarding.NodeTableSlot]step{}
-	for slot, weights := range d.weights {
-		if len(d.joins[slot]) == 0 && d.united[slot] == nil && !p.tables[slot].is(d.have.NodeTables[slot], weights) {
-			steps[slot] = step{old: d.before(slot), rows: slot.Rows(), weights: weights}
+	for slot, from := range d.weights {
+		if len(d.joins[slot]) == 0 && d.united[slot] == nil && !p.tables[slot].is(d.have.NodeTables[slot], from.size, from.weights) {
+			steps[slot] = step{old: d.before(slot), weighed: from}
 		}
 	}
 	advanced := advanceAll(p, steps)
-	for slot, weights := range d.weights {
+	for slot, from := range d.weights {
 		next := d.have.NodeTables[slot]
 		if joins := d.joins[slot]; len(joins) > 0 {
-			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), slot.Rows(), weights, exists)
+			next = p.rendezvous.Advance(table.Join(d.before(slot), joins...), from.size, from.weights, exists)
 		} else if united := d.united[slot]; united != nil {
 			next = united
 		} else if _, changes := steps[slot]; changes {
 			next = advanced[slot]
 		}
 		d.want.NodeTables[slot] = next
-		p.tables[slot] = settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(weights), table: next}
+		p.tables[slot] = settledTable{
+			settled[forwarding.NodeID, uint32, *forwarding.NodeTable]{from: maps.Clone(from.weights), table: next}, from.size,
+		}
 	}
 	for _, slot := range d.held {
 		d.want.NodeTables[slot] = table.Hold(table.Join(d.before(slot), d.joins[slot]...), exists)
@@ -241,7 +266,7 @@ func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
 func (d *draft) forgetTables() {
 	p := d.planner
 	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })
-	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settled[forwarding.NodeID, uint32, *forwarding.NodeTable]) bool {
+	maps.DeleteFunc(p.tables, func(slot forwarding.NodeTableSlot, _ settledTable) bool {
 		return d.want.NodeTables[slot] == nil
 	})
 	maps.DeleteFunc(p.endpointTables,

@@ -22,8 +22,8 @@ type outcome struct {
 	// fits is true where there was room for everything, zonal where a frontend asks for zones,
 	// finds where a Local one has a node table.
 	fits, zonal, finds bool
-	// tables is how many node tables its Services have at least, if nothing lacks one.
-	tables int
+	// rows is how many the node tables of its Services have at least, if nothing lacks one.
+	rows int
 	// settled is nil until a plan in part needs it.
 	settled *settledIndex
 }
@@ -172,11 +172,11 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 // one depends on all frontends.
 func (p *Planner) leavesTables(part *part) bool {
 	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f *model.Frontend) bool { return f.Local })
-	tables := p.last.tables
+	rows := p.last.rows
 	for _, f := range part.changed.Frontends {
-		tables += blocksFor(f)
+		rows += SizeFor(f).Rows
 	}
-	return !finds || tables <= forLocal(p.last.limits.NodeTables)
+	return !finds || rows <= forLocal(rowsIn(p.last.limits))
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -257,18 +257,18 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	changed := *differs
 	differs.Add(have.waiting())
 	settled.remove(have.State, d.want, differs)
-	tables := p.last.tables
+	rows := p.last.rows
 	for _, s := range part.services {
-		tables -= s.count
+		rows -= s.rows
 	}
 	for _, s := range d.services {
 		s.finish()
-		tables += s.count
+		rows += s.rows
 	}
 	p.spare = spare{p.last.want, &changed}
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
-		finds: p.last.finds || d.finds(), tables: tables, settled: settled,
+		finds: p.last.finds || d.finds(), rows: rows, settled: settled,
 	}
 	return d.want, differs, d.problems
 }

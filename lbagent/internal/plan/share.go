@@ -17,17 +17,13 @@ import (
 type recipe struct {
 	// weights are empty where a table is held.
 	weights map[forwarding.NodeID]uint32
-	// rows is how many it has.
-	rows int
+	size    table.Size
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
 	// budgeted is true once the budget of Local Service ports knows it, finds where there was
 	// room for it.
 	budgeted, finds bool
 }
-
-// blocks is how many blocks of the map of rows its table takes.
-func (r *recipe) blocks() int { return r.rows / forwarding.Rows }
 
 // line is a node table in the making: a recipe, and the table that it goes on from.
 type line struct {
@@ -65,16 +61,16 @@ func (s *service) add(p *port) {
 	if len(f.Weights) == 0 && !f.Living {
 		return
 	}
-	zonal, rows := hasZones(f), RowsFor(f)
+	zonal, size := hasZones(f), SizeFor(f)
 	for _, r := range s.recipes {
-		if !zonal && !r.zonal && r.rows == rows && maps.Equal(r.weights, f.Weights) {
+		if !zonal && !r.zonal && r.size == size && maps.Equal(r.weights, f.Weights) {
 			p.recipe = r
 			return
 		}
 	}
-	p.recipe = &recipe{weights: f.Weights, rows: rows, zonal: zonal}
+	p.recipe = &recipe{weights: f.Weights, size: size, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
-	s.count += p.recipe.blocks()
+	s.rows += size.Rows
 }
 
 // finish leaves what the next plan needs.
@@ -126,7 +122,7 @@ func (d *draft) drawLine(s *service, p *port) {
 
 // keep gives the line the slot that it had, if that has the size that it should have.
 func (l *line) keep(own forwarding.NodeTableSlot) {
-	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.rows {
+	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.size.Rows {
 		l.former = own
 	} else {
 		l.slot = own
@@ -189,10 +185,10 @@ func (d *draft) unite() {
 				continue
 			}
 			several = true
-			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].is(have, l.recipe.weights) {
+			if have := d.have.NodeTables[l.from]; l.slot != 0 && d.planner.tables[l.slot].is(have, l.recipe.size, l.recipe.weights) {
 				tables[l] = have
 			} else {
-				steps[l] = step{old: have, rows: l.recipe.rows, weights: l.recipe.weights}
+				steps[l] = step{old: have, weighed: weighed{l.recipe.weights, l.recipe.size}}
 			}
 		}
 		if several {
@@ -242,7 +238,7 @@ func (d *draft) isBranch(l, of *line) bool {
 func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	l := entry.port.line
 	if l.slot == 0 {
-		slot, found := d.tableSlots.take(l.recipe.blocks())
+		slot, found := d.tableSlots.take(l.recipe.size.Rows)
 		switch {
 		case found && l.former != 0:
 			d.histories[slot] = d.have.NodeTables[l.former]
@@ -258,9 +254,10 @@ func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	}
 	switch {
 	case l.united != nil:
-		d.united[l.slot], d.weights[l.slot] = table.Resize(l.united, l.slot.Rows()), l.recipe.weights
+		d.united[l.slot] = table.Resize(l.united, l.slot.Rows())
+		d.weights[l.slot] = weighed{l.recipe.weights, sizeAt(l.slot, l.recipe.size)}
 	case len(l.recipe.weights) > 0:
-		d.weights[l.slot] = l.recipe.weights
+		d.weights[l.slot] = weighed{l.recipe.weights, sizeAt(l.slot, l.recipe.size)}
 	case !slices.Contains(d.held, l.slot):
 		d.held = append(d.held, l.slot)
 	}

@@ -5,6 +5,7 @@ package plan
 import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
 // rowsPerPod is how many rows a node table has for each pod, at least. So the share of a pod is right
@@ -15,92 +16,102 @@ const rowsPerPod = 32
 // next to nothing.
 const podsPerNode = 32
 
-// RowsFor returns how many rows the node table of a frontend has. All nodes must come to the same: so
-// it depends on the weights alone. Those of a VIPRoute are no numbers of pods, and say nothing of a
-// size.
-func RowsFor(f *model.Frontend) int {
-	rows := forwarding.Rows
+// SizeFor returns the size of the node table of a frontend. All nodes must come to the same: so it
+// depends on the weights and the VIP alone. The weights of a VIPRoute are no numbers of pods, and say
+// nothing of a size.
+func SizeFor(f *model.Frontend) table.Size {
+	size := table.Ordinary
 	if len(f.Backends) > 0 {
-		return rows
+		return size
+	}
+	if f.MinRows != 0 {
+		size = table.Size{Rows: f.MinRows, Ranked: f.MinRows}
 	}
 	pods := uint64(0)
 	for _, weight := range f.Weights {
 		pods += uint64(weight)
 	}
 	pods = min(pods, podsPerNode*uint64(len(f.Weights)))
-	for rows < forwarding.MostRows && uint64(rows) < rowsPerPod*pods {
-		rows *= 2
+	for size.Rows < forwarding.MostRows && uint64(size.Rows) < rowsPerPod*pods {
+		size.Rows *= 2
 	}
-	return rows
+	return size
 }
 
-// blocksFor is how many blocks of the map of rows the node table of a frontend takes.
-func blocksFor(f *model.Frontend) int { return RowsFor(f) / forwarding.Rows }
+// rowsIn is how many rows there are room for.
+func rowsIn(limits forwarding.Limits) int { return limits.NodeTables * forwarding.Rows }
 
-// tableSlots give out the lowest free slots of node tables. A table of several blocks begins at a
-// multiple of them. A block that was in use when the plan began is never given out, only kept by
+// tableSlots give out the lowest free slots of node tables. A table begins at a multiple of its rows,
+// or of a block where it has more. What was in use when the plan began is never given out, only kept by
 // whose it was.
+//
+// Places are in units of forwarding.LeastRows.
 type tableSlots struct {
 	limit int
 	have  map[forwarding.NodeTableSlot]*forwarding.NodeTable
-	// used are blocks that are not free, beside those of have.
-	used map[int]struct{}
-	// free is the lowest block that may be free.
-	free int
+	// used are tables that are not free, beside those of have: where they begin and end.
+	used map[uint32]uint32
+	// free is where the first table begins that may be free. No table begins before it and ends behind.
+	free, end uint32
 }
+
+const unitsOfBlock = forwarding.Rows / forwarding.LeastRows
 
 func newTableSlots(limit int, have map[forwarding.NodeTableSlot]*forwarding.NodeTable) *tableSlots {
-	return &tableSlots{limit: limit, have: have, used: map[int]struct{}{}, free: 1}
+	return &tableSlots{
+		limit: limit, have: have, used: map[uint32]uint32{},
+		free: unitsOfBlock, end: uint32(limit+1) * unitsOfBlock,
+	}
 }
 
-// use marks the blocks of a slot as not free; zero is no slot.
+// use marks a slot as not free; zero is no slot.
 func (s *tableSlots) use(slot forwarding.NodeTableSlot) {
 	if slot == 0 || s.have[slot] != nil {
 		return
 	}
-	for i := range slot.Blocks() {
-		s.used[slot.Block()+i] = struct{}{}
-	}
+	first := slot.First() / forwarding.LeastRows
+	s.used[first] = max(s.used[first], first+uint32(slot.Rows()/forwarding.LeastRows))
 }
 
 // keep leaves a slot to whose it was; false where it is none or beyond the limit.
 func (s *tableSlots) keep(slot forwarding.NodeTableSlot) bool { return slot.IsWithin(s.limit) }
 
-// peek returns the lowest free slot for so many blocks, a power of two; false where none is.
-func (s *tableSlots) peek(blocks int) (forwarding.NodeTableSlot, bool) {
-	for ; s.free <= s.limit && !s.isFree(s.free); s.free++ {
+// peek returns the lowest free slot for so many rows; false where none is.
+func (s *tableSlots) peek(rows int) (forwarding.NodeTableSlot, bool) {
+	for s.free < s.end && s.behind(s.free) != s.free {
+		s.free = s.behind(s.free)
 	}
-	for first := (s.free + blocks - 1) / blocks * blocks; first+blocks-1 <= s.limit; first += blocks {
-		free := 0
-		for free < blocks && s.isFree(first+free) {
-			free++
-		}
-		if free == blocks {
-			return forwarding.NodeTableSlotAt(uint32(first)*forwarding.Rows, blocks*forwarding.Rows), true
+	units := uint32(rows / forwarding.LeastRows)
+	first := ceil(s.free, units)
+	for at := s.free; first+units <= s.end; {
+		if behind := s.behind(at); behind != at {
+			at, first = behind, ceil(behind, units)
+		} else if at++; at == first+units {
+			return forwarding.NodeTableSlotAt(first*forwarding.LeastRows, rows), true
 		}
 	}
 	return 0, false
 }
 
-// take gives out the lowest free slot for so many blocks; false where none is.
-func (s *tableSlots) take(blocks int) (forwarding.NodeTableSlot, bool) {
-	slot, found := s.peek(blocks)
+// ceil returns the next multiple of units.
+func ceil(at, units uint32) uint32 { return (at + units - 1) / units * units }
+
+// take gives out the lowest free slot for so many rows; false where none is.
+func (s *tableSlots) take(rows int) (forwarding.NodeTableSlot, bool) {
+	slot, found := s.peek(rows)
 	if found {
 		s.use(slot)
 	}
 	return slot, found
 }
 
-// isFree reports whether no table has the block.
-func (s *tableSlots) isFree(block int) bool {
-	if _, used := s.used[block]; used {
-		return false
-	}
-	for rows := forwarding.Rows; rows <= forwarding.MostRows; rows *= 2 {
-		first := block - block%(rows/forwarding.Rows)
-		if s.have[forwarding.NodeTableSlotAt(uint32(first)*forwarding.Rows, rows)] != nil {
-			return false
+// behind is where the table ends that begins at a place; the place itself where none does.
+func (s *tableSlots) behind(at uint32) uint32 {
+	behind := max(at, s.used[at])
+	for units := uint32(1); units <= forwarding.MostRows/forwarding.LeastRows && at%units == 0; units *= 2 {
+		if s.have[forwarding.NodeTableSlotAt(at*forwarding.LeastRows, int(units)*forwarding.LeastRows)] != nil {
+			behind = max(behind, at+units)
 		}
 	}
-	return true
+	return behind
 }

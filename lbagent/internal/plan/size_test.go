@@ -8,52 +8,65 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-func TestRowsFor(t *testing.T) {
+func TestSizeFor(t *testing.T) {
 	for _, test := range []struct {
-		name  string
-		nodes int
-		pods  uint32
-		want  int
+		name          string
+		nodes         int
+		pods          uint32
+		want, wantMin int
 	}{
-		{"no pod", 0, 0, forwarding.Rows}, {"one pod", 1, 1, forwarding.Rows}, {"just enough", 128, 1, forwarding.Rows},
-		{"one more", 129, 1, 2 * forwarding.Rows}, {"a thousand", 1000, 1, 8 * forwarding.Rows},
-		{"as many as a cluster has", 5000, 30, forwarding.MostRows}, {"many on few nodes", 3, 1000, forwarding.Rows},
+		{"no pod", 0, 0, forwarding.Rows, 512}, {"one pod", 1, 1, forwarding.Rows, 512},
+		{"just enough", 16, 1, forwarding.Rows, 512}, {"one more", 17, 1, forwarding.Rows, 1024},
+		{"just enough for the ordinary size", 128, 1, forwarding.Rows, forwarding.Rows},
+		{"one more than that", 129, 1, 2 * forwarding.Rows, 2 * forwarding.Rows},
+		{"a thousand", 1000, 1, 8 * forwarding.Rows, 8 * forwarding.Rows},
+		{"as many as a cluster has", 5000, 30, forwarding.MostRows, forwarding.MostRows},
+		{"many on few nodes", 3, 1000, forwarding.Rows, forwarding.Rows},
 	} {
 		f := model.Frontend{Weights: map[forwarding.NodeID]uint32{}}
 		for id := range test.nodes {
 			f.Weights[forwarding.NodeID(id+1)] = test.pods
 		}
-		if got := RowsFor(&f); got != test.want {
-			t.Errorf("%s: %d rows, want %d", test.name, got, test.want)
+		if got, want := SizeFor(&f), (table.Size{Rows: test.want, Ranked: forwarding.Rows}); got != want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, want)
+		}
+		f.MinRows = 512
+		if got, want := SizeFor(&f), (table.Size{Rows: test.wantMin, Ranked: 512}); got != want {
+			t.Errorf("%s, 512 at least: %+v, want %+v", test.name, got, want)
 		}
 	}
-	f := model.Frontend{Weights: map[forwarding.NodeID]uint32{1: 1_000_000, 2: 3}, Backends: []model.Backend{{}}}
-	if got := RowsFor(&f); got != forwarding.Rows {
-		t.Errorf("with the weights of a VIPRoute: %d rows", got)
+	f := model.Frontend{Weights: map[forwarding.NodeID]uint32{1: 1_000_000, 2: 3}, Backends: []model.Backend{{}}, MinRows: 512}
+	if got := SizeFor(&f); got != table.Ordinary {
+		t.Errorf("with the weights of a VIPRoute: %+v", got)
 	}
 }
 
 func TestTableSlots(t *testing.T) {
-	table := forwarding.NewNodeTable()
-	large := forwarding.NodeTableSlotAt(4*forwarding.Rows, 4*forwarding.Rows)
-	s := newTableSlots(19, map[forwarding.NodeTableSlot]*forwarding.NodeTable{1: table, large: table, 9: table})
-	s.use(10)
-	var got []int
-	for _, blocks := range []int{1, 4, 1, 1, 4, 2, 1, 1, 1} {
-		slot, found := s.take(blocks)
-		if !found {
-			got = append(got, 0)
-			continue
-		}
-		if slot.Blocks() != blocks || !s.keep(slot) {
-			t.Errorf("%d blocks: %s", blocks, slot)
-		}
-		got = append(got, slot.Block())
+	const block, least = forwarding.Rows, forwarding.LeastRows
+	tables := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
+	for _, slot := range []forwarding.NodeTableSlot{
+		1, forwarding.NodeTableSlotAt(2*block+4*least, 4*least), forwarding.NodeTableSlotAt(4*block, 4*block), 9,
+	} {
+		tables[slot] = forwarding.NewNodeTable()
 	}
-	if want := []int{2, 12, 3, 8, 16, 0, 11, 0, 0}; !slices.Equal(got, want) {
-		t.Errorf("tables begin at blocks %v, want %v", got, want)
+	s := newTableSlots(19, tables)
+	s.use(10)
+	for i, test := range []struct {
+		rows int
+		want uint32
+	}{
+		{4 * least, 2 * block}, {block, 3 * block}, {4 * block, 12 * block}, {4 * least, 2*block + 8*least}, {block, 8 * block},
+		{8 * least, 2*block + 16*least}, {4 * block, 16 * block}, {2 * block, 0}, {least, 2*block + 12*least}, {block, 11 * block},
+		{block, 0}, {16 * least, 0}, {8 * least, 2*block + 24*least}, {8 * least, 0},
+		{2 * least, 2*block + 14*least}, {2 * least, 0}, {least, 2*block + 13*least}, {least, 0},
+	} {
+		slot, found := s.take(test.rows)
+		if found != (test.want != 0) || found && (slot.First() != test.want || slot.Rows() != test.rows || !s.keep(slot)) {
+			t.Errorf("take %d: %d rows at %s (row %d), want row %d", i, test.rows, slot, slot.First(), test.want)
+		}
 	}
 	if s.keep(20) || s.keep(forwarding.NodeTableSlotAt(16*forwarding.Rows, 8*forwarding.Rows)) {
 		t.Error("a slot beyond the limit is kept")

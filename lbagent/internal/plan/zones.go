@@ -16,7 +16,7 @@ import (
 // alone. Every recipe of a Service port that spreads has one table; what is left goes to those that
 // ask for zones, in the order of their frontends.
 func (d *draft) budgetZones() {
-	left := d.limits.NodeTables
+	left := rowsIn(d.limits)
 	counted, recipes := map[*port]bool{}, map[*recipe]bool{}
 	for _, entry := range d.entries {
 		recipe := entry.port.recipe
@@ -26,7 +26,7 @@ func (d *draft) budgetZones() {
 		counted[entry.port] = true
 		if !recipes[recipe] {
 			recipes[recipe] = true
-			left -= recipe.blocks()
+			left -= recipe.size.Rows
 		}
 	}
 	for _, entry := range d.entries {
@@ -34,12 +34,12 @@ func (d *draft) budgetZones() {
 		if zones == 0 || !counted[entry.port] || entry.port.zoned {
 			continue
 		}
-		blocks := (zones - 1) * blocksFor(entry.Frontend)
-		if left < blocks {
+		rows := (zones - 1) * entry.port.recipe.size.Rows
+		if left < rows {
 			d.zonesFull(entry.Frontend)
 			continue
 		}
-		left -= blocks
+		left -= rows
 		entry.port.zoned = true
 	}
 }
@@ -106,7 +106,7 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 			// There is nothing to hold.
 			continue
 		default:
-			if slot, found = d.tableSlots.take(blocksFor(entry.Frontend)); !found {
+			if slot, found = d.tableSlots.take(entry.port.recipe.size.Rows); !found {
 				d.zonesFull(entry.Frontend)
 				return nil
 			}
@@ -125,7 +125,7 @@ func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bo
 	for _, key := range entry.port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
 			if d.tableOwners[slot] == entry.port.in(zone) && d.tableSlots.keep(slot) && d.have.NodeTables[slot] != nil &&
-				(len(entry.Weights) == 0 || slot.Rows() == RowsFor(entry.Frontend)) {
+				(len(entry.Weights) == 0 || slot.Rows() == entry.port.recipe.size.Rows) {
 				return slot, true
 			}
 		}
@@ -136,7 +136,7 @@ func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bo
 // weighZones notes what the tables of the zones, this node's own included, are
 // computed from.
 func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
-	own := entry.port.place.table
+	own, size := entry.port.place.table, entry.port.recipe.size
 	for number, weights := range entry.Zones {
 		slot, placed := zones[d.zoneName(number)]
 		if forwarding.Zone(number) == d.model.Self.Zone {
@@ -145,7 +145,7 @@ func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlo
 		switch {
 		case !placed || weights == nil:
 		case len(weights) > 0:
-			d.weights[slot] = weights
+			d.weights[slot] = weighed{weights, sizeAt(slot, size)}
 		case slot != own:
 			d.held = append(d.held, slot)
 		}

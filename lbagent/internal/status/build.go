@@ -97,6 +97,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 	counts, exceptions := vips(o)
 	status := millracev1alpha1.LBNodeReportStatus{
 		Version:    o.Version,
+		MinRows:    millracev1alpha1.MinRows,
 		Interfaces: interfaces(o.Interfaces),
 		XDPModes:   xdpModes(o.Interfaces),
 		Sessions:   sessions(o.Sessions, previous.Sessions),

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Advance returns the node table of so many rows after the weights have become these. old is
-// the table as it was, nil where there was none; it may have another size (Resize). A row whose owner stays the
+// Advance returns the node table of a size after the weights have become these. old is the table as
+// it was, nil where there was none; it may have another size (Resize). A row whose owner stays the
 // same is at rest and is not touched, except that nodes that do not exist any
 // more leave its chain. Where the owner changes, the former owner becomes the
 // newest of the chain. Places of such rows for which there is no history are
@@ -19,28 +19,23 @@ import (
 //
 // Where no row changes, old itself is returned. old is never changed.
 func (r *Rendezvous) Advance(
-	old *forwarding.NodeTable, count int, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
+	old *forwarding.NodeTable, size Size, weights map[forwarding.NodeID]uint32, exists func(forwarding.NodeID) bool,
 ) *forwarding.NodeTable {
-	contenders := r.contenders(weights)
-	owners := primaries(contenders, count)
+	contenders := r.contenders(weights, size)
+	owners := primaries(contenders, size)
 	before := old
 	if old == nil {
-		before = forwarding.NewNodeTableOf(count)
+		before = forwarding.NewNodeTableOf(size.Rows)
 	}
-	before = Resize(before, count)
-	rows, changed, alike := *before.Clone(), before != old, weighTheSame(contenders)
+	before = Resize(before, size.Rows)
+	rows, changed := *before.Clone(), before != old
+	next := newSuccessors(contenders)
 	for i := range rows {
 		row := succeed(rows[i], owners[i], exists)
 		if row == rows[i] {
 			continue
 		}
-		// Rows of a large table have ranks together.
-		number := i * min(count, forwarding.Rows) / count
-		if alike {
-			fillByScore(&row, number, contenders)
-		} else {
-			fill(&row, number, contenders)
-		}
+		next.fill(&row, i/size.fold())
 		rows[i], changed = row, true
 	}
 	if !changed {
@@ -70,50 +65,77 @@ func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding
 	return row
 }
 
-// fill puts the nodes that are next in rank into the free places at the end of
-// the chain of a row.
-func fill(row *forwarding.Row, number int, contenders []contender) {
+// successors finds who is next in rank.
+type successors struct {
+	contenders []contender
+	// alike is true where all weigh the same: then scores alone decide.
+	alike bool
+	// nearest are the first ones of the row with scores that was asked for last, as many as a row names
+	// at most.
+	nearest []forwarding.NodeID
+	rank    int
+}
+
+func newSuccessors(contenders []contender) *successors {
+	return &successors{contenders: contenders, alike: weighTheSame(contenders), rank: -1}
+}
+
+// fill puts the nodes that are next in rank into the free places at the end of the chain of a row with
+// the scores of the given one.
+func (s *successors) fill(row *forwarding.Row, rank int) {
 	length := slices.Index(row.Chain[:], 0)
 	if length < 0 {
 		return
 	}
-	places := row.Chain[length:]
-	var distances [forwarding.ChainLength]distance
-	for i := range places {
-		distances[i] = unowned
+	if rank != s.rank {
+		s.rank = rank
+		if s.alike {
+			s.findByScore()
+		} else {
+			s.find()
+		}
 	}
-	last := len(places) - 1
-	for i := range contenders {
-		d, node := contenders[i].distance(number), forwarding.NodeID(contenders[i].id)
-		if !d.less(distances[last]) || node == row.Primary || slices.Contains(row.Chain[:length], node) {
+	for _, node := range s.nearest {
+		if length < forwarding.ChainLength && node != row.Primary && !slices.Contains(row.Chain[:length], node) {
+			row.Chain[length] = node
+			length++
+		}
+	}
+}
+
+func (s *successors) find() {
+	var nodes [1 + forwarding.ChainLength]forwarding.NodeID
+	distances := [1 + forwarding.ChainLength]distance{unowned, unowned, unowned, unowned}
+	last := len(nodes) - 1
+	for i := range s.contenders {
+		d := s.contenders[i].distance(s.rank)
+		if !d.less(distances[last]) {
 			continue
 		}
 		at := last
 		for ; at > 0 && d.less(distances[at-1]); at-- {
-			places[at], distances[at] = places[at-1], distances[at-1]
+			nodes[at], distances[at] = nodes[at-1], distances[at-1]
 		}
-		places[at], distances[at] = node, d
+		nodes[at], distances[at] = forwarding.NodeID(s.contenders[i].id), d
 	}
+	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.contenders))]...)
 }
 
-// fillByScore is fill with contenders that weigh the same.
-func fillByScore(row *forwarding.Row, number int, contenders []contender) {
-	length := slices.Index(row.Chain[:], 0)
-	if length < 0 {
-		return
-	}
-	places := row.Chain[length:]
-	scores := [forwarding.ChainLength]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64}
-	last := len(places) - 1
-	for i := range contenders {
-		score, node := uint64(contenders[i].scores[number]), forwarding.NodeID(contenders[i].id)
-		if score >= scores[last] || node == row.Primary || slices.Contains(row.Chain[:length], node) {
+// findByScore is find with contenders that weigh the same.
+func (s *successors) findByScore() {
+	var nodes [1 + forwarding.ChainLength]forwarding.NodeID
+	scores := [1 + forwarding.ChainLength]uint64{math.MaxUint64, math.MaxUint64, math.MaxUint64, math.MaxUint64}
+	last := len(nodes) - 1
+	for i := range s.contenders {
+		score := uint64(s.contenders[i].scores[s.rank])
+		if score >= scores[last] {
 			continue
 		}
 		at := last
 		for ; at > 0 && score < scores[at-1]; at-- {
-			places[at], scores[at] = places[at-1], scores[at-1]
+			nodes[at], scores[at] = nodes[at-1], scores[at-1]
 		}
-		places[at], scores[at] = node, score
+		nodes[at], scores[at] = forwarding.NodeID(s.contenders[i].id), score
 	}
+	s.nearest = append(s.nearest[:0], nodes[:min(len(nodes), len(s.contenders))]...)
 }

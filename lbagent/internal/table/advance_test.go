@@ -83,12 +83,12 @@ func TestAdvance(t *testing.T) {
 			if old != nil {
 				copied = old.Clone()
 			}
-			table = r.Advance(old, forwarding.Rows, w, exists)
+			table = r.Advance(old, Ordinary, w, exists)
 			if old != nil && !old.Equal(copied) {
 				t.Fatal("Advance has changed the old table")
 			}
 			checkStep(t, r, *copied, *table, w, exists)
-			if again := r.Advance(table, forwarding.Rows, w, exists); again != table {
+			if again := r.Advance(table, Ordinary, w, exists); again != table {
 				t.Fatal("a table at rest was copied or changed")
 			}
 		}
@@ -98,7 +98,7 @@ func TestAdvance(t *testing.T) {
 func checkStep(
 	t *rapid.T, r *Rendezvous, old, next forwarding.NodeTable, w weights, exists func(forwarding.NodeID) bool,
 ) {
-	owners := r.Primaries(w, forwarding.Rows)
+	owners := r.Primaries(w, Ordinary)
 	for i := range next {
 		checkRow(t, i, next[i], exists)
 		if next[i].Primary != owners[i] {
@@ -139,7 +139,7 @@ func ranks(r *Rendezvous, w weights, count int) [][]forwarding.NodeID {
 			var owner forwarding.NodeID
 			var best distance
 			for node, weight := range left {
-				d := distance{score: uint64(r.scoresOf(node)[row]), weight: uint64(weight)}
+				d := distance{score: uint64(r.scoresOf(node, forwarding.Rows)[row]), weight: uint64(weight)}
 				if weight > 0 && (owner == 0 || d.less(best) || !best.less(d) && node < owner) {
 					owner, best = node, d
 				}
@@ -158,7 +158,7 @@ func TestFreshChainsAreTheRanks(t *testing.T) {
 		r, w := NewRendezvous(), equalWeights(nodes, 2)
 		w[1] = 5
 		order := ranks(r, w, 1+forwarding.ChainLength)
-		for i, row := range *r.Advance(nil, forwarding.Rows, w, everyNode) {
+		for i, row := range *r.Advance(nil, Ordinary, w, everyNode) {
 			got := slices.DeleteFunc(row.Chain[:], func(node forwarding.NodeID) bool { return node == 0 })
 			want := slices.DeleteFunc(order[i], func(node forwarding.NodeID) bool { return node == row.Primary })
 			if want = want[:min(len(want), forwarding.ChainLength)]; !slices.Equal(got, want) {

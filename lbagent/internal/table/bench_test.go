@@ -3,9 +3,8 @@
 package table
 
 import (
+	"fmt"
 	"testing"
-
-	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 func BenchmarkAdvance(b *testing.B) {
@@ -13,31 +12,38 @@ func BenchmarkAdvance(b *testing.B) {
 	changed := with(w, 1, 4)
 	b.Run("100 nodes, nothing cached", func(b *testing.B) {
 		for b.Loop() {
-			NewRendezvous().Advance(nil, forwarding.Rows, w, everyNode)
+			NewRendezvous().Advance(nil, Ordinary, w, everyNode)
 		}
 	})
 	r := NewRendezvous()
-	old := r.Advance(nil, forwarding.Rows, w, everyNode)
+	old := r.Advance(nil, Ordinary, w, everyNode)
 	b.Run("100 nodes, new table", func(b *testing.B) {
 		for b.Loop() {
-			r.Advance(nil, forwarding.Rows, w, everyNode)
+			r.Advance(nil, Ordinary, w, everyNode)
 		}
 	})
 	b.Run("100 nodes, one weight changed", func(b *testing.B) {
 		for b.Loop() {
-			r.Advance(old, forwarding.Rows, changed, everyNode)
+			r.Advance(old, Ordinary, changed, everyNode)
 		}
 	})
 	many := equalWeights(1000, 1)
 	b.Run("1000 nodes, new table", func(b *testing.B) {
-		r.Advance(nil, forwarding.Rows, many, everyNode)
+		r.Advance(nil, Ordinary, many, everyNode)
 		for b.Loop() {
-			r.Advance(nil, forwarding.Rows, many, everyNode)
+			r.Advance(nil, Ordinary, many, everyNode)
 		}
 	})
+	for _, size := range []Size{{512, 512}, {32768, 512}, {32768, 4096}} {
+		b.Run(fmt.Sprintf("1000 nodes, %d rows with %d scores", size.Rows, size.Ranked), func(b *testing.B) {
+			for b.Loop() {
+				r.Advance(nil, size, many, everyNode)
+			}
+		})
+	}
 	b.Run("100 nodes, at rest", func(b *testing.B) {
 		for b.Loop() {
-			r.Advance(old, forwarding.Rows, w, everyNode)
+			r.Advance(old, Ordinary, w, everyNode)
 		}
 	})
 }

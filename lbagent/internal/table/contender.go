@@ -37,26 +37,52 @@ func (d distance) less(other distance) bool {
 	return d.score*other.weight < other.score*d.weight
 }
 
+// Size is how many rows a table has, and how many of them have scores of their own.
+type Size struct {
+	// Rows is a power of two.
+	Rows int
+	// Ranked is one, too, and not more. Where it is less, rows next to each other have the scores of
+	// one: as many as Rows is a multiple of it.
+	Ranked int
+}
+
+// fold is how many rows have the scores of one.
+func (s Size) fold() int { return s.Rows / s.Ranked }
+
+// slack is by how many percent contenders may differ from their parts. It lets fewer rows move when
+// weights change. Where it is less than a row, parts are exact.
+type slack struct {
+	// part is by how much one may have more or less than its part.
+	part int
+	// given is by how much one may come to have more by rows that others give up. Without it they go
+	// to those that have less than their part, and so to other ones whenever that changes.
+	given int
+}
+
 // assign returns the owner of each row as an index of contenders. The nearest one has the row, as
-// far as all have their part but for a tolerance in percent. Of those that have more than that,
-// each gives up the rows that it is farthest from. One that has less takes those that it is
-// nearest to. Where the tolerance is less than a row, parts are exact. It lets fewer rows move
-// when weights change.
+// far as all have their part but for the slack. Of those that have more than that, each gives up the
+// rows that it is farthest from. They go to the nearest one that has room. One that has less than its
+// part takes the rows that it is nearest to.
+//
+// So twice the rows with the scores of as many have almost the owners that they had: each row
+// becomes two with the same nearest contender.
 //
 // There must be a contender, and all must have a weight.
-func assign(contenders []contender, rows, tolerance int) []int {
-	setQuotas(contenders, rows)
-	a := assignment{contenders: contenders, owners: nearest(contenders, rows), counts: make([]int, len(contenders))}
-	for _, owner := range a.owners {
-		a.counts[owner]++
+func assign(contenders []contender, size Size, slack slack) []int {
+	setQuotas(contenders, size.Rows)
+	a := assignment{
+		contenders: contenders, fold: size.fold(), slack: slack,
+		owners: make([]int, size.Rows), counts: make([]int, len(contenders)), tried: make([]bool, size.Ranked),
 	}
-	for _, row := range a.surplus(tolerance) {
-		a.give(row)
-	}
-	for i := range contenders {
-		for a.counts[i] < contenders[i].quota*(100-tolerance)/100 && a.take(i) {
-			continue
+	for rank, owner := range nearest(contenders, size.Ranked) {
+		for i := range a.fold {
+			a.owners[rank*a.fold+i] = owner
 		}
+		a.counts[owner] += a.fold
+	}
+	a.give(a.surplus())
+	for i := range contenders {
+		a.take(i, contenders[i].quota*(100-slack.part)/100)
 	}
 	return a.owners
 }
@@ -64,10 +90,14 @@ func assign(contenders []contender, rows, tolerance int) []int {
 // assignment is which contender, by its index, owns each row, and how many each has.
 type assignment struct {
 	contenders     []contender
+	fold           int
+	slack          slack
 	owners, counts []int
+	// tried are rows with scores in which a contender has looked for some to take.
+	tried []bool
 }
 
-// nearest returns for each row the contender that is nearest to it.
+// nearest returns for each row with scores the contender that is nearest to it.
 func nearest(contenders []contender, rows int) []int {
 	if weighTheSame(contenders) {
 		return leastScores(contenders, rows)
@@ -112,7 +142,7 @@ func leastScores(contenders []contender, rows int) []int {
 
 // surplus takes from contenders what they have too much, and returns these rows in the order of
 // their numbers.
-func (a *assignment) surplus(tolerance int) []int {
+func (a *assignment) surplus() []int {
 	held, rows := make([][]int, len(a.contenders)), make([]int, len(a.owners))
 	for i, count := range a.counts {
 		held[i], rows = rows[:0:count], rows[count:]
@@ -123,12 +153,12 @@ func (a *assignment) surplus(tolerance int) []int {
 	var surplus []int
 	for i, rows := range held {
 		c := &a.contenders[i]
-		most := c.quota * (100 + tolerance) / 100
+		most := c.quota * (100 + a.slack.part) / 100
 		if len(rows) <= most {
 			continue
 		}
-		slices.SortFunc(rows, func(a, b int) int {
-			return cmp.Or(cmp.Compare(c.scores[a], c.scores[b]), cmp.Compare(a, b))
+		slices.SortFunc(rows, func(row, other int) int {
+			return cmp.Or(cmp.Compare(c.scores[row/a.fold], c.scores[other/a.fold]), cmp.Compare(row, other))
 		})
 		surplus = append(surplus, rows[most:]...)
 		a.counts[i] = most
@@ -137,37 +167,64 @@ func (a *assignment) surplus(tolerance int) []int {
 	return surplus
 }
 
-// give gives a row that nobody has to the nearest contender below its quota.
-func (a *assignment) give(row int) {
+// give gives rows that nobody has, in the order of their numbers, each to the nearest contender with
+// room.
+func (a *assignment) give(rows []int) {
+	at, owner := -1, 0
+	for _, row := range rows {
+		if rank := row / a.fold; rank != at || !a.hasRoom(owner) {
+			at, owner = rank, a.nearestWithRoom(rank)
+		}
+		a.owners[row] = owner
+		a.counts[owner]++
+	}
+}
+
+// hasRoom reports whether a contender may be given a row.
+func (a *assignment) hasRoom(i int) bool {
+	return a.counts[i] < a.contenders[i].quota*(100+a.slack.given)/100
+}
+
+// nearestWithRoom returns the contender that is nearest to a row with scores, of those with room.
+func (a *assignment) nearestWithRoom(rank int) int {
 	owner, best := 0, unowned
 	for i := range a.contenders {
-		if a.counts[i] >= a.contenders[i].quota {
+		if !a.hasRoom(i) {
 			continue
 		}
-		if d := a.contenders[i].distance(row); d.less(best) {
+		if d := a.contenders[i].distance(rank); d.less(best) {
 			owner, best = i, d
 		}
 	}
-	a.owners[row] = owner
-	a.counts[owner]++
+	return owner
 }
 
-// take gives a contender the nearest row of those whose owners are above their quotas; false where
-// there is none.
-func (a *assignment) take(taker int) bool {
-	nearest, scores := -1, a.contenders[taker].scores
-	for row, owner := range a.owners {
-		if a.counts[owner] > a.contenders[owner].quota && (nearest < 0 || scores[row] < scores[nearest]) {
-			nearest = row
+// take gives a contender that has fewer rows than it should have at least the nearest ones of those
+// whose owners are above their quotas, as far as there are some.
+func (a *assignment) take(taker, least int) {
+	if a.counts[taker] >= least {
+		return
+	}
+	clear(a.tried)
+	for a.counts[taker] < least {
+		rank, scores := -1, a.contenders[taker].scores
+		for i, tried := range a.tried {
+			if !tried && (rank < 0 || scores[i] < scores[rank]) {
+				rank = i
+			}
+		}
+		if rank < 0 {
+			return
+		}
+		a.tried[rank] = true
+		for row := rank * a.fold; row < (rank+1)*a.fold && a.counts[taker] < least; row++ {
+			if owner := a.owners[row]; a.counts[owner] > a.contenders[owner].quota {
+				a.counts[owner]--
+				a.owners[row] = taker
+				a.counts[taker]++
+			}
 		}
 	}
-	if nearest < 0 {
-		return false
-	}
-	a.counts[a.owners[nearest]]--
-	a.owners[nearest] = taker
-	a.counts[taker]++
-	return true
 }
 
 // setQuotas divides the rows by weight. What is no whole number of rows is rounded up for those

@@ -60,9 +60,9 @@ func TestJoinedTablesHold(t *testing.T) {
 		r := NewRendezvous()
 		var tables []*forwarding.NodeTable
 		for range rapid.IntRange(1, 4).Draw(t, "tables") {
-			table := r.Advance(nil, forwarding.Rows, genWeights(t), everyNode)
+			table := r.Advance(nil, Ordinary, genWeights(t), everyNode)
 			if rapid.Bool().Draw(t, "twice") {
-				table = r.Advance(table, forwarding.Rows, genWeights(t), everyNode)
+				table = r.Advance(table, Ordinary, genWeights(t), everyNode)
 			}
 			tables = append(tables, table)
 		}
@@ -74,6 +74,6 @@ func TestJoinedTablesHold(t *testing.T) {
 			}
 		}
 		w := genWeights(t)
-		checkStep(t, r, *joined, *r.Advance(joined, forwarding.Rows, w, everyNode), w, everyNode)
+		checkStep(t, r, *joined, *r.Advance(joined, Ordinary, w, everyNode), w, everyNode)
 	})
 }

@@ -23,44 +23,53 @@ import (
 // mappings to increase hit rates", 1998; the logarithmic method for weights:
 // Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005.)
 //
-// It keeps the −log(u) of every node that it has seen, 16 KiB for each, and is
+// It keeps the −log(u) of every node that it has seen, 16 KiB for each at most, and is
 // not safe for concurrent use, but for Advance with weights that it has seen (See).
 type Rendezvous struct {
-	scores map[forwarding.NodeID]*[forwarding.Rows]uint32
+	scores map[forwarding.NodeID][]uint32
 }
 
 // NewRendezvous returns a Rendezvous that has seen no node.
 func NewRendezvous() *Rendezvous {
-	return &Rendezvous{scores: map[forwarding.NodeID]*[forwarding.Rows]uint32{}}
+	return &Rendezvous{scores: map[forwarding.NodeID][]uint32{}}
 }
 
-// See has it keep what it needs of the nodes that have a weight.
-func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32) {
+// See has it keep what it needs of the nodes that have a weight, for tables of a size.
+func (r *Rendezvous) See(weights map[forwarding.NodeID]uint32, size Size) {
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
-			r.scoresOf(node)
+			r.scoresOf(node, size.Ranked)
 		}
 	}
 }
 
-// Primaries returns the owner of each of so many rows, a power of two. Each node has its part of the
-// rows, or a tenth more or less (assign), and exactly its part of more than forwarding.Rows (refine). A
-// node of weight zero owns none; where no node has a weight, all owners are zero.
-func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, rows int) []forwarding.NodeID {
-	return primaries(r.contenders(weights), rows)
+// Primaries returns the owner of each row of a table. Each node has its part of the rows, or a few
+// percent more or less (slack, assign). A node of weight zero owns none; where no node has a
+// weight, all owners are zero.
+func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, size Size) []forwarding.NodeID {
+	return primaries(r.contenders(weights, size), size)
 }
 
-// tolerance is by how many percent a node may have more or less than its part. Were parts exact,
-// one pod more would move three times the rows in a hundred nodes, and chains be the sooner full.
-const tolerance = 10
+// Ordinary is the size of tables that all builds know.
+var Ordinary = Size{Rows: forwarding.Rows, Ranked: forwarding.Rows}
+
+// slack is by how much nodes may have more or less than their parts. Were parts exact, more rows would
+// move when one has a pod more, and chains be the sooner full. Tables of ordinary size have the slack
+// that they had before there were others: all nodes must have the same rows.
+func (s Size) slack() slack {
+	if s == Ordinary {
+		return slack{part: 10}
+	}
+	return slack{part: 7, given: 7}
+}
 
 // contenders returns the nodes that have a weight, in the order of their ids.
-func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32) []contender {
+func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32, size Size) []contender {
 	list := make([]contender, 0, len(weights))
 	for node, weight := range weights {
 		if node != 0 && weight > 0 {
 			list = append(list, contender{
-				id: uint32(node), weight: uint64(weight), scores: r.scoresOf(node)[:], lot: uint32(mix(uint64(node))),
+				id: uint32(node), weight: uint64(weight), scores: r.scoresOf(node, size.Ranked), lot: uint32(mix(uint64(node))),
 			})
 		}
 	}
@@ -68,16 +77,12 @@ func (r *Rendezvous) contenders(weights map[forwarding.NodeID]uint32) []contende
 	return list
 }
 
-func primaries(contenders []contender, rows int) []forwarding.NodeID {
-	owners := make([]forwarding.NodeID, rows)
+func primaries(contenders []contender, size Size) []forwarding.NodeID {
+	owners := make([]forwarding.NodeID, size.Rows)
 	if len(contenders) == 0 {
 		return owners
 	}
-	assigned := assign(contenders, min(rows, forwarding.Rows), tolerance)
-	if rows > forwarding.Rows {
-		assigned = refine(contenders, assigned, rows)
-	}
-	for row, owner := range assigned {
+	for row, owner := range assign(contenders, size, size.slack()) {
 		owners[row] = forwarding.NodeID(contenders[owner].id)
 	}
 	return owners
@@ -85,21 +90,23 @@ func primaries(contenders []contender, rows int) []forwarding.NodeID {
 
 // Forget drops what is kept of nodes that do not exist any more.
 func (r *Rendezvous) Forget(exists func(forwarding.NodeID) bool) {
-	maps.DeleteFunc(r.scores, func(node forwarding.NodeID, _ *[forwarding.Rows]uint32) bool {
+	maps.DeleteFunc(r.scores, func(node forwarding.NodeID, _ []uint32) bool {
 		return !exists(node)
 	})
 }
 
-func (r *Rendezvous) scoresOf(node forwarding.NodeID) *[forwarding.Rows]uint32 {
-	if scores, found := r.scores[node]; found {
+// scoresOf returns the node's scores of so many rows, or of more.
+func (r *Rendezvous) scoresOf(node forwarding.NodeID, rows int) []uint32 {
+	scores := r.scores[node]
+	if len(scores) >= rows {
 		return scores
 	}
-	scores := &[forwarding.Rows]uint32{}
-	for row := range scores {
-		scores[row] = negativeLog2(mix(uint64(node)<<32 | uint64(row)))
+	grown := make([]uint32, rows)
+	for row := copy(grown, scores); row < rows; row++ {
+		grown[row] = negativeLog2(mix(uint64(node)<<32 | uint64(row)))
 	}
-	r.scores[node] = scores
-	return scores
+	r.scores[node] = grown
+	return grown
 }
 
 // fractionBits is the precision of negativeLog2: its results are below 65, so

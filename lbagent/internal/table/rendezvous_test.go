@@ -59,7 +59,7 @@ func TestNegativeLog2(t *testing.T) {
 // this checksum may only change together with a way to upgrade a cluster.
 func TestTableStaysTheSame(t *testing.T) {
 	hash := fnv.New64a()
-	next := NewRendezvous().Advance(nil, forwarding.Rows, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
+	next := NewRendezvous().Advance(nil, Ordinary, weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0}, everyNode)
 	for _, row := range *next {
 		for _, node := range []forwarding.NodeID{row.Primary, row.Chain[0], row.Chain[1], row.Chain[2]} {
 			hash.Write([]byte{byte(node >> 8), byte(node)})
@@ -78,7 +78,7 @@ func TestShareIsProportionalToWeight(t *testing.T) {
 		for _, weight := range w {
 			total += int(weight)
 		}
-		owned := countOwners(NewRendezvous().Primaries(w, forwarding.Rows))
+		owned := countOwners(NewRendezvous().Primaries(w, Ordinary))
 		if total == 0 {
 			if owned[0] != forwarding.Rows {
 				t.Fatalf("without a weight %d rows have an owner", forwarding.Rows-owned[0])
@@ -106,7 +106,7 @@ func countOwners(owners []forwarding.NodeID) map[forwarding.NodeID]int {
 // more than its part.
 func TestManyNodesShareAlike(t *testing.T) {
 	for _, nodes := range []int{100, 1000, forwarding.Rows} {
-		owned := countOwners(NewRendezvous().Primaries(equalWeights(nodes, 1), forwarding.Rows))
+		owned := countOwners(NewRendezvous().Primaries(equalWeights(nodes, 1), Ordinary))
 		least, most := forwarding.Rows, 0
 		for _, rows := range owned {
 			least, most = min(least, rows), max(most, rows)
@@ -127,13 +127,13 @@ func TestChangesMoveFewRows(t *testing.T) {
 		most float64
 	}{{5, 1.01}, {20, 1.05}, {100, 2}, {1000, 10}} {
 		r, before := NewRendezvous(), equalWeights(c.nodes, 3)
-		old := r.Primaries(before, forwarding.Rows)
+		old := r.Primaries(before, Ordinary)
 		had := countOwners(old)
 		moved, must := 0, 0
 		for i := range 5 {
 			node := forwarding.NodeID(1 + i*c.nodes/5)
 			for _, after := range []weights{with(before, node, 0), with(before, node, 2), with(before, node, 4)} {
-				next := r.Primaries(after, forwarding.Rows)
+				next := r.Primaries(after, Ordinary)
 				for row := range next {
 					if next[row] != old[row] {
 						moved++
@@ -156,12 +156,12 @@ func TestCacheDoesNotDecide(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := genWeights(t)
 		used := NewRendezvous()
-		used.Primaries(genWeights(t), forwarding.Rows)
+		used.Primaries(genWeights(t), Ordinary)
 		for node, weight := range w {
-			used.Primaries(weights{node: weight}, forwarding.Rows)
+			used.Primaries(weights{node: weight}, Ordinary)
 		}
 		used.Forget(func(node forwarding.NodeID) bool { return node%2 == 0 })
-		if !used.Advance(nil, forwarding.Rows, w, everyNode).Equal(NewRendezvous().Advance(nil, forwarding.Rows, w, everyNode)) {
+		if !used.Advance(nil, Ordinary, w, everyNode).Equal(NewRendezvous().Advance(nil, Ordinary, w, everyNode)) {
 			t.Fatal("the table depends on what was computed before")
 		}
 	})

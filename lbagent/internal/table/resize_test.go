@@ -3,6 +3,7 @@
 package table
 
 import (
+	"hash/fnv"
 	"slices"
 	"testing"
 
@@ -15,7 +16,8 @@ import (
 func TestResize(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := NewRendezvous()
-		table := r.Advance(r.Advance(nil, forwarding.LeastRows, genWeights(t), everyNode), forwarding.LeastRows, genWeights(t), everyNode)
+		least := Size{Rows: forwarding.LeastRows, Ranked: forwarding.LeastRows}
+		table := r.Advance(r.Advance(nil, least, genWeights(t), everyNode), least, genWeights(t), everyNode)
 		times := 1 << rapid.IntRange(0, 5).Draw(t, "doublings")
 		grown := Resize(table, times*forwarding.LeastRows)
 		for i, row := range *grown {
@@ -40,37 +42,59 @@ func TestResizeJoinsOwners(t *testing.T) {
 	}
 }
 
-// Where one pod more makes a table larger, few rows move; and each node has exactly its part.
-func TestLargeTables(t *testing.T) {
+// Each node has its part of a table's rows, or seven percent more or less; and one pod more moves few
+// rows, also where that doubles the table. Parts with less than a row of scores are the hard case.
+func TestSizedTables(t *testing.T) {
 	for _, test := range []struct {
-		nodes, rows int
-		// most is which part of the rows may have another owner than in a table of ordinary size, and
-		// after one node has one pod more, in percent.
-		most, mostAfter float64
-	}{{200, 8192, 4, 4}, {1000, 32768, 3, 2}, {2000, 65536, 3, 1.5}} {
+		nodes    int
+		size, to Size
+		// most is how many rows may move, as a multiple of those that one pod more takes.
+		most float64
+	}{
+		{3, Size{512, 512}, Size{512, 512}, 1.2},
+		{10, Size{512, 512}, Size{512, 512}, 1.5},
+		{16, Size{512, 512}, Size{1024, 512}, 2},
+		{32, Size{1024, 512}, Size{2048, 512}, 2.5},
+		{100, Size{4096, 512}, Size{4096, 512}, 6},
+		{1000, Size{32768, 512}, Size{32768, 512}, 16},
+		{128, Ordinary, Size{8192, 4096}, 6},
+		{1000, Size{32768, 4096}, Size{32768, 4096}, 10},
+		{2000, Size{65536, 4096}, Size{65536, 4096}, 16},
+	} {
 		r, w := NewRendezvous(), equalWeights(test.nodes, 1)
-		coarse, fine := r.Primaries(w, forwarding.Rows), r.Primaries(w, test.rows)
-		for node, count := range countOwners(fine) {
-			if part := test.rows / test.nodes; count != part && count != part+1 {
-				t.Errorf("%d nodes: node %d has %d of %d rows", test.nodes, node, count, test.rows)
+		owners := r.Primaries(w, test.size)
+		for node, count := range countOwners(owners) {
+			part, tolerance := test.size.Rows/test.nodes, test.size.slack().part
+			if count < part*(100-tolerance)/100 || count > (part+1)*(100+tolerance)/100 && count > part+1 {
+				t.Errorf("%d nodes: node %d has %d of %d rows", test.nodes, node, count, test.size.Rows)
 			}
 		}
-		moved := 0
-		for i, owner := range fine {
-			if owner != coarse[i*forwarding.Rows/test.rows] {
-				moved++
+		moved, tries := 0, 5
+		for i := range tries {
+			next := r.Primaries(with(w, forwarding.NodeID(test.nodes+1+i), 1), test.to)
+			for i, owner := range next {
+				if owner != owners[i*test.size.Rows/test.to.Rows] {
+					moved++
+				}
 			}
 		}
-		after := 0
-		for i, owner := range r.Primaries(with(w, 7, 2), test.rows) {
-			if owner != fine[i] {
-				after++
-			}
+		times := float64(moved) / float64(tries) / float64(test.to.Rows) * float64(test.nodes+1)
+		t.Logf("%d nodes, %d rows: one more moves %.2f times what it takes", test.nodes, test.size.Rows, times)
+		if times > test.most {
+			t.Errorf("%d nodes: %.2f times, want %.2f at most", test.nodes, times, test.most)
 		}
-		part := func(rows int) float64 { return 100 * float64(rows) / float64(test.rows) }
-		t.Logf("%d nodes, %d rows: %.1f %% have another owner than of 4,096, %.2f %% after one pod more", test.nodes, test.rows, part(moved), part(after))
-		if part(moved) > test.most || part(after) > test.mostAfter {
-			t.Errorf("%d nodes: want %.1f %% and %.1f %% at most", test.nodes, test.most, test.mostAfter)
+	}
+}
+
+// What nodes of different versions must agree on, as TestTableStaysTheSame.
+func TestSizedTablesStayTheSame(t *testing.T) {
+	for size, want := range map[Size]uint64{{512, 512}: 0x9a93f06a545da053, {2048, 512}: 0x3886ac60548a481, {8192, 4096}: 0xf29c08b8dcded1b0} {
+		hash := fnv.New64a()
+		for _, node := range NewRendezvous().Primaries(weights{1: 3, 2: 1, 7: 2, 4095: 5, 9: 0, 11: 4, 12: 6, 13: 2}, size) {
+			hash.Write([]byte{byte(node >> 8), byte(node)})
+		}
+		if got := hash.Sum64(); got != want {
+			t.Errorf("%+v: checksum of the owners = %#x, want %#x", size, got, want)
 		}
 	}
 }
@@ -78,9 +102,10 @@ func TestLargeTables(t *testing.T) {
 // A large table goes on from one of ordinary size: who had a row before is its newest former owner.
 func TestAdvanceGrows(t *testing.T) {
 	r, w := NewRendezvous(), equalWeights(200, 1)
-	old := r.Advance(nil, forwarding.Rows, w, everyNode)
-	next := r.Advance(old, 2*forwarding.Rows, w, everyNode)
-	owners := r.Primaries(w, 2*forwarding.Rows)
+	old := r.Advance(nil, Ordinary, w, everyNode)
+	double := Size{2 * forwarding.Rows, forwarding.Rows}
+	next := r.Advance(old, double, w, everyNode)
+	owners := r.Primaries(w, double)
 	for i, row := range *next {
 		before := (*old)[i/2]
 		checkRow(t, i, row, everyNode)
@@ -91,10 +116,10 @@ func TestAdvanceGrows(t *testing.T) {
 			t.Fatalf("row %d was %+v and is %+v", i, before, row)
 		}
 	}
-	if again := r.Advance(next, 2*forwarding.Rows, w, everyNode); again != next {
+	if again := r.Advance(next, double, w, everyNode); again != next {
 		t.Error("it is another one once more")
 	}
-	back := r.Advance(next, forwarding.Rows, w, everyNode)
+	back := r.Advance(next, Ordinary, w, everyNode)
 	for i, row := range *back {
 		for _, former := range (*next)[2*i : 2*i+2] {
 			if former.Primary != row.Primary && !slices.Contains(row.Chain[:row.History], former.Primary) {

@@ -37,8 +37,10 @@ func TestScoresDecide(t *testing.T) {
 				Chain:   [forwarding.ChainLength]forwarding.NodeID{forwarding.NodeID(rapid.IntRange(0, 7).Draw(t, "former owner"))},
 			}
 			byDistance, byScore := former, former
-			fill(&byDistance, row, contenders)
-			fillByScore(&byScore, row, contenders)
+			distances, scores := newSuccessors(contenders), newSuccessors(contenders)
+			distances.alike = false
+			distances.fill(&byDistance, row)
+			scores.fill(&byScore, row)
 			if byDistance != byScore {
 				t.Fatalf("row %d: by scores %+v, by distances %+v", row, byScore, byDistance)
 			}

@@ -29,7 +29,7 @@ func Shares(shares map[forwarding.Endpoint]Share) *forwarding.EndpointTable {
 	if len(contenders) == 0 {
 		return &table
 	}
-	for row, owner := range assign(contenders, forwarding.EndpointRows, 0) {
+	for row, owner := range assign(contenders, Size{forwarding.EndpointRows, forwarding.EndpointRows}, slack{}) {
 		table[row] = forwarding.EndpointID(contenders[owner].id)
 	}
 	return &table

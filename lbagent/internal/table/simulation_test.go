@@ -12,33 +12,50 @@ import (
 )
 
 // broken plays the steps and returns the share of the connections that live
-// throughout but are out of reach at some step. Every row has one connection,
-// held by the node that owned the row at the first step; it lives if the node
+// throughout but are out of reach at some step. Each of 4,096 hashes has one connection,
+// held by the node that owned its row at the first step; it lives if the node
 // keeps an endpoint. It is out of reach while its node is neither the row's
 // primary nor among the first of the chain.
-func broken(steps []weights, chain int) float64 {
+func broken(steps []weights, chain int, sizeOf func(weights) Size) float64 {
+	const connections = forwarding.Rows
 	r := NewRendezvous()
-	table := r.Advance(nil, forwarding.Rows, steps[0], everyNode)
-	holders := *table
+	table := r.Advance(nil, sizeOf(steps[0]), steps[0], everyNode)
+	rowOf := func(connection int) forwarding.Row { return (*table)[connection*len(*table)/connections] }
+	var holders [connections]forwarding.NodeID
 	lost := map[int]bool{}
 	live := 0
-	for row := range holders {
-		if slices.ContainsFunc(steps, func(w weights) bool { return w[holders[row].Primary] == 0 }) {
+	for connection := range holders {
+		holder := rowOf(connection).Primary
+		if slices.ContainsFunc(steps, func(w weights) bool { return w[holder] == 0 }) {
 			continue
 		}
+		holders[connection] = holder
 		live++
 	}
 	for _, w := range steps[1:] {
-		table = r.Advance(table, forwarding.Rows, w, everyNode)
-		for row, now := range *table {
-			holder := holders[row].Primary
-			if now.Primary != holder && !slices.Contains(now.Chain[:chain], holder) &&
-				!slices.ContainsFunc(steps, func(w weights) bool { return w[holder] == 0 }) {
-				lost[row] = true
+		table = r.Advance(table, sizeOf(w), w, everyNode)
+		for connection, holder := range holders {
+			now := rowOf(connection)
+			if holder != 0 && now.Primary != holder && !slices.Contains(now.Chain[:chain], holder) {
+				lost[connection] = true
 			}
 		}
 	}
 	return float64(len(lost)) / float64(live)
+}
+
+func ordinary(weights) Size { return Ordinary }
+
+// sized is 512 rows, or 32 for each pod.
+func sized(w weights) Size {
+	size, pods := Size{512, 512}, uint32(0)
+	for _, weight := range w {
+		pods += weight
+	}
+	for size.Rows < 32*int(pods) {
+		size.Rows *= 2
+	}
+	return size
 }
 
 func with(w weights, node forwarding.NodeID, weight uint32) weights {
@@ -86,24 +103,26 @@ func TestChainKeepsConnections(t *testing.T) {
 	cases := []struct {
 		name  string
 		steps []weights
-		// most is the highest share with the chain, without the lowest share
-		// with primaries alone.
-		most, without float64
+		// most is the highest share with the chain, also in tables by the number of pods; without is the
+		// lowest share with primaries alone.
+		most, mostSized, without float64
 	}{
-		{"one node added", []weights{base, with(base, 21, 3)}, 0, 0.03},
-		{"one node drained", []weights{base, with(base, 1, 0)}, 0, 0},
-		{"one pod added", []weights{base, with(base, 1, 4)}, 0, 0.01},
-		{"10 to 100 pods one by one", grow, 0.05, 0.5},
-		{"10 to 100 pods at once", []weights{grow[0], grow[len(grow)-1]}, 0, 0.4},
-		{"rolling update of 60 pods", rolling, 0, 0.15},
-		{"100 to 20 pods one by one", shrink, 0.02, 0.35},
+		{"one node added", []weights{base, with(base, 21, 3)}, 0, 0, 0.03},
+		{"one node drained", []weights{base, with(base, 1, 0)}, 0, 0, 0},
+		{"one pod added", []weights{base, with(base, 1, 4)}, 0, 0, 0.01},
+		{"10 to 100 pods one by one", grow, 0.05, 0.07, 0.5},
+		{"10 to 100 pods at once", []weights{grow[0], grow[len(grow)-1]}, 0, 0, 0.4},
+		{"rolling update of 60 pods", rolling, 0, 0, 0.15},
+		{"100 to 20 pods one by one", shrink, 0.02, 0.05, 0.35},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			whole, none := broken(c.steps, forwarding.ChainLength), broken(c.steps, 0)
-			t.Logf("%.2f%% of the connections break, %.2f%% without a chain", whole*100, none*100)
-			if whole > c.most {
-				t.Errorf("%.2f%% break, want at most %.2f%%", whole*100, c.most*100)
+			whole, none := broken(c.steps, forwarding.ChainLength, ordinary), broken(c.steps, 0, ordinary)
+			bySize := broken(c.steps, forwarding.ChainLength, sized)
+			t.Logf("%.2f%% of the connections break, %.2f%% in tables by the number of pods, %.2f%% without a chain",
+				whole*100, bySize*100, none*100)
+			if whole > c.most || bySize > c.mostSized {
+				t.Errorf("%.2f%% and %.2f%% break, want at most %.2f%% and %.2f%%", whole*100, bySize*100, c.most*100, c.mostSized*100)
 			}
 			if none < c.without {
 				t.Errorf("%.2f%% break without a chain, want at least %.2f%%: the case proves nothing", none*100, c.without*100)

@@ -56,9 +56,9 @@ func TestUnitedTablesHold(t *testing.T) {
 		for i := range tables {
 			for range rapid.IntRange(0, 2).Draw(t, "steps") {
 				node := rapid.SampledFrom(nodes).Draw(t, "node")
-				tables[i] = r.Advance(tables[i], forwarding.Rows, map[forwarding.NodeID]uint32{node: 1, 1: 1}, all)
+				tables[i] = r.Advance(tables[i], Ordinary, map[forwarding.NodeID]uint32{node: 1, 1: 1}, all)
 			}
-			tables[i] = r.Advance(tables[i], forwarding.Rows, last, all)
+			tables[i] = r.Advance(tables[i], Ordinary, last, all)
 		}
 		got, fits := Unite(tables[0], tables[1])
 		if !fits {
@@ -75,7 +75,7 @@ func TestUnitedTablesHold(t *testing.T) {
 				}
 			}
 		}
-		if next := r.Advance(got, forwarding.Rows, last, all); next != got {
+		if next := r.Advance(got, Ordinary, last, all); next != got {
 			t.Fatal("the same weights change it")
 		}
 		if again, fits := Unite(got, tables[1]); !fits || again != got {

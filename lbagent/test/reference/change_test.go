@@ -83,6 +83,11 @@ func (c *testCluster) fade(id forwarding.NodeID, ports map[uint16]bool) map[forw
 	return frontends
 }
 
+// sizeOf is that of the table in a slot.
+func sizeOf(slot forwarding.NodeTableSlot) table.Size {
+	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), forwarding.Rows)}
+}
+
 // advance returns the table for other weights. Half of the nodes have none.
 func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, old *forwarding.NodeTable) *forwarding.NodeTable {
 	weights := map[forwarding.NodeID]uint32{forwarding.NodeID(1 + random.IntN(nodeCount)): 1}
@@ -91,7 +96,7 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 			weights[id] = 1 + uint32(random.IntN(3))
 		}
 	}
-	next := c.rendezvous.Advance(old, slot.Rows(), weights, func(forwarding.NodeID) bool { return true })
+	next := c.rendezvous.Advance(old, sizeOf(slot), weights, func(forwarding.NodeID) bool { return true })
 	now := time.Now()
 	for i, row := range *next {
 		if row.Primary != (*old)[i].Primary {

@@ -132,7 +132,7 @@ func (c *testCluster) settle(t *testing.T, nodes ...forwarding.NodeID) {
 	}
 	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for slot := range c.Cluster[1].State.NodeTables {
-		rows[slot] = c.rendezvous.Advance(nil, slot.Rows(), weights, func(forwarding.NodeID) bool { return true })
+		rows[slot] = c.rendezvous.Advance(nil, sizeOf(slot), weights, func(forwarding.NodeID) bool { return true })
 	}
 	c.become(t, func(_ forwarding.NodeID, s *forwarding.State) { s.NodeTables = rows })
 }
@@ -148,7 +148,7 @@ func (c *testCluster) kill(t *testing.T, dead forwarding.NodeID) {
 	}
 	rows := map[forwarding.NodeTableSlot]*forwarding.NodeTable{}
 	for slot, table := range c.Cluster[1].State.NodeTables {
-		rows[slot] = c.rendezvous.Advance(table, slot.Rows(), weights, func(id forwarding.NodeID) bool { return id != dead })
+		rows[slot] = c.rendezvous.Advance(table, sizeOf(slot), weights, func(id forwarding.NodeID) bool { return id != dead })
 	}
 	c.become(t, func(id forwarding.NodeID, s *forwarding.State) {
 		s.NodeTables = rows

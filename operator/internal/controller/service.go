@@ -58,6 +58,8 @@ type serviceReconciler struct {
 	later   func(service types.NamespacedName, pause time.Duration)
 	zones   *zoneCensus
 	unfit   *unfitCensus
+	// rows says which node tables new VIPs have.
+	rows *rowsCensus
 	// duplicates are hosts with the address of a VIP.
 	duplicates *duplicateCensus
 	// announcers are the nodes that can announce, links the networks in which they can answer for VIPs.
@@ -85,6 +87,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		now:       time.Now,
 		ledger:    newLedger(),
 		unfit:     newUnfitCensus(),
+		rows:      newRowsCensus(),
 		written:   writtenVersions{},
 		had:       heldAddresses{},
 		unkept:    map[types.NamespacedName][]netip.Addr{},
@@ -117,6 +120,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.links)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.rows)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
@@ -381,6 +385,7 @@ func (r *serviceReconciler) writeVIPs(
 // that give the same address at once the API server lets one succeed.
 func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
 	vip := newVIP(write)
+	vip.Spec.MinRows = r.rows.least()
 	err := r.client.Create(ctx, vip)
 	if apierrors.IsAlreadyExists(err) {
 		return false, r.refresh(ctx, write.Address)

@@ -39,9 +39,9 @@ func StripNode(object any) (any, error) {
 
 // StripReport leaves of an LBNodeReport, before it is cached, whose it is, which
 // transition of the Node it tells of, which Services do not fit, which hosts have addresses of VIPs,
-// for which VIPs the node answers on its links, which keys of the tunnel the node uses, whether it was
-// told that those are old, how its BGP sessions are, whether one is established, and what was found of
-// canaries.
+// for which VIPs the node answers on its links, which node tables its agent knows, which keys of the
+// tunnel the node uses, whether it was told that those are old, how its BGP sessions are, whether one
+// is established, and what was found of canaries.
 func StripReport(object any) (any, error) {
 	report, ok := object.(*millracev1alpha1.LBNodeReport)
 	if !ok {
@@ -54,6 +54,7 @@ func StripReport(object any) (any, error) {
 	stripped.Status.Answering = report.Status.Answering
 	stripped.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
 	stripped.Status.Version, stripped.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
+	stripped.Status.MinRows = report.Status.MinRows
 	if condition := nodeReady(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = []metav1.Condition{{
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,

@@ -5,6 +5,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -57,6 +58,9 @@ func (h *Handover) KeepOff(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if leavesBGP(&set.Spec.Template.Spec) {
+			return errLeavesBGP
+		}
 		if !keepOff(&set.Spec) {
 			return nil
 		}
@@ -67,6 +71,22 @@ func (h *Handover) KeepOff(ctx context.Context) error {
 		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has; --speaker names another: %w", h.namespace, h.name, err)
 	}
 	return nil
+}
+
+// errLeavesBGP is of MetalLB's mode frr-k8s: a session stays on a node that the speaker has left.
+var errLeavesBGP = errors.New("its speakers leave BGP to frr-k8s (METALLB_BGP_TYPE), whose sessions would stay: " +
+	"give the DaemonSet that has the sessions, as --speaker=metallb-system/frr-k8s")
+
+// leavesBGP reports whether the speakers have no sessions themselves.
+func leavesBGP(pod *corev1.PodSpec) bool {
+	for i := range pod.Containers {
+		for _, variable := range pod.Containers[i].Env {
+			if strings.HasPrefix(variable.Name, "METALLB_BGP_TYPE") && strings.HasPrefix(variable.Value, "frr-k8s") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // keepOff reports whether it had to change anything.
@@ -193,29 +213,37 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
 		return speaker, nil
 	}
-	metrics, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, metricsPort(pod), "metrics", nil).DoRaw(ctx)
-	if err != nil {
+	var metrics []byte
+	for _, port := range metricsPorts(pod) {
 		// It may not answer yet: then it has no session that anybody knows of.
-		return speaker, nil //nolint:nilerr // above
+		answer, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, port, "metrics", nil).DoRaw(ctx)
+		if err == nil {
+			metrics = append(append(metrics, answer...), '\n')
+		}
 	}
 	speaker.Established, speaker.Sessions = speakerSessions(metrics)
 	return speaker, nil
 }
 
-// metricsPort is that which MetalLB's manifests call so, or its default.
-func metricsPort(pod *corev1.Pod) string {
+// metricsPorts are those of all containers that MetalLB's manifests and charts call so, or the speaker's
+// default. In mode frr a container beside the speaker tells the sessions, and either may come first.
+func metricsPorts(pod *corev1.Pod) (ports []string) {
 	for _, container := range pod.Spec.Containers {
 		for _, port := range container.Ports {
-			if port.Name == "monitoring" || port.Name == "metrics" {
-				return strconv.Itoa(int(port.ContainerPort))
+			switch port.Name {
+			case "monitoring", "metrics", "frrmetrics":
+				ports = append(ports, strconv.Itoa(int(port.ContainerPort)))
 			}
 		}
 	}
-	return "7472"
+	if len(ports) == 0 {
+		return []string{"7472"}
+	}
+	return ports
 }
 
 // sessionUp is a line of a speaker's metrics about a session.
-var sessionUp = regexp.MustCompile(`(?m)^metallb_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
+var sessionUp = regexp.MustCompile(`(?m)^(?:metallb|frrk8s)_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
 
 // speakerSessions counts the sessions in a speaker's metrics.
 func speakerSessions(metrics []byte) (established, all int) {

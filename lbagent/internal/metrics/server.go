@@ -44,7 +44,7 @@ func Listen(address, flag string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w (--%s)", address, err, flag)
 	}
-	return netutil.LimitListener(listener, maxConnections), nil
+	return netutil.LimitListener(limitSources(listener), maxConnections), nil
 }
 
 // Serve serves /metrics until ctx is done.

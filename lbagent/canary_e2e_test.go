@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e && long
+//go:build e2e
 
 package lbagent
 
 import (
 	"context"
 	"slices"
-	"testing"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,40 +37,35 @@ func (w *world) verdict() canary.Verdict {
 	return verdicts[0]
 }
 
-// proving begins three nodes behind a router that shares packets by ports, whose LBPeer has a canary.
-// It returns when all are reached.
-func proving(t *testing.T) (w *world, third *agent) {
-	t.Helper()
-	w = newWorld(t)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the reports prove %+v", w.verdict())
+// prove has the router share packets by ports, and gives its LBPeer a canary.
+func (w *world) prove() {
+	w.t.Helper()
+	w.t.Cleanup(func() {
+		if w.t.Failed() {
+			w.t.Logf("the reports prove %+v", w.verdict())
 		}
 	})
-	w.switched()
-	run(t, "ip netns exec "+routerSpace+" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.fib_multipath_hash_policy=1")
-	run(t, "ip netns exec "+routerSpace+" nft add chain bridge filter output { type filter hook output priority 0 ; }")
-	w.install()
-	w.populate()
+	run(w.t, "ip netns exec "+routerSpace+" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.fib_multipath_hash_policy=1")
+	run(w.t, "ip netns exec "+routerSpace+" nft add chain bridge filter output { type filter hook output priority 0 ; }")
 	peer := &millracev1alpha1.LBPeer{}
-	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
-		t.Fatal(err)
+	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
+		w.t.Fatal(err)
 	}
 	peer.Spec.Canaries = []string{canaryAddress}
-	if err := w.client.Update(t.Context(), peer); err != nil {
-		t.Fatal(err)
+	if err := w.client.Update(w.t.Context(), peer); err != nil {
+		w.t.Fatal(err)
 	}
-	kubeconfig := w.sharedKubeconfig()
-	w.start()
-	w.join(otherNode, 2, kubeconfig)
-	third = w.join(thirdNode, 3, kubeconfig)
+}
+
+// awaitProof waits until the router is proved to reach three nodes.
+func (w *world) awaitProof() {
+	w.t.Helper()
 	w.Await(90*time.Second, "all nodes reached through the router", func() bool {
 		verdict := w.verdict()
 		return verdict.OK() && len(verdict.Nodes) == 3 && !slices.ContainsFunc(verdict.Nodes, func(n canary.Node) bool {
 			return !n.Announces || n.ReachedBy != 2 || n.Unanswered == nil || *n.Unanswered > 0
 		})
 	})
-	return w, third
 }
 
 // loseFromRouter has the switch drop packets of the router to the third node.
@@ -91,11 +85,4 @@ func (w *world) awaitVerdict(reason, node string) {
 		})
 	})
 	w.t.Logf("%s of %s told after %s", reason, node, time.Since(begun).Round(time.Millisecond))
-}
-
-// A router reaches all nodes, and then loses what it sends to one of them.
-func TestReachedThroughRouter(t *testing.T) {
-	w, _ := proving(t)
-	w.loseFromRouter("ip daddr " + canaryAddress)
-	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
 }

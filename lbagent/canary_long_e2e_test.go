@@ -26,6 +26,23 @@ func (w *world) awaitReached() {
 	})
 }
 
+// proving begins three nodes behind a router, whose LBPeer has a canary. It returns when all are
+// reached.
+func proving(t *testing.T) (w *world, third *agent) {
+	t.Helper()
+	w = newWorld(t)
+	w.switched()
+	w.install()
+	w.populate()
+	w.prove()
+	kubeconfig := w.sharedKubeconfig()
+	w.start()
+	w.join(otherNode, 2, kubeconfig)
+	third = w.join(thirdNode, 3, kubeconfig)
+	w.awaitProof()
+	return w, third
+}
+
 // Each fault of a router, or behind it, is told in ten seconds, and is gone once it is repaired.
 func TestFaultsOfRouterTold(t *testing.T) {
 	w, third := proving(t)

@@ -54,7 +54,14 @@ func runBFD() {
 
 // A node hears its routers, and nothing of the other nodes. Routers are to prefer these, and it
 // keeps its route: where it is the last one, clients reach this node's own endpoints by it.
-func TestCutOffNode(t *testing.T) { cutOff(t) }
+// Then probes tell that the router loses what it sends to a node: three agents are there for it.
+func TestCutOffNode(t *testing.T) {
+	w := cutOff(t)
+	w.prove()
+	w.awaitProof()
+	w.loseFromRouter("ip daddr " + canaryAddress)
+	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
+}
 
 // cutOff cuts the node off from the others for a while. It returns when all routes are as before.
 func cutOff(t *testing.T) *world {

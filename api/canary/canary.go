@@ -23,6 +23,10 @@ const Ports = 64
 // lossy is of how many ports the answers of a node must lack, for some are lost without a fault.
 const lossy = Ports / 8
 
+// samples is how many probes for each path prove that one gets none: of 256 nodes one gets none by
+// chance with a probability of less than 10⁻⁶ then. While agents start, fewer nodes probe.
+const samples = 20
+
 // Router is one router of an LBPeer with one of its canaries.
 type Router struct {
 	// Peer is the name of the LBPeer.
@@ -59,8 +63,10 @@ type Verdict struct {
 // OK is true where the router reaches all nodes.
 func (v *Verdict) OK() bool { return v.Reason == millracev1alpha1.ReasonNodesReached }
 
-// Known is false where nothing is proved yet.
-func (v *Verdict) Known() bool { return v.Reason != millracev1alpha1.ReasonNothingProved }
+// Known is false where nothing is proved yet, or cannot be.
+func (v *Verdict) Known() bool {
+	return v.Reason != millracev1alpha1.ReasonNothingProved && v.Reason != millracev1alpha1.ReasonHashWithoutPorts
+}
 
 // observation is what a node's report says of a router.
 type observation struct {
@@ -113,20 +119,33 @@ type evidence struct {
 	probing, announcing int
 	// silent are the nodes none of whose probes is answered, lossy those that lack answers.
 	silent, lossy []string
-	// missing are nodes that announce and answer nobody, short those that answer no long probes.
-	missing, short []string
-	reached        map[int32]bool
-	unanswered     int
+	// missing are nodes that announce and answer nobody, unsure those of which too few others would
+	// know, short those that answer no long probes.
+	missing, unsure, short []string
+	unanswered             int
+	// answered are all that answered any node, itself too. spread is true where several answered one
+	// node.
+	answered map[int32]bool
+	spread   bool
 }
 
 func judge(router Router, observations []observation, ids map[string]int32) Verdict {
 	verdict := Verdict{Router: router}
 	slices.SortFunc(observations, func(a, b observation) int { return cmp.Compare(a.node, b.node) })
+	found := evidence{answered: map[int32]bool{}}
+	for _, o := range observations {
+		if o.status.Unanswered != nil {
+			found.probing++
+		}
+	}
 	reachedBy, short := map[int32]int{}, map[int32]bool{}
 	for _, o := range observations {
-		for _, id := range ParseIDs(o.status.Reached) {
-			// What a node says of itself counts only where there is no other: it may be its last word.
-			if id != ids[o.node] || len(observations) == 1 {
+		reached := ParseIDs(o.status.Reached)
+		found.spread = found.spread || len(reached) > 1
+		for _, id := range reached {
+			found.answered[id] = true
+			// What a node says of itself counts only where no other probes: it may be its last word.
+			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}
 		}
@@ -134,26 +153,35 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 			short[id] = true
 		}
 	}
-	found := evidence{reached: map[int32]bool{}}
-	for id := range reachedBy {
-		found.reached[id] = true
-	}
+	paths := maps.Clone(found.answered)
 	for _, o := range observations {
 		id := ids[o.node]
-		node := Node{
+		if o.status.Announced {
+			paths[id] = true
+		}
+		verdict.Nodes = append(verdict.Nodes, Node{
 			Name: o.node, ID: id, Announces: o.status.Announced, ReachedBy: reachedBy[id],
 			Unanswered: o.status.Unanswered, Short: short[id],
-		}
-		verdict.Nodes = append(verdict.Nodes, node)
-		found.add(&node)
+		})
+	}
+	for i := range verdict.Nodes {
+		found.add(&verdict.Nodes[i], len(paths))
 	}
 	verdict.Reason, verdict.Message = found.conclude()
 	return verdict
 }
 
-func (e *evidence) add(node *Node) {
+// others is how many nodes probe beside one with so many ports without answers.
+func (e *evidence) others(unanswered *int32) int {
+	if unanswered == nil {
+		return e.probing
+	}
+	return e.probing - 1
+}
+
+// add takes a node in. The router has so many paths, as far as is known.
+func (e *evidence) add(node *Node, paths int) {
 	if node.Unanswered != nil {
-		e.probing++
 		e.unanswered += int(*node.Unanswered)
 		if *node.Unanswered >= Ports {
 			e.silent = append(e.silent, node.Name)
@@ -163,8 +191,12 @@ func (e *evidence) add(node *Node) {
 	}
 	if node.Announces {
 		e.announcing++
-		if node.ReachedBy == 0 {
+		switch {
+		case node.ReachedBy > 0:
+		case max(1, e.others(node.Unanswered))*Ports >= samples*paths:
 			e.missing = append(e.missing, node.Name)
+		default:
+			e.unsure = append(e.unsure, node.Name)
 		}
 	}
 	if node.Short {
@@ -180,19 +212,44 @@ func (e *evidence) conclude() (reason, message string) {
 	case len(e.silent) == e.probing:
 		return millracev1alpha1.ReasonNothingAnswered, "no node's probes are answered: the router filters the canary, " +
 			"does not forward to the nodes, or a firewall drops UDP port 6081"
-	case len(e.missing) > 0 && e.lostTo():
-		return millracev1alpha1.ReasonPacketsLost, "packets that the router sends to these nodes are lost, as where the programs are " +
-			"not attached or the way is cut: " + list(e.missing)
-	case len(e.missing) > 0:
-		return millracev1alpha1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it filters the others, "+
-			"or has fewer paths (maximum-paths, or a hash without ports); not reached: %s",
-			e.announcing-len(e.missing), e.announcing, list(e.missing))
+	}
+	if reason, message := e.concludeMissing(); reason != "" {
+		return reason, message
+	}
+	switch {
 	case len(e.silent)+len(e.lossy) > 0:
 		return millracev1alpha1.ReasonPacketsLost, "probes of these nodes through the router are lost: " + list(slices.Concat(e.silent, e.lossy))
 	case len(e.short) > 0:
 		return millracev1alpha1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
+	case len(e.unsure) > 0:
+		return millracev1alpha1.ReasonNothingProved, "too few nodes have probed for long enough to know of these: " + list(e.unsure)
 	}
 	return millracev1alpha1.ReasonNodesReached, ""
+}
+
+// concludeMissing returns the reason of a verdict that nodes are missing for, if they are.
+func (e *evidence) concludeMissing() (reason, message string) {
+	hashed := !e.spread && len(e.answered) > 1
+	switch {
+	case len(e.missing) == 0 || hashed && len(e.silent)+len(e.lossy) > 0:
+		return "", ""
+	case hashed:
+		return millracev1alpha1.ReasonHashWithoutPorts, "the router sends all probes of a node to one other, so its hash leaves ports out; " +
+			"not reached so far: " + list(e.missing)
+	case e.lostTo():
+		return millracev1alpha1.ReasonPacketsLost, "packets that the router sends to these nodes are lost, as where the programs are " +
+			"not attached or the way is cut: " + list(e.missing)
+	}
+	return millracev1alpha1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it %s; not reached: %s",
+		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
+}
+
+// likely says why a router uses the routes of some nodes alone, the likelier first.
+func (e *evidence) likely() string {
+	if len(e.answered) == 1 && e.announcing > 2 {
+		return "has one path alone (maximum-paths, or multipath is off), or filters the others"
+	}
+	return "filters the others, or has fewer paths (maximum-paths)"
 }
 
 // lostTo reports whether so many probes lack answers that the missing nodes may have got them. Where

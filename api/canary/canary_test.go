@@ -5,6 +5,7 @@ package canary
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -100,6 +101,32 @@ func TestNoFalseAlarm(t *testing.T) {
 	})
 }
 
+// While some agents start, nobody is accused: the router keeps the routes of these nodes, and they
+// do not probe. Some of them have sessions, and some do not.
+func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawRouter(t)
+		reports, ids := s.reports()
+		// Often few are left.
+		probing := rapid.IntRange(1, s.nodes).Draw(t, "probing")
+		if rapid.Bool().Draw(t, "few") {
+			probing = min(probing, 1+probing%8)
+		}
+		for i := range reports[probing:] {
+			if session := &reports[probing+i].Status.Sessions[0]; rapid.Bool().Draw(t, "has a session") {
+				session.Canaries = []millracev1alpha1.CanaryStatus{{Address: "203.0.113.250"}}
+			} else {
+				session.State = millracev1alpha1.SessionIdle
+			}
+		}
+		for _, verdict := range Judge(reports, ids) {
+			if verdict.Known() && !verdict.OK() {
+				t.Fatalf("%d nodes: %s: %s", s.nodes, verdict.Reason, verdict.Message)
+			}
+		}
+	})
+}
+
 // Each fault is told, with its nodes.
 func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -137,6 +164,39 @@ func TestFewerPaths(t *testing.T) {
 		s.paths = s.paths[:rapid.IntRange(1, s.nodes-1).Draw(t, "paths")]
 		if verdict := s.judge(t); verdict.Reason != millracev1alpha1.ReasonRouteMissing {
 			t.Fatalf("%d of %d paths: %s: %s", len(s.paths), s.nodes, verdict.Reason, verdict.Message)
+		} else if first := "it has one path alone"; strings.Contains(verdict.Message, first) != (len(s.paths) == 1 && s.nodes > 2) {
+			t.Fatalf("%d of %d paths: %s", len(s.paths), s.nodes, verdict.Message)
+		}
+	})
+}
+
+// A router that hashes addresses alone is not blamed for nodes that no probe came to, unless all
+// probes came to one. Nodes whose probes are lost are told all the same.
+func TestHashWithoutPorts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawRouter(t)
+		ports := s.pick
+		s.pick = func(node, _ int) int { return ports(node, 0) }
+		took := map[int]bool{}
+		for node := 1; node <= s.nodes; node++ {
+			took[s.paths[s.pick(node, 0)%len(s.paths)]] = true
+		}
+		verdict := s.judge(t)
+		alone := slices.ContainsFunc(verdict.Nodes, func(n Node) bool { return n.ReachedBy == 0 })
+		switch want := millracev1alpha1.ReasonHashWithoutPorts; {
+		case !alone:
+			if !verdict.OK() {
+				t.Fatalf("all %d nodes are reached, and the verdict is %s: %s", s.nodes, verdict.Reason, verdict.Message)
+			}
+		case len(took) > 1 && (verdict.Reason != want || verdict.Known() || verdict.OK()):
+			t.Fatalf("%d of %d nodes: %s: %s; want %s", len(took), s.nodes, verdict.Reason, verdict.Message, want)
+		}
+		if len(took) > 2 {
+			victim := s.paths[s.pick(1, 0)%len(s.paths)]
+			s.lost = map[int]bool{victim: true}
+			if verdict := s.judge(t); verdict.Reason != millracev1alpha1.ReasonPacketsLost {
+				t.Fatalf("%d nodes, one of which is lost: %s: %s", s.nodes, verdict.Reason, verdict.Message)
+			}
 		}
 	})
 }

@@ -98,7 +98,8 @@ const (
 	// it only where more nodes do not answer than are left.
 	ConditionNodesReached = "NodesReached"
 	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its routers
-	// reach every node that announces the canaries to them. Unknown while no node does.
+	// reach every node that announces the canaries to them. Unknown while no node does, or where probes
+	// cannot prove it.
 	ConditionReachedThroughRouters = "ReachedThroughRouters"
 	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
 	// removed, too many at once; else it is absent. Ready does not depend on it.
@@ -273,6 +274,9 @@ const (
 	// ReasonRouteMissing: the router sends nothing to nodes in the message. It filters their routes,
 	// or uses fewer paths than there are nodes.
 	ReasonRouteMissing = "RouteMissing"
+	// ReasonHashWithoutPorts: the router sends all probes of a node to one other. Its hash leaves
+	// ports out, so probes cannot prove whether it uses the routes of nodes that none came to.
+	ReasonHashWithoutPorts = "HashWithoutPorts"
 	// ReasonNothingAnswered: no probe through the router is answered. It filters the canary, or
 	// does not reach the nodes.
 	ReasonNothingAnswered = "NothingAnswered"

@@ -73,7 +73,7 @@ tor1  198.51.100.1  203.0.113.250    node3  yes        2/2           0/64       
 tor1  198.51.100.1  203.0.113.250    node2  yes        2/2           0/64        ok   RouteMissing
 tor1  198.51.100.1  203.0.113.250    node3  yes        0/2           0/64        ok   RouteMissing
 ` + second + `Router 198.51.100.1, canary 203.0.113.250: the router uses the routes of 2 of 3 nodes: it filters the others, or has
-fewer paths (maximum-paths, or a hash without ports); not reached: node3.
+fewer paths (maximum-paths); not reached: node3.
 `},
 		"the other peer alone": {cluster: filtered, arguments: "tor2", code: exitOK, stdout: head + second},
 		"nothing known yet": {cluster: unknown, arguments: "tor1", code: exitProblems, stdout: `

@@ -82,10 +82,14 @@ func setReached(peer *millracev1alpha1.LBPeer, verdicts []canary.Verdict) {
 	for i := range verdicts {
 		verdict := &verdicts[i]
 		switch {
-		case verdict.Peer != peer.Name || !verdict.Known():
+		case verdict.Peer != peer.Name:
+		case !verdict.Known():
+			if condition.Status == metav1.ConditionUnknown {
+				condition.Reason, condition.Message = verdict.Reason, about(verdict)
+			}
 		case !verdict.OK():
 			condition.Status, condition.Reason = metav1.ConditionFalse, verdict.Reason
-			condition.Message = fmt.Sprintf("router %s, canary %s: %s", verdict.Address, verdict.Canary, verdict.Message)
+			condition.Message = about(verdict)
 		case condition.Status == metav1.ConditionUnknown:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionTrue, verdict.Reason, ""
 		}
@@ -94,4 +98,9 @@ func setReached(peer *millracev1alpha1.LBPeer, verdicts []canary.Verdict) {
 		}
 	}
 	meta.SetStatusCondition(&peer.Status.Conditions, condition)
+}
+
+// about is a verdict's message with what it is about.
+func about(verdict *canary.Verdict) string {
+	return fmt.Sprintf("router %s, canary %s: %s", verdict.Address, verdict.Canary, verdict.Message)
 }

@@ -19,6 +19,7 @@ func TestReachedThroughRouters(t *testing.T) {
 		return canary.Verdict{Router: canary.Router{Peer: peer, Address: address}, Reason: reason}
 	}
 	const good, missing, unknown = millracev1alpha1.ReasonNodesReached, millracev1alpha1.ReasonRouteMissing, millracev1alpha1.ReasonNothingProved
+	const hashed = millracev1alpha1.ReasonHashWithoutPorts
 	for name, test := range map[string]struct {
 		verdicts []canary.Verdict
 		status   metav1.ConditionStatus
@@ -28,6 +29,8 @@ func TestReachedThroughRouters(t *testing.T) {
 		"another LBPeer":   {[]canary.Verdict{verdict("tor2", "198.51.100.1", missing)}, metav1.ConditionUnknown, unknown},
 		"reached":          {[]canary.Verdict{verdict("tor1", "198.51.100.1", good)}, metav1.ConditionTrue, good},
 		"not known":        {[]canary.Verdict{verdict("tor1", "198.51.100.1", unknown)}, metav1.ConditionUnknown, unknown},
+		"not to be known":  {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed)}, metav1.ConditionUnknown, hashed},
+		"known of another": {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionTrue, good},
 		"one of two":       {[]canary.Verdict{verdict("tor1", "198.51.100.1", missing), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionFalse, missing},
 		"the other of two": {[]canary.Verdict{verdict("tor1", "198.51.100.1", good), verdict("tor1", "198.51.100.9", missing)}, metav1.ConditionFalse, missing},
 	} {

@@ -40,12 +40,7 @@ func TestCanaryTellsFilteredRoute(t *testing.T) {
 		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":["`+c.address+`"]}}`)
 	}
 	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
-	eventually(t, 30*time.Second, func(ctx context.Context) error {
-		if out, err := cluster.Millrace(ctx, "bgp", "verify"); err != nil || strings.Count(out, "2/2") != 3*len(canaries) {
-			return fmt.Errorf("millrace bgp verify: %w\n%s", err, out)
-		}
-		return nil
-	})
+	allVerified(t)
 
 	t.Cleanup(func() { filterThird(t, false) })
 	filterThird(t, true)
@@ -66,6 +61,17 @@ func TestCanaryTellsFilteredRoute(t *testing.T) {
 			return err
 		})
 	}
+}
+
+// allVerified waits until each node is known to be reached from both others.
+func allVerified(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		if out, err := cluster.Millrace(ctx, "bgp", "verify"); err != nil || strings.Count(out, "2/2") != 3*len(canaries) {
+			return fmt.Errorf("millrace bgp verify: %w\n%s", err, out)
+		}
+		return nil
+	})
 }
 
 // filterThird has router1 filter the third node's routes of canaries, or no longer.

@@ -38,7 +38,7 @@ func TestConnectionsSurviveTheirBalancers(t *testing.T) {
 		h.survived(t, "flow state of "+node+" wiped")
 	}
 
-	killAgents(t)
+	killAgents(t, nodeNames...)
 	h.survived(t, "agents killed and back")
 	s.routed(t, 30*time.Second, 1, 2, 3)
 
@@ -90,19 +90,19 @@ func flowsOn(t *testing.T, node string, out any, args ...string) {
 	must(t, json.Unmarshal(raw, out))
 }
 
-// killAgents kills all agents at once, without any warning, and waits until they are
-// back.
-func killAgents(t *testing.T) {
+// killAgents kills the agents of nodes at once, without any warning, and waits until they are back.
+func killAgents(t *testing.T, nodes ...string) {
 	t.Helper()
 	before := agentRestarts(t)
-	for _, node := range nodeNames {
+	for _, node := range nodes {
 		_, err := cluster.Exec(t.Context(), node, "sh", "-c", "kill -9 $(pidof lbagent)")
 		must(t, err)
 	}
-	eventually(t, 60*time.Second, func(ctx context.Context) error {
-		for pod, restarts := range agentRestarts(t) {
-			if restarts <= before[pod] {
-				return fmt.Errorf("%s has not been restarted", pod)
+	eventually(t, 60*time.Second, func(context.Context) error {
+		after := agentRestarts(t)
+		for _, node := range nodes {
+			if after[node] <= before[node] {
+				return fmt.Errorf("the agent of %s has not been restarted", node)
 			}
 		}
 		return nil
@@ -110,6 +110,7 @@ func killAgents(t *testing.T) {
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
 }
 
+// agentRestarts counts those of the agents' containers by node.
 func agentRestarts(t *testing.T) map[string]int32 {
 	t.Helper()
 	var pods corev1.PodList
@@ -117,7 +118,7 @@ func agentRestarts(t *testing.T) map[string]int32 {
 	restarts := map[string]int32{}
 	for _, pod := range pods.Items {
 		for _, container := range pod.Status.ContainerStatuses {
-			restarts[pod.Name] += container.RestartCount
+			restarts[pod.Spec.NodeName] += container.RestartCount
 		}
 	}
 	return restarts

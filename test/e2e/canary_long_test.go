@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// conditions records what the condition of LBPeers with canaries is as it changes.
+type conditions struct {
+	mu    sync.Mutex
+	lines []string
+	rest  []byte
+}
+
+// watch records until the context is done.
+func (c *conditions) watch(ctx context.Context) {
+	const columns = `{.metadata.name} {range .status.conditions[?(@.type=="` + millracev1alpha1.ConditionReachedThroughRouters + `")]}` +
+		`{.status} {.reason} {.message}{end}{"\n"}`
+	for ctx.Err() == nil {
+		// The API server ends a watch after a while.
+		_ = cluster.Stream(ctx, c, "kubectl", "get", "lbpeers", "--watch", "-o", "jsonpath="+columns)
+	}
+}
+
+// Write takes what a watch prints.
+func (c *conditions) Write(printed []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.rest = append(c.rest, printed...)
+	for {
+		line, rest, whole := bytes.Cut(c.rest, []byte("\n"))
+		if !whole {
+			return len(printed), nil
+		}
+		c.lines, c.rest = append(c.lines, time.Now().UTC().Format(time.TimeOnly)+" "+string(line)), rest
+	}
+}
+
+// alarms are those since the n-th line, of an LBPeer. It also returns how many lines there are.
+func (c *conditions) alarms(since int, peer string) (alarms []string, lines int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, line := range c.lines[since:] {
+		if strings.Contains(line, peer+" "+string(metav1.ConditionFalse)) {
+			alarms = append(alarms, line)
+		}
+	}
+	return alarms, len(c.lines)
+}
+
+// canaryMinutes is how long no alarm may be told: MILLRACE_CANARY, such as 60m.
+func canaryMinutes(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("MILLRACE_CANARY")
+	if text == "" {
+		return 5 * time.Minute
+	}
+	limit, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("read MILLRACE_CANARY: %v", err)
+	}
+	return limit
+}
+
+// No LBPeer is told not to reach nodes while agents are killed and restarted and pods come and go:
+// routers reach them all the time, since routes are kept by graceful restart.
+func TestCanaryTellsNoFalseAlarm(t *testing.T) {
+	limit := canaryMinutes(t)
+	for _, c := range canaries {
+		cleanup(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
+		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":["`+c.address+`"]}}`)
+	}
+	cleanup(t, "scale", "deployment/echo", "--replicas=6")
+	t.Cleanup(func() { logCanaries(t) })
+	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+
+	told := &conditions{}
+	watching, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		told.watch(watching)
+	}()
+	defer func() {
+		stop()
+		<-done
+	}()
+	random, began := rand.New(rand.NewPCG(1, 2)), time.Now()
+	seen := 0
+	for round := 0; time.Since(began) < limit; round++ {
+		what := disturb(t, random, round)
+		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+		for _, c := range canaries {
+			alarms, _ := told.alarms(seen, c.peer)
+			if len(alarms) > 0 {
+				t.Errorf("%s after the start, %s: %q", time.Since(began).Round(time.Second), what, alarms)
+			}
+		}
+		_, seen = told.alarms(seen, "")
+		t.Logf("%s after the start: %s", time.Since(began).Round(time.Second), what)
+	}
+
+	// A fault is seen by the same watch.
+	allVerified(t)
+	t.Cleanup(func() { filterThird(t, false) })
+	filterThird(t, true)
+	for _, c := range canaries {
+		eventually(t, 20*time.Second, func(context.Context) error {
+			if alarms, _ := told.alarms(seen, c.peer); len(alarms) == 0 {
+				return fmt.Errorf("the fault of LBPeer %s was not seen", c.peer)
+			}
+			return nil
+		})
+	}
+}
+
+// disturb does something that is no fault of a router, waits until it is over, and says what it was.
+func disturb(t *testing.T, random *rand.Rand, round int) string {
+	t.Helper()
+	node := 1 + random.IntN(3)
+	switch round % 5 {
+	case 0:
+		name := fmt.Sprintf("node%d", node)
+		killAgents(t, name)
+		return "the agent of " + name + " was killed"
+	case 1:
+		replicas := random.IntN(6)
+		scale(t, replicas)
+		return fmt.Sprintf("%d pods served", replicas)
+	case 2:
+		kubectl(t, "-n", "millrace-system", "rollout", "restart", "daemonset/millrace-agent")
+		must(t, cluster.RolledOut(t.Context(), "millrace-system", "daemonset/millrace-agent"))
+		return "all agents were restarted"
+	case 3:
+		killAgents(t, nodeNames...)
+		return "all agents were killed"
+	}
+	scale(t, 6)
+	return "6 pods served"
+}

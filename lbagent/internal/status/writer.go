@@ -27,15 +27,15 @@ import (
 const (
 	// interval is the shortest time between two writes.
 	interval = time.Second
-	// sameGist is the time between two writes of reports that say nothing new, on average, in
+	// sameDigest is the time between two writes of reports that say nothing new, on average, in
 	// clusters of no more than 4,000 nodes.
-	sameGist = 40 * time.Second
+	sameDigest = 40 * time.Second
 	// sameCanaries is the same for those that tell of canaries, in clusters of up to 1,000 nodes.
 	sameCanaries = 10 * time.Second
-	// gistBurst is how many of them may follow each other without it.
-	gistBurst = 4
-	// gistMemory is how long a report that was written is nothing new.
-	gistMemory = 10 * time.Minute
+	// digestBurst is how many of them may follow each other without it.
+	digestBurst = 4
+	// digestMemory is how long a report that was written is nothing new.
+	digestMemory = 10 * time.Minute
 	// spreadRate is how many reports that say nothing new all nodes together write in a second, as
 	// long as that spreads them over no more than longestSpread.
 	spreadRate    = 100
@@ -184,7 +184,7 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		}
 		w.told.know(&report.Status, now)
 		jitter := time.Duration(rand.Float64() * float64(spread(observation.Nodes)))
-		if again = w.told.wait(gist(&status), now, jitter); again > 0 {
+		if again = w.told.wait(digest(&status), now, jitter); again > 0 {
 			return nil
 		}
 		changed := report.DeepCopy()
@@ -192,7 +192,7 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		return changed
 	})
 	if tells != nil && report == nil {
-		w.told.add(gist(tells), now)
+		w.told.add(digest(tells), now)
 	}
 	return again, errors.Join(identity, report)
 }

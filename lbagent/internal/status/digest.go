@@ -13,10 +13,10 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// gist is what a report tells without numbers, times, messages and single VIPs: those may
+// digest is what a report tells without numbers, times, messages and single VIPs: those may
 // change with each pass while something fails. It is also without what all nodes find at the same
 // moment, ReadinessTrusted.
-func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeReportStatus {
+func digest(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeReportStatus {
 	g := status.DeepCopy()
 	for i := range g.Interfaces {
 		g.Interfaces[i].Message = ""
@@ -42,10 +42,10 @@ func gist(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeR
 	return g
 }
 
-// told are the gists of the reports that were written not long ago: one a second at most.
+// told are the digests of the reports that were written not long ago: one a second at most.
 type told struct {
-	gists []telling
-	// last is the gist that was written last; nil where none was.
+	digests []telling
+	// last is the digest that was written last; nil where none was.
 	last *millracev1alpha1.LBNodeReportStatus
 	// nodes is how many there are in the cluster.
 	nodes int
@@ -54,7 +54,7 @@ type told struct {
 	same, canaries limit
 }
 
-// limit lets gistBurst writes follow each other, and others only one in each time that they are to
+// limit lets digestBurst writes follow each other, and others only one in each time that they are to
 // be apart.
 type limit struct {
 	// until is when the writes are ahead no more of that.
@@ -67,7 +67,7 @@ type limit struct {
 // limit lets it through.
 func (l *limit) wait(now time.Time, apart, jitter time.Duration) time.Duration {
 	if l.due.IsZero() {
-		l.due = now.Add(jitter + max(0, l.until.Add(-(gistBurst-1)*apart).Sub(now)))
+		l.due = now.Add(jitter + max(0, l.until.Add(-(digestBurst-1)*apart).Sub(now)))
 	}
 	return max(0, l.due.Sub(now))
 }
@@ -79,15 +79,15 @@ func (l *limit) add(now time.Time, apart time.Duration) {
 	}
 	// What is new is not held up, but neither does it hold up the rest for longer.
 	l.until = l.until.Add(apart)
-	if latest := now.Add(gistBurst * apart); l.until.After(latest) {
+	if latest := now.Add(digestBurst * apart); l.until.After(latest) {
 		l.until = latest
 	}
 }
 
-// telling says when a gist was written last.
+// telling says when a digest was written last.
 type telling struct {
-	gist *millracev1alpha1.LBNodeReportStatus
-	at   time.Time
+	digest *millracev1alpha1.LBNodeReportStatus
+	at     time.Time
 }
 
 // spread is over how long the nodes of a cluster spread the writes that say nothing new, so that all
@@ -98,30 +98,30 @@ func spread(nodes int) time.Duration {
 
 // know takes the report that was found for told, where none was written yet.
 func (t *told) know(found *millracev1alpha1.LBNodeReportStatus, now time.Time) {
-	if len(t.gists) == 0 {
-		t.last = gist(found)
-		t.gists = append(t.gists, telling{t.last, now})
+	if len(t.digests) == 0 {
+		t.last = digest(found)
+		t.digests = append(t.digests, telling{t.last, now})
 	}
 }
 
-// wait returns after how long a report of this gist is due; zero means at once. All gists that
+// wait returns after how long a report of this digest is due; zero means at once. All digests that
 // were told before share one limit: what goes to and fro, as a session that flaps, says nothing
 // new. What tells of canaries has its own, so neither uses up the other's.
-func (t *told) wait(gist *millracev1alpha1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
-	if t.index(gist) < 0 {
+func (t *told) wait(digest *millracev1alpha1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
+	if t.index(digest) < 0 {
 		return 0
 	}
-	if t.tellsOfCanaries(gist) {
+	if t.tellsOfCanaries(digest) {
 		return t.canaries.wait(now, max(sameCanaries, spread(t.nodes)), jitter)
 	}
-	return t.same.wait(now, max(sameGist, spread(t.nodes)), jitter)
+	return t.same.wait(now, max(sameDigest, spread(t.nodes)), jitter)
 }
 
-// tellsOfCanaries reports whether a gist differs from the last one in what was found of canaries,
+// tellsOfCanaries reports whether a digest differs from the last one in what was found of canaries,
 // and not in the sessions that it was found by.
-func (t *told) tellsOfCanaries(gist *millracev1alpha1.LBNodeReportStatus) bool {
-	return t.last != nil && !equality.Semantic.DeepEqual(gist.Sessions, t.last.Sessions) &&
-		equality.Semantic.DeepEqual(withoutCanaries(gist.Sessions), withoutCanaries(t.last.Sessions))
+func (t *told) tellsOfCanaries(digest *millracev1alpha1.LBNodeReportStatus) bool {
+	return t.last != nil && !equality.Semantic.DeepEqual(digest.Sessions, t.last.Sessions) &&
+		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
 func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
@@ -136,22 +136,22 @@ func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alph
 func (t *told) settle() { t.same.due, t.canaries.due = time.Time{}, time.Time{} }
 
 // add notes a report that was written, and forgets the old ones.
-func (t *told) add(gist *millracev1alpha1.LBNodeReportStatus, now time.Time) {
+func (t *told) add(digest *millracev1alpha1.LBNodeReportStatus, now time.Time) {
 	t.settle()
-	t.gists = slices.DeleteFunc(t.gists, func(telling telling) bool { return now.Sub(telling.at) > gistMemory })
-	if t.tellsOfCanaries(gist) {
+	t.digests = slices.DeleteFunc(t.digests, func(telling telling) bool { return now.Sub(telling.at) > digestMemory })
+	if t.tellsOfCanaries(digest) {
 		t.canaries.add(now, max(sameCanaries, spread(t.nodes)))
 	} else {
-		t.same.add(now, max(sameGist, spread(t.nodes)))
+		t.same.add(now, max(sameDigest, spread(t.nodes)))
 	}
-	t.last = gist
-	if i := t.index(gist); i >= 0 {
-		t.gists[i].at = now
+	t.last = digest
+	if i := t.index(digest); i >= 0 {
+		t.digests[i].at = now
 		return
 	}
-	t.gists = append(t.gists, telling{gist, now})
+	t.digests = append(t.digests, telling{digest, now})
 }
 
-func (t *told) index(gist *millracev1alpha1.LBNodeReportStatus) int {
-	return slices.IndexFunc(t.gists, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.gist, gist) })
+func (t *told) index(digest *millracev1alpha1.LBNodeReportStatus) int {
+	return slices.IndexFunc(t.digests, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.digest, digest) })
 }

@@ -43,11 +43,11 @@ func TestWriterOfChangingMessages(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		s.mu.Lock()
-		if most := passes/int(sameGist/time.Second) + gistBurst; len(s.writes) < 2 || len(s.writes) > most {
+		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 2 to %d", len(s.writes), passes, most)
 		}
 		s.mu.Unlock()
-		time.Sleep(sameGist)
+		time.Sleep(sameDigest)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := int(s.stored.Status.VIPs.Programmed); got != passes-1 {
@@ -71,7 +71,7 @@ func TestWriterOfManyDuplicates(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if most := passes/int(sameGist/time.Second) + gistBurst; len(s.writes) < 2 || len(s.writes) > most {
+		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 2 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 2 to %d", len(s.writes), passes, most)
 		}
 	})
@@ -91,7 +91,7 @@ func TestWriterOfTwoReasons(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if most := passes/int(sameGist/time.Second) + gistBurst; len(s.writes) < 4 || len(s.writes) > most {
+		if most := passes/int(sameDigest/time.Second) + digestBurst; len(s.writes) < 4 || len(s.writes) > most {
 			t.Errorf("%d writes in %d s, want 4 to %d", len(s.writes), passes, most)
 		}
 	})
@@ -106,7 +106,7 @@ func TestWriterOfAnotherReason(t *testing.T) {
 		time.Sleep(2 * interval)
 		w.Set(version("v2"))
 		time.Sleep(2 * interval)
-		s.expect(t, "three gists", 3, "v2")
+		s.expect(t, "three digests", 3, "v2")
 	})
 }
 
@@ -146,7 +146,7 @@ func TestWriterOfFlappingSession(t *testing.T) {
 		t.Logf("%d writes in an hour", len(s.writes))
 		s.mu.Unlock()
 		w.Set(good())
-		time.Sleep(gistBurst * sameGist)
+		time.Sleep(digestBurst * sameDigest)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := s.stored.Status.Sessions[0]; got.State != millracev1alpha1.SessionEstablished || !got.Since.Equal(&earlier) {
@@ -202,7 +202,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		most := hour/int(sameCanaries/time.Second) + hour/int(sameGist/time.Second) + 2*gistBurst
+		most := hour/int(sameCanaries/time.Second) + hour/int(sameDigest/time.Second) + 2*digestBurst
 		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
 			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
 		}
@@ -252,7 +252,7 @@ func TestSpread(t *testing.T) {
 		// One in 50 s: a hundred writes a second of all nodes.
 		writes := len(s.writes)
 		s.mu.Unlock()
-		if most := hour/50 + gistBurst + 1; writes < 60 || writes > most {
+		if most := hour/50 + digestBurst + 1; writes < 60 || writes > most {
 			t.Errorf("%d writes in an hour of changing numbers", writes)
 		}
 		failed := failing(1)

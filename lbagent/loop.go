@@ -42,7 +42,7 @@ type (
 		Sessions() []bgp.Session
 		Routes() announce.Routes
 		Announced() *announce.Prefixes
-		Callers() []netip.Addr
+		DynamicNeighbors() []netip.Addr
 	}
 	reporter interface {
 		Set(observation status.Observation)
@@ -200,7 +200,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	objects := l.watch.see(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
-	objects.Callers = l.speaker.Callers()
+	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
 	l.health.move("model")
 	m, changed := l.models.Build(objects)
 	watchErr := l.watch.want(m, l.tunnelKeys())

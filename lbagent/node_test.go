@@ -260,7 +260,7 @@ func (s speakerOf) Announced() *announce.Prefixes {
 	return prefixes
 }
 
-func (s speakerOf) Callers() []netip.Addr { return nil }
+func (s speakerOf) DynamicNeighbors() []netip.Addr { return nil }
 
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
 

@@ -187,7 +187,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 		session.transport.offer(conn)
 		return
 	}
-	if s.hasAddress(remote.Addr()) || !s.callers.call(remote.Addr(), conn) {
+	if s.hasAddress(remote.Addr()) || !s.neighbors.call(remote.Addr(), conn) {
 		_ = conn.Close()
 		return
 	}

@@ -45,9 +45,9 @@ type request struct {
 
 // reply is a speaker's answer to a request: a line of JSON each.
 type reply struct {
-	Error    string
-	Sessions []Session
-	Callers  []netip.Addr
+	Error            string
+	Sessions         []Session
+	DynamicNeighbors []netip.Addr
 }
 
 // runSpeaker does every request that it reads.
@@ -73,7 +73,7 @@ func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 				r.Error = err.Error()
 			}
 		}
-		r.Sessions, r.Callers = s.Sessions(), s.Callers()
+		r.Sessions, r.DynamicNeighbors = s.Sessions(), s.DynamicNeighbors()
 		if err := encoder.Encode(r); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ const (
   neighbor 198.51.100.2 activate
  exit-address-family
 `
-	dynamicNeighbor = ` neighbor nodes peer-group
+	dynamicRange = ` neighbor nodes peer-group
  neighbor nodes remote-as 64512
  bgp listen range 198.51.100.0/24 peer-group nodes
  address-family ipv4 unicast

@@ -46,7 +46,7 @@ type Want struct {
 	// address. All sessions are reset when it changes.
 	RouterID netip.Addr
 	Peers    []model.Peer
-	// Ranges are the networks of routers that connect and have no peer yet; see Callers.
+	// Ranges are the networks of routers that connect and have no peer yet; see DynamicNeighbors.
 	Ranges []model.Range
 	// Routes of peers that are not in Peers are ignored.
 	Routes announce.Routes
@@ -108,9 +108,9 @@ type Server struct {
 	refused map[string]Session
 	// idle are GoBGP servers without a peer. GoBGP cannot end a server, so
 	// they are used again.
-	idle     []*speaker
-	acceptor acceptor
-	callers  callers
+	idle      []*speaker
+	acceptor  acceptor
+	neighbors dynamicNeighbors
 	// announced are the prefixes of all sessions; nil where that is to be found out.
 	announced *announce.Prefixes
 	// former are the passwords of established sessions whose Secret is gone.
@@ -125,7 +125,7 @@ func New(config Config) *Server {
 		sessions: map[string]*session{},
 		refused:  map[string]Session{},
 	}
-	s.callers.routers = map[netip.Addr]*caller{}
+	s.neighbors.routers = map[netip.Addr]*dynamicNeighbor{}
 	s.acceptor = acceptor{take: s.accepted, listeners: map[bool]*listener{}}
 	return s
 }
@@ -163,8 +163,8 @@ func (s *Server) Set(want Want) error {
 		}
 	}
 	var errs []error
-	s.callers.want(want.Ranges, want.Passwords)
-	listenErr := s.acceptor.want(peers, s.callers.ranges, want.Passwords)
+	s.neighbors.want(want.Ranges, want.Passwords)
+	listenErr := s.acceptor.want(peers, s.neighbors.ranges, want.Passwords)
 	if listenErr != nil {
 		errs = append(errs, listenErr)
 	}
@@ -213,7 +213,7 @@ func (s *Server) setPeer(peer model.Peer, want *Want) error {
 			err = session.adopt(peer, password)
 		case again:
 			session.remade = time.Now()
-			err = session.remake(peer, password, nil)
+			err = session.reset(peer, password, nil)
 		case another:
 			s.end(peer.Name)
 			found = false
@@ -275,7 +275,7 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 		return err
 	}
 	s.sessions[peer.Name] = session
-	if conn := s.callers.taken(peer.Address); conn != nil {
+	if conn := s.neighbors.taken(peer.Address); conn != nil {
 		session.transport.offer(conn)
 	}
 	s.notify()
@@ -345,7 +345,7 @@ func (s *Server) Sessions() []Session {
 	for _, session := range s.refused {
 		sessions = append(sessions, session)
 	}
-	sessions = slices.Concat(sessions, s.callers.awaited(), s.callers.turnedAway())
+	sessions = slices.Concat(sessions, s.neighbors.awaited(), s.neighbors.turnedAway())
 	slices.SortFunc(sessions, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
 	return sessions
 }

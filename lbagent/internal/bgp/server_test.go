@@ -122,7 +122,7 @@ func TestRoutesFollowWant(t *testing.T) {
 // The agent is killed and started again: the router forwards throughout, to
 // routes that come back, and forgets the one that does not.
 func TestRestartKeepsRoutes(t *testing.T) {
-	for name, neighbor := range map[string]string{"static": staticNeighbor, "dynamic": dynamicNeighbor} {
+	for name, neighbor := range map[string]string{"static": staticNeighbor, "dynamic": dynamicRange} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, neighbor)
 			gone := "203.0.113.11"

@@ -92,9 +92,9 @@ func (s *session) adopt(peer model.Peer, password string) error {
 	return s.reopen(s.restarting)
 }
 
-// remake makes an established session again, without a NOTIFICATION, over another connection,
+// reset makes an established session again, without a NOTIFICATION, over another connection,
 // or the next one where there is none yet.
-func (s *session) remake(peer model.Peer, password string, over *net.TCPConn) error {
+func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) error {
 	err := s.adopt(peer, password)
 	// Upon the end of its connection the session is opened again.
 	if over != nil {

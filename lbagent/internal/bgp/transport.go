@@ -326,7 +326,7 @@ func (t *transport) fail(message string) {
 	t.mu.Lock()
 	peer := t.peer
 	t.mu.Unlock()
-	if other := foreign(&peer); other != "" {
+	if other := otherSpeaker(&peer); other != "" {
 		message += "; " + other
 	}
 	t.observed.fail(message)

@@ -62,7 +62,7 @@ func (s *Server) tried(session *session, t *trial, conn *net.TCPConn, err error)
 		s.notify()
 	default:
 		session.trial, session.due, session.remade = nil, time.Time{}, time.Now()
-		if err := session.remake(t.peer, t.password, conn); err != nil {
+		if err := session.reset(t.peer, t.password, conn); err != nil {
 			session.observed.fail(err.Error())
 		}
 		s.notify()

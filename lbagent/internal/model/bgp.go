@@ -83,7 +83,7 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 		b.model.Ranges = append(b.model.Ranges, Range{
 			Name: peer.Name, Prefix: peer.Range, Most: peer.MaxPeers, PasswordSecret: peer.PasswordSecret,
 		})
-		for _, router := range b.snapshot.Callers {
+		for _, router := range b.snapshot.DynamicNeighbors {
 			if !peer.Range.Contains(router) || configured[router] {
 				continue
 			}

@@ -125,7 +125,7 @@ func TestBuilderGoesOn(t *testing.T) {
 				next.Down = map[forwarding.NodeID]bool{2: rapid.Bool().Draw(t, "down")}
 			}
 			s = &next
-			next.Callers = pick(t, "callers", s.Callers, nil, []netip.Addr{netip.MustParseAddr("203.0.113.1")})
+			next.DynamicNeighbors = pick(t, "dynamic neighbors", s.DynamicNeighbors, nil, []netip.Addr{netip.MustParseAddr("203.0.113.1")})
 			if rapid.Bool().Draw(t, "objects leave their places") {
 				shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
 			}

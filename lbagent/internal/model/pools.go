@@ -74,18 +74,18 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 
 // readHosts are the nodes and routers by their addresses, and of what they were read.
 type readHosts struct {
-	peers    []*millracev1alpha1.LBPeer
-	lbNodes  []*millracev1alpha1.LBNode
-	node     *corev1.Node
-	gateways Gateways
-	callers  []netip.Addr
+	peers     []*millracev1alpha1.LBPeer
+	lbNodes   []*millracev1alpha1.LBNode
+	node      *corev1.Node
+	gateways  Gateways
+	neighbors []netip.Addr
 
 	by map[netip.Addr]string
 }
 
 func (r *readHosts) isOf(s *Snapshot) bool {
 	return r.node == s.Node && slices.Equal(r.peers, s.Peers) && slices.Equal(r.lbNodes, s.LBNodes) &&
-		maps.EqualFunc(r.gateways, s.Gateways, slices.Equal[[]netip.Addr]) && slices.Equal(r.callers, s.Callers)
+		maps.EqualFunc(r.gateways, s.Gateways, slices.Equal[[]netip.Addr]) && slices.Equal(r.neighbors, s.DynamicNeighbors)
 }
 
 // readHosts reads the hosts where they may have changed, and reports whether they have.
@@ -95,7 +95,7 @@ func (b *builder) readHosts() bool {
 		return false
 	}
 	b.former.hosts = &readHosts{
-		peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, gateways: s.Gateways, callers: s.Callers, by: b.hosts(),
+		peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, gateways: s.Gateways, neighbors: s.DynamicNeighbors, by: b.hosts(),
 	}
 	return last == nil || !maps.Equal(last.by, b.former.hosts.by)
 }
@@ -119,8 +119,8 @@ func (b *builder) hosts() map[netip.Addr]string {
 			add(gateway, "the gateway of this node")
 		}
 	}
-	for _, caller := range b.snapshot.Callers {
-		add(caller, "a router with a session to this node")
+	for _, neighbor := range b.snapshot.DynamicNeighbors {
+		add(neighbor, "a router with a session to this node")
 	}
 	return hosts
 }

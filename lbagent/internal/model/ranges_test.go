@@ -25,9 +25,9 @@ func TestRanges(t *testing.T) {
 		edit(&object.Spec)
 		return object
 	}
-	var callers []netip.Addr
+	var neighbors []netip.Addr
 	for _, text := range []string{"198.51.100.1", "198.51.100.2", "198.51.100.17", "203.0.113.1", "2001:db8::1"} {
-		callers = append(callers, netip.MustParseAddr(text))
+		neighbors = append(neighbors, netip.MustParseAddr(text))
 	}
 	m := Build(&Snapshot{
 		NodeName: testNode,
@@ -37,7 +37,7 @@ func TestRanges(t *testing.T) {
 			peer("row", 1, func(s *millracev1alpha1.LBPeerSpec) { s.PeerRange = "198.51.100.0/24" }),
 			peer("six", 1, func(s *millracev1alpha1.LBPeerSpec) { s.PeerRange = "2001:db8::/64" }),
 		},
-		Callers: callers,
+		DynamicNeighbors: neighbors,
 		Advertisements: []*millracev1alpha1.VIPAdvertisement{{
 			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: millracev1alpha1.VIPAdvertisementSpec{Peers: []string{"rack"}},
 		}},
@@ -52,7 +52,7 @@ func TestRanges(t *testing.T) {
 	if want := []string{"one", "rack/198.51.100.1", "six/2001:db8::1"}; !slices.Equal(names, want) {
 		t.Fatalf("peers %v, want %v", names, want)
 	}
-	if rack := &m.Peers[1]; !rack.Passive || rack.Address != callers[0] || !rack.IPv4 || rack.IPv6 || rack.Object() != "rack" {
+	if rack := &m.Peers[1]; !rack.Passive || rack.Address != neighbors[0] || !rack.IPv4 || rack.IPv6 || rack.Object() != "rack" {
 		t.Errorf("peer %+v", rack)
 	}
 	if six := &m.Peers[2]; six.IPv4 || !six.IPv6 {

@@ -78,8 +78,8 @@ type Snapshot struct {
 	OnLink []Network
 	// Gateways are those of the node's default routes.
 	Gateways Gateways
-	// Callers are the routers that connected to this node, of ranges of routers.
-	Callers []netip.Addr
+	// DynamicNeighbors are the routers that connected to this node, of ranges of routers.
+	DynamicNeighbors []netip.Addr
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
 	// CutOff is true where those are so many that it is rather this node which is cut off.

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
 )
 
-func TestDescribeForeign(t *testing.T) {
+func TestDescribeSpeaker(t *testing.T) {
 	at := netip.MustParseAddrPort
 	peer := &model.Peer{Address: netip.MustParseAddr("fe80::1%eth0"), Port: 179}
 	for _, test := range []struct {
@@ -28,7 +28,7 @@ func TestDescribeForeign(t *testing.T) {
 		{"with another router", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::9]:179"), Inode: 7}, false, false},
 		{"of another protocol", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:22"), Inode: 7}, false, false},
 	} {
-		got := describeForeign(peer, []netdev.Connection{test.c}, func() map[uint64]bool { return map[uint64]bool{7: test.own} })
+		got := describeSpeaker(peer, []netdev.Connection{test.c}, func() map[uint64]bool { return map[uint64]bool{7: test.own} })
 		if (got != "") != test.want {
 			t.Errorf("%s: %q", test.name, got)
 		}
@@ -37,7 +37,7 @@ func TestDescribeForeign(t *testing.T) {
 
 // Another speaker of the node that has the session with the router is told, whichever of the
 // two connected.
-func TestForeignSpeaker(t *testing.T) {
+func TestOtherSpeaker(t *testing.T) {
 	l := newLink(t)
 	bird.Start(t, l.RouterSpace, birdNeighbor(""))
 	peer := testPeer()

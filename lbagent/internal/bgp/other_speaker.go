@@ -17,10 +17,10 @@ import (
 // bgpPort is where BGP speakers listen (RFC 4271, section 8.2.1).
 const bgpPort = 179
 
-// foreign says which other process of this node has a connection with the peer's router, such
+// otherSpeaker says which other process of this node has a connection with the peer's router, such
 // as the BGP speaker of a CNI: routers take one session from an address. It is empty where none
 // is seen.
-func foreign(peer *model.Peer) string {
+func otherSpeaker(peer *model.Peer) string {
 	family := uint8(unix.AF_INET)
 	if peer.Address.Is6() {
 		family = unix.AF_INET6
@@ -37,12 +37,12 @@ func foreign(peer *model.Peer) string {
 			connections = append(connections, some...)
 		}
 	}
-	return describeForeign(peer, connections, ownInodes)
+	return describeSpeaker(peer, connections, ownInodes)
 }
 
-// describeForeign finds the first of the connections that is one with the peer's router and
+// describeSpeaker finds the first of the connections that is one with the peer's router and
 // whose inode is none of our own, which are asked for only then.
-func describeForeign(peer *model.Peer, connections []netdev.Connection, own func() map[uint64]bool) string {
+func describeSpeaker(peer *model.Peer, connections []netdev.Connection, own func() map[uint64]bool) string {
 	connections = slices.DeleteFunc(connections, func(c netdev.Connection) bool {
 		return c.Remote.Addr() != peer.Address.WithZone("") || c.Remote.Port() != peer.Port && c.Local.Port() != bgpPort
 	})

@@ -17,18 +17,18 @@ import (
 // forgetAfter is how long a router of a range keeps its place after its session was lost.
 const forgetAfter = 10 * time.Minute
 
-// callers are the routers of ranges that have connected. The Server's lock guards them.
-type callers struct {
+// dynamicNeighbors are the routers of ranges that have connected. The Server's lock guards them.
+type dynamicNeighbors struct {
 	ranges  []model.Range
-	routers map[netip.Addr]*caller
+	routers map[netip.Addr]*dynamicNeighbor
 	// refused are the last routers that there was no place for, by the name of the range.
 	refused map[string]netip.Addr
 	// forget wakes the Server when a router may have lost its place.
 	forget *time.Timer
 }
 
-// caller is a router that has connected.
-type caller struct {
+// dynamicNeighbor is a router that has connected.
+type dynamicNeighbor struct {
 	// seen is when it last connected or had a session.
 	seen time.Time
 	// conn waits for a session; nil where there is one.
@@ -36,7 +36,7 @@ type caller struct {
 }
 
 // want takes the ranges that have their password.
-func (c *callers) want(ranges []model.Range, passwords map[string]string) {
+func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]string) {
 	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
 		return r.PasswordSecret != "" && !isPassword(passwords[r.PasswordSecret])
 	})
@@ -44,7 +44,7 @@ func (c *callers) want(ranges []model.Range, passwords map[string]string) {
 }
 
 // call takes a connection of a router; it reports whether it is one of a range with a place for it.
-func (c *callers) call(router netip.Addr, conn *net.TCPConn) bool {
+func (c *dynamicNeighbors) call(router netip.Addr, conn *net.TCPConn) bool {
 	at := slices.IndexFunc(c.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
 	if at < 0 {
 		return false
@@ -55,7 +55,7 @@ func (c *callers) call(router netip.Addr, conn *net.TCPConn) bool {
 			c.refused[c.ranges[at].Name] = router
 			return false
 		}
-		have = &caller{}
+		have = &dynamicNeighbor{}
 		c.routers[router] = have
 	}
 	if have.conn != nil {
@@ -65,7 +65,7 @@ func (c *callers) call(router netip.Addr, conn *net.TCPConn) bool {
 	return true
 }
 
-func (c *callers) within(network netip.Prefix) int {
+func (c *dynamicNeighbors) within(network netip.Prefix) int {
 	count := 0
 	for router := range c.routers {
 		if network.Contains(router) {
@@ -76,7 +76,7 @@ func (c *callers) within(network netip.Prefix) int {
 }
 
 // taken is the connection that waits for the session of a router; nil without one.
-func (c *callers) taken(router netip.Addr) *net.TCPConn {
+func (c *dynamicNeighbors) taken(router netip.Addr) *net.TCPConn {
 	have := c.routers[router]
 	if have == nil {
 		return nil
@@ -87,7 +87,7 @@ func (c *callers) taken(router netip.Addr) *net.TCPConn {
 }
 
 // awaited tells of the ranges of which no router has connected.
-func (c *callers) awaited() []Session {
+func (c *dynamicNeighbors) awaited() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
 		if c.within(r.Prefix) == 0 {
@@ -101,7 +101,7 @@ func (c *callers) awaited() []Session {
 }
 
 // turnedAway tells of one router for each range without a place for it.
-func (c *callers) turnedAway() []Session {
+func (c *dynamicNeighbors) turnedAway() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
 		if router, found := c.refused[r.Name]; found && c.within(r.Prefix) >= r.Most {
@@ -114,39 +114,39 @@ func (c *callers) turnedAway() []Session {
 	return sessions
 }
 
-// Callers are the routers of ranges that have connected, and are to be among the peers of Set,
+// DynamicNeighbors are the routers of ranges that have connected, and are to be among the peers of Set,
 // sorted. One without a session for ten minutes loses its place.
-func (s *Server) Callers() []netip.Addr {
+func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now, waits := time.Now(), false
-	for router, caller := range s.callers.routers {
+	for router, neighbor := range s.neighbors.routers {
 		if s.isEstablished(router) {
-			caller.seen = now
+			neighbor.seen = now
 			continue
 		}
-		isWanted := slices.ContainsFunc(s.callers.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
-		if isWanted && now.Sub(caller.seen) < forgetAfter {
+		isWanted := slices.ContainsFunc(s.neighbors.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
+		if isWanted && now.Sub(neighbor.seen) < forgetAfter {
 			waits = true
 			continue
 		}
-		if caller.conn != nil {
-			_ = caller.conn.Close()
+		if neighbor.conn != nil {
+			_ = neighbor.conn.Close()
 		}
-		delete(s.callers.routers, router)
+		delete(s.neighbors.routers, router)
 	}
-	if s.callers.forget != nil {
-		s.callers.forget.Stop()
+	if s.neighbors.forget != nil {
+		s.neighbors.forget.Stop()
 	}
 	if waits {
-		s.callers.forget = time.AfterFunc(forgetAfter, s.notify)
+		s.neighbors.forget = time.AfterFunc(forgetAfter, s.notify)
 	}
-	callers := make([]netip.Addr, 0, len(s.callers.routers))
-	for router := range s.callers.routers {
-		callers = append(callers, router)
+	found := make([]netip.Addr, 0, len(s.neighbors.routers))
+	for router := range s.neighbors.routers {
+		found = append(found, router)
 	}
-	slices.SortFunc(callers, netip.Addr.Compare)
-	return callers
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found
 }
 
 func (s *Server) isEstablished(router netip.Addr) bool {

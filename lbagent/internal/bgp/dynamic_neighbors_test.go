@@ -15,9 +15,9 @@ import (
 )
 
 // Only so many routers of a range have a place, and those of no range none.
-func TestCallers(t *testing.T) {
+func TestDynamicNeighbors(t *testing.T) {
 	at := netip.MustParseAddr
-	c := callers{routers: map[netip.Addr]*caller{}}
+	c := dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}}
 	ranges := []model.Range{
 		{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2},
 		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, PasswordSecret: secret},
@@ -67,13 +67,13 @@ func TestRange(t *testing.T) {
 				fields := strings.Fields(string(out))
 				return err == nil && len(fields) > 1 && fields[len(fields)-2] != "0"
 			})
-			if callers := p.call(nil).Callers; len(callers) > 0 {
-				t.Errorf("with a wrong password %v connected", callers)
+			if found := p.call(nil).DynamicNeighbors; len(found) > 0 {
+				t.Errorf("with a wrong password %v connected", found)
 			}
 			want.Passwords[secret] = password
 			p.set(want)
 			l.awaitWithout(40*time.Second, "the router has connected", func() bool {
-				return slices.Equal(p.call(nil).Callers, []netip.Addr{routerIPv4})
+				return slices.Equal(p.call(nil).DynamicNeighbors, []netip.Addr{routerIPv4})
 			})
 			peer := passivePeer()
 			peer.Name, peer.OfRange, peer.PasswordSecret = peerName+"/"+routerIPv4.String(), peerName, secret
@@ -83,8 +83,8 @@ func TestRange(t *testing.T) {
 			if l.Router != nil {
 				l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 			}
-			if callers := p.call(nil).Callers; !slices.Equal(callers, []netip.Addr{routerIPv4}) {
-				t.Errorf("routers of the range are %v", callers)
+			if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
+				t.Errorf("routers of the range are %v", found)
 			}
 
 			// An LBPeer of its own, which the node connects.
@@ -92,8 +92,8 @@ func TestRange(t *testing.T) {
 			want.Peers[0].PasswordSecret = secret
 			p.set(want)
 			l.await(p, 40*time.Second, "up as a peer of its own", isUp)
-			if callers := p.call(nil).Callers; len(callers) > 0 {
-				t.Errorf("without a range it has the routers %v", callers)
+			if found := p.call(nil).DynamicNeighbors; len(found) > 0 {
+				t.Errorf("without a range it has the routers %v", found)
 			}
 		})
 	}

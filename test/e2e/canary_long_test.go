@@ -27,17 +27,20 @@ type conditions struct {
 	rest  []byte
 }
 
-// watch records until the context is done.
+// watch records until the context is done: kubectl's own watch ends at the first of several objects.
 func (c *conditions) watch(ctx context.Context) {
-	const columns = `{.metadata.name} {range .status.conditions[?(@.type=="` + millracev1alpha1.ConditionReachedThroughRouters + `")]}` +
-		`{.status} {.reason} {.message}{end}{"\n"}`
+	const columns = `{range .items[*]}{.metadata.name} {range .status.conditions[?(@.type=="` +
+		millracev1alpha1.ConditionReachedThroughRouters + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
 	for ctx.Err() == nil {
-		// The API server ends a watch after a while.
-		_ = cluster.Stream(ctx, c, "kubectl", "get", "lbpeers", "--watch", "-o", "jsonpath="+columns)
+		_ = cluster.Stream(ctx, c, "kubectl", "get", "lbpeers", "-o", "jsonpath="+columns)
+		select {
+		case <-ctx.Done():
+		case <-time.After(500 * time.Millisecond):
+		}
 	}
 }
 
-// Write takes what a watch prints.
+// Write takes what kubectl prints.
 func (c *conditions) Write(printed []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

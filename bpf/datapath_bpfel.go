@@ -464,6 +464,7 @@ type DatapathRowsWrite struct {
 	Count    uint32
 	Fresh    uint32
 	Newcomer uint32
+	Excepted uint32
 }
 
 type DatapathSampling struct {

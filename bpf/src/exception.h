@@ -32,8 +32,7 @@ static __always_inline void exception_learn(const struct flow *flow, __u32 index
 		return;
 	if (exception_put(exception_print(flow), exception_about(index, holder, flow->protocol)))
 		return;
-	/* An exchange is a barrier, too. */
-	__sync_lock_test_and_set(&mark->excepted, mark_now());
+	mark_excepted(mark);
 	__sync_fetch_and_or(&row->path, ROW_EXCEPTED);
 	count_event(EVENT_EXCEPTION_LEARNED);
 }
@@ -48,7 +47,7 @@ static __always_inline void exception_withdraw(const struct flow *flow, __u32 no
 }
 
 /* The node that holds the flow by an exception, or zero. */
-static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self)
+static __always_inline __u32 exception_holder(const struct packet *packet, __u32 self, __u32 index)
 {
 	__u64 print = exception_print(&packet->flow), *found = exception_find(print), about;
 	__u32 node;
@@ -62,7 +61,7 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 		exception_forget(print);
 		return 0;
 	}
-	exception_renew(found, about);
+	exception_renew(found, about, index);
 	count_event(EVENT_EXCEPTION_USED);
 	return node;
 }
@@ -91,7 +90,7 @@ __noinline int local_holder(struct packet *packet, const struct self *self,
 	if (exception_expired(about) || !node_is_known(node) || node == self->id ||
 	    node == path_node(packet->path, PATH_INGRESS))
 		return 0;
-	exception_renew(found, about);
+	exception_renew(found, about, row_index(frontend->table, packet->node_hash));
 	trace_step(TRACE_EXCEPTION);
 	count_event(EVENT_EXCEPTION_USED);
 	if (packet->sender)
@@ -127,7 +126,7 @@ __noinline int marked_node(struct packet *packet, const struct self *self, __u32
 	if (!moved && row->path & ROW_MOVED)
 		row_came_to_rest(row, mark);
 	if (row->path & ROW_EXCEPTED) {
-		holder = exception_holder(packet, self->id);
+		holder = exception_holder(packet, self->id, index);
 		if (holder) {
 			trace_step(TRACE_EXCEPTION);
 			packet->path = path_walking(path_as(packet->path, PATH_EXCEPTION));

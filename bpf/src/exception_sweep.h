@@ -57,7 +57,7 @@ static __always_inline void sweep_bucket(struct exception_bucket *bucket, const 
 			continue;
 		mark = mark_of(index);
 		if (mark)
-			mark->excepted = mark_now();
+			mark_excepted(mark);
 	}
 }
 

@@ -44,6 +44,7 @@
 #define EXCEPTION_DATAGRAMS (1ULL << 23)
 #define EXCEPTION_NODE_HIGH 21
 #define EXCEPTION_SEEN ((1ULL << EXCEPTION_NODE_HIGH) - 1)
+#define EXCEPTION_OF_ROW ((1ULL << EXCEPTION_ROW) - 1)
 /* Ticks of a unit of time, as a power of two: the time wraps after 6 days at 1000 Hz, and a
  * sweep removes what is that old long before.
  */
@@ -186,12 +187,17 @@ static __always_inline int exception_expired(__u64 about)
 								FLOW_ESTABLISHED));
 }
 
-/* Notes that the exception is in use. slot may have become another flow's meanwhile. */
-static __always_inline void exception_renew(__u64 *slot, __u64 about)
+/* Notes that the exception is in use, by the row with the index: its table may have moved. slot may
+ * have become another flow's meanwhile.
+ */
+static __always_inline void exception_renew(__u64 *slot, __u64 about, __u32 row)
 {
-	if (!tracing && exception_unused_for(about, REFRESH_SECONDS))
-		__sync_val_compare_and_swap(slot, about,
-					    (about & ~EXCEPTION_SEEN) | exception_now());
+	__u64 renewed = (about & EXCEPTION_OF_ROW & ~EXCEPTION_SEEN) |
+			(__u64)row << EXCEPTION_ROW | exception_now();
+
+	if (!tracing &&
+	    (about >> EXCEPTION_ROW != row || exception_unused_for(about, REFRESH_SECONDS)))
+		__sync_val_compare_and_swap(slot, about, renewed);
 }
 
 /* Frees the slot if it still has the print. */

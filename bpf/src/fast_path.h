@@ -244,7 +244,7 @@ __noinline __u64 fast_marked_path(struct xdp_md *ctx, __u64 row, __u32 index)
 			if (exception_node(about) == node || exception_expired(about))
 				return 0;
 			node = exception_node(about);
-			exception_renew(found, about);
+			exception_renew(found, about, index);
 			flags = PATH_EXCEPTION | PATH_WALK;
 		}
 	}

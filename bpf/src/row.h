@@ -125,3 +125,15 @@ static __always_inline __u32 mark_now(void)
 {
 	return clock_now() ?: 1;
 }
+
+/* Notes that flows of the group may be exceptions. A time to come stays: it is until when exceptions
+ * may name rows that these were before (row_update.h).
+ */
+static __always_inline void mark_excepted(struct group_mark *mark)
+{
+	__u32 now = mark_now(), noted = mark->excepted;
+
+	/* An exchange is a barrier, too. */
+	if (!noted || (__s32)(noted - now) < 0)
+		__sync_lock_test_and_set(&mark->excepted, now);
+}

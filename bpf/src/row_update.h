@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "flow_timeout.h"
 #include "row.h"
 
 /* Writes rows of a node table for the agent. In the kernel, the marks of a row change with it,
@@ -17,6 +18,10 @@ struct rows_write {
 	 * to a flow that another node holds.
 	 */
 	__u32 newcomer;
+	/* The table goes on from one in another place, of whose flows some may be exceptions. Those name
+	 * the rows of that one until they are used.
+	 */
+	__u32 excepted;
 };
 
 /* The request of read_rows, and of the programs for endpoint tables: so many rows from this index
@@ -78,9 +83,11 @@ static long row_write(__u32 number, struct rows_write *write)
 	    row_history_grows(path, old)) {
 		mark->moved = mark_now();
 		/* Its exceptions may have named the old primary. The next sweep knows. */
-		mark->excepted = mark_now();
+		mark_excepted(mark);
 		path |= ROW_MOVED;
 	}
+	if (write->excepted)
+		mark->excepted = clock_now() + idle_seconds(FLOW_ESTABLISHED) * ticks_per_second ?: 1;
 	/* An exchange is a barrier, too. An exception that is learned now marks the row after
 	 * it, or is noted already. One of another row of the group marks this one for nothing, until a
 	 * sweep.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
 // newLargeNetwork has four more nodes than newNetwork, which have no pods.
@@ -69,18 +70,24 @@ func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(ro
 		if !named(i) {
 			continue
 		}
-		rows[i] = forwarding.Row{Primary: to}
-		for _, former := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
-			if length := rows[i].History; former != 0 && former != to && length < forwarding.ChainLength &&
-				!slices.Contains(rows[i].Chain[:], former) {
-				rows[i].Chain[length] = former
-				rows[i].History++
-			}
-		}
+		rows[i] = moved(row, to)
 	}
 	for _, node := range n.nodes {
 		node.putRows(t, &rows)
 	}
+}
+
+// moved returns the row with the node as the primary and the others as former ones.
+func moved(row forwarding.Row, to forwarding.NodeID) forwarding.Row {
+	next := forwarding.Row{Primary: to}
+	for _, former := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
+		if length := next.History; former != 0 && former != to && length < forwarding.ChainLength &&
+			!slices.Contains(next.Chain[:], former) {
+			next.Chain[length] = former
+			next.History++
+		}
+	}
+	return next
 }
 
 func (node *node) putRows(t *testing.T, rows *forwarding.NodeTable) {
@@ -143,6 +150,96 @@ func TestConnectionsOutliveTheChain(t *testing.T) {
 		t.Error("no exception used")
 	}
 	n.checkNothingDropped(t)
+}
+
+// moveTable moves all rows to the node, in a table at another place and of another size.
+func (n *network) moveTable(t *testing.T, from, slot forwarding.NodeTableSlot, to forwarding.NodeID) {
+	t.Helper()
+	state, err := n.nodes[0].dataplane.Dump()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := *table.Resize(state.NodeTables[from], slot.Rows()).Clone()
+	for i, row := range rows {
+		rows[i] = moved(row, to)
+	}
+	for _, node := range n.nodes {
+		state, err := node.dataplane.Dump()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := forwarding.Apply(state, nil)
+		delete(want.NodeTables, from)
+		want.NodeTables[slot] = &rows
+		for key, frontend := range want.Frontends {
+			if frontend.Table == from {
+				frontend.Table = slot
+				want.Frontends[key] = frontend
+			}
+		}
+		apply(t, node.dataplane, forwarding.Diff(state, want)...)
+	}
+}
+
+// Connections survive it as well when each move brings another table, and while they are silent.
+// None is asked for again: exceptions alone lead to them.
+func TestConnectionsOutliveTheirTable(t *testing.T) {
+	n := newLargeNetwork(t)
+	sessions := n.openSessions(t, 20)
+	sweep := func() {
+		for _, node := range n.nodes {
+			if err := node.dataplane.SweepExceptions(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	slot, asked := forwarding.NodeTableSlot(1), uint64(0)
+	at := forwarding.NodeTableSlotAt
+	for i, next := range []forwarding.NodeTableSlot{
+		at(2*forwarding.Rows, 512), at(4*forwarding.Rows, 2*forwarding.Rows), at(2*forwarding.Rows+512, 512), 3,
+		at(2*forwarding.Rows, 128), at(4*forwarding.Rows, 2*forwarding.Rows), 1,
+	} {
+		n.moveTable(t, slot, next, []forwarding.NodeID{3, 4, 5, 6}[i%4])
+		slot = next
+		sweep()
+		sweep()
+		exchangeAll(t, sessions)
+		sweep()
+		if i == 0 {
+			asked = n.events(t, "second_chance")
+		}
+	}
+	if again := n.events(t, "second_chance"); again != asked {
+		t.Errorf("former owners were asked %d times more, want exceptions alone", again-asked)
+	}
+	n.checkExceptionsIn(t, slot)
+	n.checkNothingDropped(t)
+}
+
+// checkExceptionsIn checks that exceptions which are in use name rows of the table.
+func (n *network) checkExceptionsIn(t *testing.T, slot forwarding.NodeTableSlot) {
+	t.Helper()
+	found := 0
+	for _, node := range n.nodes {
+		buckets, err := readBuckets(node.dataplane.maps.Exceptions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, bucket := range buckets {
+			for _, exception := range bucket.Slot {
+				if exception.Print <= exceptionGone {
+					continue
+				}
+				found++
+				if row := uint32(exception.About >> 36); row < slot.First() || row >= slot.First()+uint32(slot.Rows()) {
+					t.Errorf("an exception of %s names row %d, which is not of table %s", node.name, row, slot)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no exception is left")
+	}
 }
 
 // Exceptions outlive a restart with a table of another size. Former owners are not asked again.

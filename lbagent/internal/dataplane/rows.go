@@ -24,13 +24,34 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if len(op.Changed) != len(op.Rows) || op.Fresh && len(op.Rows) != op.Slot.Rows() {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
+	excepted, err := d.mayBeExcepted(op.Former)
+	if err != nil {
+		return err
+	}
 	for first := 0; first < len(op.Rows); first += rowsAtOnce {
 		end := min(first+rowsAtOnce, len(op.Rows))
-		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end]); err != nil {
+		if err := d.writeSomeRows(op, op.Changed[first:end], op.Rows[first:end], excepted); err != nil {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
 		}
 	}
 	return nil
+}
+
+// mayBeExcepted reports whether flows of the table in a slot may be exceptions.
+func (d *Dataplane) mayBeExcepted(slot forwarding.NodeTableSlot) (bool, error) {
+	if !slot.IsWithin(d.limits.NodeTables) {
+		return false, nil
+	}
+	paths := make([]byte, slot.Rows()*pathSize)
+	if err := d.readRows(slot, paths); err != nil {
+		return false, err
+	}
+	for ; len(paths) > 0; paths = paths[pathSize:] {
+		if binary.NativeEndian.Uint64(paths)&rowExcepted != 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // checkTable says what is wrong with a slot that the map of rows does not have.
@@ -49,7 +70,7 @@ func (d *Dataplane) checkTable(slot forwarding.NodeTableSlot) error {
 const rowsAtOnce = forwarding.Rows
 
 // writeSomeRows has as many rows of an operation written as the programs take at once.
-func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row) error {
+func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows []forwarding.Row, excepted bool) error {
 	all, first := uint32(op.Slot.Rows()), uint32(0)
 	if op.Fresh {
 		// The program clears the marks of as many rows from the first one on.
@@ -73,11 +94,17 @@ func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows 
 	if !d.joined {
 		request.Newcomer = 1
 	}
+	if excepted {
+		request.Excepted = 1
+	}
 	return runForRows(d.programs.WriteRows, request, request.Count)
 }
 
 // pathSize is that of a row's path.
 const pathSize = 8
+
+// rowExcepted is the mark of a row of whose flows some may be exceptions (bpf/src/row.h).
+const rowExcepted = 1 << 63
 
 // readRows has a program of ours read the rows of a table, and gives their paths, one after
 // another.

@@ -63,15 +63,18 @@ func additions(have, want *State) []Op {
 			ops = append(ops, PutEndpointTable{Slot: slot, Table: want.EndpointTables[slot]})
 		}
 	}
+	frontends := changed(have.Frontends, want.Frontends, FrontendKey.Compare)
+	former := formerTables(frontends, have, want)
 	for _, slot := range changed(have.NodeTables, want.NodeTables, cmp.Compare) {
 		if op := changedRows(slot, have.NodeTables[slot], want.NodeTables[slot]); len(op.Changed) > 0 {
+			op.Former = former[slot]
 			ops = append(ops, op)
 		}
 	}
 	for _, prefix := range onlyIn(want.SourceRanges, have.SourceRanges, SourceRange.Compare) {
 		ops = append(ops, PutSourceRange{Range: prefix})
 	}
-	for _, key := range changed(have.Frontends, want.Frontends, FrontendKey.Compare) {
+	for _, key := range frontends {
 		before, frontend := have.Frontends[key], want.Frontends[key]
 		if leavesZones(before, frontend) {
 			frontend.Zones = before.Zones
@@ -81,6 +84,24 @@ func additions(have, want *State) []Op {
 		}
 	}
 	return ops
+}
+
+// formerTables are, by the slots of new tables, those of the tables that frontends have in their place.
+func formerTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
+	former := map[NodeTableSlot]NodeTableSlot{}
+	add := func(slot, before NodeTableSlot) {
+		if slot != before && have.NodeTables[slot] == nil && have.NodeTables[before] != nil && former[slot] == 0 {
+			former[slot] = before
+		}
+	}
+	for _, key := range frontends {
+		before, frontend := have.Frontends[key], want.Frontends[key]
+		add(frontend.Table, before.Table)
+		for zone, slot := range frontend.Zones {
+			add(slot, cmp.Or(before.Zones[zone], before.Table))
+		}
+	}
+	return former
 }
 
 // leavesZones reports whether a frontend goes on with the node table that it has for its

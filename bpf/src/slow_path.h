@@ -138,12 +138,14 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	if (ask_group(ctx, packet))
 		return XDP_PASS;
 	flaw = slow_find(ctx, packet, frontend);
-	if (service_proxy && flaw == DROP_NO_FRONTEND)
-		return XDP_PASS;
-	if (flaw == DROP_NO_FRONTEND && is_router_probe(ctx, packet))
-		return answer_probe(ctx, packet);
-	if (flaw)
+	/* One test of the flaw: Linux 6.1 does not know at the next that it was none. */
+	if (flaw) {
+		if (flaw == DROP_NO_FRONTEND && service_proxy)
+			return XDP_PASS;
+		if (flaw == DROP_NO_FRONTEND && is_router_probe(ctx, packet))
+			return answer_probe(ctx, packet);
 		return drop(flaw);
+	}
 	if (packet->kind == PACKET_ECHO)
 		return answer_echo(ctx, packet, self);
 	if (leave_to_proxy(packet, *frontend))

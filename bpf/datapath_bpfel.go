@@ -709,6 +709,7 @@ const (
 	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
 	DatapathMapProxied               = "proxied"
+	DatapathMapProxyOffers           = "proxy_offers"
 	DatapathMapReplySlots            = "reply_slots"
 	DatapathMapReverse4              = "reverse4"
 	DatapathMapReverse6              = "reverse6"
@@ -892,6 +893,7 @@ type DatapathMapSpecs struct {
 	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
 	Proxied           *ebpf.MapSpec `ebpf:"proxied"`
+	ProxyOffers       *ebpf.MapSpec `ebpf:"proxy_offers"`
 	ReplySlots        *ebpf.MapSpec `ebpf:"reply_slots"`
 	Reverse4          *ebpf.MapSpec `ebpf:"reverse4"`
 	Reverse6          *ebpf.MapSpec `ebpf:"reverse6"`
@@ -1027,6 +1029,7 @@ type DatapathMaps struct {
 	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
 	Proxied           *ebpf.Map `ebpf:"proxied"`
+	ProxyOffers       *ebpf.Map `ebpf:"proxy_offers"`
 	ReplySlots        *ebpf.Map `ebpf:"reply_slots"`
 	Reverse4          *ebpf.Map `ebpf:"reverse4"`
 	Reverse6          *ebpf.Map `ebpf:"reverse6"`
@@ -1099,6 +1102,7 @@ func (m *DatapathMaps) Close() error {
 		m.PacketSlots,
 		m.ProbeSecrets,
 		m.Proxied,
+		m.ProxyOffers,
 		m.ReplySlots,
 		m.Reverse4,
 		m.Reverse6,

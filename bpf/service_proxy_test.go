@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gopacket/gopacket/layers"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -67,9 +69,6 @@ func TestServiceProxyYields(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			from := func(p packet, port uint16) packet {
-				return p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), port) })
-			}
 			before, begun, later := from(f.tcp(portCluster, "A"), 50000), from(f.tcp(portCluster, "S"), 50001), from(f.tcp(portCluster, "S"), 50002)
 			w.take(t, f)
 			w.steps(t, []step{
@@ -98,25 +97,97 @@ func TestServiceProxyYields(t *testing.T) {
 	}
 }
 
-// TestServiceProxyTakes has new connections be the service proxy's, while ours go on.
+// TestServiceProxyTakes has new connections be the service proxy's, while ours go on. Only a client that
+// got the SYN-ACK has its connection remembered.
 func TestServiceProxyTakes(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			from := func(p packet, port uint16) packet {
-				return p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), port) })
-			}
 			w.take(t, f, portCluster)
+			begun := from(f.tcp(portCluster, "S"), 50001)
 			w.steps(t, []step{
 				{"of one of ours", f.tcp(portCluster, "A"), false},
 				{"of one of ours, to another node", f.tcp(portNode2, "A"), false},
-				{"one begins", from(f.tcp(portCluster, "S"), 50001), true},
-				{"it goes on", from(f.tcp(portCluster, "A"), 50001), true},
+				{"one begins", begun, true},
+				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50001), 1), false},
+			})
+			w.offer(t, begun, 0xffffffff)
+			w.steps(t, []step{
+				{"it asks again", begun, true},
+				{"it acknowledges less", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0xffffffff), false},
+				{"it acknowledges nothing", from(f.tcp(portCluster, "F"), 50001), false},
+				{"it does not want it", from(f.tcp(portCluster, "R"), 50001), true},
+			})
+			if w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
+				t.Error("remembered without an answer of the client")
+			}
+			w.steps(t, []step{
+				{"it goes on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0), true},
+				{"and on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 5000), true},
+				{"and ends", from(f.tcp(portCluster, "FA"), 50001), true},
 				{"one to another node begins", from(f.tcp(portNode2, "S"), 50001), true},
-				{"it goes on, to another node", from(f.tcp(portNode2, "A"), 50001), true},
 				{"a datagram", f.udp(portCluster), false},
 			})
+			w.offer(t, from(f.tcp(portNode2, "S"), 50001), 77)
+			w.steps(t, []step{
+				{"it goes on, to another node", acknowledging(from(f.tcp(portNode2, "A"), 50001), 78), true},
+			})
+			// What others answer at a port without a frontend is none of ours.
+			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
+			var number uint32
+			if w.ProxyOffers.Lookup(flowOf(f, from(f.tcp(9, "S"), 50001).from, f.tcp(9, "S").to, 6), &number) == nil {
+				t.Error("noted an offer at a port without a frontend")
+			}
 		})
+	}
+}
+
+// TestServiceProxyFlood has strangers send many more SYNs and acknowledgements than tables have room for,
+// and the service proxy answer the SYNs: connections that it has are remembered.
+func TestServiceProxyFlood(t *testing.T) {
+	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			held := from(f.tcp(portCluster, "S"), 50001)
+			w.ingress(t, held.frame())
+			w.offer(t, held, 1000)
+			data := acknowledging(from(f.tcp(portCluster, "A"), 50001), 1001)
+			w.steps(t, []step{{"a connection", data, true}})
+			for port := range uint16(4 * w.Proxied.MaxEntries()) {
+				spoofed := from(f.tcp(portCluster, "S"), 1024+port)
+				if spoofed.from == held.from {
+					continue
+				}
+				w.ingress(t, spoofed.frame())
+				w.offer(t, spoofed, uint32(port)<<8)
+				w.ingress(t, acknowledging(from(f.tcp(portCluster, "A"), 1024+port), 4711).frame())
+			}
+			w.steps(t, []step{{"the connection, after a flood", data, true}})
+			next := from(f.tcp(portCluster, "S"), 50002)
+			w.steps(t, []step{{"another one begins", next, true}})
+			w.offer(t, next, 5)
+			w.steps(t, []step{{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50002), 6), true}})
+		})
+	}
+}
+
+func from(p packet, port uint16) packet {
+	return p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), port) })
+}
+
+func acknowledging(p packet, number uint32) packet {
+	return p.with(func(p *packet) { p.tcp = func(tcp *layers.TCP) { tcp.Ack = number } })
+}
+
+// offer has the stack answer a SYN, with this sequence number.
+func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
+	t.Helper()
+	answer := syn.with(func(p *packet) {
+		p.from, p.to = p.to, p.from
+		p.flags, p.tcp = "SA", func(tcp *layers.TCP) { tcp.Seq = sequence }
+	}).frame()
+	if out := w.egress(t, answer); !slices.Equal(out, answer) {
+		t.Error("the service proxy's answer was changed")
 	}
 }
 

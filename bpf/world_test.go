@@ -265,6 +265,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
 		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
 		bpf.DatapathMapProxied:           flows, bpf.DatapathMapTakenFrontends: 128,
+		bpf.DatapathMapProxyOffers: flows,
 	} {
 		spec.Maps[name].MaxEntries = size
 	}

@@ -293,6 +293,16 @@ struct {
 	__type(value, __u32);
 } proxied SEC(".maps");
 
+/* Of connections that the service proxy has answered and the client has not: the number that the client
+ * is to acknowledge, in host byte order.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow);
+	__type(value, __u32);
+} proxy_offers SEC(".maps");
+
 /* 1 for the frontends, by their ids, of which new connections are not the service proxy's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -22,6 +22,7 @@
 #include "packet_slot.h"
 #include "parse.h"
 #include "proof.h"
+#include "service_proxy.h"
 #include "tunnel_fence.h"
 
 /* Replies: the source, which is the endpoint, becomes the VIP again. */
@@ -112,6 +113,11 @@ static __always_inline int read_reply(struct __sk_buff *skb, struct reply *reply
 static __always_inline int is_syn_ack(const struct reply *reply)
 {
 	return (reply->tcp_flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK);
+}
+
+static __always_inline int is_syn_ack_of_tcp(const struct reply *reply)
+{
+	return reply->protocol == IPPROTO_TCP && is_syn_ack(reply);
 }
 
 /* Notes how far the endpoint is, and that it ends the connection or begins another one in its
@@ -341,8 +347,11 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 		if (reverse_restore(flow, reply.tcp_flags))
 			found = reverse_find4(&slot->key4, &slot->reverse);
 	}
-	if (!found)
+	if (!found) {
+		if (service_proxy == SERVICE_PROXY_TAKES && is_syn_ack_of_tcp(&reply))
+			note_offer(flow, reply.numbers.sequence);
 		return 0;
+	}
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);
@@ -409,8 +418,11 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 		if (reverse_restore(flow, reply.tcp_flags))
 			found = reverse_find6(&slot->key6, &slot->reverse);
 	}
-	if (!found)
+	if (!found) {
+		if (service_proxy == SERVICE_PROXY_TAKES && is_syn_ack_of_tcp(&reply))
+			note_offer(flow, reply.numbers.sequence);
 		return 0;
+	}
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
 	note_server(&reply, found);

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <linux/in.h>
+#include <linux/tcp.h>
 
 #include "count.h"
+#include "frame.h"
+#include "frontend.h"
 #include "maps.h"
 #include "proof.h"
 #include "trace.h"
@@ -23,7 +26,11 @@ enum service_proxy_mode {
 	 * those that began before.
 	 */
 	SERVICE_PROXY_YIELDS,
-	/* It takes new TCP connections. We keep what we have, and all datagrams. */
+	/* It takes new TCP connections. We keep what we have, and all datagrams. Anybody can send
+	 * SYNs, so these pass without an entry. The entry comes with the first packet that
+	 * acknowledges the endpoint's sequence number: the client got the SYN-ACK. A flood of SYNs
+	 * can evict offers, which live for the time of a handshake, and no connection.
+	 */
 	SERVICE_PROXY_TAKES,
 };
 
@@ -38,8 +45,41 @@ static __always_inline int frontend_is_taken(__u32 id)
 	return service_proxy == SERVICE_PROXY_YIELDS && taken && *taken;
 }
 
+/* Of a TCP packet, in host byte order. */
+static __always_inline __u32 acknowledged_by(const struct xdp_md *ctx, const struct packet *packet)
+{
+	struct tcphdr *tcp = frame_at(ctx, packet->l4);
+
+	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return 0;
+	return bpf_ntohl(tcp->ack_seq);
+}
+
+/* Reports whether a TCP packet is of a connection that the service proxy takes, and that has no entry
+ * yet.
+ */
+static __always_inline int is_taken_over(const struct xdp_md *ctx, const struct packet *packet,
+					 struct flow *flow)
+{
+	__u32 *offer, one = 1;
+
+	if (packet->kind != PACKET_TRANSPORT || flow->protocol != IPPROTO_TCP)
+		return 0;
+	if (!is_midstream(packet))
+		return 1;
+	offer = bpf_map_lookup_elem(&proxy_offers, flow);
+	if (!offer)
+		return 0;
+	/* A client that does not want the connection: nothing is to be remembered. */
+	if (packet->tcp_flags & TCP_RST)
+		return 1;
+	if (!(packet->tcp_flags & TCP_ACK) || *offer != acknowledged_by(ctx, packet))
+		return 0;
+	return tracing || !map_update(&proxied, flow, &one, BPF_ANY);
+}
+
 /* Reports whether a packet from a router is the service proxy's. Verified on its own. */
-__noinline int is_proxied(const struct packet *packet, __u32 frontend)
+__noinline int is_proxied(struct xdp_md *ctx, const struct packet *packet, __u32 frontend)
 {
 	struct flow flow;
 	__u32 one = 1;
@@ -50,20 +90,32 @@ __noinline int is_proxied(const struct packet *packet, __u32 frontend)
 	flow = packet->flow;
 	if (bpf_map_lookup_elem(&proxied, &flow))
 		return 1;
+	if (service_proxy == SERVICE_PROXY_TAKES)
+		return is_taken_over(ctx, packet, &flow);
 	if (frontend_is_taken(frontend))
 		return 0;
 	if (packet->kind != PACKET_TRANSPORT || is_midstream(packet))
-		return service_proxy == SERVICE_PROXY_YIELDS;
-	if (service_proxy == SERVICE_PROXY_TAKES && packet->flow.protocol != IPPROTO_TCP)
-		return 0;
+		return 1;
 	/* Where the map has no room, the connection is ours. */
 	return tracing || !map_update(&proxied, &flow, &one, BPF_ANY);
 }
 
-/* Reports whether the packet passes to the stack, and counts it. */
-static __always_inline int leave_to_proxy(const struct packet *packet, const struct frontend *frontend)
+/* Notes what the client of a connection of the service proxy has to acknowledge. flow is that of a
+ * SYN-ACK with the number, which leaves the node and is no reply of ours.
+ */
+static __always_inline void note_offer(struct flow *flow, __u32 sequence)
 {
-	if (!service_proxy || !is_proxied(packet, frontend->id))
+	__u32 expected = sequence + 1;
+
+	if (frontend_find(flow))
+		bpf_map_update_elem(&proxy_offers, flow, &expected, BPF_ANY);
+}
+
+/* Reports whether the packet passes to the stack, and counts it. */
+static __always_inline int leave_to_proxy(struct xdp_md *ctx, const struct packet *packet,
+					  const struct frontend *frontend)
+{
+	if (!service_proxy || !is_proxied(ctx, packet, frontend->id))
 		return 0;
 	count_event(EVENT_LEFT_TO_PROXY);
 	return 1;

@@ -148,7 +148,7 @@ static __always_inline int slow_read(struct xdp_md *ctx, struct packet_slot *slo
 	}
 	if (packet->kind == PACKET_ECHO)
 		return answer_echo(ctx, packet, self);
-	if (leave_to_proxy(packet, *frontend))
+	if (leave_to_proxy(ctx, packet, *frontend))
 		return XDP_PASS;
 	return from_router(packet, self, *frontend);
 }

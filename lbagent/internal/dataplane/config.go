@@ -167,6 +167,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapHalfOpenFlows:   halfOpenTables * c.halfOpenBuckets(),
 
 		bpf.DatapathMapProxied:        c.ServiceProxy.proxied(),
+		bpf.DatapathMapProxyOffers:    c.ServiceProxy.offers(),
 		bpf.DatapathMapTakenFrontends: frontends + 1,
 
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,

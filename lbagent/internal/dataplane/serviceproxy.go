@@ -56,6 +56,10 @@ func (p *ServiceProxy) Type() string { return "none|yields|takes" }
 // bytes.
 const proxiedConnections = 1 << 17
 
+// proxyOffers is how many connections of the service proxy are remembered between its SYN-ACK and the
+// client's answer. A flood of SYNs evicts the oldest.
+const proxyOffers = 1 << 16
+
 // modePlace is the place of map taken_frontends that has the ServiceProxy by which the map was
 // written. No frontend has that id.
 const modePlace uint32 = 0
@@ -72,6 +76,14 @@ func (p ServiceProxy) proxied() uint32 {
 		return lruSize(minOthers)
 	}
 	return lruSize(proxiedConnections)
+}
+
+// offers is how many of its SYN-ACKs are remembered.
+func (p ServiceProxy) offers() uint32 {
+	if p != ServiceProxyTakes {
+		return lruSize(minOthers)
+	}
+	return lruSize(proxyOffers)
 }
 
 // restoreTaken reads which frontends are taken. Those that were served before the service proxy was

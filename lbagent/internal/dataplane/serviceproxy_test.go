@@ -5,6 +5,7 @@ package dataplane
 import (
 	"errors"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -101,4 +102,61 @@ func isProxied(t *testing.T, d *Dataplane, flow ProxiedFlow) bool {
 		t.Fatal(err)
 	}
 	return err == nil
+}
+
+// TestServiceProxyTakesConnections has the stack of a node serve new connections, over a whole network: what
+// a service proxy answers, seen as it leaves, is what makes them its own. Those of before stay with the pods.
+func TestServiceProxyTakesConnections(t *testing.T) {
+	n := startNetwork(t, false)
+	node := n.nodes[0]
+	n.routeVIP(t, node)
+	vips := []netip.AddrPort{netip.AddrPortFrom(vip4, clusterPort), netip.AddrPortFrom(vip6, clusterPort)}
+	var before []*session
+	for _, vip := range vips {
+		before = append(before, connect(t, vip))
+	}
+	if err := node.dataplane.Close(); err != nil {
+		t.Fatal(err)
+	}
+	node.cfg.ServiceProxy = ServiceProxyTakes
+	node.dataplane = openDataplane(t, node.cfg)
+	n.attach(t, node, node.uplink)
+
+	in(t, node.name, "address add "+vip4.String()+"/32 dev lo\naddress add "+vip6.String()+"/128 dev lo nodad")
+	for _, vip := range vips {
+		inNamespace(t, node.name, func() error {
+			listener, err := net.Listen("tcp", vip.String())
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { listener.Close() })
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					go serveTCP(pod{name: "stack"}, conn)
+				}
+			}()
+			return nil
+		})
+	}
+	for i, vip := range vips {
+		for range 20 {
+			taken := connect(t, vip)
+			if taken.pod != "stack" {
+				t.Fatalf("%s: a new connection has %s, want the stack", vip, taken.pod)
+			}
+			if err := taken.exchange(50000, 50000); err != nil {
+				t.Errorf("%s: of the stack: %v", vip, err)
+			}
+		}
+		if err := before[i].exchange(50000, 50000); err != nil {
+			t.Errorf("%s: of %s, from before: %v", vip, before[i].pod, err)
+		}
+	}
+	if got := counters(t, node); got.Events["left_to_proxy"] == 0 {
+		t.Errorf("counted %v", got.Events)
+	}
 }

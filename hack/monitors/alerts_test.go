@@ -86,6 +86,7 @@ var alertCases = map[string]alertCase{
 	"MillraceRemovalHeld":         value("2m", `millrace_removal_guard_objects{`+agent+`}`, "3x60", "0x60", agentLabels()),
 	"MillraceReadinessDistrusted": value("3m", `millrace_unready_endpoints_served{`+agent+`}`, "3x60", "0x60", agentLabels()),
 	"MillracePassesFail":          value("20m", `millrace_pass_errors_total{`+agent+`}`, "0+1x60", "0x5 1x60", agentLabels()),
+	"MillracePassStalled":         value("10m", `millrace_pass_stalls_total{`+agent+`}`, "0x5 1x60", "1x60", agentLabels()),
 	"MillraceMapsRepaired":        value("10m", `millrace_map_repairs_total{`+agent+`}`, "0x5 3x60", "3x60", agentLabels()),
 	"MillracePassesSlow": {
 		at: "30m", labels: labelled("node", "n1"),

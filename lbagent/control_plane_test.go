@@ -106,10 +106,10 @@ func newGenerated(t *testing.T, nodes, services int) *generated {
 	if err := unix.Mount("bpf", directory, "bpf", 0, "mode=0700"); err != nil {
 		t.Fatal(err)
 	}
-	// Ports and families of a Service share a node table, with some room for those that part. What is
-	// for a node's own pods grows with these alone: it has twice what their frontends take, or the
-	// agent's default.
-	frontends, tables := 4*services+64, services+services/16+64
+	// Ports and families of a Service share a node table, which takes an eighth of the room of a large
+	// one. There is twice as much. What is for a node's own pods grows with these alone: it has twice
+	// what their frontends take, or the agent's default.
+	frontends, tables := 4*services+64, services/4+64
 	agent, own := DefaultConfig(), 2*4*services*podsOfService/nodes
 	c := &generated{t: t, nodes: nodes, services: services, random: rand.New(rand.NewPCG(1, 2)), config: dataplane.Config{
 		PinRoot: filepath.Join(directory, "millrace"), Connections: 1 << 16,

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
@@ -30,6 +31,7 @@ const (
 	cleanup   = "millrace-cleanup"
 	// annotation says, on the operator's Deployment, that an uninstallation takes the addresses from Services.
 	// Values of the chart could not say it: a release whose uninstallation was refused takes no upgrade.
+	// Where the Deployment is gone, the annotation of the agents' DaemonSet counts: a try that was told leaves it there.
 	annotation = "millrace.io/release-services"
 )
 
@@ -38,7 +40,9 @@ type uninstallation struct {
 	client kubernetes.Interface
 	// namespace is that of the installation.
 	namespace string
-	out       io.Writer
+	// release takes the addresses from Services, whatever the workloads' annotations say.
+	release bool
+	out     io.Writer
 }
 
 func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
@@ -46,6 +50,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	flags := program.Flags("operator uninstall", stderr)
 	flags.StringVar(&u.namespace, "namespace", "millrace-system", "namespace of the installation")
 	await := flags.Bool("await-cleanup", false, "only wait until the DaemonSet "+cleanup+" has cleaned all nodes")
+	flags.BoolVar(&u.release, "release-services", false, "take the addresses from Services that still have some")
 	timeout := flags.Duration("timeout", 4*time.Minute, "how long to wait")
 	config.RegisterFlags(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
@@ -73,12 +78,8 @@ func (u uninstallation) prepare(ctx context.Context) error {
 		return err
 	}
 	if len(services) > 0 {
-		if told, err := u.told(ctx); err != nil {
+		if err := u.mayTake(ctx, services); err != nil {
 			return err
-		} else if !told {
-			return fmt.Errorf("%d Services have addresses of Millrace: %s: delete them or change their type; or take the addresses from them: "+
-				"kubectl -n %s annotate deployment %s %s=true; then uninstall again",
-				len(services), names(services), u.namespace, operators, annotation)
 		}
 		// Otherwise it would give them addresses again.
 		if err := u.remove(ctx, operators, u.client.AppsV1().Deployments(u.namespace).Delete); err != nil {
@@ -94,16 +95,51 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// told reports whether the addresses may be taken. Where the operator is gone, a former try was told.
-func (u uninstallation) told(ctx context.Context) (bool, error) {
+// mayTake returns nil where somebody said that the addresses may be taken. Then a try that is interrupted
+// goes on with the next one, whose Deployment of the operator is gone.
+func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) error {
+	if u.release {
+		return nil
+	}
+	have := fmt.Sprintf("%d Services have addresses of Millrace: %s", len(services), names(services))
 	deployment, err := u.client.AppsV1().Deployments(u.namespace).Get(ctx, operators, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return true, nil
+	switch {
+	case apierrors.IsNotFound(err):
+		return u.mayTakeWithout(ctx, have)
+	case err != nil:
+		return fmt.Errorf("reading Deployment %s: %w", operators, err)
+	case deployment.Annotations[annotation] != "true":
+		return fmt.Errorf("%s: delete them or change their type; or take the addresses from them: "+
+			"kubectl -n %s annotate deployment %s %s=true; then uninstall again", have, u.namespace, operators, annotation)
 	}
-	if err != nil {
-		return false, fmt.Errorf("reading Deployment %s: %w", operators, err)
+	return u.record(ctx)
+}
+
+// mayTakeWithout is mayTake where the operator is gone, so that nobody gives the addresses back.
+func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
+	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%s, and Deployment %s is gone, as is DaemonSet %s: install Millrace again and delete the Services; "+
+			"or take the addresses from them: operator uninstall --release-services", have, operators, agents)
+	case err != nil:
+		return fmt.Errorf("reading DaemonSet %s: %w", agents, err)
+	case set.Annotations[annotation] != "true":
+		return fmt.Errorf("%s, and Deployment %s is gone: bring it back and delete the Services; or take the addresses from them: "+
+			"kubectl -n %s annotate daemonset %s %s=true; then uninstall again", have, operators, u.namespace, agents, annotation)
 	}
-	return deployment.Annotations[annotation] == "true", nil
+	fmt.Fprintf(u.out, "%s is gone: going on by the annotation %s of %s\n", operators, annotation, agents)
+	return nil
+}
+
+// record keeps on the agents' DaemonSet what the operator's Deployment says, which goes first.
+func (u uninstallation) record(ctx context.Context) error {
+	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
+	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("annotating DaemonSet %s with %s: %w", agents, annotation, err)
+	}
+	return nil
 }
 
 // holders are the Services that have an address.

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -111,10 +113,6 @@ func TestUninstallReleases(t *testing.T) {
 	if got := left(t, u); len(got) > 0 {
 		t.Errorf("left are %v, want none", got)
 	}
-	// The next try goes on where this one ended.
-	if err := u.prepare(t.Context()); err != nil {
-		t.Error(err)
-	}
 	for _, test := range []struct {
 		name       string
 		finalizers []string
@@ -129,6 +127,83 @@ func TestUninstallReleases(t *testing.T) {
 		}
 		if !slices.Equal(got.Finalizers, test.finalizers) || len(got.Status.LoadBalancer.Ingress) != test.addresses {
 			t.Errorf("Service %s has %v and %v", test.name, got.Finalizers, got.Status.LoadBalancer)
+		}
+	}
+}
+
+// TestUninstallGoesOn: a try that was interrupted has taken the operator, and with it what it was told.
+func TestUninstallGoesOn(t *testing.T) {
+	u, out := uninstalls(t, true, service("early", millracev1alpha1.Finalizer), service("late", millracev1alpha1.Finalizer))
+	client := u.client.(*fake.Clientset)
+	client.PrependReactor("update", "services", func(action k8stesting.Action) (bool, runtime.Object, error) {
+		update, is := action.(k8stesting.UpdateAction)
+		if is && update.GetObject().(*corev1.Service).Name == "late" {
+			return true, nil, errors.New("the API server is away")
+		}
+		return false, nil, nil
+	})
+	if err := u.prepare(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
+		t.Fatalf("the first try: %v", err)
+	}
+	if got := left(t, u); !slices.Equal(got, []string{agents}) {
+		t.Fatalf("left are %v, want the agents", got)
+	}
+	client.ReactionChain = client.ReactionChain[1:]
+	if err := u.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"millrace-operator is gone: going on by the annotation", "took the addresses from 1 Services: shop/late\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed %q, want %q", out, want)
+		}
+	}
+}
+
+// TestUninstallWithoutOperator: that the operator is gone is no leave to take addresses.
+func TestUninstallWithoutOperator(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		without []string
+		release bool
+		want    string
+	}{
+		{"the Deployment is gone", []string{operators}, false,
+			"1 Services have addresses of Millrace: shop/web, and Deployment millrace-operator is gone: bring it back"},
+		{"all is gone", []string{operators, agents}, false, "as is DaemonSet millrace-agent: install Millrace again"},
+		{"all is gone, and it is told by the flag", []string{operators, agents}, true, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			u, out := uninstalls(t, false, service("web", millracev1alpha1.Finalizer))
+			u.release = test.release
+			remove(t, u, test.without)
+			err := u.prepare(t.Context())
+			web, getErr := u.client.CoreV1().Services("shop").Get(t.Context(), "web", metav1.GetOptions{})
+			if getErr != nil {
+				t.Fatal(getErr)
+			}
+			if addresses := len(web.Status.LoadBalancer.Ingress); test.want == "" {
+				if err != nil || addresses != 0 || !strings.Contains(out.String(), "took the addresses from 1 Services: shop/web\n") {
+					t.Errorf("%v, and the Service has %d addresses: printed %q", err, addresses, out)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), test.want) || addresses != 1 {
+				t.Errorf("%v, want %q; the Service has %d addresses", err, test.want, addresses)
+			}
+		})
+	}
+}
+
+// remove deletes workloads.
+func remove(t *testing.T, u uninstallation, names []string) {
+	t.Helper()
+	var err error
+	for _, name := range names {
+		if name == operators {
+			err = u.client.AppsV1().Deployments("millrace-system").Delete(t.Context(), name, metav1.DeleteOptions{})
+		} else {
+			err = u.client.AppsV1().DaemonSets("millrace-system").Delete(t.Context(), name, metav1.DeleteOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -18,8 +18,8 @@ struct rows_write {
 	 * to a flow that another node holds.
 	 */
 	__u32 newcomer;
-	/* The table goes on from one in another place, of whose flows some may be exceptions. Those name
-	 * the rows of that one until they are used.
+	/* The table goes on from one in another place, and this node has exceptions. They name the rows
+	 * of that one until they are used.
 	 */
 	__u32 excepted;
 };

@@ -24,9 +24,12 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	if len(op.Changed) != len(op.Rows) || op.Fresh && len(op.Rows) != op.Slot.Rows() {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
-	excepted, err := d.mayBeExcepted(op.Former)
-	if err != nil {
-		return err
+	excepted := false
+	if op.Former != 0 {
+		var err error
+		if excepted, err = d.mayHaveExceptions(); err != nil {
+			return failure(bpf.DatapathMapRows, op.Slot, err)
+		}
 	}
 	for first := 0; first < len(op.Rows); first += rowsAtOnce {
 		end := min(first+rowsAtOnce, len(op.Rows))
@@ -37,21 +40,11 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// mayBeExcepted reports whether flows of the table in a slot may be exceptions.
-func (d *Dataplane) mayBeExcepted(slot forwarding.NodeTableSlot) (bool, error) {
-	if !slot.IsWithin(d.limits.NodeTables) {
-		return false, nil
-	}
-	paths := make([]byte, slot.Rows()*pathSize)
-	if err := d.readRows(slot, paths); err != nil {
-		return false, err
-	}
-	for ; len(paths) > 0; paths = paths[pathSize:] {
-		if binary.NativeEndian.Uint64(paths)&rowExcepted != 0 {
-			return true, nil
-		}
-	}
-	return false, nil
+// mayHaveExceptions reports whether this node may have any exception. Those of one table are not to be
+// told apart cheaply: where they name their row's primary, the row has no bit.
+func (d *Dataplane) mayHaveExceptions() (bool, error) {
+	learned, err := d.learned()
+	return !d.swept.ended || d.swept.left != 0 || d.swept.learned != learned, err
 }
 
 // checkTable says what is wrong with a slot that the map of rows does not have.
@@ -102,9 +95,6 @@ func (d *Dataplane) writeSomeRows(op forwarding.PutRows, changed []uint32, rows 
 
 // pathSize is that of a row's path.
 const pathSize = 8
-
-// rowExcepted is the mark of a row of whose flows some may be exceptions (bpf/src/row.h).
-const rowExcepted = 1 << 63
 
 // readRows has a program of ours read the rows of a table, and gives their paths, one after
 // another.

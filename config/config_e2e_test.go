@@ -149,6 +149,32 @@ func testVIPNames(t *testing.T, admin client.Client) {
 		}
 	}
 	testMisnamedVIP(t, admin)
+	testMinRows(t, admin)
+}
+
+// testMinRows gives a VIP another least number of rows than it was created with. What would move most
+// connections is refused; an operator that does not know the field may leave it out.
+func testMinRows(t *testing.T, admin client.Client) {
+	create := func(address string, rows int32) *millracev1alpha1.VIP {
+		vip := &millracev1alpha1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))},
+			Spec:       millracev1alpha1.VIPSpec{Address: address, MinRows: rows},
+		}
+		if err := admin.Create(t.Context(), vip); err != nil {
+			t.Fatal(err)
+		}
+		return vip
+	}
+	small, ordinary := create("203.0.113.211", millracev1alpha1.MinRows), create("203.0.113.212", 0)
+	ordinary.Spec.MinRows = millracev1alpha1.MinRows
+	const want = "minRows can be given only when the VIP is created"
+	if err := admin.Update(t.Context(), ordinary); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("minRows added to a VIP: %v, want %q", err, want)
+	}
+	small.Spec.MinRows = 0
+	if err := admin.Update(t.Context(), small); err != nil {
+		t.Errorf("minRows left out: %v", err)
+	}
 }
 
 // testMisnamedVIP changes a VIP that an earlier release let in: its report and its finalizers

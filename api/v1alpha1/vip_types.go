@@ -42,6 +42,8 @@ type VIP struct {
 const MinRows = 512
 
 // VIPSpec says which address a VIP is and whose.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.minRows) || has(oldSelf.minRows)",message="minRows can be given only when the VIP is created",fieldPath=".minRows"
 type VIPSpec struct {
 	// Address is the IPv4 or IPv6 address in canonical form (RFC 5952).
 	//
@@ -59,8 +61,8 @@ type VIPSpec struct {
 
 	// MinRows is how many rows the node tables of its Services have at least: a power of two. Those of
 	// more pods have 32 for each. Absent: 4,096, as all agents know. The operator sets 512 in VIPs that
-	// it creates, once the agents of all nodes know that (LBNodeReport status.minRows). It cannot
-	// change: most connections would have another owner.
+	// it creates, once the agents of all nodes know that (LBNodeReport status.minRows). It can be
+	// given at no other time: most connections would have another owner.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum=512

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/harness"
 )
 
 // conditions records what the condition of LBPeers with canaries is as it changes.
@@ -80,8 +82,9 @@ func canaryMinutes(t *testing.T) time.Duration {
 	return limit
 }
 
-// No LBPeer is told not to reach nodes while agents are killed and restarted and pods come and go:
-// routers reach them all the time, since routes are kept by graceful restart.
+// No LBPeer is told not to reach nodes while agents are killed and restarted, pods come and go and the
+// router resets sessions. Routers reach nodes all the time, since routes are kept by graceful restart;
+// after a reset they do so again before that counts.
 func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	limit := canaryMinutes(t)
 	for _, c := range canaries {
@@ -132,11 +135,24 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	}
 }
 
+// clearSession has router1 end the session with a neighbor, or with all (*), and waits until their
+// routes are back.
+func clearSession(t *testing.T, neighbor string) {
+	t.Helper()
+	_, err := cluster.Run(t.Context(), "vtysh", "router1", "--", "-c", "clear bgp "+neighbor)
+	must(t, err)
+	for _, c := range canaries {
+		eventually(t, 30*time.Second, func(ctx context.Context) error {
+			return cluster.RoutedTo(ctx, "router1", netip.MustParseAddr(c.address), 1, 2, 3)
+		})
+	}
+}
+
 // disturb does something that is no fault of a router, waits until it is over, and says what it was.
 func disturb(t *testing.T, random *rand.Rand, round int) string {
 	t.Helper()
 	node := 1 + random.IntN(3)
-	switch round % 5 {
+	switch round % 7 {
 	case 0:
 		name := fmt.Sprintf("node%d", node)
 		killAgents(t, name)
@@ -152,7 +168,13 @@ func disturb(t *testing.T, random *rand.Rand, round int) string {
 	case 3:
 		killAgents(t, nodeNames...)
 		return "all agents were killed"
+	case 4:
+		scale(t, 6)
+		return "6 pods served"
+	case 5:
+		clearSession(t, "*")
+		return "the router reset all sessions"
 	}
-	scale(t, 6)
-	return "6 pods served"
+	clearSession(t, harness.NodeAddress(node, netip.MustParseAddr(canaries[0].address)).String())
+	return fmt.Sprintf("the router reset the IPv4 session of node%d", node)
 }

@@ -5,12 +5,15 @@
 package canary
 
 import (
+	"maps"
+
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 const (
-	// misses are after how many rounds without an answer a port has none.
+	// misses are after how many rounds without an answer a port has none, and a node is reached no
+	// more. A route that a session's reset takes away is back before.
 	misses = 4
 	// longEvery is every how manieth port long probes leave from, too.
 	longEvery = 4
@@ -33,6 +36,8 @@ type window struct {
 	// rounds are those that have ended since the window was begun, announced those during which the
 	// node announced the canary without a break.
 	rounds, announced int
+	// heard are the rounds in which nodes answered last, of those that are reached.
+	heard map[forwarding.NodeID]int
 }
 
 // probed begins the round of a port. long is zero where no long probe leaves.
@@ -48,6 +53,10 @@ func (w *window) answered(at int, nonce uint64, node forwarding.NodeID) bool {
 		return false
 	case p.nonce:
 		p.nonce, p.node, p.missed = 0, node, 0
+		if w.heard == nil {
+			w.heard = map[forwarding.NodeID]int{}
+		}
+		w.heard[node] = w.rounds
 	case p.long:
 		p.long, p.longMissed = 0, 0
 	default:
@@ -69,6 +78,7 @@ func (w *window) end(announced bool) {
 		}
 		p.nonce, p.long = 0, 0
 	}
+	maps.DeleteFunc(w.heard, func(_ forwarding.NodeID, last int) bool { return w.rounds-last >= misses })
 	w.rounds++
 	w.announced++
 	if !announced {
@@ -81,7 +91,7 @@ type Result struct {
 	Announced bool
 	// Known is false until enough rounds have ended.
 	Known bool
-	// Reached answered of late, Short answered short probes alone.
+	// Reached answered in the last rounds, Short answered short probes alone.
 	Reached, Short map[int32]bool
 	// Unanswered is how many ports have no answers.
 	Unanswered int32
@@ -89,6 +99,9 @@ type Result struct {
 
 func (w *window) result() Result {
 	r := Result{Announced: w.announced >= settled, Known: w.rounds >= settled, Reached: map[int32]bool{}, Short: map[int32]bool{}}
+	for node := range w.heard {
+		r.Reached[int32(node)] = true
+	}
 	unanswered := 0
 	for i := range w.ports {
 		p := &w.ports[i]
@@ -96,7 +109,6 @@ func (w *window) result() Result {
 			unanswered++
 			continue
 		}
-		r.Reached[int32(p.node)] = true
 		if p.longMissed >= misses {
 			r.Short[int32(p.node)] = true
 		}

@@ -28,6 +28,29 @@ func play(w *window, rounds int, answer func(port int) int) {
 	}
 }
 
+// A node is reached until nothing has come from it for some rounds: for so long a session that is reset
+// takes its route away, and other nodes get all probes.
+func TestWindowOutlivesReset(t *testing.T) {
+	var w window
+	three := func(port int) int { return 1 + port%3 }
+	all := map[int32]bool{1: true, 2: true, 3: true}
+	play(&w, settled, three)
+	for round := range misses - 1 {
+		play(&w, 1, func(port int) int { return 1 + port%2 })
+		if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, all) {
+			t.Errorf("%+v %d rounds after the route went", r, round+1)
+		}
+	}
+	play(&w, 1, func(port int) int { return 1 + port%2 })
+	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, map[int32]bool{1: true, 2: true}) {
+		t.Errorf("%+v without the route for %d rounds", r, misses)
+	}
+	play(&w, 1, three)
+	if r := w.result(); !maps.Equal(r.Reached, all) {
+		t.Errorf("%+v with the route again", r)
+	}
+}
+
 func TestWindow(t *testing.T) {
 	var w window
 	both := func(port int) int { return 1 + port%2 }

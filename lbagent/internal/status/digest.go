@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millrace-lb/millrace/api/canary"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -49,9 +50,11 @@ type told struct {
 	last *millracev1alpha1.LBNodeReportStatus
 	// nodes is how many there are in the cluster.
 	nodes int
-	// same is for writes that say nothing new, canaries for those among them that tell of canaries:
-	// that a router's fault is over is to be known soon.
-	same, canaries limit
+	// same is for writes that say nothing new, canaries for those among them that tell of canaries.
+	// repaired is for those that tell of canaries better things alone. They wait for no limit, since each
+	// follows one that told worse. The operator puts the reports of all
+	// nodes together: a node that others miss no more must not wait for their limits.
+	same, canaries, repaired limit
 }
 
 // limit lets digestBurst writes follow each other, and others only one in each time that they are to
@@ -111,7 +114,10 @@ func (t *told) wait(digest *millracev1alpha1.LBNodeReportStatus, now time.Time, 
 	if t.index(digest) < 0 {
 		return 0
 	}
-	if t.tellsOfCanaries(digest) {
+	switch improved, worsened := t.canariesChanged(digest); {
+	case improved && !worsened:
+		return t.repaired.wait(now, 0, jitter)
+	case improved || t.tellsOfCanaries(digest):
 		return t.canaries.wait(now, max(sameCanaries, spread(t.nodes)), jitter)
 	}
 	return t.same.wait(now, max(sameDigest, spread(t.nodes)), jitter)
@@ -124,6 +130,54 @@ func (t *told) tellsOfCanaries(digest *millracev1alpha1.LBNodeReportStatus) bool
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
+// canariesChanged reports whether a digest tells better, or worse, of some canary than the last one.
+// What is not known any more is worse, as where the session is not established.
+func (t *told) canariesChanged(digest *millracev1alpha1.LBNodeReportStatus) (improved, worsened bool) {
+	if t.last == nil {
+		return false, false
+	}
+	before, after := canariesOf(t.last.Sessions), canariesOf(digest.Sessions)
+	for key, former := range before {
+		now, stays := after[key]
+		improved = improved || stays && now.isBetterThan(former)
+		worsened = worsened || former.isBetterThan(now)
+	}
+	return improved, worsened
+}
+
+// canaryFound is what of a canary was found; the zero value where nothing was.
+type canaryFound struct {
+	known          bool
+	reached, short []int32
+	unanswered     int32
+}
+
+func canariesOf(sessions []millracev1alpha1.SessionStatus) map[[2]string]canaryFound {
+	found := map[[2]string]canaryFound{}
+	for i := range sessions {
+		for j := range sessions[i].Canaries {
+			of := &sessions[i].Canaries[j]
+			one := canaryFound{known: of.Unanswered != nil, reached: canary.ParseIDs(of.Reached), short: canary.ParseIDs(of.ReachedBySmall)}
+			if one.known {
+				one.unanswered = *of.Unanswered
+			}
+			found[[2]string{sessions[i].Peer, of.Address}] = one
+		}
+	}
+	return found
+}
+
+// isBetterThan reports whether something of it is better.
+func (f canaryFound) isBetterThan(other canaryFound) bool {
+	if !f.known || !other.known {
+		return f.known
+	}
+	lacks := func(all []int32, of []int32) bool {
+		return slices.ContainsFunc(of, func(id int32) bool { return !slices.Contains(all, id) })
+	}
+	return lacks(other.reached, f.reached) || lacks(f.short, other.short) || f.unanswered < other.unanswered
+}
+
 func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
 	without := slices.Clone(sessions)
 	for i := range without {
@@ -133,13 +187,15 @@ func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alph
 }
 
 // settle notes that nothing is to be written.
-func (t *told) settle() { t.same.due, t.canaries.due = time.Time{}, time.Time{} }
+func (t *told) settle() {
+	t.same.due, t.canaries.due, t.repaired.due = time.Time{}, time.Time{}, time.Time{}
+}
 
 // add notes a report that was written, and forgets the old ones.
 func (t *told) add(digest *millracev1alpha1.LBNodeReportStatus, now time.Time) {
 	t.settle()
 	t.digests = slices.DeleteFunc(t.digests, func(telling telling) bool { return now.Sub(telling.at) > digestMemory })
-	if t.tellsOfCanaries(digest) {
+	if improved, _ := t.canariesChanged(digest); improved || t.tellsOfCanaries(digest) {
 		t.canaries.add(now, max(sameCanaries, spread(t.nodes)))
 	} else {
 		t.same.add(now, max(sameDigest, spread(t.nodes)))

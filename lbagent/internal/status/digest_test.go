@@ -163,7 +163,7 @@ func probing(unanswered int32) Observation {
 }
 
 // That a fault of a router is over is told in ten seconds, whatever else was told before, and one
-// that comes and goes for an hour is told every ten seconds.
+// that comes and goes for an hour is told every ten seconds, and each time that it is over.
 func TestWriterOfCanaries(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		unanswered := func() int32 {
@@ -202,9 +202,51 @@ func TestWriterOfCanaries(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		most := hour/int(sameCanaries/time.Second) + hour/int(sameDigest/time.Second) + 2*digestBurst
+		// The end of each fault is told at once.
+		most := 2*hour/int(sameCanaries/time.Second) + hour/int(sameDigest/time.Second) + 2*digestBurst
 		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
 			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
+		}
+	})
+}
+
+// After a session was reset again and again, that others miss a node no more is told at once, also while
+// another session is down: the node itself may tell first that it announces again.
+func TestWriterOfNodeReachedAgain(t *testing.T) {
+	reached := func(ids string, second millracev1alpha1.SessionState) Observation {
+		o := probing(0)
+		o.Sessions[0].Canaries[0].Reached = ids
+		other := o.Sessions[0]
+		other.Peer, other.State, other.Canaries = "second", second, nil
+		o.Sessions = append(o.Sessions, other)
+		return o
+	}
+	with(t, func(t *testing.T, s *server, w *Writer) {
+		w.Set(reached("1-3", millracev1alpha1.SessionEstablished))
+		time.Sleep(2 * interval)
+		told := func() string {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.stored.Status.Sessions[0].Canaries[0].Reached
+		}
+		for round := range 20 {
+			w.Set(reached("1-2", millracev1alpha1.SessionEstablished))
+			// Until that it is missed is told.
+			for told() != "1-2" {
+				time.Sleep(interval)
+			}
+			w.Set(reached("1-3", millracev1alpha1.SessionEstablished))
+			time.Sleep(2 * interval)
+			if got := told(); got != "1-3" {
+				t.Errorf("round %d: %s are told two seconds after the third answers again", round, got)
+			}
+		}
+		w.Set(reached("1-2", millracev1alpha1.SessionEstablished))
+		time.Sleep(4 * sameCanaries)
+		w.Set(reached("1-3", millracev1alpha1.SessionIdle))
+		time.Sleep(sameCanaries + 2*interval)
+		if got := told(); got != "1-3" {
+			t.Errorf("%s are told while another session is down", got)
 		}
 	})
 }

@@ -146,6 +146,14 @@ func (r *Router) Show(command string, into any) {
 	}
 }
 
+// Clear ends the sessions with a neighbor, or with all (*).
+func (r *Router) Clear(neighbor string) {
+	r.t.Helper()
+	if out, err := r.vtysh("clear bgp " + neighbor); err != nil {
+		r.t.Fatalf("clear bgp %s: %v\n%s", neighbor, err, out)
+	}
+}
+
 // KernelRoutes are the routes from BGP that the router's kernel forwards by:
 // next hop by prefix, as ip(8) writes them.
 func (r *Router) KernelRoutes() map[string]string {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// resetsFor is how long sessions are reset: MILLRACE_CANARY, such as 60m.
+func resetsFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("MILLRACE_CANARY")
+	if text == "" {
+		return 3 * time.Minute
+	}
+	limit, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("read MILLRACE_CANARY: %v", err)
+	}
+	return limit
+}
+
+// described is what reports tell of canaries, and of the sessions that they were found by.
+func (w *world) described() string {
+	reports := &millracev1alpha1.LBNodeReportList{}
+	if err := w.client.List(w.t.Context(), reports); err != nil {
+		w.t.Fatal(err)
+	}
+	var lines []string
+	for i := range reports.Items {
+		for _, session := range reports.Items[i].Status.Sessions {
+			line := fmt.Sprintf("%s %s", reports.Items[i].Name, session.State)
+			for _, canary := range session.Canaries {
+				line += fmt.Sprintf(" announced %t reached %q known %t", canary.Announced, canary.Reached, canary.Unanswered != nil)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+// A router that resets sessions, one or all, again and again, is told no fault of. The reports of the
+// nodes are at their limits then, and tell of different moments.
+func TestResetIsNoFault(t *testing.T) {
+	w, _ := proving(t)
+	limit, begun, random := resetsFor(t), time.Now(), rand.New(rand.NewPCG(1, 2))
+	alarms, resets := 0, 0
+	last := ""
+	for time.Since(begun) < limit {
+		neighbor := []string{"*", "198.51.100.4", "198.51.100.2"}[random.IntN(3)]
+		w.Clear(neighbor)
+		resets++
+		at := time.Now()
+		// Long enough to be reached again, mostly, and to be missed where something is told late.
+		for end := at.Add(time.Duration(3+random.IntN(20)) * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			verdict := w.verdict()
+			if is := verdict.Reason; is != last {
+				last = is
+				if !verdict.OK() && is != "" && verdict.Known() {
+					alarms++
+					t.Errorf("%s after %d resets, %s after that of %s: %s %s; reports: %s", time.Since(begun).Round(time.Second),
+						resets, time.Since(at).Round(time.Millisecond), neighbor, is, verdict.Message, w.described())
+				}
+			}
+		}
+	}
+	t.Logf("%d alarms, %d resets in %s", alarms, resets, limit)
+	w.awaitReached()
+	// A fault is told still.
+	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
+		"router bgp 64500", "address-family ipv4 unicast", "neighbor 198.51.100.4 prefix-list NOCANARY in")
+	w.awaitVerdict(millracev1alpha1.ReasonRouteMissing, thirdNode)
+}

@@ -3,6 +3,7 @@
 package desired
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,54 @@ type RouteBackend struct {
 	// Refused is true where the backend cannot be used: its share is refused. Service and Port
 	// may then be empty.
 	Refused bool
+}
+
+// Flaw says why a port of a VIPRoute has no effect on its Service; empty where it has. The Service is nil
+// where there is none.
+func (p *RoutePort) Flaw(service *corev1.Service) string {
+	switch {
+	case service == nil:
+		return fmt.Sprintf("spec.serviceName: Service %s does not exist", p.Service)
+	case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
+		return fmt.Sprintf("spec.serviceName: Service %s is of type %s, not LoadBalancer", p.Service, service.Spec.Type)
+	case FindPort(service, p.Port, p.Protocol) == nil:
+		return fmt.Sprintf("%s: Service %s has no port %d/%s", p.Field, p.Service, p.Port, p.Protocol)
+	}
+	return ""
+}
+
+// Find returns the port of the backend's Service, which is nil where there is none; or why its share is
+// refused.
+func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev1.ServicePort, flaw string) {
+	switch {
+	case service == nil:
+		flaw = "does not exist"
+	case service.Spec.Type == corev1.ServiceTypeExternalName:
+		flaw = "is of type ExternalName, which has no endpoints"
+	default:
+		if port := FindPort(service, b.Port, from.Protocol); port != nil {
+			return port, ""
+		}
+		flaw = "does not have the port"
+	}
+	return nil, fmt.Sprintf("port %d/%s: its share of weight %d for port %d of Service %s is refused: the Service %s",
+		from.Port, from.Protocol, b.Weight, b.Port, b.Service, flaw)
+}
+
+// FindPort returns the port of a Service; nil where it has none of that number and protocol.
+func FindPort(service *corev1.Service, number uint16, protocol corev1.Protocol) *corev1.ServicePort {
+	for i := range service.Spec.Ports {
+		port := &service.Spec.Ports[i]
+		if port.Port == int32(number) && cmp.Or(port.Protocol, corev1.ProtocolTCP) == protocol {
+			return port
+		}
+	}
+	return nil
+}
+
+// Taken says that a port of a VIPRoute is that of an older one.
+func (p *RoutePort) Taken(older string) string {
+	return fmt.Sprintf("%s: port %d/%s of Service %s is that of VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
 // ParseRoute returns the ports of a VIPRoute. A port that cannot be used is left out; a backend

@@ -48,6 +48,14 @@ type Result struct {
 const (
 	// ReasonRefused: the API server would refuse the object, or a field of it.
 	ReasonRefused = "Refused"
+	// ReasonDuplicate: another, older object already has what this one says.
+	ReasonDuplicate = "Duplicate"
+	// ReasonServiceMismatch: the Service that a VIPRoute is for does not exist, is of another type, or does
+	// not have the port.
+	ReasonServiceMismatch = "ServiceMismatch"
+	// ReasonBackendInvalid: a VIPRoute leads to a Service that does not exist, or not with that port. Its
+	// share is refused.
+	ReasonBackendInvalid = "BackendInvalid"
 	// ReasonSelectsNothing: a selector, or a list of names, selects none of the objects that there
 	// are.
 	ReasonSelectsNothing = "SelectsNothing"
@@ -63,10 +71,7 @@ func Cluster(objects *Objects) *Result {
 		_, problems := desired.ParseVIP(&objects.VIPs[i])
 		c.add(problems...)
 	}
-	for i := range objects.Routes {
-		_, problems := desired.ParseRoute(&objects.Routes[i])
-		c.add(problems...)
-	}
+	c.routes()
 	c.services()
 	c.conflicts()
 	return &c.result

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // routeKey is a port of a Service.
@@ -39,15 +38,16 @@ func (b *endpoints) readRoutes(services map[ServiceName]*corev1.Service) {
 			number, _ := protocolNumber(port.Protocol)
 			key := routeKey{nameOf(port.Service), port.Port, number}
 			if owner, taken := owners[key]; taken {
-				b.problem(reference, ReasonDuplicate, "%s: port %d/%s of Service %s is that of VIPRoute %s, which is older",
-					port.Field, port.Port, port.Protocol, key.service, owner)
+				b.problem(reference, ReasonDuplicate, "%s", port.Taken(owner))
 				continue
 			}
 			owners[key] = object.Name
-			b.checkRouted(reference, port, services[key.service])
+			if flaw := port.Flaw(services[key.service]); flaw != "" {
+				b.problem(reference, ReasonServiceMismatch, "%s", flaw)
+			}
 			backends := []backend{}
 			for j := range port.Backends {
-				backends = append(backends, b.readBackend(key, &port.Backends[j], services))
+				backends = append(backends, b.readBackend(port.RouteKey, &port.Backends[j], services))
 			}
 			b.routes[key] = backends
 			b.routed[key.service] = true
@@ -57,62 +57,21 @@ func (b *endpoints) readRoutes(services map[ServiceName]*corev1.Service) {
 
 func nameOf(name types.NamespacedName) ServiceName { return ServiceName{name.Namespace, name.Name} }
 
-// checkRouted says why a VIPRoute's port has no effect, if so.
-func (b *endpoints) checkRouted(reference ObjectReference, port *desired.RoutePort, service *corev1.Service) {
-	switch {
-	case service == nil:
-		b.problem(reference, ReasonServiceMismatch, "spec.serviceName: Service %s does not exist", nameOf(port.Service))
-	case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
-		b.problem(reference, ReasonServiceMismatch, "spec.serviceName: Service %s is of type %s, not LoadBalancer",
-			nameOf(port.Service), service.Spec.Type)
-	case findPort(service, port.Port, port.Protocol) == nil:
-		b.problem(reference, ReasonServiceMismatch, "%s: Service %s has no port %d/%s",
-			port.Field, nameOf(port.Service), port.Port, port.Protocol)
-	}
-}
-
 // readBackend finds the port of a backend's Service. A backend without one is refused, and the
 // Service that leads to it has the problem: its clients feel it.
-func (b *endpoints) readBackend(key routeKey, from *desired.RouteBackend, services map[ServiceName]*corev1.Service) backend {
+func (b *endpoints) readBackend(key desired.RouteKey, from *desired.RouteBackend, services map[ServiceName]*corev1.Service) backend {
 	read := backend{service: nameOf(from.Service), weight: from.Weight, refused: from.Refused}
 	if read.refused {
 		return read
 	}
-	protocol := corev1.ProtocolTCP
-	if key.protocol == forwarding.ProtocolUDP {
-		protocol = corev1.ProtocolUDP
+	port, flaw := from.Find(services[read.service], key)
+	if flaw != "" {
+		read.refused = true
+		b.problem(nameOf(key.Service).reference(), ReasonBackendInvalid, "%s", flaw)
+		return read
 	}
-	flaw := ""
-	service := services[read.service]
-	switch {
-	case service == nil:
-		flaw = "does not exist"
-	case service.Spec.Type == corev1.ServiceTypeExternalName:
-		flaw = "is of type ExternalName, which has no endpoints"
-	default:
-		port := findPort(service, from.Port, protocol)
-		if port != nil {
-			read.portName = port.Name
-			return read
-		}
-		flaw = "does not have the port"
-	}
-	read.refused = true
-	b.problem(key.service.reference(), ReasonBackendInvalid,
-		"port %d/%s: its share of weight %d for port %d of Service %s is refused: the Service %s",
-		key.port, protocol, read.weight, from.Port, read.service, flaw)
+	read.portName = port.Name
 	return read
-}
-
-func findPort(service *corev1.Service, number uint16, protocol corev1.Protocol) *corev1.ServicePort {
-	for i := range service.Spec.Ports {
-		port := &service.Spec.Ports[i]
-		same := port.Protocol == protocol || port.Protocol == "" && protocol == corev1.ProtocolTCP
-		if same && port.Port == int32(number) {
-			return port
-		}
-	}
-	return nil
 }
 
 // backendsOf returns the backends of a frontend: those of its VIPRoute, else its own Service.

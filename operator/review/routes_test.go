@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// viproute leads port 80 of a Service to one backend.
+func viproute(name, service string, backend millracev1alpha1.VIPRouteBackend) millracev1alpha1.VIPRoute {
+	return millracev1alpha1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec: millracev1alpha1.VIPRouteSpec{ServiceName: service, Ports: []millracev1alpha1.VIPRoutePort{{
+			Port: 80, Backends: []millracev1alpha1.VIPRouteBackend{backend},
+		}}},
+	}
+}
+
+// TestRoutes: what agents would say of VIPRoutes, each of which is for port 80 of Service shop/web.
+func TestRoutes(t *testing.T) {
+	api := millracev1alpha1.VIPRouteBackend{Name: "api", Port: 80, Weight: 1}
+	for name, test := range map[string]struct {
+		change func(*Objects)
+		routes []millracev1alpha1.VIPRoute
+		want   []string
+	}{
+		"nothing is wrong":               {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}},
+		"two for ports of two Services":  {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api), viproute("b", "api", api)}},
+		"a backend that is refused":      {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Invalid: true, Weight: 1})}},
+		"one port of another protocol":   {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api), udp(viproute("b", "web", api))}, want: []string{"b ServiceMismatch", "b BackendInvalid"}},
+		"two for one port":               {routes: []millracev1alpha1.VIPRoute{viproute("b", "web", api), viproute("a", "web", api)}, want: []string{"b Duplicate"}},
+		"a Service that is not there":    {routes: []millracev1alpha1.VIPRoute{viproute("a", "nowhere", api)}, want: []string{"a ServiceMismatch"}},
+		"a backend that is not there":    {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Name: "nowhere", Port: 80})}, want: []string{"a BackendInvalid"}},
+		"a backend elsewhere":            {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Namespace: "other", Name: "api", Port: 80})}, want: []string{"a BackendInvalid"}},
+		"a backend without the port":     {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Name: "api", Port: 81})}, want: []string{"a BackendInvalid"}},
+		"a backend that has no endpoint": {change: typed("api", corev1.ServiceTypeExternalName), routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}, want: []string{"a BackendInvalid"}},
+		"a Service of another type":      {change: typed("web", corev1.ServiceTypeClusterIP), routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}, want: []string{"a ServiceMismatch"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := plain()
+			objects.Routes = test.routes
+			if test.change != nil {
+				test.change(objects)
+			}
+			result := Cluster(objects)
+			var found []string
+			for _, problem := range result.Problems {
+				if problem.Object.Kind == "VIPRoute" {
+					found = append(found, problem.Object.Name+" "+problem.Reason)
+				}
+			}
+			if !slices.Equal(found, test.want) {
+				t.Errorf("got %q, want %q: %+v", found, test.want, result.Problems)
+			}
+		})
+	}
+}
+
+func udp(route millracev1alpha1.VIPRoute) millracev1alpha1.VIPRoute {
+	route.Spec.Ports[0].Protocol = corev1.ProtocolUDP
+	return route
+}
+
+// typed gives a Service another type.
+func typed(name string, to corev1.ServiceType) func(*Objects) {
+	return func(o *Objects) {
+		for i := range o.Services {
+			if o.Services[i].Name == name {
+				o.Services[i].Spec.Type = to
+			}
+		}
+	}
+}

@@ -100,7 +100,7 @@ func TestAnalyzeJSON(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &view); err != nil {
 		t.Fatal(err)
 	}
-	if view.Objects != 3 || view.VIPs == nil || len(view.Problems) == 0 || view.Problems[0].Source != "testdata/analyze/faults/routes.yaml" {
+	if view.Objects != 6 || view.VIPs == nil || len(view.Problems) == 0 || view.Problems[0].Source != "testdata/analyze/faults/routes.yaml" {
 		t.Errorf("read back %+v", view)
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd holds objects against the CRDs of Millrace as an API server does: their schemas, their
-// defaults and their rules in CEL.
+// Package crd holds objects against CRDs as an API server does: their schemas, their defaults and their
+// rules in CEL. It has the CRDs of Millrace.
 package crd
 
 import (
@@ -32,7 +32,7 @@ var files embed.FS
 // otherVersions are those by which kustomization.yaml has API servers serve the stored one, too.
 var otherVersions = []string{"v1beta1"}
 
-// Kind is a kind of ours; all of its versions have the same schema.
+// Kind is a kind in one of its versions. All versions of one of ours have the same schema.
 type Kind struct {
 	// Namespaced is false where objects have no namespace.
 	Namespaced bool
@@ -53,23 +53,40 @@ func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
 		if err != nil {
 			return err
 		}
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict(content, &crd); err != nil {
-			return fmt.Errorf("reading %s: %w", path, err)
+		kinds, err := Parse(content)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
 		}
-		for i := range crd.Spec.Versions {
-			version := &crd.Spec.Versions[i]
-			kind, err := newKind(version.Schema.OpenAPIV3Schema)
-			if err != nil {
-				return fmt.Errorf("reading the schema of %s in %s: %w", version.Name, path, err)
-			}
-			kind.Namespaced = crd.Spec.Scope == apiextensionsv1.NamespaceScoped
-			for _, name := range append([]string{version.Name}, otherVersions...) {
-				found[schema.GroupVersionKind{Group: crd.Spec.Group, Version: name, Kind: crd.Spec.Names.Kind}] = kind
+		for name, kind := range kinds {
+			found[name] = kind
+			for _, name.Version = range otherVersions {
+				found[name] = kind
 			}
 		}
 		return nil
 	})
+}
+
+// Parse returns the versions of a kind that its CRD, as YAML, has API servers serve.
+func Parse(content []byte) (map[schema.GroupVersionKind]*Kind, error) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(content, &crd); err != nil {
+		return nil, fmt.Errorf("reading a CRD: %w", err)
+	}
+	found := map[schema.GroupVersionKind]*Kind{}
+	for i := range crd.Spec.Versions {
+		version := &crd.Spec.Versions[i]
+		if !version.Served {
+			continue
+		}
+		kind, err := newKind(version.Schema.OpenAPIV3Schema)
+		if err != nil {
+			return nil, fmt.Errorf("reading the schema of %s of CRD %s: %w", version.Name, crd.Name, err)
+		}
+		kind.Namespaced = crd.Spec.Scope == apiextensionsv1.NamespaceScoped
+		found[schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}] = kind
+	}
+	return found, nil
 }
 
 func newKind(properties *apiextensionsv1.JSONSchemaProps) (*Kind, error) {

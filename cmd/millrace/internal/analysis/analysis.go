@@ -76,7 +76,7 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	for _, problem := range result.Problems {
 		a.problem(problem.Object, problem.Reason, problem.Message)
 	}
-	view.Remarks = result.Remarks
+	view.Remarks = append(result.Remarks, objects.Remarks...)
 	a.endpoints(result.VIPs)
 	routes, err := routing.Compile(&a.routing).View(routing.Choice{})
 	if err != nil {

@@ -32,17 +32,20 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/config/crd"
+	gatewayapi "github.com/millrace-lb/millrace/config/gateway-api"
 )
 
 // Objects are those of files.
 type Objects struct {
-	// Known are those of kinds that Millrace reads, each once, and of our kinds those alone that an
-	// API server would take.
+	// Known are those of kinds that Millrace reads, each once, and of our kinds and those of Gateway API
+	// those alone that an API server would take.
 	Known []runtime.Object
 	// Others counts the objects of other kinds.
 	Others map[string]int
 	// Problems are why objects, or fields of them, would be refused.
 	Problems []Problem
+	// Remarks are sentences about objects that some API servers alone would refuse.
+	Remarks []string
 	// Sources are the files of objects.
 	Sources map[desired.Object]string
 }
@@ -58,6 +61,7 @@ type Problem struct {
 // Reader reads manifests.
 type Reader struct {
 	kinds   map[schema.GroupVersionKind]*crd.Kind
+	gateway gatewayapi.Kinds
 	scheme  *runtime.Scheme
 	decoder runtime.Decoder
 	// namespace is that of objects that name none.
@@ -176,11 +180,38 @@ func (r *Reader) object(source string, object *unstructured.Unstructured) {
 		return
 	}
 	r.found.Sources[name] = source
-	if isOurs {
+	switch {
+	case isOurs:
 		r.ours(source, ours, object)
-	} else {
+	case kind.Group != gatewayv1.GroupName || r.servedGateway(source, object):
 		r.builtin(source, object)
 	}
+}
+
+// servedGateway reports whether an API server would take an object of Gateway API. What the CRDs of the
+// experimental channel alone take is told in a remark.
+func (r *Reader) servedGateway(source string, object *unstructured.Unstructured) bool {
+	name := nameOf(object)
+	experimental := object.DeepCopy()
+	problems, err := r.gateway.Problems(gatewayapi.Standard, object)
+	if err == nil && len(problems) > 0 {
+		var more []string
+		more, err = r.gateway.Problems(gatewayapi.Experimental, experimental)
+		if err == nil && len(more) == 0 {
+			r.found.Remarks = append(r.found.Remarks, fmt.Sprintf("%s %s/%s needs the experimental channel of Gateway API: %s",
+				name.Kind, name.Namespace, name.Name, strings.Join(problems, "; ")))
+			object.Object = experimental.Object
+			return true
+		}
+		problems = more
+	}
+	if err != nil {
+		problems = []string{err.Error()}
+	}
+	for _, problem := range problems {
+		r.refuse(source, name, problem)
+	}
+	return len(problems) == 0
 }
 
 func nameOf(object *unstructured.Unstructured) desired.Object {

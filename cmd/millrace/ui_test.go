@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
@@ -99,5 +100,56 @@ func TestUI(t *testing.T) {
 	cancel()
 	if code := <-ended; code != exitOK {
 		t.Errorf("exit code %d after it was interrupted", code)
+	}
+}
+
+// An API server that refuses everything is an outage, too, and ends nothing.
+func TestUIRefusal(t *testing.T) {
+	for _, status := range []int{http.StatusUnauthorized, http.StatusServiceUnavailable} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			var refuses atomic.Bool
+			api := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
+				if refuses.Load() {
+					http.Error(out, "it refuses", status)
+					return
+				}
+				living{}.ServeHTTP(out, request)
+			}))
+			defer api.Close()
+			stdout := output{make(chan string)}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan int)
+			go func() {
+				ended <- run(ctx, environment{args: []string{"millrace", "ui", "--kubeconfig", kubeconfigOf(t, api.URL)}, stdout: stdout, stderr: t.Output(), width: 100})
+			}()
+			next := changesOf(t, stdout.until(t, "\n"))
+			until := func(away bool) *view.Outage {
+				for {
+					change := next()
+					var head view.Head
+					if change.Head == nil {
+						continue
+					}
+					if err := json.Unmarshal(change.Head, &head); err != nil {
+						t.Fatal(err)
+					}
+					if (head.Away != nil) == away {
+						return head.Away
+					}
+				}
+			}
+			until(false)
+			refuses.Store(true)
+			if told := until(true); !strings.Contains(told.Message, "list vippools at "+api.URL) || told.Seen.IsZero() {
+				t.Errorf("the page says %+v", told)
+			}
+			refuses.Store(false)
+			until(false)
+			cancel()
+			if code := <-ended; code != exitOK {
+				t.Errorf("exit code %d after it was interrupted", code)
+			}
+		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -17,8 +16,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-lb/millrace/api/live"
-	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
@@ -31,8 +28,11 @@ const (
 	uiRest = time.Second
 	// attention is how long the aggregated API is asked after a page has last asked for the state.
 	attention = 10 * time.Second
-	// openAgain is how long the aggregated API is left alone where it is not there.
+	// openAgain is how long the aggregated API is left alone where it is not there, or forbidden.
 	openAgain = 30 * time.Second
+	// probeInterval is how often the API server is asked whether it answers, while somebody looks, and
+	// how long it may take at most. A watch that failed is tried again after the same time.
+	probeInterval = 5 * time.Second
 	// ratesNodes is how many agents are asked for the rates of a Service. Beyond that the aggregated API
 	// is needed.
 	ratesNodes = 60
@@ -45,7 +45,8 @@ type uiSource struct {
 	config cluster.Config
 	// ready is closed once there is a state.
 	ready chan struct{}
-	wake  chan struct{}
+	// wake and wakeProbe tell that somebody looks again.
+	wake, wakeProbe chan struct{}
 	// announcementsOld is true where announcements have changed since they were read.
 	announcementsOld atomic.Bool
 
@@ -55,30 +56,28 @@ type uiSource struct {
 	state *view.State
 	next  view.State
 	fresh bool
+	// answered is when the API server answered last, and liveAnswered when the aggregated API did.
+	answered, liveAnswered time.Time
+	// again ends the watches, so that they are begun again.
+	again context.CancelFunc
 }
 
 func newUISource(env environment, config cluster.Config) *uiSource {
-	s := &uiSource{env: env, config: config, ready: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s := &uiSource{env: env, config: config, ready: make(chan struct{})}
+	s.wake, s.wakeProbe = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.announcementsOld.Store(true)
 	s.next.Cluster = cluster.Name(config)
 	return s
 }
 
-// run follows the cluster until ctx is done.
+// run follows the cluster until ctx is done. It ends with an error where there was nothing to show
+// yet; later ones are shown with the last picture.
 func (s *uiSource) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.followObjects(ctx) })
 	group.Go(func() error {
-		first := sync.OnceFunc(func() { close(s.ready) })
-		return cluster.WatchAllowed(ctx, s.config, uiRest, func(in *report.Input, refused []cluster.Refused) error {
-			s.put(func(next *view.State) {
-				next.Input, next.Refused = in, nil
-				for _, kind := range refused {
-					next.Refused = append(next.Refused, view.Refusal{Kind: kind.Kind, Message: kind.Err.Error()})
-				}
-			})
-			first()
-			return nil
-		})
+		s.probe(ctx)
+		return nil
 	})
 	group.Go(func() error {
 		cluster.FollowAnnouncements(ctx, s.config, func() { s.announcementsOld.Store(true) })
@@ -89,6 +88,120 @@ func (s *uiSource) run(ctx context.Context) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// followObjects watches the API server's objects.
+func (s *uiSource) followObjects(ctx context.Context) error {
+	first := sync.OnceFunc(func() { close(s.ready) })
+	for ctx.Err() == nil {
+		watching, cancel := context.WithCancel(ctx)
+		began := time.Now()
+		s.mu.Lock()
+		s.again = cancel
+		s.mu.Unlock()
+		err := cluster.WatchAllowed(watching, s.config, uiRest, func(in *report.Input, refused []cluster.Refused) error {
+			s.putObjects(began, in, refused)
+			first()
+			return nil
+		})
+		cancel()
+		if err == nil {
+			continue
+		}
+		select {
+		case <-s.ready:
+		default:
+			return err
+		}
+		s.away(time.Now(), err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(probeInterval):
+		}
+	}
+	return nil
+}
+
+// putObjects takes what watches have that began at a time. Those from before an outage say nothing
+// about its end.
+func (s *uiSource) putObjects(began time.Time, in *report.Input, refused []cluster.Refused) {
+	s.put(func(next *view.State) {
+		next.Input, next.Refused = in, nil
+		for _, kind := range refused {
+			next.Refused = append(next.Refused, view.Refusal{Kind: kind.Kind, Message: kind.Err.Error()})
+		}
+		if next.Away != nil && began.After(next.Away.Since) {
+			next.Away = nil
+		}
+		if next.Away == nil {
+			s.answered = time.Now()
+		}
+	})
+}
+
+// away tells that the API server did not answer what it was asked at a time.
+func (s *uiSource) away(asked time.Time, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if had := s.next.Away; had != nil && had.Message == err.Error() {
+		return
+	}
+	s.next.Away, s.fresh = outage(s.next.Away, asked, s.answered, err.Error()), true
+}
+
+// outage is one that goes on, or a new one.
+func outage(had *view.Outage, since, seen time.Time, message string) *view.Outage {
+	if had == nil {
+		return &view.Outage{Since: since, Seen: seen, Message: message}
+	}
+	return &view.Outage{Since: had.Since, Seen: had.Seen, Message: message}
+}
+
+// probe asks the API server whether it answers, while somebody looks. After an outage the watches begin
+// again: what they missed, and how long they would wait, is not known.
+func (s *uiSource) probe(ctx context.Context) {
+	ticker := time.NewTicker(probeInterval)
+	defer ticker.Stop()
+	limit := probeInterval
+	if s.config.Timeout > 0 {
+		limit = min(limit, s.config.Timeout)
+	}
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wakeProbe:
+		case <-ticker.C:
+		}
+		if !s.attended() && !failed {
+			continue
+		}
+		asked := time.Now()
+		err := cluster.Probe(ctx, s.config, limit)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.away(asked, err)
+		default:
+			s.backAgain(asked, failed)
+		}
+		failed = err != nil
+	}
+}
+
+// backAgain takes an answer to what was asked at a time. The picture is of then, at least: events come
+// before it.
+func (s *uiSource) backAgain(asked time.Time, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next.Away == nil {
+		s.answered = asked
+	}
+	if failed && s.again != nil {
+		s.again()
+	}
 }
 
 func (s *uiSource) put(change func(*view.State)) {
@@ -103,9 +216,11 @@ func (s *uiSource) State() *view.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.looked) > attention {
-		select {
-		case s.wake <- struct{}{}:
-		default:
+		for _, wake := range []chan struct{}{s.wake, s.wakeProbe} {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
 		}
 	}
 	s.looked = time.Now()
@@ -121,76 +236,6 @@ func (s *uiSource) attended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.looked) <= attention
-}
-
-// followLive asks the aggregated API while somebody looks.
-func (s *uiSource) followLive(ctx context.Context) {
-	ticker := time.NewTicker(live.SampleInterval)
-	defer ticker.Stop()
-	var api *cluster.Live
-	var failed time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.wake:
-		case <-ticker.C:
-		}
-		if !s.attended() || api == nil && time.Since(failed) < openAgain {
-			continue
-		}
-		if api == nil {
-			var err error
-			if api, err = cluster.OpenLive(ctx, s.config, io.Discard); err != nil {
-				failed = time.Now()
-				s.noLive(err)
-				continue
-			}
-		}
-		if err := s.readLive(ctx, api); err != nil {
-			// It may be gone, or have come back with other resources.
-			api, failed = nil, time.Now()
-			s.noLive(err)
-		}
-	}
-}
-
-// noLive drops what the aggregated API said: it may be true no more.
-func (s *uiSource) noLive(err error) {
-	s.announcementsOld.Store(true)
-	s.put(func(next *view.State) { next.Live, next.Traffic, next.Announcements = err.Error(), nil, nil })
-}
-
-// readLive reads the aggregated API. One of its two lists may be forbidden.
-func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
-	traffic, err := api.Traffic(ctx, "")
-	if err != nil && !errors.Is(err, cluster.ErrForbidden) {
-		return err
-	}
-	notes := []string{}
-	if err != nil {
-		traffic, notes = nil, append(notes, err.Error())
-	}
-	var announcements *livev1alpha1.VIPAnnouncementList
-	old := s.announcementsOld.Swap(false)
-	if old {
-		announcements, err = api.Announcements(ctx, "")
-		switch {
-		case errors.Is(err, cluster.ErrForbidden):
-			// It is tried again with the next sample.
-			s.announcementsOld.Store(true)
-			announcements, notes = nil, append(notes, err.Error())
-		case err != nil:
-			return err
-		}
-	}
-	s.put(func(next *view.State) {
-		next.Traffic, next.Live = traffic, strings.Join(notes, "; ")
-		if old {
-			next.Announcements = announcements
-		}
-	})
-	return nil
 }
 
 // quiet is an environment that keeps what is told, and the lines that it has told.
@@ -242,10 +287,10 @@ func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error)
 		return nil
 	})
 	_ = group.Wait()
-	if sessionsErr != nil && ratesErr != nil {
-		return nil, sessionsErr
-	}
 	answer.Warnings = warnings()
+	if sessionsErr != nil && ratesErr != nil {
+		return nil, fmt.Errorf("%s", strings.Join(append([]string{sessionsErr.Error()}, answer.Warnings...), "; "))
+	}
 	for _, err := range []error{sessionsErr, ratesErr} {
 		if err != nil {
 			answer.Warnings = append(answer.Warnings, err.Error())

@@ -57,8 +57,11 @@ type Server struct {
 	root  string
 	host  string
 	users []string
-	// apiServer is its process.
-	apiServer *os.Process
+	// apiServer is its process, with what it was started with; exited gets its end, and etcdExit that
+	// of etcd.
+	apiServer        *os.Process
+	arguments        []string
+	exited, etcdExit <-chan error
 }
 
 // Start builds the programs if the lab has not done so before, and runs them
@@ -97,16 +100,11 @@ func (s *Server) start(t *testing.T) error {
 	}
 	s.host = fmt.Sprintf("https://127.0.0.1:%d", apiPort)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
-	_, etcdExit, err := s.run(t, "etcd", "--dir", filepath.Join(s.dir, "etcd"), "--listen", etcd)
-	if err != nil {
+	if _, s.etcdExit, err = s.run(t, "etcd", "--dir", filepath.Join(s.dir, "etcd"), "--listen", etcd); err != nil {
 		return err
 	}
-	apiServer, apiExit, err := s.run(t, "kube-apiserver", s.apiServerArguments(etcd, apiPort)...)
-	if err != nil {
-		return err
-	}
-	s.apiServer = apiServer
-	return s.awaitReady(t.Context(), etcdExit, apiExit)
+	s.arguments = s.apiServerArguments(etcd, apiPort)
+	return s.Restart(t)
 }
 
 // freePorts returns two ports that nobody listens on at present.
@@ -204,6 +202,27 @@ func (s *Server) Pause() error { return s.apiServer.Signal(syscall.SIGSTOP) }
 
 // Resume has it go on.
 func (s *Server) Resume() error { return s.apiServer.Signal(syscall.SIGCONT) }
+
+// Kill ends the API server at once, and returns when it has ended: connections to it are refused until
+// Restart. etcd keeps the objects.
+func (s *Server) Kill() error {
+	if err := s.apiServer.Kill(); err != nil {
+		return fmt.Errorf("ending kube-apiserver: %w", err)
+	}
+	if end := <-s.exited; end == nil {
+		return errors.New("kube-apiserver ended without saying so")
+	}
+	return nil
+}
+
+// Restart starts the API server on the same port, and returns when it is ready.
+func (s *Server) Restart(t *testing.T) error {
+	var err error
+	if s.apiServer, s.exited, err = s.run(t, "kube-apiserver", s.arguments...); err != nil {
+		return err
+	}
+	return s.awaitReady(t.Context(), s.etcdExit, s.exited)
+}
 
 // run starts a program of the lab; the channel gets its end.
 func (s *Server) run(t *testing.T, name string, arguments ...string) (*os.Process, <-chan error, error) {

@@ -4,10 +4,11 @@
 
 import { Column } from './column.js';
 import { Drawing } from './edges.js';
+import * as notices from './notices.js';
 import { Panel } from './panel.js';
 import * as rows from './rows.js';
 import { Store, follow, setToken } from './store.js';
-import { dot, el, number } from './text.js';
+import { clock, dot, el, number } from './text.js';
 
 const byId = (id) => document.getElementById(id);
 
@@ -86,6 +87,7 @@ function update() {
   drawing.set(edges(items, related));
   panel.open(selected);
   sources();
+  current();
   if (!drawn) performance.mark('drawn');
   drawn = true;
 }
@@ -120,9 +122,8 @@ function sources() {
   const { head } = store;
   const notes = [];
   if (head.refused?.length) notes.push(`not readable: ${head.refused.map((refusal) => refusal.kind).join(', ')}`);
-  if (head.live) notes.push(head.live);
-  if (head.silent) notes.push(`${head.silent} nodes did not answer`);
-  const text = notes.join(' · ');
+  notes.push(notices.liveMissing(head), notices.silent(head));
+  const text = notes.filter(Boolean).join(' · ');
   byId('sources').textContent = text;
   byId('sources').title = text;
 }
@@ -319,7 +320,29 @@ byId('theme').addEventListener('click', () => {
   localStorage.setItem('theme', next);
 });
 
+/** connection is how it is with millrace ui: since when it does not answer, and when it last did. */
+let connection = { state: 'none', text: '' };
+
 follow(store, (state, text) => {
-  byId('connection').className = state;
-  byId('connection').textContent = state === 'live' ? 'live' : text;
+  const now = new Date();
+  connection = state === 'live' ? { state, text, seen: now } : { state, text, since: connection.since ?? now, seen: connection.seen };
+  current();
 });
+
+/** current tells whether what is shown is. What an alert says is read out: it changes only where it differs. */
+function current() {
+  const { head } = store;
+  const page = connection.state === 'none' ? null : notices.ofPage(connection);
+  const shown = [page, ...(page ? [] : [notices.ofServer(head), notices.ofLive(head)])].filter(Boolean);
+  const had = byId('notices');
+  if (shown.map((notice) => notice.textContent).join() !== [...had.children].map((notice) => notice.textContent).join()) {
+    had.replaceChildren(...shown);
+    // The columns have another height.
+    drawing.draw();
+  }
+  const seen = page ? connection.seen : head?.away?.seen;
+  const old = Boolean(page || head?.away);
+  document.body.className = old ? 'old' : '';
+  byId('connection').className = old ? 'old' : connection.state;
+  byId('connection').textContent = old ? (seen ? `from ${clock(seen)}` : 'not connected') : connection.state === 'live' ? 'live' : '';
+}

@@ -3,12 +3,15 @@
 // The panel: what is wrong, or the details of what is selected.
 
 import { ago, clock, compare, dot, el, levelText, number, plural, severity } from './text.js';
+import { liveMissing, silent } from './notices.js';
 import { ask } from './store.js';
 import { sessionCount } from './rows.js';
 
 /** least is how often agents are asked again at most; a slow answer makes it rarer. */
 const least = 10000;
 const restFactor = 9;
+/** patience is how long an answer may take until the panel says that it waits. */
+const patience = 2000;
 
 /** Panel draws into an element. The options are: element, store, select, traced and loaded. */
 export class Panel {
@@ -26,6 +29,7 @@ export class Panel {
     clearTimeout(this.timer);
     this.id = id;
     this.details = this.answer = this.timeline = this.failure = null;
+    this.waiting = '';
     this.parts.clear();
     this.element.replaceChildren();
     this.element.scrollTop = 0;
@@ -52,20 +56,49 @@ export class Panel {
 
   async askAgents(signal) {
     const began = performance.now();
+    const asked = new Date();
+    // Only a slow answer is worth a word.
+    const slow = setTimeout(() => {
+      this.waiting = `Asked at ${clock(asked)}; no answer yet.`;
+      this.drawDetails();
+    }, patience);
+    let told = null;
+    let failure = '';
     try {
-      this.answer = await ask('api/ask', { id: this.id }, signal);
+      told = await ask('api/ask', { id: this.id }, signal);
+      failure = (told.warnings ?? []).join('; ');
     } catch (error) {
-      if (signal.aborted) return;
-      this.answer = { warnings: [error.message] };
+      failure = error.message;
+    } finally {
+      clearTimeout(slow);
     }
     if (signal.aborted) return;
-    this.drawDetails();
     const rest = Math.max(least, restFactor * (performance.now() - began));
+    this.waiting = '';
+    this.answer = this.merge(told, failure, asked, rest);
+    this.drawDetails();
     const again = () => {
       if (document.hidden) this.timer = setTimeout(again, least);
       else this.askAgents(signal);
     };
     this.timer = setTimeout(again, rest);
+  }
+
+  /**
+   * merge takes an answer. What it lacks, because somebody did not answer, stays as it was told
+   * before, with the time.
+   */
+  merge(told, failure, asked, rest) {
+    const had = this.answer;
+    if (!failure) return { ...told, at: asked };
+    const kept = {};
+    for (const key of ['vips', 'sessions', 'rates']) if (!told?.[key] && had?.[key]) kept[key] = had[key];
+    const since = had?.since ?? asked;
+    const at = told && !Object.keys(kept).length ? asked : had?.at;
+    const parts = [`Not everything has been answered since ${clock(since)}.`, `Tried: ${failure}.`,
+      Object.keys(kept).length > 0 && `What they told before is from ${clock(at)}.`,
+      `They are asked again at ${clock(new Date(Date.now() + rest))}.`];
+    return { ...told, ...kept, at, since, failure: parts.filter(Boolean).join(' ') };
   }
 
   /** part replaces a part of the panel where it looks otherwise. Forms and timelines stay as they are. */
@@ -83,10 +116,11 @@ export class Panel {
     const { head, problems } = this.store;
     if (!head) return;
     const list = [...problems.values()].sort((a, b) => severity[a.level] - severity[b.level] || compare(a.object, b.object));
-    this.part('title', [list.length, list.map((problem) => problem.level)], () => title(
-      list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : 'good',
-      list.length ? plural(list.length, 'problem') : 'Nothing is wrong', ''));
-    this.part('refused', [head.refused, head.live], () => [
+    this.part('title', [list.length, list.map((problem) => problem.level), head.away?.seen], () => title(
+      list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : head.away ? 'unknown' : 'good',
+      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
+    this.part('refused', [head.refused, liveMissing(head), silent(head)], ([, ...notes]) => [
+      notes.filter(Boolean).map((note) => el('p', { class: 'notice' }, note)),
       head.refused?.length && section('Not readable', head.refused.map((refusal) => el('div', { class: 'item' },
         el('b', {}, refusal.kind), el('p', { class: 'dim' }, refusal.message)))),
     ]);
@@ -126,7 +160,7 @@ export class Panel {
   head(level, name, kind) {
     return el('div', { class: 'title' },
       el('button', { type: 'button', class: 'back', 'aria-label': 'Back to all problems', on: { click: () => this.select('') } }, '←'),
-      title(level, name, kind));
+      title(level, name, `${kind}, ${levelText(level)}`));
   }
 
   drawDetails() {
@@ -150,7 +184,7 @@ export class Panel {
     this.part('announced', this.answer?.vips, (vips) => vips && section('Announcements', vips.map((vip) => announcements(vip, this.select))));
     this.part('sessions', [details.sessions, this.answer?.sessions], () => details.sessions && section('BGP and BFD sessions',
       sessionTable(merged(details.sessions, this.answer?.sessions), this.select, kind)));
-    this.part('warnings', this.answer?.warnings, (warnings) => warnings?.map((warning) => el('p', { class: 'notice' }, warning)));
+    this.part('agents', this.waiting || this.answer?.failure, (text) => text && el('p', { class: 'notice', role: 'status' }, text));
     if (kind === 'service' && row?.vips?.length && !this.parts.has('trace')) this.part('trace', 1, () => this.traceForm(row));
     if (kind === 'service' && !this.parts.has('why')) this.part('why', 1, () => this.whyForm(name));
     this.part('pods', details.pods, (pods) => pods && section(`Endpoints: ${pods.filter((pod) => pod.ready).length} of ${pods.length} ready`,
@@ -239,8 +273,7 @@ export class Panel {
   }
 }
 
-const title = (level, name, kind) => el('div', { class: 'what' }, dot(level), el('h2', {}, name),
-  kind && el('span', { class: 'dim' }, `${kind}, ${levelText(level)}`));
+const title = (level, name, more) => el('div', { class: 'what' }, dot(level), el('h2', {}, name), more && el('span', { class: 'dim' }, more));
 
 const section = (name, ...content) => el('section', { 'aria-label': name }, el('h3', {}, name), ...content);
 

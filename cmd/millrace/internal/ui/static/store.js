@@ -83,7 +83,7 @@ export async function follow(store, status) {
     } catch {
       // The server is gone, or quiet: it is tried again.
     }
-    status('lost', 'No connection to millrace ui. What is shown is old.');
+    status('lost', 'millrace ui does not answer. Is it still running?');
     await new Promise((resolve) => setTimeout(resolve, again));
   }
 }

@@ -18,6 +18,8 @@ const (
 	fewPods = 200
 	// suspects is how many VIPs the report explains that hardly any node announces.
 	suspects = 200
+	// namedSilent is how many nodes are named that the aggregated API got no answer of.
+	namedSilent = 5
 )
 
 // Build makes the view.
@@ -255,7 +257,7 @@ func (b *builder) index(problems []Problem) {
 
 func (b *builder) head(view *View) Head {
 	head := Head{
-		Cluster: b.state.Cluster, Live: b.state.Live, Refused: b.state.Refused, Next: b.report.Next,
+		Cluster: b.state.Cluster, Away: b.state.Away, Live: b.state.Live, Refused: b.state.Refused, Next: b.report.Next,
 	}
 	for i := range view.Nodes {
 		head.Nodes.add(view.Nodes[i].Level == Good || view.Nodes[i].Level == Idle)
@@ -280,6 +282,7 @@ func (b *builder) head(view *View) Head {
 	}
 	if list := b.state.Announcements; list != nil {
 		head.Silent = len(list.Silent)
+		head.SilentNodes = list.Silent[:min(len(list.Silent), namedSilent)]
 	}
 	if list := b.state.Traffic; list != nil {
 		rates := Rates{}

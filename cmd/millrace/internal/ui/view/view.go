@@ -6,6 +6,8 @@
 package view
 
 import (
+	"time"
+
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -21,8 +23,21 @@ type State struct {
 	// Traffic and Announcements are from the aggregated API; nil where it is not read.
 	Traffic       *livev1alpha1.ServiceTrafficList
 	Announcements *livev1alpha1.VIPAnnouncementList
-	// Live is why the aggregated API is not read; empty where it is.
-	Live string
+	// Away is that the API server does not answer, or refuses; nil where it does answer.
+	Away *Outage
+	// Live is why the aggregated API is not read, or only in part; nil where it is.
+	Live *Outage
+}
+
+// Outage is that a server does not tell what it is asked.
+type Outage struct {
+	// Since is when the first question was asked that it did not answer.
+	Since time.Time `json:"since"`
+	// Seen is when it answered last: what is shown of it is from then. It is zero where nothing is
+	// shown of it.
+	Seen time.Time `json:"seen,omitzero"`
+	// Message is what was asked last, of which server, and what came of it.
+	Message string `json:"message"`
 }
 
 // Refusal is a kind that the user may not read, or that the API server does not have.
@@ -90,9 +105,12 @@ type Head struct {
 	// Window is the seconds that rates are means of.
 	Window float64 `json:"window,omitempty"`
 	// Silent is how many nodes the aggregated API got no answer of.
-	Silent  int       `json:"silent,omitempty"`
-	Live    string    `json:"live,omitempty"`
-	Refused []Refusal `json:"refused,omitempty"`
+	Silent int `json:"silent,omitempty"`
+	// SilentNodes are the first of these.
+	SilentNodes []string  `json:"silentNodes,omitempty"`
+	Away        *Outage   `json:"away,omitempty"`
+	Live        *Outage   `json:"live,omitempty"`
+	Refused     []Refusal `json:"refused,omitempty"`
 	// Next are the steps that are missing before a Service is served.
 	Next []string `json:"next,omitempty"`
 }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// What of the page is not current: since when, what was tried, and of which time it is.
+
+import { clock, el, plural } from './text.js';
+
+/** ofPage says that millrace ui does not answer, or refuses; null where it answers. */
+export function ofPage(connection) {
+  const { state, text, since, seen } = connection;
+  if (state === 'live') return null;
+  return el('p', { class: 'bad' }, el('b', {}, text), state === 'lost' && ` Not since ${clock(since)}.`, picture(seen),
+    state === 'lost' && ' It is tried again every 2 s.');
+}
+
+/** ofServer says that the API server does not answer; null where it does. */
+export function ofServer(head) {
+  if (!head?.away) return null;
+  const { since, seen, message } = head.away;
+  return el('p', { class: 'bad' }, el('b', {}, `The API server has not answered since ${clock(since)}.`), picture(seen),
+    ` Tried: ${message}. It is tried again every 5 s.`);
+}
+
+/** ofLive says that the aggregated API does not answer, though it did; null otherwise. */
+export function ofLive(head) {
+  if (!head?.live?.seen || head.away) return null;
+  const { since, seen, message } = head.live;
+  return el('p', {}, el('b', {}, `The aggregated API has not answered since ${clock(since)}.`),
+    ` Rates and announcements are from ${clock(seen)}. Tried: ${message}. It is tried again every 5 s.`);
+}
+
+/** liveMissing says why the aggregated API is not read; empty where it is, or where ofLive says it. */
+export function liveMissing(head) {
+  if (!head.live || head.live.seen) return '';
+  return `The aggregated API has not been read since ${clock(head.live.since)}: ${head.live.message}. ` +
+    'What is missing of it is asked of agents, for the selected item alone.';
+}
+
+/** silent names nodes that did not answer the aggregated API. */
+export function silent(head) {
+  if (!head.silent) return '';
+  const more = head.silent - head.silentNodes.length;
+  return `${plural(head.silent, 'node')} did not answer the aggregated API: ${head.silentNodes.join(', ')}${more > 0 ? ` and ${more} more` : ''}. ` +
+    'Their rates and announcements are missing.';
+}
+
+const picture = (seen) => (seen ? ` The picture is from ${clock(seen)}.` : ' There is no picture yet.');

@@ -412,7 +412,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
 			collector, l.passes, metrics.NewBFD(l.detector.process.Report), metrics.NewLayer2(l.layer2.responder.Counts),
-			metrics.NewHistory(l.history.metrics), metrics.NewCanaries(w.canaries.Counters),
+			metrics.NewHistory(l.history.metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
 		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))

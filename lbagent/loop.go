@@ -43,6 +43,7 @@ type (
 		Routes() announce.Routes
 		Announced() *announce.Prefixes
 		DynamicNeighbors() []netip.Addr
+		Refused() bgp.Refused
 	}
 	reporter interface {
 		Set(observation status.Observation)

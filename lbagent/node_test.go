@@ -262,6 +262,8 @@ func (s speakerOf) Announced() *announce.Prefixes {
 
 func (s speakerOf) DynamicNeighbors() []netip.Addr { return nil }
 
+func (s speakerOf) Refused() bgp.Refused { return bgp.Refused{} }
+
 func (r reporterOf) Set(observation status.Observation) { r.observation = observation }
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

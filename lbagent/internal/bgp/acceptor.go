@@ -51,7 +51,7 @@ func (a *acceptor) want(peers map[string]model.Peer, ranges []model.Range, passw
 		}
 	}
 	for _, r := range ranges {
-		add(r.Prefix, r.PasswordSecret)
+		add(r.Prefix, r.Session.PasswordSecret)
 	}
 	var errs []error
 	for _, ipv4 := range []bool{true, false} {
@@ -172,24 +172,41 @@ func accept(listener *net.TCPListener, take func(*net.TCPConn)) {
 }
 
 // accepted gives a connection to the session of the router that it comes from. One of a router
-// of a range waits for its session; any other is closed.
+// of a range has to prove itself for a session; any other is closed.
 func (s *Server) accepted(conn *net.TCPConn) {
-	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
+	remote := addrPort(conn.RemoteAddr()).Addr()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if session := s.passive(conn); session != nil {
+		session.transport.offer(conn)
+		return
+	}
+	of := s.neighbors.rangeOf(remote)
+	if of == nil || s.hasAddress(remote) {
+		s.closed.Strangers++
+		_ = conn.Close()
+		return
+	}
+	if s.neighbors.isFull(of, remote) {
+		s.closed.Surplus++
+		_ = conn.Close()
+		s.notify()
+		return
+	}
+	s.neighbors.wait(conn)
+	go s.greet(conn, of)
+}
+
+// passive is the session of a router that connects, and that a connection comes from; nil without one.
+func (s *Server) passive(conn *net.TCPConn) *session {
+	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	for _, session := range s.sessions {
 		if !session.peer.Passive || session.peer.Address != remote.Addr() {
 			continue
 		}
-		if source, err := SourceOf(&session.peer); err != nil || source.IsValid() && source != local.Addr() {
-			continue
+		if source, err := SourceOf(&session.peer); err == nil && (!source.IsValid() || source == local.Addr()) {
+			return session
 		}
-		session.transport.offer(conn)
-		return
 	}
-	if s.hasAddress(remote.Addr()) || !s.neighbors.call(remote.Addr(), conn) {
-		_ = conn.Close()
-		return
-	}
-	s.notify()
+	return nil
 }

@@ -81,11 +81,11 @@ func readOpen(conn *net.TCPConn, peer *model.Peer) ([]byte, error) {
 	return message, err
 }
 
-// use has a connection that was made for it replace the one of now.
-func (t *transport) use(conn *net.TCPConn) {
+// use has a connection that was made for it, or has proved itself, replace the one of now.
+func (t *transport) use(next arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.replace(arrival{router: conn})
+	t.replace(next)
 }
 
 // replace ends the connection of now, without a NOTIFICATION, for another one; mu is held.

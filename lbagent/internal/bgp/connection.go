@@ -3,6 +3,7 @@
 package bgp
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -206,30 +207,35 @@ func (c *connection) inbound() (opened bool) {
 	c.mu.Lock()
 	filter := inbound{accepts: accepts(&c.peer)}
 	c.mu.Unlock()
-	buffer := make([]byte, longestLength)
+	reader, buffer := bufio.NewReaderSize(c.router, readBuffer), make([]byte, longestLength)
 	c.patience.begin(c.router)
-	var substituted time.Time
-	budget := newBudget(refreshes, refreshPause)
+	alive, budget := newBudget(keepalives, keepalivePause), newBudget(refreshes, refreshPause)
+	flood := newBudget(readAtOnce, readPause)
 	for {
-		message, err := c.next(buffer)
+		message, err := c.next(reader, buffer)
+		pass := false
 		if err == nil {
-			var pass bool
-			if pass, err = filter.check(message); err == nil && !pass {
-				c.received.Add(1)
-				c.patience.hear(time.Now())
-				if time.Since(substituted) < keepalivePause {
-					continue
-				}
-				// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
-				// section 4.4): routers need not send one between UPDATEs.
-				substituted, message = time.Now(), encode(bgp.BGP_MSG_KEEPALIVE)
-			}
+			pass, err = filter.check(message)
 		}
 		if err != nil {
 			c.refuse(err)
 			return filter.opened
 		}
-		c.patience.hear(time.Now())
+		// What is not read waits at the router: TCP holds it up.
+		c.throttle(flood.take())
+		now := time.Now()
+		c.patience.hear(now)
+		if kindOf(message) == bgp.BGP_MSG_UPDATE {
+			c.received.Add(1)
+		}
+		if !pass {
+			if !alive.has(now) {
+				continue
+			}
+			// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
+			// section 4.4): routers need not send one between UPDATEs.
+			message = encode(bgp.BGP_MSG_KEEPALIVE)
+		}
 		switch kindOf(message) {
 		case bgp.BGP_MSG_OPEN:
 			c.extended.Store(filter.extended)
@@ -247,19 +253,19 @@ func (c *connection) inbound() (opened bool) {
 		if _, err := c.speaker.Write(message); err != nil {
 			// GoBGP has left, and said why, if anything, to the router. What is still in
 			// the socket is read until the router closes, so that it is not reset.
-			_, _ = io.Copy(io.Discard, c.router)
+			_, _ = io.Copy(io.Discard, reader)
 			return filter.opened
 		}
 	}
 }
 
 // next reads the router's next message.
-func (c *connection) next(buffer []byte) ([]byte, error) {
+func (c *connection) next(from io.Reader, buffer []byte) ([]byte, error) {
 	if message := c.early; message != nil {
 		c.early = nil
 		return message, nil
 	}
-	return readMessage(c.router, buffer)
+	return readMessage(from, buffer)
 }
 
 // refuse ends the connection for an error of reading it: the router's, or its end.

@@ -4,6 +4,7 @@ package bgp
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,55 +15,109 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// forgetAfter is how long a router of a range keeps its place after its session was lost.
-const forgetAfter = 10 * time.Minute
+const (
+	// forgetAfter is how long a router of a range keeps its place after its session was lost, at most:
+	// as long as it had been established. So nobody takes the place of a router by a short session.
+	forgetAfter = 10 * time.Minute
+	// provesWithin is how long a router has a place before its session is established, and after a
+	// session that was shorter.
+	provesWithin = 30 * time.Second
+	// mostUnproven connections of routers without a place may wait for their OPEN.
+	mostUnproven = 64
+)
 
 // dynamicNeighbors are the routers of ranges that have connected. The Server's lock guards them.
+//
+// Anybody in the network of a range without a password can connect. A connection alone takes no place,
+// but one with an OPEN that a router of the range could send; and what was no session for long is
+// forgotten as soon.
 type dynamicNeighbors struct {
 	ranges  []model.Range
 	routers map[netip.Addr]*dynamicNeighbor
+	// unproven are connections that have sent no OPEN yet, the oldest first: one of each router.
+	unproven []*net.TCPConn
 	// refused are the last routers that there was no place for, by the name of the range.
 	refused map[string]netip.Addr
 	// forget wakes the Server when a router may have lost its place.
 	forget *time.Timer
 }
 
-// dynamicNeighbor is a router that has connected.
+// dynamicNeighbor is a router that has a place.
 type dynamicNeighbor struct {
-	// seen is when it last connected or had a session.
-	seen time.Time
-	// conn waits for a session; nil where there is one.
-	conn *net.TCPConn
+	// seen is when it got its place or last had a session, lasted how long the longest one was
+	// established.
+	seen   time.Time
+	lasted time.Duration
+	// next waits for a session; nil where there is one.
+	next *arrival
+}
+
+// until is when a router without a session loses its place.
+func (n *dynamicNeighbor) until() time.Time {
+	return n.seen.Add(min(max(n.lasted, provesWithin), forgetAfter))
 }
 
 // want takes the ranges that have their password.
 func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]string) {
 	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
-		return r.PasswordSecret != "" && !isPassword(passwords[r.PasswordSecret])
+		return r.Session.PasswordSecret != "" && !isPassword(passwords[r.Session.PasswordSecret])
 	})
 	c.refused = map[string]netip.Addr{}
 }
 
-// call takes a connection of a router; it reports whether it is one of a range with a place for it.
-func (c *dynamicNeighbors) call(router netip.Addr, conn *net.TCPConn) bool {
+// rangeOf is the range that a router is of; nil where it is of none.
+func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	at := slices.IndexFunc(c.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
 	if at < 0 {
+		return nil
+	}
+	return &c.ranges[at]
+}
+
+// isFull reports whether a router of a range would get no place, and notes that it was refused.
+func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) bool {
+	if c.routers[router] != nil || c.within(of.Prefix) < of.Most {
+		return false
+	}
+	c.refused[of.Name] = router
+	return true
+}
+
+// wait has a connection wait for its OPEN, in place of another one of the same router, or the oldest.
+func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
+	router := addrPort(conn.RemoteAddr()).Addr()
+	at := slices.IndexFunc(c.unproven, func(other *net.TCPConn) bool { return addrPort(other.RemoteAddr()).Addr() == router })
+	if at < 0 && len(c.unproven) == mostUnproven {
+		at = 0
+	}
+	if at >= 0 {
+		_ = c.unproven[at].Close()
+		c.unproven = slices.Delete(c.unproven, at, at+1)
+	}
+	c.unproven = append(c.unproven, conn)
+}
+
+// call takes the connection of a router that has sent its OPEN; it reports whether it is one of a range
+// with a place for it.
+func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
+	of := c.rangeOf(router)
+	if of == nil || c.isFull(of, router) {
 		return false
 	}
 	have := c.routers[router]
 	if have == nil {
-		if c.within(c.ranges[at].Prefix) >= c.ranges[at].Most {
-			c.refused[c.ranges[at].Name] = router
-			return false
-		}
-		have = &dynamicNeighbor{}
+		have = &dynamicNeighbor{seen: time.Now()}
 		c.routers[router] = have
 	}
-	if have.conn != nil {
-		_ = have.conn.Close()
-	}
-	have.conn, have.seen = conn, time.Now()
+	have.close()
+	have.next = &next
 	return true
+}
+
+func (n *dynamicNeighbor) close() {
+	if n.next != nil && n.next.router != nil {
+		_ = n.next.router.Close()
+	}
 }
 
 func (c *dynamicNeighbors) within(network netip.Prefix) int {
@@ -76,14 +131,14 @@ func (c *dynamicNeighbors) within(network netip.Prefix) int {
 }
 
 // taken is the connection that waits for the session of a router; nil without one.
-func (c *dynamicNeighbors) taken(router netip.Addr) *net.TCPConn {
+func (c *dynamicNeighbors) taken(router netip.Addr) *arrival {
 	have := c.routers[router]
 	if have == nil {
 		return nil
 	}
-	conn := have.conn
-	have.conn = nil
-	return conn
+	next := have.next
+	have.next = nil
+	return next
 }
 
 // awaited tells of the ranges of which no router has connected.
@@ -114,48 +169,73 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 	return sessions
 }
 
-// DynamicNeighbors are the routers of ranges that have connected, and are to be among the peers of Set,
-// sorted. One without a session for ten minutes loses its place.
+// greet waits for the OPEN of a router without a session, and gives it a place then.
+func (s *Server) greet(conn *net.TCPConn, of *model.Range) {
+	peer := of.Session
+	peer.Address = addrPort(conn.RemoteAddr()).Addr()
+	open, err := readOpen(conn, &peer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.neighbors.unproven = slices.DeleteFunc(s.neighbors.unproven, func(other *net.TCPConn) bool { return other == conn })
+	next := arrival{conn, open}
+	switch session := s.passive(conn); {
+	case err != nil:
+		s.closed.Unopened++
+		_ = conn.Close()
+	case session != nil:
+		session.transport.use(next)
+	case s.hasAddress(peer.Address) || !s.neighbors.call(peer.Address, next):
+		s.closed.Surplus++
+		_ = conn.Close()
+		s.notify()
+	default:
+		s.notify()
+	}
+}
+
+// DynamicNeighbors are the routers of ranges that have a place, and are to be among the peers of Set,
+// sorted. One without a session loses its place after a time that depends on how long it had one.
 func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, waits := time.Now(), false
+	now, next := time.Now(), time.Time{}
 	for router, neighbor := range s.neighbors.routers {
-		if s.isEstablished(router) {
-			neighbor.seen = now
-			continue
+		established := s.prove(router, neighbor, now)
+		until := neighbor.until()
+		switch {
+		case established:
+		case s.neighbors.rangeOf(router) == nil || !now.Before(until):
+			neighbor.close()
+			delete(s.neighbors.routers, router)
+		case next.IsZero() || until.Before(next):
+			next = until
 		}
-		isWanted := slices.ContainsFunc(s.neighbors.ranges, func(r model.Range) bool { return r.Prefix.Contains(router) })
-		if isWanted && now.Sub(neighbor.seen) < forgetAfter {
-			waits = true
-			continue
-		}
-		if neighbor.conn != nil {
-			_ = neighbor.conn.Close()
-		}
-		delete(s.neighbors.routers, router)
 	}
 	if s.neighbors.forget != nil {
 		s.neighbors.forget.Stop()
 	}
-	if waits {
-		s.neighbors.forget = time.AfterFunc(forgetAfter, s.notify)
+	if !next.IsZero() {
+		s.neighbors.forget = time.AfterFunc(next.Sub(now), s.notify)
 	}
-	found := make([]netip.Addr, 0, len(s.neighbors.routers))
-	for router := range s.neighbors.routers {
-		found = append(found, router)
-	}
-	slices.SortFunc(found, netip.Addr.Compare)
-	return found
+	return slices.SortedFunc(maps.Keys(s.neighbors.routers), netip.Addr.Compare)
 }
 
-func (s *Server) isEstablished(router netip.Addr) bool {
+// prove notes what the sessions with a router prove of it, and reports whether one is established.
+func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Time) (established bool) {
 	for _, session := range s.sessions {
-		if session.peer.Address == router && session.observed.established() {
-			return true
+		if session.peer.Address != router {
+			continue
 		}
+		lasted := session.observed.lastedFor()
+		if seen := session.observed.session(); seen.State == millracev1alpha1.SessionEstablished {
+			established, lasted = true, max(lasted, now.Sub(seen.Since))
+		}
+		neighbor.lasted = max(neighbor.lasted, lasted)
 	}
-	return false
+	if established {
+		neighbor.seen = now
+	}
+	return established
 }
 
 // hasAddress reports whether a peer has the address of a router for itself.

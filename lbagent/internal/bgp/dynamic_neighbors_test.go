@@ -3,12 +3,15 @@
 package bgp
 
 import (
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -20,7 +23,7 @@ func TestDynamicNeighbors(t *testing.T) {
 	c := dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}}
 	ranges := []model.Range{
 		{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2},
-		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, PasswordSecret: secret},
+		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, Session: model.Peer{PasswordSecret: secret}},
 	}
 	c.want(ranges, nil)
 	if waits := c.awaited(); len(waits) != 1 || waits[0].Peer != "open" || !strings.Contains(waits[0].Message, "198.51.100.0/24") {
@@ -33,7 +36,7 @@ func TestDynamicNeighbors(t *testing.T) {
 		{"198.51.100.1", true}, {"198.51.100.2", true}, {"198.51.100.1", true}, {"198.51.100.3", false},
 		{"203.0.113.1", false}, {"2001:db8::1", false},
 	} {
-		if got := c.call(at(step.router), nil); got != step.taken {
+		if got := c.call(at(step.router), arrival{}); got != step.taken {
 			t.Errorf("%s is taken: %t", step.router, got)
 		}
 	}
@@ -44,8 +47,78 @@ func TestDynamicNeighbors(t *testing.T) {
 		t.Errorf("turned away: %+v", away)
 	}
 	c.want(ranges, map[string]string{secret: password})
-	if !c.call(at("203.0.113.1"), nil) {
+	if !c.call(at("203.0.113.1"), arrival{}) {
 		t.Error("with the password of the range its router is not taken")
+	}
+}
+
+// A place is kept as long as the longest session lasted: half a minute at least, ten at most.
+func TestPlaceIsKept(t *testing.T) {
+	seen := time.Unix(1e9, 0)
+	for lasted, want := range map[time.Duration]time.Duration{
+		0: provesWithin, time.Second: provesWithin, 3 * time.Minute: 3 * time.Minute, time.Hour: forgetAfter,
+	} {
+		if got := (&dynamicNeighbor{seen: seen, lasted: lasted}).until().Sub(seen); got != want {
+			t.Errorf("after a session of %s a place is kept for %s, want %s", lasted, got, want)
+		}
+	}
+	s := New(Config{Logger: logr.Discard()})
+	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2}}, nil)
+	stranger, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
+	for _, one := range []netip.Addr{stranger, router, stranger} {
+		if !s.neighbors.call(one, arrival{}) {
+			t.Errorf("%s is not taken", one)
+		}
+	}
+	past := time.Now().Add(-time.Minute)
+	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
+	// A place is not kept by another OPEN.
+	s.neighbors.routers[stranger].seen = past
+	s.neighbors.call(stranger, arrival{})
+	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
+		t.Errorf("places are of %v, want the router alone", got)
+	}
+	if !s.neighbors.call(netip.MustParseAddr("198.51.100.3"), arrival{}) {
+		t.Error("the stranger's place is not free")
+	}
+	s.neighbors.routers[router].seen = past.Add(-forgetAfter)
+	if got := s.DynamicNeighbors(); slices.Contains(got, router) {
+		t.Errorf("places are of %v ten minutes later", got)
+	}
+}
+
+// Of connections without an OPEN each router has one, and all together have a bound.
+func TestUnproven(t *testing.T) {
+	c := dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	from := func(last int) {
+		t.Helper()
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(last))}}).Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		near, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.wait(near.(*net.TCPConn))
+	}
+	for range 3 {
+		from(1)
+	}
+	if len(c.unproven) != 1 {
+		t.Errorf("%d connections of one router", len(c.unproven))
+	}
+	for last := range mostUnproven {
+		from(2 + last)
+	}
+	if len(c.unproven) != mostUnproven || addrPort(c.unproven[0].RemoteAddr()).Addr().As4()[3] != 2 {
+		t.Errorf("%d connections wait, the oldest of %s", len(c.unproven), c.unproven[0].RemoteAddr())
 	}
 }
 
@@ -56,9 +129,11 @@ func TestRange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := start(t)
 			p := l.speaker("fresh")
+			shared := passivePeer()
+			shared.PasswordSecret = secret
 			want := Want{
 				RouterID:  nodeIPv4,
-				Ranges:    []model.Range{{Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), Most: 1, PasswordSecret: secret}},
+				Ranges:    []model.Range{{Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), Most: 1, Session: shared}},
 				Passwords: map[string]string{secret: "wrong"},
 			}
 			p.set(want)

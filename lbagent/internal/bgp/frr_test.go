@@ -48,6 +48,7 @@ type reply struct {
 	Error            string
 	Sessions         []Session
 	DynamicNeighbors []netip.Addr
+	Refused          Refused
 }
 
 // runSpeaker does every request that it reads.
@@ -73,7 +74,7 @@ func runSpeaker(restarting bool, in io.Reader, out io.Writer) error {
 				r.Error = err.Error()
 			}
 		}
-		r.Sessions, r.DynamicNeighbors = s.Sessions(), s.DynamicNeighbors()
+		r.Sessions, r.DynamicNeighbors, r.Refused = s.Sessions(), s.DynamicNeighbors(), s.Refused()
 		if err := encoder.Encode(r); err != nil {
 			return err
 		}

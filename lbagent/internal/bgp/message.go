@@ -109,8 +109,12 @@ func isEndOfRIB(message []byte) bool {
 	return false
 }
 
+// mostEnds is how many End-of-RIBs of a session GoBGP sees: one of each family, and as many again.
+const mostEnds = 4
+
 // inbound decides which of a router's messages GoBGP sees. GoBGP keeps every route that it is
-// sent, and we use none: an UPDATE is dropped, and only says that the router lives.
+// sent, and we use none: an UPDATE is dropped, and only says that the router lives. GoBGP queues
+// without a bound, so it sees nothing that a router may send often.
 type inbound struct {
 	// accepts is asked for the autonomous system of the router's OPEN; nil accepts any.
 	accepts func(asn uint32) error
@@ -121,6 +125,8 @@ type inbound struct {
 	extended bool
 	// restarting is true after an OPEN with the Restart State bit (RFC 4724, section 3).
 	restarting bool
+	// ends is how many End-of-RIBs came.
+	ends int
 	// holdTime is that of the OPEN (RFC 4271, section 4.2).
 	holdTime time.Duration
 	// asn is the router's autonomous system, of its OPEN.
@@ -151,12 +157,18 @@ func (i *inbound) check(message []byte) (pass bool, err error) {
 		if len(message) != headerLength {
 			return false, &protocolError{codeHeader, subcodeLength, "a KEEPALIVE with a body"}
 		}
+		// Those after the first one only say that the router lives.
+		first := !i.confirmed
 		i.confirmed = true
-		return true, nil
+		return first, nil
 	case !i.confirmed:
 		return false, &protocolError{codeFSM, subcodeOpenConfirm, "a message before KEEPALIVE"}
 	case kind == bgp.BGP_MSG_UPDATE:
-		return isEndOfRIB(message), nil
+		if i.ends == mostEnds || !isEndOfRIB(message) {
+			return false, nil
+		}
+		i.ends++
+		return true, nil
 	case kind == bgp.BGP_MSG_ROUTE_REFRESH:
 		if len(message) != headerLength+4 {
 			return false, &protocolError{codeHeader, subcodeLength, "a ROUTE-REFRESH of another length"}

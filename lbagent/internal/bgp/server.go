@@ -89,6 +89,8 @@ type Session struct {
 	// UpdatesSent and UpdatesReceived count UPDATE messages since the agent started. What a
 	// router announces is counted and dropped.
 	UpdatesSent, UpdatesReceived uint64
+	// Throttled is for how long what the router sent was left unread, since it sent too much.
+	Throttled time.Duration
 }
 
 // Server holds one session with every peer. Nothing listens for routers unless a peer is
@@ -111,10 +113,25 @@ type Server struct {
 	idle      []*speaker
 	acceptor  acceptor
 	neighbors dynamicNeighbors
+	closed    Refused
 	// announced are the prefixes of all sessions; nil where that is to be found out.
 	announced *announce.Prefixes
 	// former are the passwords of established sessions whose Secret is gone.
 	former map[string]string
+}
+
+// Refused are how many connections to the BGP port were closed since the agent started.
+type Refused struct {
+	// Strangers came from an address of no router, Unopened sent no OPEN that a router of their range
+	// could send, and Surplus were of a router beyond the range's maxPeers.
+	Strangers, Unopened, Surplus uint64
+}
+
+// Refused returns how many connections were closed.
+func (s *Server) Refused() Refused {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
 }
 
 // New returns a Server without sessions.
@@ -275,8 +292,8 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 		return err
 	}
 	s.sessions[peer.Name] = session
-	if conn := s.neighbors.taken(peer.Address); conn != nil {
-		session.transport.offer(conn)
+	if next := s.neighbors.taken(peer.Address); next != nil {
+		session.transport.use(*next)
 	}
 	s.notify()
 	return nil

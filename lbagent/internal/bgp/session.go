@@ -98,7 +98,7 @@ func (s *session) reset(peer model.Peer, password string, over *net.TCPConn) err
 	err := s.adopt(peer, password)
 	// Upon the end of its connection the session is opened again.
 	if over != nil {
-		s.transport.use(over)
+		s.transport.use(arrival{router: over})
 	} else {
 		s.transport.leave()
 	}
@@ -225,6 +225,9 @@ func (s *session) snapshot() Session {
 			}
 		}
 	}
+	if session.State == millracev1alpha1.SessionEstablished && session.Message == "" && s.transport.throttles(time.Now()) {
+		session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
+	}
 	if s.peer.IPv4 && !withholds {
 		session.Families = append(session.Families, "IPv4")
 	}
@@ -233,6 +236,7 @@ func (s *session) snapshot() Session {
 	}
 	session.Local = s.transport.local().Addr()
 	session.UpdatesSent, session.UpdatesReceived = s.transport.sent.Load(), s.transport.received.Load()
+	session.Throttled = time.Duration(s.transport.throttled.Load())
 	session.Due = s.due
 	return session
 }

@@ -25,8 +25,10 @@ const (
 	// openTimeout is how long a router that is connected has for its OPEN. RFC 4271, section
 	// 8.2.2, suggests four minutes, in which nobody would be told why nothing happens.
 	openTimeout = 10 * time.Second
-	// keepalivePause is the shortest time between two KEEPALIVEs in place of UPDATEs.
-	keepalivePause = time.Second
+	// keepalives of a router, or UPDATEs in their place, GoBGP sees at once; beyond, one each
+	// keepalivePause. The shortest hold time is three seconds.
+	keepalives     = 16
+	keepalivePause = 500 * time.Millisecond
 	// refreshes a router may ask for at once; beyond, one each refreshPause.
 	refreshes    = 8
 	refreshPause = time.Second
@@ -34,7 +36,15 @@ const (
 	queued = 16
 	// acceptedAtOnce connections may come from routers; beyond, one each acceptPause.
 	acceptedAtOnce = 64
-	acceptPause    = 20 * time.Millisecond
+	acceptPause    = 2 * time.Millisecond
+	// readAtOnce messages of a router are read as fast as they come; beyond, one each readPause. A
+	// full table in one UPDATE for each fourth route is read at once.
+	readAtOnce = 250_000
+	readPause  = 100 * time.Microsecond
+	// throttledFor is for how long a router that sent too much is told to.
+	throttledFor = 10 * time.Second
+	// readBuffer is what is read at once, in octets: thousands of small messages cost few system calls.
+	readBuffer = 1 << 14
 )
 
 // transport carries the messages of a session between GoBGP and the router. GoBGP connects to
@@ -52,6 +62,9 @@ type transport struct {
 
 	// received counts the router's UPDATEs, sent ours.
 	received, sent atomic.Uint64
+	// throttled is for how long, in nanoseconds, the router's messages were left unread, being too many;
+	// throttledAt is when that was last, in nanoseconds of Unix time.
+	throttled, throttledAt atomic.Int64
 
 	mu       sync.Mutex
 	peer     model.Peer
@@ -332,6 +345,33 @@ func (t *transport) fail(message string) {
 	t.observed.fail(message)
 }
 
+// throttle notes that the router's messages were left unread for some time.
+func (t *transport) throttle(unread time.Duration) {
+	if unread == 0 {
+		return
+	}
+	t.throttled.Add(int64(unread))
+	now := time.Now()
+	if last := t.throttledAt.Swap(now.UnixNano()); now.UnixNano()-last > int64(throttledFor) {
+		t.observed.notify()
+		time.AfterFunc(throttledFor+time.Second, t.untilUnthrottled)
+	}
+}
+
+// untilUnthrottled has it told when the router sends no longer too much.
+func (t *transport) untilUnthrottled() {
+	if t.throttles(time.Now()) {
+		time.AfterFunc(throttledFor, t.untilUnthrottled)
+		return
+	}
+	t.observed.notify()
+}
+
+// throttles reports whether the router sent too much of late.
+func (t *transport) throttles(now time.Time) bool {
+	return now.UnixNano()-t.throttledAt.Load() <= int64(throttledFor)
+}
+
 // budget lets a number of events pass at once, then one in each pause.
 type budget struct {
 	most  int
@@ -341,14 +381,31 @@ type budget struct {
 
 func newBudget(most int, pause time.Duration) *budget { return &budget{most: most, pause: pause} }
 
-// take waits until an event may pass.
-func (b *budget) take() {
-	now := time.Now()
+// ahead is how long an event would have to wait.
+func (b *budget) ahead(now time.Time) time.Duration {
 	if b.at.Before(now) {
 		b.at = now
 	}
-	b.at = b.at.Add(b.pause)
-	if ahead := b.at.Sub(now) - time.Duration(b.most)*b.pause; ahead > 0 {
-		time.Sleep(ahead)
+	return b.at.Add(b.pause).Sub(now) - time.Duration(b.most)*b.pause
+}
+
+// has reports whether an event may pass at once, which it takes.
+func (b *budget) has(now time.Time) bool {
+	if b.ahead(now) > 0 {
+		return false
 	}
+	b.at = b.at.Add(b.pause)
+	return true
+}
+
+// take waits until an event may pass, and returns for how long.
+func (b *budget) take() time.Duration {
+	now := time.Now()
+	ahead := b.ahead(now)
+	b.at = b.at.Add(b.pause)
+	if ahead <= 0 {
+		return 0
+	}
+	time.Sleep(ahead)
+	return time.Since(now)
 }

@@ -51,6 +51,7 @@ var (
 	sinceDescription       = description("bgp_session_change_timestamp_seconds", "When the session with the peer was last established or lost.", "peer")
 	errorDescription       = description("bgp_session_last_error_timestamp_seconds", "When a session with the peer, or an attempt, last failed; absent where none did.", "peer")
 	updatesDescription     = description("bgp_updates_total", "UPDATE messages exchanged with the peer, by direction: sent or received.", "peer", "direction")
+	throttledDescription   = description("bgp_session_throttled_seconds_total", "For how long what the peer sent was left unread, since it sent too much.", "peer")
 	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
 )
 
@@ -78,7 +79,7 @@ func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		buildDescription, dropsDescription, lossesDescription, eventsDescription,
 		c.series.packets, c.series.bytes, c.series.connections, c.series.drops, unsampledDescription, connectionsDescription, capacityDescription,
-		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, routesDescription,
+		sessionDescription, flapsDescription, sinceDescription, errorDescription, updatesDescription, throttledDescription, routesDescription,
 	} {
 		descriptions <- d
 	}
@@ -97,6 +98,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(sessionDescription, prometheus.GaugeValue, up, session.Peer)
 		metrics <- prometheus.MustNewConstMetric(flapsDescription, prometheus.CounterValue, float64(session.Flaps), session.Peer)
 		metrics <- prometheus.MustNewConstMetric(routesDescription, prometheus.GaugeValue, float64(session.Routes), session.Peer)
+		metrics <- prometheus.MustNewConstMetric(throttledDescription, prometheus.CounterValue, session.Throttled.Seconds(), session.Peer)
 		for direction, updates := range map[string]uint64{"sent": session.UpdatesSent, "received": session.UpdatesReceived} {
 			metrics <- prometheus.MustNewConstMetric(updatesDescription, prometheus.CounterValue, float64(updates), session.Peer, direction)
 		}

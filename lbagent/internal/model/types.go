@@ -48,8 +48,8 @@ type Range struct {
 	Prefix netip.Prefix
 	// Most is how many routers have a session.
 	Most int
-	// PasswordSecret is the name of the Secret with the password; empty for none.
-	PasswordSecret string
+	// Session is what all sessions with its routers have in common: it has no address.
+	Session Peer
 }
 
 // Snapshot is everything that the agent watches, at one moment. Objects and lists of them are

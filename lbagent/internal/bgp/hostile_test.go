@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// inRouterSpace runs f in a goroutine of the router's network namespace.
+func (l *lab) inRouterSpace(f func()) {
+	l.t.Helper()
+	namespace, err := os.Open("/run/netns/" + l.RouterSpace)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		defer func() { _ = namespace.Close() }()
+		// The thread ends with the goroutine: it is in the other namespace.
+		runtime.LockOSThread()
+		err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
+		done <- err
+		if err == nil {
+			f()
+		}
+	}()
+	if err := <-done; err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// dialNode connects to the node from an address of the router's namespace.
+func dialNode(from netip.Addr) (net.Conn, error) {
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Timeout: 5 * time.Second}
+	return dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(nodeIPv4, bgpPort).String())
+}
+
+// processorTime is what a process has used, and resident its memory in octets.
+func (p *process) processorTime() time.Duration {
+	p.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	ticks := 0
+	for _, field := range fields[11:13] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		ticks += n
+	}
+	// Linux has told processes of 100 ticks a second on all architectures since 2.6.
+	return time.Duration(ticks) * time.Second / 100
+}
+
+func (p *process) resident() int64 {
+	p.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	pages, err := strconv.ParseInt(strings.Fields(string(text))[1], 10, 64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// table are UPDATEs of a router with so many prefixes, 500 in each.
+func table(t *testing.T, prefixes int) []byte {
+	t.Helper()
+	template := updateMessage(t, "100.64.0.0/24")
+	attributes := template[headerLength+4 : len(template)-4]
+	var all []byte
+	for sent := 0; sent < prefixes; {
+		body := append(binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(len(attributes))), attributes...)
+		for range 500 {
+			network := uint32(16<<16 + sent)
+			body = append(body, 24, byte(network>>16), byte(network>>8), byte(network))
+			sent++
+		}
+		all = append(all, encode(bgp.BGP_MSG_UPDATE, body...)...)
+	}
+	return all
+}
+
+// largest is an UPDATE with an unknown attribute that fills it.
+func largest() []byte {
+	const optionalTransitiveExtended, unknown, head = 0xd0, 99, 4
+	value := longestLength - headerLength - 4 - head
+	body := binary.BigEndian.AppendUint16([]byte{0, 0}, uint16(head+value))
+	body = append(body, optionalTransitiveExtended, unknown)
+	body = binary.BigEndian.AppendUint16(body, uint16(value))
+	return encode(bgp.BGP_MSG_UPDATE, append(body, make([]byte, value)...)...)
+}
+
+// A router sends a full table, then as many messages of each kind as the session takes: small ones, and
+// those with the longest attributes. The agent's processor time and memory are bounded, its session with
+// that router stays though no KEEPALIVE comes, and a change reaches another router in time.
+func TestFlood(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	const port = 1179
+	hello := slices.Concat(openMessage(t, 64500), encode(bgp.BGP_MSG_KEEPALIVE))
+	small := bytes.Repeat(slices.Concat(encode(bgp.BGP_MSG_KEEPALIVE), endOfRIB(t, bgp.RF_IPv4_UC)), 1000)
+	large := bytes.Repeat(largest(), 16)
+	full := table(t, 1_000_000)
+	listening, flooding := make(chan net.Listener, 1), make(chan struct{})
+	l.inRouterSpace(func() {
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(routerIPv4, port).String())
+		if err != nil {
+			t.Error(err)
+		}
+		listening <- listener
+	})
+	listener := <-listening
+	if listener == nil {
+		t.FailNow()
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer func() { _ = conn.Close() }()
+		go readUntilEnd(conn)
+		_, _ = conn.Write(hello)
+		_, _ = conn.Write(full)
+		for sent := 0; sent < readAtOnce; sent += 2000 {
+			_, _ = conn.Write(small)
+		}
+		close(flooding)
+		for err == nil {
+			_, err = conn.Write(large)
+		}
+	}()
+
+	p := l.speaker("fresh")
+	flooder := testPeer()
+	flooder.Name, flooder.Port, flooder.HoldTime, flooder.KeepaliveTime = "flooder", port, 3*time.Second, time.Second
+	want := testWant(testRoute(vip4))
+	p.set(want)
+	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	up, before := p.session(peerName), p.resident()
+	want.Peers = append(want.Peers, flooder)
+	p.set(want)
+	select {
+	case <-flooding:
+	case <-time.After(60 * time.Second):
+		t.Fatalf("the router could not send its table: %+v", p.call(nil).Sessions)
+	}
+	l.awaitWithout(20*time.Second, "messages are left unread", func() bool { return p.session("flooder").Throttled > 0 })
+
+	const measured = 4 * time.Second
+	began, used, received := time.Now(), p.processorTime(), p.session("flooder").UpdatesReceived
+	want.Routes = announce.Routes{peerName: {testRoute(vip4), testRoute(vip6)}}
+	p.set(want)
+	l.awaitRoutes(measured, both)
+	time.Sleep(measured - time.Since(began))
+	passed := time.Since(began)
+	rate := float64(p.session("flooder").UpdatesReceived-received) / passed.Seconds()
+	share := float64(p.processorTime()-used) / float64(passed)
+	grown := p.resident() - before
+	t.Logf("%.0f UPDATEs a second of %d octets took %.0f %% of a processor, memory grew by %d MiB", rate, longestLength, 100*share, grown>>20)
+	if most := 1.2 / readPause.Seconds(); rate > most || rate < 100 {
+		t.Errorf("%.0f UPDATEs a second were read, want 100 to %.0f", rate, most)
+	}
+	if share > 0.5 {
+		t.Errorf("%.0f %% of a processor", 100*share)
+	}
+	if grown > 32<<20 {
+		t.Errorf("memory grew by %d MiB", grown>>20)
+	}
+	if s := p.session("flooder"); !isUp(s) || s.Flaps != 0 || !strings.Contains(s.Message, "sends too much") {
+		t.Errorf("the router's session is %+v", s)
+	}
+	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
+		t.Errorf("the other router's session is %+v", s)
+	}
+}
+
+// A router that connects twenty times a second, opens a session and ends it, costs little. Other sessions
+// stay, and its own comes back once it stays.
+func TestFlappingRouter(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, staticNeighbor)
+	flapping := netip.MustParseAddr("198.51.100.9")
+	l.Run("ip", "-n", l.RouterSpace, "address", "add", flapping.String()+"/24", "dev", "eth0")
+	p := l.speaker("fresh")
+	want := testWant(testRoute(vip4))
+	peer := passivePeer()
+	peer.Name, peer.Address = "flapping", flapping
+	want.Peers = append(want.Peers, peer)
+	p.set(want)
+	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	up, before, used := p.session(peerName), p.resident(), p.processorTime()
+
+	hello := slices.Concat(openMessage(t, 64500), encode(bgp.BGP_MSG_KEEPALIVE))
+	const rounds = 60
+	done, stays := make(chan int, 1), make(chan struct{})
+	t.Cleanup(func() { close(stays) })
+	l.inRouterSpace(func() {
+		opened := 0
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		for range rounds {
+			<-ticker.C
+			conn, err := dialNode(flapping)
+			if err != nil {
+				continue
+			}
+			_, _ = conn.Write(hello)
+			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+			if _, err := readMessage(conn, make([]byte, longestLength)); err == nil {
+				opened++
+			}
+			_ = conn.Close()
+		}
+		done <- opened
+		conn, err := dialNode(flapping)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		go func() {
+			<-stays
+			_ = conn.Close()
+		}()
+		_, _ = conn.Write(hello)
+		readUntilEnd(conn)
+	})
+	began := time.Now()
+	var opened int
+	select {
+	case opened = <-done:
+	case <-time.After(60 * time.Second):
+		t.Fatal("the node takes no connections any more")
+	}
+	share := float64(p.processorTime()-used) / float64(time.Since(began))
+	session := p.session("flapping")
+	t.Logf("%d of %d connections were answered, %d sessions lost, %.0f %% of a processor", opened, rounds, session.Flaps, 100*share)
+	if opened == 0 {
+		t.Error("no connection was answered")
+	}
+	if share > 0.5 || p.resident()-before > 32<<20 {
+		t.Errorf("%.0f %% of a processor, memory grew by %d MiB", 100*share, (p.resident()-before)>>20)
+	}
+	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
+		t.Errorf("the other router's session is %+v", s)
+	}
+	l.awaitWithout(20*time.Second, "the router that stays has a session", func() bool { return isUp(p.session("flapping")) })
+}
+
+// Strangers of a range's network, who connect all the time and send nothing, or an OPEN of another
+// system, take no place. A router gets its own meanwhile.
+func TestStrangersTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
+	var strangers []netip.Addr
+	for last := byte(3); last < 14; last++ {
+		strangers = append(strangers, netip.AddrFrom4([4]byte{198, 51, 100, last}))
+		l.Run("ip", "-n", l.RouterSpace, "address", "add", strangers[len(strangers)-1].String()+"/24", "dev", "eth0")
+	}
+	p := l.speaker("fresh")
+	want := Want{RouterID: nodeIPv4, Ranges: []model.Range{{
+		Name: peerName, Prefix: netip.MustParsePrefix("198.51.100.0/28"), Most: 2, Session: passivePeer(),
+	}}}
+	other := openMessage(t, 64999)
+	var connected atomic.Int64
+	stop := make(chan struct{})
+	p.set(want)
+	l.inRouterSpace(func() {
+		// The last few stay open: nobody closes them but the node.
+		var open []net.Conn
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				for _, conn := range open {
+					_ = conn.Close()
+				}
+				return
+			default:
+			}
+			conn, err := dialNode(strangers[n%len(strangers)])
+			if err != nil {
+				continue
+			}
+			connected.Add(1)
+			if n%2 == 0 {
+				_, _ = conn.Write(other)
+			}
+			if open = append(open, conn); len(open) > 200 {
+				_ = open[0].Close()
+				open = open[1:]
+			}
+		}
+	})
+	defer func() { close(stop) }()
+	l.awaitWithout(20*time.Second, "strangers connect", func() bool { return connected.Load() > 200 })
+	l.awaitWithout(60*time.Second, "the router has a place", func() bool {
+		return slices.Contains(p.call(nil).DynamicNeighbors, routerIPv4)
+	})
+	peer := passivePeer()
+	peer.Name, peer.OfRange = peerName+"/"+routerIPv4.String(), peerName
+	want.Peers, want.Routes = []model.Peer{peer}, announce.Routes{peer.Name: {testRoute(vip4)}}
+	p.set(want)
+	l.awaitRoutes(60*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
+		t.Errorf("places are of %v", found)
+	}
+	refused := p.call(nil).Refused
+	t.Logf("%d connections of strangers, refused are %+v", connected.Load(), refused)
+	if refused.Unopened < 200 || refused.Surplus > 0 {
+		t.Errorf("refused are %+v", refused)
+	}
+}

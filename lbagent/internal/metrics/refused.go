@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+)
+
+var refusedDescription = description("bgp_connections_refused_total",
+	"Connections to the BGP port that were closed, by reason: stranger, unopened or surplus.", "reason")
+
+// Refused are the metrics of connections of routers that get no session.
+type Refused struct {
+	refused func() bgp.Refused
+}
+
+// NewRefused returns the metrics of the connections that a speaker closed.
+func NewRefused(refused func() bgp.Refused) *Refused { return &Refused{refused} }
+
+// Describe implements prometheus.Collector.
+func (*Refused) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- refusedDescription }
+
+// Collect implements prometheus.Collector.
+func (r *Refused) Collect(metrics chan<- prometheus.Metric) {
+	refused := r.refused()
+	for reason, connections := range map[string]uint64{
+		"stranger": refused.Strangers, "unopened": refused.Unopened, "surplus": refused.Surplus,
+	} {
+		metrics <- prometheus.MustNewConstMetric(refusedDescription, prometheus.CounterValue, float64(connections), reason)
+	}
+}

@@ -287,6 +287,9 @@ func TestBrowserSize(t *testing.T) {
 			state := uitest.Cluster(size.of)
 			// Its address begins as the one that is searched for, and it comes first as it is red.
 			state.Announcements.Items[70].Nodes.Announcing, state.Announcements.Items[70].Announced = 0, nil
+			// This one is announced by two nodes, as with externalTrafficPolicy: Local.
+			two := &state.Announcements.Items[8]
+			two.Nodes.Announcing, two.Announced[0].Count, two.Announced[0].NodeRanges = 2, 2, "0-1"
 			p := open(t, uitest.NewSource(state))
 			took := p.load("")
 			t.Logf("%s, %d VIPs: first drawing after %s", size.name, size.of.VIPs, took.Round(time.Millisecond))
@@ -298,6 +301,7 @@ func TestBrowserSize(t *testing.T) {
 				t.Errorf("the page has %d elements: rows out of sight have to be left out", elements)
 			}
 			search(t, p, size.of)
+			lines(t, p)
 		})
 	}
 }
@@ -323,6 +327,53 @@ func search(t *testing.T, p *page, size uitest.Size) {
 		t.Errorf("%s leads to %s", address, hash)
 	}
 	p.picture(strings.ReplaceAll(t.Name(), "/", "-") + "-search")
+}
+
+// drawn counts the lines of the selection between two columns, by where they begin and end.
+func drawn(p *page, from, to string) int {
+	p.t.Helper()
+	return evaluate[int](p, fmt.Sprintf(`(() => {
+		const end = document.getElementById(%s).getBoundingClientRect().right, begin = document.getElementById(%s).getBoundingClientRect().left;
+		const frame = document.getElementById('edges').getBoundingClientRect().left;
+		return [...document.querySelectorAll('path.edge.strong')].filter((path) => {
+			const [x1] = path.getAttribute('d').match(/[\d.]+/g).map(Number), x2 = Number(path.getAttribute('d').match(/[\d.]+/g).at(-2));
+			return Math.abs(x1 + frame - end) < 2 && Math.abs(x2 + frame - begin) < 2;
+		}).length;
+	})()`, quoted(from), quoted(to)))
+}
+
+// lines looks whether the selection has its lines where nodes are grouped: of a Service that two nodes
+// announce, of one that all do, of a node in a group that is closed, and of a router.
+func lines(t *testing.T, p *page) {
+	// The search may have left the Services that follow out.
+	evaluate[string](p, `document.getElementById('search').value = ''`)
+	evaluate[bool](p, `document.getElementById('search').dispatchEvent(new Event('input'))`)
+	for _, test := range []struct {
+		id, shown string
+		// least lines of the selection, from routers and to Services.
+		routers, services int
+		exact             bool
+	}{
+		{"service/team-02/web", "#panel .facts", 4, 2, true},
+		{"service/team-01/dns", "#panel .facts", 10, 5, false},
+		{"node/node-100", `section[aria-label="BGP and BFD sessions"]`, 2, 10, false},
+		{"router/tor-a", `section[aria-label="BGP and BFD sessions"]`, 5, 0, false},
+		{"zone/rack2", "#panel .facts", 2, 0, false},
+	} {
+		began := time.Now()
+		p.selects(test.id, test.shown)
+		p.until(`document.querySelectorAll('.row.selected').length === 1`)
+		took := time.Since(began)
+		routers, services := drawn(p, "routers", "nodes"), drawn(p, "nodes", "services")
+		t.Logf("%s: %d lines from routers, %d to Services, after %s", test.id, routers, services, took.Round(time.Millisecond))
+		if routers < test.routers || services < test.services || test.exact && (routers != test.routers || services != test.services) {
+			t.Errorf("%s has %d lines from routers and %d to Services, want %d and %d", test.id, routers, services, test.routers, test.services)
+		}
+		p.picture(strings.ReplaceAll(t.Name()+"-"+test.id, "/", "-"))
+	}
+	if shares := evaluate[int](p, `document.querySelectorAll('#nodes .share').length`); shares != 0 {
+		t.Errorf("%d groups say how many announce a Service, and none is selected", shares)
+	}
 }
 
 // What the cluster says is text, whatever is in it.

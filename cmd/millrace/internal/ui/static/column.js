@@ -104,12 +104,18 @@ export class Column {
     drawn.element.style.top = `${place * rowHeight}px`;
   }
 
+  /** measure notes where the list is, for y. */
+  measure() {
+    this.box = this.list.getBoundingClientRect();
+    this.top = this.list.scrollTop;
+  }
+
   /** y is the middle of a row in the page, kept within the list; undefined where there is no such row. */
   y(id) {
     const place = this.places.get(id);
     if (place === undefined) return undefined;
-    const box = this.list.getBoundingClientRect();
-    const middle = (place + 0.5) * rowHeight - this.list.scrollTop;
+    const { box } = this;
+    const middle = (place + 0.5) * rowHeight - this.top;
     return { y: box.top + Math.min(Math.max(middle, 2), box.height - 2), seen: middle >= 0 && middle <= box.height };
   }
 

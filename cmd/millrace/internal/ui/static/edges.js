@@ -18,10 +18,11 @@ export class Drawing {
 
   /**
    * set takes the edges: from and to are [column, id], level is of the line, and strong is true of
-   * those of the selection.
+   * those of the selection. Those to keep are drawn also where there are many.
    */
   set(edges) {
-    this.edges = edges.length > most ? edges.filter((edge) => edge.strong || edge.level === 'bad') : edges;
+    const joined = join(edges);
+    this.edges = joined.length > most ? joined.filter((edge) => edge.strong || edge.keep || edge.level === 'bad') : joined;
     this.draw();
   }
 
@@ -32,6 +33,9 @@ export class Drawing {
   }
 
   draw() {
+    // To measure is slow, and nothing moves meanwhile.
+    this.boxes = new Map(Object.entries(this.columns).map(([name, column]) => [name, column.element.getBoundingClientRect()]));
+    for (const column of Object.values(this.columns)) column.measure();
     const frame = this.element.getBoundingClientRect();
     const paths = new Map();
     for (const edge of this.edges) {
@@ -43,6 +47,7 @@ export class Drawing {
     }
     const drawn = [...paths].sort(([, a], [, b]) => rankOf(a) - rankOf(b))
       .map(([line, edge]) => svg('path', { d: line, class: `edge ${edge.level} ${edge.strong ? 'strong' : ''}` }));
+    this.element.classList.toggle('chosen', this.edges.some((edge) => edge.strong));
     this.element.replaceChildren(this.element.querySelector('title'), ...drawn, ...this.wayParts(frame));
   }
 
@@ -55,7 +60,7 @@ export class Drawing {
   place([column, id], frame) {
     const at = this.columns[column].y(id);
     if (!at) return null;
-    const box = this.columns[column].element.getBoundingClientRect();
+    const box = this.boxes.get(column);
     return { y: round(at.y - frame.top), seen: at.seen, left: round(box.left - frame.left), right: round(box.right - frame.left) };
   }
 
@@ -81,6 +86,23 @@ export class Drawing {
     }
     return parts;
   }
+}
+
+/** join makes one edge of those between the same rows, as those of a group's nodes. */
+function join(edges) {
+  const joined = new Map();
+  for (const edge of edges) {
+    const key = `${edge.from} ${edge.to}`;
+    const had = joined.get(key);
+    if (had) {
+      had.level = worse(had.level, edge.level);
+      had.strong ||= edge.strong;
+      had.keep ||= edge.keep;
+    } else {
+      joined.set(key, { ...edge });
+    }
+  }
+  return [...joined.values()];
 }
 
 const round = (value) => Math.round(value * 2) / 2;

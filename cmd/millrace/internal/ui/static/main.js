@@ -25,6 +25,8 @@ if (first.token) history.replaceState(null, '', location.pathname);
 let selected = first.id;
 let search = '';
 let details = null;
+/** told are the nodes that announce the Service with an ID, as agents say: rows may not have them. */
+let told = null;
 /** open are the groups that were opened or closed. */
 const open = new Map();
 const store = new Store(() => later());
@@ -41,7 +43,7 @@ for (const [place, [name, title, draw, label]] of [
   ['services', 'Services', rows.drawService, rows.labelService],
   ['pods', 'Pods', rows.drawPod, rows.labelPod],
 ].entries()) {
-  columns[name] = new Column({ ...common, element: byId(name), title, draw, label, leave: (by) => besides(place + by) });
+  columns[name] = new Column({ ...common, element: byId(name), title, draw, label, leave: (by) => besides(place, by) });
 }
 drawing = new Drawing(byId('edges'), columns);
 
@@ -52,6 +54,12 @@ const panel = new Panel({
     const before = JSON.stringify(details?.pods);
     details = found;
     if (JSON.stringify(found?.pods) !== before) later();
+  },
+  announced: (id, vips) => {
+    if (!vips) return;
+    const names = new Set(vips.flatMap((vip) => (vip.announcedBy ?? []).flatMap((group) => group.nodes)));
+    told = { id, names: [...names] };
+    later();
   },
   traced: (id, way) => showWay(id, way),
 });
@@ -69,15 +77,15 @@ function update() {
   const matches = rows.matcher(search);
   const items = {
     routers: rows.routerItems(store, matches),
-    nodes: rows.nodeItems(store, matches, open),
+    nodes: rows.nodeItems(store, matches, open, selected),
     services: rows.serviceItems(store, matches, search),
     pods: rows.podItems(store, selected.startsWith('service/') ? details : null, matches),
   };
   byId('found').textContent = matches ? foundText(items) : '';
   // A search for one kind leaves the others as they are: a Service's nodes are still of interest.
   if (matches && items.routers.length === 0) items.routers = rows.routerItems(store, null);
-  if (matches && items.nodes.length === 0) items.nodes = rows.nodeItems(store, null, open);
-  const related = relatedTo(selected);
+  if (matches && items.nodes.length === 0) items.nodes = rows.nodeItems(store, null, open, selected);
+  const related = relatedTo(selected, items.nodes);
   for (const [name, column] of Object.entries(columns)) {
     column.selected = selected;
     column.bright = related?.[name] ?? null;
@@ -141,39 +149,52 @@ function heading(name, items) {
   column.levels.replaceChildren(...buttons);
 }
 
+/** announcers are the nodes that announce a Service; undefined where that is not known. */
+const announcers = (row) => store.announcers(row) ?? (told?.id === row.id ? told.names : undefined);
+
 /** relatedTo are the rows that belong to the selection, by column; null where nothing is selected. */
-function relatedTo(id) {
+function relatedTo(id, nodeItems) {
   const row = store.row(id);
-  if (!row) return null;
+  if (!row && !id.startsWith('zone/')) return null;
   const related = { routers: new Set(), nodes: new Set(), services: new Set(), pods: new Set() };
   const addNode = (node, routers) => {
     related.nodes.add(node.id);
     if (routers) for (const session of node.sessions ?? []) related.routers.add(`router/${session.peer}`);
   };
-  if (id.startsWith('service/') || id.startsWith('vip/')) {
+  if (id.startsWith('zone/')) {
+    for (const node of store.nodes.values()) if ((node.zone ?? '') === id.slice('zone/'.length)) addNode(node, true);
+    related.services = related.pods = null;
+  } else if (id.startsWith('service/') || id.startsWith('vip/')) {
     related.services.add(id);
-    for (const name of row.by ?? []) {
+    const names = announcers(row);
+    for (const name of names ?? []) {
       const node = store.nodes.get(`node/${name}`);
       if (node) addNode(node, true);
     }
     for (const pod of details?.id === id ? details.pods ?? [] : row.pods ?? []) related.pods.add(`pod/${row.namespace}/${pod.name}`);
     // Without names of nodes, none is told from another.
-    if (!row.by?.length && row.announcing !== 0) related.nodes = related.routers = null;
+    if (!names) related.nodes = related.routers = null;
   } else if (id.startsWith('node/')) {
     addNode(row, true);
+    const place = store.answered.indexOf(row.name);
+    let known = false;
     for (const service of store.services.values()) {
-      if (service.by?.includes(row.name)) related.services.add(service.id);
+      known ||= Boolean(service.by || service.ranges);
+      if (store.announces(service, row.name, place)) related.services.add(service.id);
       for (const pod of service.pods ?? []) if (pod.node === row.name) related.pods.add(`pod/${service.namespace}/${pod.name}`);
     }
-    if (![...store.services.values()].some((service) => service.by)) related.services = related.pods = null;
+    if (!known) related.services = related.pods = null;
+    else if (!related.pods.size) related.pods = null;
   } else {
     related.routers.add(id);
     for (const node of store.nodes.values()) if (node.sessions?.some((session) => session.peer === row.name)) addNode(node, false);
     related.services = related.pods = null;
   }
-  // A group is bright where one of its nodes is.
-  if (related.nodes) {
-    for (const item of columns.nodes.items) if (item.members?.some((member) => related.nodes.has(member))) related.nodes.add(item.id);
+  // A group is bright where one of its nodes is, and says how many where it is of a Service.
+  for (const item of related.nodes ? nodeItems : []) {
+    const share = item.members?.filter((member) => related.nodes.has(member)).length;
+    if (share) related.nodes.add(item.id);
+    if (share !== undefined && related.services?.has(id)) item.share = share;
   }
   return related;
 }
@@ -199,11 +220,17 @@ function edges(items, related) {
         strong: isStrong(['routers', `router/${session.peer}`], ['nodes', node.id]) });
     }
   }
-  for (const service of items.services) {
-    for (const name of service.by ?? []) {
-      const at = stands.get(`node/${name}`);
-      if (at) list.push({ from: ['nodes', at], to: ['services', service.id], level: 'good', strong: isStrong(['nodes', `node/${name}`], ['services', service.id]) });
-    }
+  const announced = (service, name, keep) => {
+    const at = stands.get(`node/${name}`);
+    if (at) list.push({ from: ['nodes', at], to: ['services', service.id], level: 'good', keep, strong: isStrong(['nodes', `node/${name}`], ['services', service.id]) });
+  };
+  for (const [service, keep] of drawnServices(items.services)) {
+    for (const name of announcers(service) ?? []) announced(service, name, keep);
+  }
+  const node = store.nodes.get(selected);
+  const place = node ? store.answered.indexOf(node.name) : -1;
+  if (place >= 0) {
+    for (const service of items.services) if (store.announces(service, node.name, place)) announced(service, node.name, false);
   }
   for (const pod of items.pods) {
     for (const service of pod.services) {
@@ -212,6 +239,22 @@ function edges(items, related) {
     }
   }
   return list;
+}
+
+/** mostPairs is how many announcements are looked at for lines, and troubled how many Services with a problem. */
+const mostPairs = 5000;
+const troubled = 50;
+
+/**
+ * drawnServices are the Services whose announcements are drawn, with whether they are kept among many
+ * lines: all where there are few, and otherwise the selected one and those with a problem.
+ */
+function drawnServices(services) {
+  let pairs = 0;
+  for (const service of services) pairs += service.by?.length ?? service.announcing ?? 0;
+  if (pairs <= mostPairs) return services.map((service) => [service, false]);
+  const bad = services.filter((service) => service.level === 'bad' || service.level === 'warning').slice(0, troubled);
+  return [...new Set([...services.filter((service) => service.id === selected), ...bad])].map((service) => [service, true]);
 }
 
 /** showWay draws the way of a packet: node by node, and to the Service and the pod. */
@@ -269,8 +312,12 @@ for (const event of ['popstate', 'hashchange']) {
   });
 }
 
-function besides(place) {
-  Object.values(columns)[place]?.list.focus();
+/** besides moves the keyboard to the next column in a direction that has rows. */
+function besides(place, by) {
+  const all = Object.values(columns);
+  for (let at = place + by; at in all; at += by) {
+    if (all[at].items.length) return all[at].list.focus({ focusVisible: true });
+  }
 }
 
 const field = byId('search');
@@ -304,10 +351,20 @@ addEventListener('keydown', (event) => {
   } else if (event.key === 'Escape') {
     if (document.activeElement === field && search) find('');
     else if (typing) event.target.blur();
-    else if (selected) select('');
+    else if (selected) back();
     else if (search) find('');
   }
 });
+
+/** back leaves the selection. The keyboard goes on in its column, if it was in the details. */
+function back() {
+  const column = Object.values(columns).find((candidate) => candidate.places.has(selected));
+  if (column && byId('panel').contains(document.activeElement)) {
+    column.active = selected;
+    column.list.focus({ focusVisible: true });
+  }
+  select('');
+}
 
 addEventListener('resize', () => drawing.draw());
 

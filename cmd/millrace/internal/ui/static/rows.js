@@ -48,8 +48,11 @@ export function serviceItems(store, matches, search) {
   return [...store.services.values()].filter((row) => !matches || matches(row)).sort((a, b) => other(a) - other(b) || byService(a, b));
 }
 
-/** nodeItems are nodes, or groups and those of their nodes that are open. */
-export function nodeItems(store, matches, open) {
+/**
+ * nodeItems are nodes, or groups and those of their nodes that are open. The node that is selected has a
+ * row also where its group is closed.
+ */
+export function nodeItems(store, matches, open, selected = '') {
   const all = [...store.nodes.values()];
   const nodes = (matches ? all.filter(matches) : all).sort(byName);
   if (all.length <= ungrouped || matches && nodes.length <= ungrouped) return nodes;
@@ -58,6 +61,7 @@ export function nodeItems(store, matches, open) {
     items.push(groupOf(`zone/${zone}`, zone || 'no zone', members, 'zone'));
     if (open.get(`zone/${zone}`) === false) {
       items.at(-1).open = false;
+      items.push(...members.filter((node) => node.id === selected).map(member));
       continue;
     }
     items.at(-1).open = true;
@@ -68,11 +72,13 @@ export function nodeItems(store, matches, open) {
       const group = groupOf(id, same[0].level === 'good' ? 'healthy' : same[0].reason || levelText(same[0].level), same, 'group');
       group.open = open.get(id) ?? (same[0].level !== 'good' && same.length <= opened);
       items.push(group);
-      if (group.open) items.push(...same.map((node) => ({ ...node, type: 'member' })));
+      items.push(...same.filter((node) => group.open || node.id === selected).map(member));
     }
   }
   return items;
 }
+
+const member = (node) => ({ ...node, type: 'member' });
 
 function grouped(list, key) {
   const groups = new Map();
@@ -143,8 +149,11 @@ export const labelRouter = (row) => [
 
 export function drawNode(row) {
   if (row.type === 'zone' || row.type === 'group') {
-    return [cell('fold', row.open ? '▾' : '▸'), dot(row.level), cell('name', row.name), cell('note', row.type === 'zone' ? plural(row.members.length, 'node') : String(row.members.length)),
-      row.all > 0 && ratio({ good: row.up, all: row.all }, 'BGP sessions established')];
+    const all = row.members.length;
+    const note = row.share !== undefined ? 'announce it' : row.type === 'zone' ? plural(all, 'node') : String(all);
+    return [cell('fold', row.open ? '▾' : '▸'), dot(row.level), cell('name', row.name), cell('note', note),
+      row.share !== undefined ? cell('figure share', `${row.share}/${all}`, 'nodes that announce the selected Service')
+        : row.all > 0 && ratio({ good: row.up, all: row.all }, 'BGP sessions established')];
   }
   const sessions = sessionCount(row);
   return [dot(row.level), cell('name', row.name), cell('note', row.type === 'member' ? '' : row.level === 'good' ? row.zone ?? '' : row.reason ?? ''),
@@ -153,7 +162,8 @@ export function drawNode(row) {
 
 export function labelNode(row) {
   if (row.type === 'zone' || row.type === 'group') {
-    return `${row.type === 'zone' ? 'zone ' : ''}${row.name}, ${plural(row.members.length, 'node')}, ${plural(row.bad, 'with a problem', 'with problems')}, ` +
+    const share = row.share === undefined ? '' : `${row.share} announce the selected Service, `;
+    return `${row.type === 'zone' ? 'zone ' : ''}${row.name}, ${plural(row.members.length, 'node')}, ${share}${plural(row.bad, 'with a problem', 'with problems')}, ` +
       `${row.up} of ${row.all} BGP sessions established`;
   }
   const sessions = sessionCount(row);

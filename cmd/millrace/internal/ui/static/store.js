@@ -14,6 +14,8 @@ export class Store {
   constructor(changed) {
     this.changed = changed;
     this.head = null;
+    /** answered are the nodes whose places rows of Services give. */
+    this.answered = [];
     for (const list of lists) this[list] = new Map();
   }
 
@@ -23,6 +25,10 @@ export class Store {
     if (change.head) {
       this.head = change.head;
       touched.add('head');
+    }
+    if (change.answered !== undefined) {
+      this.answered = change.answered ?? [];
+      touched.add('services');
     }
     for (const list of lists) {
       if (change.full) {
@@ -38,10 +44,36 @@ export class Store {
     if (touched.size) this.changed(touched);
   }
 
+  /** announcers are the names of nodes that announce a Service; undefined where that is not known. */
+  announcers(row) {
+    if (row.by) return row.by;
+    if (row.announcing === 0) return [];
+    return row.ranges && placesOf(row).flatMap(([from, to]) => this.answered.slice(from, to + 1));
+  }
+
+  /** announces reports whether a node, given by its name and place in answered, announces a Service. */
+  announces(row, name, place) {
+    if (row.by) return row.by.includes(name);
+    return Boolean(row.ranges) && placesOf(row).some(([from, to]) => place >= from && place <= to);
+  }
+
   /** row finds a router, a node or a Service by its ID. */
   row(id) {
     return this.routers.get(id) ?? this.nodes.get(id) ?? this.services.get(id);
   }
+}
+
+const ranges = new WeakMap();
+
+/** placesOf reads the ranges of a row, as in 0-4,7. */
+function placesOf(row) {
+  if (!ranges.has(row)) {
+    ranges.set(row, row.ranges.split(',').map((part) => {
+      const [from, to = from] = part.split('-').map(Number);
+      return [from, to];
+    }));
+  }
+  return ranges.get(row);
 }
 
 let token = '';

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,9 +57,21 @@ func (s *Source) State() *view.State {
 func (s *Source) Ask(_ context.Context, id string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	in := *s.State().Input
+	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1alpha1.VIP) bool {
+		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+			return "service/"+claim.Namespace+"/"+claim.Name == id
+		})
+	})
+	var addresses []string
+	for i := range in.VIPs {
+		addresses = append(addresses, in.VIPs[i].Spec.Address)
+	}
+	if len(addresses) == 0 {
+		return answer, nil
+	}
 	if list := s.State().Announcements; list != nil {
 		var err error
-		if in.Agents, err = report.AnnouncedLive(list, nil, nil); err != nil {
+		if in.Agents, err = report.AnnouncedLive(list, addresses, nil); err != nil {
 			return nil, err
 		}
 	}

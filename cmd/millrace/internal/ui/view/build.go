@@ -16,6 +16,9 @@ const (
 	few = 60
 	// fewPods is how many endpoints a cluster may have for rows to name them.
 	fewPods = 200
+	// longRanges is how many bytes the nodes of a row may take. A row with more names none: it is asked
+	// for when it is selected.
+	longRanges = 400
 	// suspects is how many VIPs the report explains that hardly any node announces.
 	suspects = 200
 	// namedSilent is how many nodes are named that the aggregated API got no answer of.
@@ -30,6 +33,9 @@ func Build(state *State) *View {
 	view.Nodes = b.nodes()
 	view.Routers = b.routers(view.Nodes)
 	view.Services = b.services()
+	if list := state.Announcements; list != nil && len(state.Input.LBNodes) > few {
+		view.Answered = list.Answered
+	}
 	view.Head = b.head(view)
 	return view
 }
@@ -49,10 +55,12 @@ type builder struct {
 	found []report.Problem
 }
 
-// announced is by how many nodes a VIP is announced, and by which where there are few.
+// announced is by how many nodes a VIP is announced, and by which: nodes where there are few, and ranges
+// otherwise.
 type announced struct {
-	count int
-	nodes []string
+	count  int
+	nodes  []string
+	ranges []string
 }
 
 func newBuilder(state *State) *builder {
@@ -95,7 +103,7 @@ func announcedBy(vip *report.VIP) announced {
 		nodes = append(nodes, announcement.Nodes...)
 	}
 	slices.SortFunc(nodes, report.CompareNames)
-	return announced{len(nodes), nodes}
+	return announced{count: len(nodes), nodes: nodes}
 }
 
 // addLive adds what the aggregated API knows of announcements.
@@ -114,6 +122,10 @@ func (b *builder) addLive() {
 			}
 			slices.SortFunc(known.nodes, report.CompareNames)
 			known.nodes = slices.Compact(known.nodes)
+		} else {
+			for _, group := range item.Announced {
+				known.ranges = append(known.ranges, group.NodeRanges)
+			}
 		}
 		b.announced[item.Address] = known
 	}

@@ -10,7 +10,7 @@ import (
 
 // Encoded is a view as JSON, row by row.
 type Encoded struct {
-	head                               json.RawMessage
+	head, answered                     json.RawMessage
 	routers, nodes, services, problems rows
 }
 
@@ -21,7 +21,9 @@ type Change struct {
 	// Full is true of a change from nothing: what the page has is dropped.
 	Full bool `json:"full,omitempty"`
 	// Head is absent where it is the same.
-	Head     json.RawMessage `json:"head,omitempty"`
+	Head json.RawMessage `json:"head,omitempty"`
+	// Answered are those of the view, absent where they are the same.
+	Answered json.RawMessage `json:"answered,omitempty"`
 	Routers  *RowChange      `json:"routers,omitempty"`
 	Nodes    *RowChange      `json:"nodes,omitempty"`
 	Services *RowChange      `json:"services,omitempty"`
@@ -41,7 +43,11 @@ func Encode(view *View) (*Encoded, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the view: %w", err)
 	}
-	out := &Encoded{head: head, routers: rows{}, nodes: rows{}, services: rows{}, problems: rows{}}
+	answered, err := json.Marshal(view.Answered)
+	if err != nil {
+		return nil, fmt.Errorf("encode the nodes that answered: %w", err)
+	}
+	out := &Encoded{head: head, answered: answered, routers: rows{}, nodes: rows{}, services: rows{}, problems: rows{}}
 	for i := range view.Routers {
 		err = out.routers.put(err, view.Routers[i].ID, &view.Routers[i])
 	}
@@ -76,6 +82,9 @@ func Changes(from, to *Encoded) Change {
 	}
 	if !bytes.Equal(from.head, to.head) {
 		change.Head = to.head
+	}
+	if !bytes.Equal(from.answered, to.answered) {
+		change.Answered = to.answered
 	}
 	change.Routers = from.routers.changes(to.routers)
 	change.Nodes = from.nodes.changes(to.nodes)

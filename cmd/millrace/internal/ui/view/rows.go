@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -164,6 +165,9 @@ func (b *builder) services() []Service {
 		if problem, is := b.worst[service.ID]; is {
 			service.Level, service.Reason, service.Note = problem.Level, problem.Reason, problem.Message
 		}
+		if len(service.Ranges) > longRanges {
+			service.Ranges = ""
+		}
 		services = append(services, *service)
 	}
 	slices.SortFunc(services, func(a, b Service) int {
@@ -194,9 +198,23 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 	if len(b.state.Input.LBNodes) <= few {
 		row.By = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(row.By, known.nodes)), report.CompareNames))
 	}
+	row.Ranges = joined(row.Ranges, known.ranges)
 	if known.count == 0 && row.Level != Bad {
 		row.Level, row.Reason, row.Note = Bad, report.ReasonNotAnnounced, "no node announces "+vip.Address
 	}
+}
+
+// joined adds ranges, each once. VIPs of a Service have most often the same ones.
+func joined(had string, more []string) string {
+	all := slices.DeleteFunc(strings.Split(had, ","), func(part string) bool { return part == "" })
+	for _, ranges := range more {
+		for part := range strings.SplitSeq(ranges, ",") {
+			if part != "" && !slices.Contains(all, part) {
+				all = append(all, part)
+			}
+		}
+	}
+	return strings.Join(all, ",")
 }
 
 func (b *builder) addTraffic(rows map[string]*Service) {

@@ -74,6 +74,8 @@ type View struct {
 	Nodes    []Node
 	Services []Service
 	Problems []Problem
+	// Answered are the nodes whose places Service.Ranges gives.
+	Answered []string
 }
 
 // Count is how many of all are good.
@@ -174,6 +176,9 @@ type Service struct {
 	Announcing *int `json:"announcing,omitempty"`
 	// By are these nodes, where there are few in the cluster.
 	By []string `json:"by,omitempty"`
+	// Ranges are they in larger ones, as places in View.Answered; see livev1alpha1.Announced. It is
+	// absent where it would be long.
+	Ranges string `json:"ranges,omitempty"`
 	// Pods are its endpoints, where there are few in the cluster.
 	Pods  []Pod  `json:"pods,omitempty"`
 	Rates *Rates `json:"rates,omitempty"`

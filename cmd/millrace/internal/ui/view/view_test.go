@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
@@ -117,13 +118,41 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// Above 60 nodes rows name none: there would be millions of names.
+// Above 60 nodes rows give places in one list: there would be millions of names.
 func TestManyNodes(t *testing.T) {
 	for nodes, names := range map[int]bool{60: true, 61: false} {
-		row := view.Build(uitest.Cluster(uitest.Size{Nodes: nodes, VIPs: 2, Zones: 1})).Services[0]
+		built := view.Build(uitest.Cluster(uitest.Size{Nodes: nodes, VIPs: 2, Zones: 1}))
+		row := built.Services[0]
 		if (len(row.By) == nodes) != names || *row.Announcing != nodes {
 			t.Errorf("with %d nodes a Service is announced by %d, and names %d", nodes, *row.Announcing, len(row.By))
 		}
+		if (row.Ranges == "0-60" && len(built.Answered) == 61) == names {
+			t.Errorf("with %d nodes a Service has the places %q of %d", nodes, row.Ranges, len(built.Answered))
+		}
+	}
+}
+
+// What many VIPs of a Service say is given once, and what is long not at all.
+func TestRanges(t *testing.T) {
+	var many []string
+	for place := 0; place < 400; place += 2 {
+		many = append(many, fmt.Sprint(place))
+	}
+	for name, test := range map[string]struct {
+		announced []livev1alpha1.Announced
+		want      string
+	}{
+		"by peers":  {[]livev1alpha1.Announced{{NodeRanges: "0-4,7"}, {NodeRanges: "9"}, {NodeRanges: "7"}}, "0-4,7,9"},
+		"by nobody": {nil, ""},
+		"long":      {[]livev1alpha1.Announced{{NodeRanges: strings.Join(many, ",")}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			state := uitest.Cluster(uitest.Size{Nodes: 400, VIPs: 1, Zones: 1})
+			state.Announcements.Items[0].Announced = test.announced
+			if got := view.Build(state).Services[0].Ranges; got != test.want {
+				t.Errorf("the places are %q, want %q", got, test.want)
+			}
+		})
 	}
 }
 

@@ -13,7 +13,7 @@ const restFactor = 9;
 /** patience is how long an answer may take until the panel says that it waits. */
 const patience = 2000;
 
-/** Panel draws into an element. The options are: element, store, select, traced and loaded. */
+/** Panel draws into an element. The options are: element, store, select, traced, loaded and announced. */
 export class Panel {
   constructor(options) {
     Object.assign(this, options);
@@ -31,7 +31,10 @@ export class Panel {
     this.details = this.answer = this.timeline = this.failure = null;
     this.waiting = '';
     this.parts.clear();
+    // What had the keyboard is gone: it goes on from the beginning of the new details.
+    const refocus = this.refocus(this.element);
     this.element.replaceChildren();
+    refocus();
     this.element.scrollTop = 0;
     this.refresh();
     if (id.startsWith('node/') || id.startsWith('service/')) this.askAgents(this.controller.signal);
@@ -76,6 +79,7 @@ export class Panel {
     const rest = Math.max(least, restFactor * (performance.now() - began));
     this.waiting = '';
     this.answer = this.merge(told, failure, asked, rest);
+    this.announced(this.id, this.answer.vips);
     this.drawDetails();
     const again = () => {
       if (document.hidden) this.timer = setTimeout(again, least);
@@ -107,9 +111,19 @@ export class Panel {
     const had = this.parts.get(name);
     if (had?.look === look) return;
     const element = el('div', { class: 'part' }, ...[make(data)].flat());
+    const refocus = this.refocus(had?.element);
     if (had) had.element.replaceWith(element);
     else this.element.append(element);
     this.parts.set(name, { look, element });
+    refocus();
+  }
+
+  /** refocus is to be called when an element has gone: the panel gets the keyboard, if that had it. */
+  refocus(element) {
+    const had = document.activeElement;
+    if (!element?.contains(had)) return () => {};
+    const focusVisible = had.matches(':focus-visible');
+    return () => this.element.focus({ focusVisible });
   }
 
   overview() {

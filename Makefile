@@ -43,7 +43,7 @@ verify: prerequisites-develop ## Generate everything again and fail on a differe
 	hack/verify.sh
 
 .PHONY: lint
-lint: prerequisites-develop ## Run golangci-lint and shellcheck.
+lint: prerequisites-develop ## Run golangci-lint, shellcheck and clang-format.
 	hack/lint.sh
 
 .PHONY: test

@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the sources with golangci-lint, which go builds into its cache from the
-# versions pinned in hack/tools/golangci, and the scripts with shellcheck.
+# versions pinned in hack/tools/golangci, the scripts with shellcheck, and how the BPF programs are
+# written with clang-format 19: other versions write some lines in another way.
 # Arguments go to `golangci-lint run`: packages, or --fix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-if ! command -v shellcheck >/dev/null; then
-	echo "lint: shellcheck is missing; run hack/prerequisites.sh --develop" >&2
-	exit 1
-fi
+for program in shellcheck clang-format-19; do
+	if ! command -v "$program" >/dev/null; then
+		echo "lint: $program is missing; run hack/prerequisites.sh --develop" >&2
+		exit 1
+	fi
+done
 mapfile -d '' scripts < <(git ls-files -z -- '*.sh' .ci/run)
 shellcheck -- "${scripts[@]}"
+mapfile -d '' sources < <(git ls-files -z -- 'bpf/src/*.c' 'bpf/src/*.h')
+if ! clang-format-19 --dry-run -Werror -- "${sources[@]}"; then
+	echo "lint: bpf/src is not as .clang-format has it; run: clang-format-19 -i bpf/src/*.[ch]" >&2
+	exit 1
+fi
 go tool -modfile=hack/tools/golangci/go.mod golangci-lint run --allow-serial-runners "$@"

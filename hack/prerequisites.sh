@@ -23,8 +23,8 @@ runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccom
 # dpkg, xz-utils: unpack kernels and their modules.
 kernels="qemu-system-x86 iproute2 ethtool nftables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
-# openssl verifies the signature of a release in a test.
-develop="bird2 openssl clang-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
+# clang-format-19 checks how they are written. openssl verifies the signature of a release in a test.
+develop="bird2 openssl clang-19 clang-format-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"
 
 # clang-19: Cilium's agent compiles its programs. The others are for Calico.
 cni="$runtime clang-19 llvm-19 ipset make libelf-dev zlib1g-dev libpcap-dev"
@@ -136,7 +136,7 @@ for package in $missing; do
 	fi
 	if ! candidate "$name"; then
 		echo "$package: this distribution has no such package" >&2
-		if [ "$package" = clang-19 ] || [ "$package" = llvm-19 ]; then
+		if [ "$package" = clang-19 ] || [ "$package" = clang-format-19 ] || [ "$package" = llvm-19 ]; then
 			echo "see https://apt.llvm.org for it" >&2
 		fi
 		exit 1

@@ -30,6 +30,6 @@ static __always_inline int address_is_zero(const struct address *address)
 
 static __always_inline int address_equal(const struct address *a, const struct address *b)
 {
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] &&
-	       a->word[2] == b->word[2] && a->word[3] == b->word[3];
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
 }

@@ -151,8 +151,8 @@ __noinline __u32 affinity_endpoint(const struct packet *packet, const struct fro
 }
 
 /* Notes the endpoint of an established flow. */
-__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend,
-			     __u32 id, __u32 tag)
+__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend, __u32 id,
+			     __u32 tag)
 {
 	struct affinity *old, affinity = { .endpoint = id, .tag = tag, .seen = clock_now() };
 

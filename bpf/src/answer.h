@@ -219,7 +219,7 @@ __noinline long write_icmp_error(struct xdp_md *ctx, const struct packet *packet
 static __always_inline long write_reset(struct xdp_md *ctx, const struct packet *packet)
 {
 	const __u32 ip = packet->flow.family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
-								       sizeof(struct ipv6hdr);
+								      sizeof(struct ipv6hdr);
 	struct tcphdr *tcp = frame_at(ctx, packet->l4);
 	__u32 flags = TCP_RST, acknowledged = 0, *word;
 	__be32 sequence = 0;

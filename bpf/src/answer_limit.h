@@ -32,7 +32,8 @@ static __always_inline __u32 answer_source_slot(const struct flow *flow, enum an
 	const __be32 *word = flow->client.word;
 	/* An IPv6 source is a /64. */
 	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
-			       word[3] : word[0] ^ (word[1] << 16 | word[1] >> 16);
+			       word[3] :
+			       word[0] ^ (word[1] << 16 | word[1] >> 16);
 
 	return kind * ANSWER_SLOTS + 1 + ANSWER_VIPS +
 	       answer_place(source, ANSWER_SLOTS - 1 - ANSWER_VIPS);
@@ -83,7 +84,8 @@ static __always_inline int answer_allowed(const struct flow *flow, enum answer_k
 static __always_inline int source_is_host(const struct flow *flow)
 {
 	__u32 first = bpf_ntohl(flow->family == ADDRESS_FAMILY_IPV4 ? flow->client.word[3] :
-								       flow->client.word[0]) >> 24;
+								      flow->client.word[0]) >>
+		      24;
 
 	if (flow->family == ADDRESS_FAMILY_IPV4)
 		return first != 0 && first != 127 && first < 224;

@@ -36,7 +36,8 @@ enum chain_worth {
 static __always_inline void path_improve(struct packet *packet, const struct row *row)
 {
 	if (packet->path.word & PATH_RANKED && row->path & ROW_HISTORY)
-		packet->path = path_with_chain(path_without_chain(packet->path), row_path(row->path));
+		packet->path =
+			path_with_chain(path_without_chain(packet->path), row_path(row->path));
 }
 
 /* Reports whether the ingress node has another view of the row: then it or this node does not

@@ -118,9 +118,8 @@ __noinline int endpoint_use(struct xdp_md *ctx, const struct packet *packet,
  * packet of TCP, or of an offer as its client would acknowledge it.
  */
 static __always_inline struct reverse reverse_new(const struct packet *packet,
-						  const struct frontend *frontend,
-						  enum proof proof, __u32 acknowledged,
-						  __u32 sequence)
+						  const struct frontend *frontend, enum proof proof,
+						  __u32 acknowledged, __u32 sequence)
 {
 	struct reverse reverse = {
 		.vip = packet->flow.vip,
@@ -155,8 +154,7 @@ __noinline int rows_to_other(__u32 table, __u32 row)
  * A midstream packet is never refused: its connection began before, with an endpoint.
  */
 static __always_inline int endpoint_by_hash(struct xdp_md *ctx, const struct packet *packet,
-					    const struct frontend *frontend,
-					    enum endpoint_use *use)
+					    const struct frontend *frontend, enum endpoint_use *use)
 {
 	__u32 row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	int reason = DROP_NO_ENDPOINT;

@@ -185,8 +185,7 @@ static __always_inline __u32 table_enter(const struct flow *flow, enum table tab
 }
 
 /* Adds an established flow. Zero, or a negative error. */
-static __noinline long connection_add(const struct flow *flow,
-					   const struct connection *connection)
+static __noinline long connection_add(const struct flow *flow, const struct connection *connection)
 {
 	void *map = connection_map(flow, connection->flags);
 
@@ -306,8 +305,7 @@ __noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *
 }
 
 /* Also copies the entry. NULL where its slot became another flow's meanwhile. */
-static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print,
-						    struct reverse *copy)
+static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print, struct reverse *copy)
 {
 	__u32 place = half_open_seek_answers(index, print, copy);
 	struct half_open_bucket *bucket;
@@ -423,8 +421,7 @@ static __always_inline int reverse_copy6(const struct reverse_key6 *key, struct 
 
 /* index is that of the first table. */
 static __noinline struct reverse *half_open_reverse_at(const struct flow *flow,
-						       const struct endpoint *endpoint,
-						       __u32 index)
+						       const struct endpoint *endpoint, __u32 index)
 {
 	return half_open_reverse_in(index, half_open_answers(flow, endpoint));
 }
@@ -467,7 +464,7 @@ static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
  * negative error.
  */
 static __noinline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
-					__u32 flags, const struct reverse *reverse)
+				   __u32 flags, const struct reverse *reverse)
 {
 	void *map = reverse_map(flow, flags);
 
@@ -485,8 +482,8 @@ static __noinline long reverse_add(const struct flow *flow, const struct endpoin
 /* Takes a flow that was established out of the half-open ones. flags are those of its entry
  * there.
  */
-static __always_inline void half_open_delete(const struct flow *flow, const struct endpoint *endpoint,
-					__u32 flags)
+static __always_inline void half_open_delete(const struct flow *flow,
+					     const struct endpoint *endpoint, __u32 flags)
 {
 	__u32 index = half_open_place(flow, flags);
 

@@ -27,5 +27,5 @@ static __always_inline __u64 csum_change16(__u64 sum, __u16 from, __u16 to)
 
 static __always_inline void csum_apply(__u16 *field, __u64 change)
 {
-	*field = csum_fold((__u16)~*field + change);
+	*field = csum_fold((__u16) ~*field + change);
 }

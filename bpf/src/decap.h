@@ -33,7 +33,8 @@ static __always_inline int decapsulate(struct xdp_md *ctx, struct packet *packet
 		return -1;
 	*stations = old;
 	*(__be16 *)(stations + 1) = packet->flow.family == ADDRESS_FAMILY_IPV4 ?
-					    bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
+					    bpf_htons(ETH_P_IP) :
+					    bpf_htons(ETH_P_IPV6);
 	return 0;
 }
 
@@ -65,8 +66,8 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 		return 0;
 	packet->zone_steps = tunnel->option.type - GENEVE_OPTION_TYPE;
 	packet->asks_nobody = packet->zone_steps == ZONES;
-	packet->path.word = (__u64)bpf_ntohl(tunnel->option.path[0]) << 32 |
-			    bpf_ntohl(tunnel->option.path[1]);
+	packet->path.word =
+		(__u64)bpf_ntohl(tunnel->option.path[0]) << 32 | bpf_ntohl(tunnel->option.path[1]);
 	packet->l3 = packet->l4 + sizeof(struct udphdr) + sizeof(struct geneve) + words * 4;
 	return tunnel->geneve.protocol;
 }
@@ -84,8 +85,8 @@ static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, str
 	length = tunnel->tag.length;
 	if (tunnel->tag.class != bpf_htons(GENEVE_OPTION_CLASS) ||
 	    tunnel->tag.type < GENEVE_TAG_TYPE ||
-	    tunnel->tag.type > GENEVE_TAG_TYPE + TUNNEL_KEYS ||
-	    length < GENEVE_TAG_WORDS - 1 || length > GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4 ||
+	    tunnel->tag.type > GENEVE_TAG_TYPE + TUNNEL_KEYS || length < GENEVE_TAG_WORDS - 1 ||
+	    length > GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4 ||
 	    words < GENEVE_OPTION_WORDS + 1 + length)
 		return NULL;
 	return &tunnel->tag;
@@ -97,8 +98,7 @@ static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, str
 /* Reads the outer headers of a packet to this node's Geneve port. Another VNI belongs to
  * another user of Geneve, such as a CNI. protocol becomes the inner one, or zero.
  */
-static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet,
-					__be16 *protocol)
+static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet, __be16 *protocol)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
 	struct geneve_tag *tag;

@@ -25,8 +25,8 @@
  * the addresses, which the checksum covers. A UDP checksum of zero means none and stays; one
  * that becomes zero is sent as ones (RFC 768). SCTP headers stay (sctp.h).
  */
-static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *packet,
-				      __be16 port, __u64 change)
+static __always_inline int rewrite_l4(struct xdp_md *ctx, const struct packet *packet, __be16 port,
+				      __u64 change)
 {
 	void *data_end = (void *)(long)ctx->data_end;
 	void *l4 = frame_at(ctx, packet->l4);

@@ -22,7 +22,7 @@ static __always_inline int sampling_allows(struct sampling *sampling)
 
 /* Counts a dropped packet, and samples it within the limit. */
 static __always_inline void record_drop(const struct flow *flow, __u32 length, __u32 ifindex,
-				      __u32 frontend, __u32 reason)
+					__u32 frontend, __u32 reason)
 {
 	struct sampling *sampling;
 	struct drop_sample *sample;
@@ -49,7 +49,7 @@ __noinline int record_packet_drop(struct xdp_md *ctx, const struct packet *packe
 {
 	if (packet)
 		record_drop(&packet->flow, packet->length, ctx->ingress_ifindex, packet->frontend,
-			  reason);
+			    reason);
 	return 0;
 }
 

@@ -112,8 +112,8 @@ static __always_inline int send_encapsulated(struct xdp_md *ctx, struct packet *
 }
 
 /* Sends the packet to the node, in new outer headers. */
-__noinline int encapsulate(struct xdp_md *ctx, struct packet *packet,
-			   const struct self *self, __u32 id)
+__noinline int encapsulate(struct xdp_md *ctx, struct packet *packet, const struct self *self,
+			   __u32 id)
 {
 	struct node *node;
 

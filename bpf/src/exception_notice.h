@@ -102,8 +102,7 @@ static __always_inline __u32 tell_primary(struct packet *packet, const struct se
  * to which that exception led, or from the holder at the end of the flow: tell_primary.
  */
 static __always_inline __u32 local_notified(struct packet *packet, const struct self *self,
-					    const struct frontend *frontend, __u32 index,
-					    __u64 row)
+					    const struct frontend *frontend, __u32 index, __u64 row)
 {
 	__u32 holder = path_node(packet->path, PATH_CHOOSER);
 
@@ -116,8 +115,8 @@ static __always_inline __u32 local_notified(struct packet *packet, const struct 
 	}
 	exception_withdraw(&packet->flow, packet->sender);
 	if (!(packet->path.word & PATH_WALK)) {
-		packet->path = path_as(path_with(packet->path, PATH_CHOOSER, packet->sender),
-				       PATH_FINAL);
+		packet->path =
+			path_as(path_with(packet->path, PATH_CHOOSER, packet->sender), PATH_FINAL);
 		return packet->sender;
 	}
 	if (!frontend->endpoints) {

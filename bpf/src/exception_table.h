@@ -182,9 +182,9 @@ static __always_inline int exception_unused_for(__u64 about, __u32 seconds)
 
 static __always_inline int exception_expired(__u64 about)
 {
-	return exception_unused_for(about, idle_seconds(about & EXCEPTION_DATAGRAMS ?
-								FLOW_DATAGRAMS :
-								FLOW_ESTABLISHED));
+	return exception_unused_for(about,
+				    idle_seconds(about & EXCEPTION_DATAGRAMS ? FLOW_DATAGRAMS :
+									       FLOW_ESTABLISHED));
 }
 
 /* Notes that the exception is in use, by the row with the index: its table may have moved. slot may
@@ -192,8 +192,8 @@ static __always_inline int exception_expired(__u64 about)
  */
 static __always_inline void exception_renew(__u64 *slot, __u64 about, __u32 row)
 {
-	__u64 renewed = (about & EXCEPTION_OF_ROW & ~EXCEPTION_SEEN) |
-			(__u64)row << EXCEPTION_ROW | exception_now();
+	__u64 renewed = (about & EXCEPTION_OF_ROW & ~EXCEPTION_SEEN) | (__u64)row << EXCEPTION_ROW |
+			exception_now();
 
 	if (!tracing &&
 	    (about >> EXCEPTION_ROW != row || exception_unused_for(about, REFRESH_SECONDS)))
@@ -213,8 +213,8 @@ __noinline int exception_forget(__u64 print)
 	if (print <= EXCEPTION_GONE || tracing)
 		return 0;
 	for (int i = 0; i < 2; i++) {
-		struct exception_bucket *bucket = i ? exception_second(print) :
-						      exception_first(print);
+		struct exception_bucket *bucket =
+			i ? exception_second(print) : exception_first(print);
 
 		/* Two CPUs may have learned it at once. */
 		for (int slot = 0; bucket && slot < EXCEPTION_SLOTS; slot++)
@@ -230,7 +230,8 @@ static __always_inline __u32 exception_free_slot(const struct exception_bucket *
 	__u32 slot = 0;
 
 	for (; slot < EXCEPTION_SLOTS; slot++)
-		if (bucket->slot[slot].print == EXCEPTION_FREE || bucket->slot[slot].print == EXCEPTION_GONE)
+		if (bucket->slot[slot].print == EXCEPTION_FREE ||
+		    bucket->slot[slot].print == EXCEPTION_GONE)
 			break;
 	return slot;
 }
@@ -253,8 +254,8 @@ static __always_inline __u32 exception_victim(const struct exception_bucket *buc
 }
 
 /* Puts an exception into the slot, if no other CPU wants it. Zero on success. */
-static __always_inline int exception_fill(struct exception_bucket *bucket, __u32 slot,
-					  __u64 print, __u64 about)
+static __always_inline int exception_fill(struct exception_bucket *bucket, __u32 slot, __u64 print,
+					  __u64 about)
 {
 	__u64 old, *word = exception_filter_word(print);
 

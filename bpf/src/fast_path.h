@@ -100,7 +100,7 @@ static __always_inline __u32 fast_overhead(const struct self *self, const struct
 
 /* Reports whether the fast path can send by the next hop to the node. */
 static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *self,
-					const struct node *node)
+				       const struct node *node)
 {
 	return !node->vlan && !(self->flags & SELF_NO_TRANSMIT) && hop_is_prepared(node) &&
 	       leaves_by(ctx, node->ifindex);
@@ -110,7 +110,7 @@ static __always_inline int hop_is_fast(struct xdp_md *ctx, const struct self *se
  * are the inner IP header and the first bytes that follow it.
  */
 static __always_inline void *fast_room(struct xdp_md *ctx, const struct node *node,
-					const int overhead, const int inner, __be16 protocol)
+				       const int overhead, const int inner, __be16 protocol)
 {
 	struct stations *stations = (void *)(long)ctx->data;
 
@@ -156,11 +156,11 @@ static __always_inline void fast_tunnel(struct tunnel *tunnel, const struct oute
 
 /* outer->length is that of the packet. The path takes extra bytes beyond struct tunnel. */
 static __always_inline int fast_send(struct xdp_md *ctx, const struct self *self,
-				      const struct node *node, const struct frontend *frontend,
-				      struct outer *outer, const int extra)
+				     const struct node *node, const struct frontend *frontend,
+				     struct outer *outer, const int extra)
 {
 	const int header = outer->protocol == bpf_htons(ETH_P_IP) ? sizeof(struct iphdr) :
-								   sizeof(struct ipv6hdr);
+								    sizeof(struct ipv6hdr);
 	const int inner = extra + header + sizeof(struct udphdr);
 	const __u32 overhead = fast_overhead(self, node);
 
@@ -313,7 +313,7 @@ static __noinline int fast_send_high(struct xdp_md *ctx, const struct frontend *
 
 /* A whole packet to the frontend. */
 static __always_inline int fast_forward(struct xdp_md *ctx, const struct self *self,
-					 struct frontend *frontend, struct outer *outer)
+					struct frontend *frontend, struct outer *outer)
 {
 	struct node *node;
 	__u64 content, way;

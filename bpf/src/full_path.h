@@ -40,7 +40,8 @@ static __always_inline int find_frontend(struct xdp_md *ctx, struct packet *pack
 	}
 	if (!frontend)
 		return flaw == DROP_NO_FRONTEND && is_router_probe(ctx, packet) ?
-			       answer_probe(ctx, packet) : drop(flaw);
+			       answer_probe(ctx, packet) :
+			       drop(flaw);
 	*found = frontend;
 	return 0;
 }

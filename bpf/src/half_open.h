@@ -64,8 +64,7 @@ static __always_inline __u32 half_open_crowd(__u32 index)
 	return index + 1;
 }
 
-static __always_inline __u32 half_open_index4(__u32 client, __be16 port, __u8 protocol,
-					      __u32 flags)
+static __always_inline __u32 half_open_index4(__u32 client, __be16 port, __u8 protocol, __u32 flags)
 {
 	return half_open_index(client_print4(client, port, protocol), ADDRESS_FAMILY_IPV4, flags);
 }
@@ -111,7 +110,8 @@ static __always_inline int half_open_has(const struct half_open_bucket *bucket, 
 }
 
 _Static_assert(sizeof(((struct half_open_bucket *)0)->mark) <= sizeof(struct half_open) &&
-		       sizeof(struct half_open_bucket) == (HALF_OPEN_SLOTS + 1) * sizeof(struct half_open) &&
+		       sizeof(struct half_open_bucket) ==
+			       (HALF_OPEN_SLOTS + 1) * sizeof(struct half_open) &&
 		       !(HALF_OPEN_SLOTS & (HALF_OPEN_SLOTS + 1)),
 	       "the marks take the place of one slot, and a mask bounds a place");
 

@@ -148,15 +148,13 @@ static __always_inline int ask_group(struct xdp_md *ctx, const struct packet *pa
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct address target;
 
-	if (packet->flow.family != ADDRESS_FAMILY_IPV6 ||
-	    packet->flow.protocol != IPPROTO_ICMPV6 ||
+	if (packet->flow.family != ADDRESS_FAMILY_IPV6 || packet->flow.protocol != IPPROTO_ICMPV6 ||
 	    (void *)(asked + 1) > (void *)(long)ctx->data_end ||
 	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return 0;
 	address_set_ipv6(&target, &asked->target);
 	if (asked->ip.hop_limit != ICMPV6_SOLICITATION_HOPS ||
-	    asked->icmp.type != ICMPV6_SOLICITATION ||
-	    !address_equal(&target, &packet->flow.vip))
+	    asked->icmp.type != ICMPV6_SOLICITATION || !address_equal(&target, &packet->flow.vip))
 		return 0;
 	/* RFC 2464 section 7, RFC 4291 section 2.7.1. */
 	eth->h_dest[0] = 0x33;

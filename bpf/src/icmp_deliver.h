@@ -17,11 +17,12 @@ static __always_inline __s64 rewrite_embedded_l4(struct xdp_md *ctx, const struc
 	const int is_tcp = packet->flow.protocol == IPPROTO_TCP;
 	void *data_end = (void *)(long)ctx->data_end;
 	__be16 *port = frame_at(ctx, offset);
-	__u16 *check = (void *)port + (is_tcp ? offsetof(struct tcphdr, check) :
-						offsetof(struct udphdr, check));
+	__u16 *check = (void *)port +
+		       (is_tcp ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check));
 	__u64 written = csum_change16(0, packet->flow.vip_port, endpoint->port);
-	__u32 end = offset + (is_tcp ? offsetof(struct tcphdr, check) :
-				       offsetof(struct udphdr, check)) + sizeof(*check);
+	__u32 end = offset +
+		    (is_tcp ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check)) +
+		    sizeof(*check);
 	__u16 old;
 
 	if (packet->flow.protocol == IPPROTO_SCTP)

@@ -47,9 +47,9 @@ static __always_inline long change_word(const struct error_reply *error, __u32 o
 static __always_inline long restore_embedded_l4(const struct error_reply *error, __be16 port,
 						__u64 change)
 {
-	__u32 offset = error->l4 + (error->protocol == IPPROTO_TCP ?
-					    offsetof(struct tcphdr, check) :
-					    offsetof(struct udphdr, check));
+	__u32 offset =
+		error->l4 + (error->protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check) :
+							      offsetof(struct udphdr, check));
 	__u16 from, to;
 
 	if (error->protocol == IPPROTO_SCTP)
@@ -113,8 +113,8 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	error.l4 = l4 + ip.ihl * 4;
 	if (read_embedded_reply(&error))
 		return 0;
-	slot->key4 = reverse_key4_of(ip.daddr, ip.saddr,
-				     two_ports(error.ports[1], error.ports[0]), ip.protocol);
+	slot->key4 = reverse_key4_of(ip.daddr, ip.saddr, two_ports(error.ports[1], error.ports[0]),
+				     ip.protocol);
 	if (!reverse_copy4(&slot->key4, &slot->reverse))
 		return 0;
 	vip = slot->reverse.vip.word[3];
@@ -188,6 +188,5 @@ __noinline long icmp_reply_ipv6(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	if (restore_embedded_l4(&error, slot->reverse.vip_port, change) ||
 	    change_address(&error, l4 + offsetof(struct ipv6hdr, daddr), vip, 0))
 		return -1;
-	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), vip,
-			      BPF_F_PSEUDO_HDR);
+	return change_address(&error, l3 + offsetof(struct ipv6hdr, saddr), vip, BPF_F_PSEUDO_HDR);
 }

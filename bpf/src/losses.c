@@ -57,7 +57,8 @@ static __always_inline void count_losses(__u32 reason, __u32 ifindex, __u32 fram
 	if (count)
 		__sync_fetch_and_add(count, frames);
 	if (uplink)
-		__sync_fetch_and_add(reason == DROP_TRANSMIT ? &uplink->transmit : &uplink->redirect, frames);
+		__sync_fetch_and_add(
+			reason == DROP_TRANSMIT ? &uplink->transmit : &uplink->redirect, frames);
 }
 
 static __always_inline int is_ours(const struct bpf_prog *program)
@@ -90,7 +91,8 @@ int redirected(struct bpf_raw_tracepoint_args *ctx)
 }
 
 /* Counts frames of a tracepoint that names the device, but not the program. */
-static __always_inline void count_by_device(__u32 reason, const struct net_device *device, int frames)
+static __always_inline void count_by_device(__u32 reason, const struct net_device *device,
+					    int frames)
 {
 	__u32 ifindex;
 

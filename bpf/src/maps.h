@@ -330,7 +330,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ANSWER_KINDS * ANSWER_SLOTS);
+	__uint(max_entries, ANSWER_KINDS *ANSWER_SLOTS);
 	__type(key, __u32);
 	__type(value, struct answers);
 } answer_counts SEC(".maps");

@@ -116,8 +116,8 @@ struct next_hop {
 
 /* Takes the prepared next hop. Returns zero or the verdict. */
 static __always_inline int next_hop_prepared(struct xdp_md *ctx, struct packet *packet,
-					 const struct node *node, __u32 overhead,
-					 struct next_hop *hop)
+					     const struct node *node, __u32 overhead,
+					     struct next_hop *hop)
 {
 	if (packet->length + overhead > node->mtu)
 		return too_big(packet, node->mtu, overhead);
@@ -130,8 +130,8 @@ static __always_inline int next_hop_prepared(struct xdp_md *ctx, struct packet *
 
 /* Looks the next hop up in the kernel's FIB. Returns zero or the verdict. */
 static __always_inline int next_hop_routed(struct xdp_md *ctx, struct packet *packet,
-				       const struct self *self, const struct node *node,
-				       const int overhead, struct next_hop *hop)
+					   const struct self *self, const struct node *node,
+					   const int overhead, struct next_hop *hop)
 {
 	struct bpf_fib_lookup fib = {
 		.l4_protocol = IPPROTO_UDP,

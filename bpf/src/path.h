@@ -87,8 +87,8 @@ static __always_inline int path_is_straight(struct path path)
 
 static __always_inline __u32 path_node(struct path path, int place)
 {
-	return (path.word >> place & NODE_ID_LOW) |
-	       (path.high >> PATH_HIGH(place) & NODE_ID_HIGH) << NODE_ID_LOW_BITS;
+	return (path.word >> place & NODE_ID_LOW) | (path.high >> PATH_HIGH(place) & NODE_ID_HIGH)
+							    << NODE_ID_LOW_BITS;
 }
 
 static __always_inline struct path path_with(struct path path, int place, __u32 node)

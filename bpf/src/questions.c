@@ -345,7 +345,7 @@ int question(struct __sk_buff *skb)
 	if (skb->pkt_type > PACKET_MULTICAST)
 		return 0;
 	asks = skb->protocol == bpf_htons(ETH_P_ARP) ? read_arp(skb, &target) :
-							read_solicitation(skb, &target);
+						       read_solicitation(skb, &target);
 	if (!asks || !bpf_map_lookup_elem(&asked_vips, &target) || !sender_may_ask(skb))
 		return 0;
 	return LONGEST;

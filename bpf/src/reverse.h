@@ -181,8 +181,7 @@ struct source6 {
 } __attribute__((packed));
 
 /* The VIP's port. In SCTP the endpoint has the same (sctp.h). */
-static __always_inline __be16 source_port(const struct reply *reply,
-					  const struct reverse *reverse)
+static __always_inline __be16 source_port(const struct reply *reply, const struct reverse *reverse)
 {
 	return reply->protocol == IPPROTO_SCTP ? reply->source_port : reverse->vip_port;
 }
@@ -210,14 +209,12 @@ static __always_inline long write_l4_check(struct __sk_buff *skb, const struct r
 				     reply->mangled | BPF_F_PSEUDO_HDR);
 	if (failed || reply->source_port == reverse->vip_port)
 		return failed;
-	return bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port,
-				   reverse->vip_port,
+	return bpf_l4_csum_replace(skb, check_offset(reply), reply->source_port, reverse->vip_port,
 				   reply->mangled | sizeof(reverse->vip_port));
 }
 
 static __always_inline long write_source_ipv4(struct __sk_buff *skb, const struct reply *reply,
-					      const struct iphdr *ip,
-					      const struct reverse *reverse)
+					      const struct iphdr *ip, const struct reverse *reverse)
 {
 	const __u32 at = sizeof(struct ethhdr) + offsetof(struct iphdr, check);
 	const __u64 change = csum_change(0, ip->saddr, reverse->vip.word[3]);
@@ -231,8 +228,9 @@ static __always_inline long write_source_ipv4(struct __sk_buff *skb, const struc
 
 	if (ip->ihl * 4 == sizeof(*ip))
 		return failed ?: bpf_skb_store_bytes(skb, at, &source, sizeof(source), 0);
-	failed = failed ?: bpf_skb_store_bytes(skb, at, &source,
-					       offsetof(struct source4, destination), 0);
+	failed = failed ?:
+			  bpf_skb_store_bytes(skb, at, &source,
+					      offsetof(struct source4, destination), 0);
 	return failed ?: write_port(skb, reply, source.port);
 }
 

@@ -76,7 +76,8 @@ static __always_inline struct path path_by_row(__u64 row, const struct self *sel
 /* The path of a packet for which this node chooses, whatever its row says. */
 static __always_inline struct path path_of_own(const struct self *self)
 {
-	return path_with(path_with((struct path){}, PATH_INGRESS, self->id), PATH_CHOOSER, self->id);
+	return path_with(path_with((struct path){}, PATH_INGRESS, self->id), PATH_CHOOSER,
+			 self->id);
 }
 
 /* A path with the chain of such a packet: the row's primary, then its chain, as far as there is
@@ -85,7 +86,8 @@ static __always_inline struct path path_of_own(const struct self *self)
 static __always_inline struct path chain_behind(__u64 row, const struct self *self)
 {
 	struct path path = row_path(row);
-	struct path chain = { .word = path.word >> NODE_ID_LOW_BITS, .high = path.high >> NODE_ID_HIGH_BITS };
+	struct path chain = { .word = path.word >> NODE_ID_LOW_BITS,
+			      .high = path.high >> NODE_ID_HIGH_BITS };
 	__u64 behind = PATH_CHAIN;
 	__u32 high = PATH_HIGH_CHAIN;
 

@@ -87,7 +87,8 @@ static long row_write(__u32 number, struct rows_write *write)
 		path |= ROW_MOVED;
 	}
 	if (write->excepted)
-		mark->excepted = clock_now() + idle_seconds(FLOW_ESTABLISHED) * ticks_per_second ?: 1;
+		mark->excepted =
+			clock_now() + idle_seconds(FLOW_ESTABLISHED) * ticks_per_second ?: 1;
 	/* An exchange is a barrier, too. An exception that is learned now marks the row after
 	 * it, or is noted already. One of another row of the group marks this one for nothing, until a
 	 * sweep.

@@ -57,9 +57,8 @@ static __always_inline __u32 unknown_vip_slot(const struct flow *flow)
 static __always_inline __u32 unknown_source_slot(const struct flow *flow)
 {
 	const __be32 *word = flow->client.word;
-	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
-			       word[3] & bpf_htonl(0xffffff00) :
-			       word[0] * 0x85ebca6b ^ word[1];
+	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ? word[3] & bpf_htonl(0xffffff00) :
+							     word[0] * 0x85ebca6b ^ word[1];
 	__u32 mixed = (source * 0xc2b2ae35 ^ unknown_vip_slot(flow)) * 0x9e3779b1;
 
 	return UNKNOWN_VIPS + (mixed >> (32 - UNKNOWN_SOURCE_BITS));

@@ -22,8 +22,7 @@
  */
 static __always_inline void note_reset(const struct packet *packet,
 				       const struct tcp_numbers *numbers,
-				       struct connection *connection,
-				       const struct reverse *reverse)
+				       struct connection *connection, const struct reverse *reverse)
 {
 	__u32 flags = connection->flags;
 
@@ -39,8 +38,7 @@ static __always_inline void note_reset(const struct packet *packet,
 /* Notes a FIN of the client, for when the endpoint acknowledges it. One that the endpoint did
  * not take is forgotten once the client's data have gone past it.
  */
-static __always_inline void note_fin(const struct packet *packet,
-				     const struct tcp_numbers *numbers,
+static __always_inline void note_fin(const struct packet *packet, const struct tcp_numbers *numbers,
 				     struct connection *connection, struct reverse *reverse)
 {
 	if (reverse->proof != PROOF_GIVEN || client_is_done(connection, reverse))
@@ -117,8 +115,7 @@ static __always_inline void establish(const struct packet *packet, const struct 
 static __always_inline void reverse_again(const struct packet *packet,
 					  const struct frontend *frontend,
 					  const struct endpoint *endpoint, enum table table,
-					  __u32 flags,
-					  const struct tcp_numbers *numbers)
+					  __u32 flags, const struct tcp_numbers *numbers)
 {
 	enum proof proof = PROOF_GIVEN;
 	struct reverse reverse;
@@ -216,7 +213,7 @@ static __always_inline enum flow_found flow_found(const struct packet *packet,
 						  const struct self *self, enum table table)
 {
 	return table == TABLE_ESTABLISHED && was_walked_to(packet, self) ? FLOW_WAS_WALKED_TO :
-									    FLOW_GOES_ON;
+									   FLOW_GOES_ON;
 }
 
 /* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in only if
@@ -226,8 +223,7 @@ static __always_inline enum flow_found flow_found(const struct packet *packet,
  * says. SYNs can be spoofed, so none moves a connection.
  */
 __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
-			  const struct frontend *frontend, struct connection *connection,
-			  int about)
+			  const struct frontend *frontend, struct connection *connection, int about)
 {
 	enum table table = about & ABOUT_HALF_OPEN ? TABLE_HALF_OPEN : TABLE_ESTABLISHED;
 	struct tcp_numbers numbers;
@@ -277,8 +273,8 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		if (table == TABLE_HALF_OPEN)
 			half_open_use(&packet->flow, connection->flags);
 		if (connection->flags & IN_CROWD)
-			crowd_use(&packet->flow.vip, table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN :
-										CROWD_DATAGRAMS);
+			crowd_use(&packet->flow.vip,
+				  table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN : CROWD_DATAGRAMS);
 	}
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, connection->flags, &numbers);

@@ -76,7 +76,7 @@ static long segment_step(__u32 step, struct segment_walk *walk)
 		return 1;
 	walk->position += walk->skb->gso_size;
 	if (!vni_is_ours(geneve.vni) || (step && geneve.protocol != bpf_htons(ETH_P_IP) &&
-					  geneve.protocol != bpf_htons(ETH_P_IPV6)))
+					 geneve.protocol != bpf_htons(ETH_P_IPV6)))
 		return 0;
 	walk->found = 1;
 	return 1;
@@ -91,8 +91,7 @@ static __always_inline int has_our_vni(struct __sk_buff *skb, __u32 l4, int frag
 	struct tunnel_start start;
 	struct udphdr udp;
 
-	if (bpf_skb_load_bytes(skb, l4, &udp, sizeof(udp)) ||
-	    udp.dest != bpf_htons(GENEVE_PORT))
+	if (bpf_skb_load_bytes(skb, l4, &udp, sizeof(udp)) || udp.dest != bpf_htons(GENEVE_PORT))
 		return 0;
 	if (bpf_skb_load_bytes(skb, l4, &start, sizeof(start)))
 		return fragmented;

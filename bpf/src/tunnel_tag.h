@@ -164,8 +164,8 @@ static __always_inline const __be32 *tag_transport(const struct xdp_md *ctx, con
 static __always_inline __u64 tag_inner(const struct xdp_md *ctx, const struct tunnel_key *key,
 				       struct tagged *it, __u32 at, const int family)
 {
-	const int length = family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
-							   sizeof(struct ipv6hdr);
+	const int length =
+		family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 
 	it->inner = frame_at(ctx, at);
 	if (it->inner + length > (void *)(long)ctx->data_end)
@@ -190,8 +190,8 @@ static __always_inline __u32 tunnel_high(const struct xdp_md *ctx, __u32 at)
 static __always_inline __u64 tag_outer(const struct xdp_md *ctx, const struct tunnel_key *key,
 				       __u32 at, __u32 inner_at, const int family)
 {
-	const __u32 length = family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) :
-							     sizeof(struct ipv6hdr);
+	const __u32 length =
+		family == ADDRESS_FAMILY_IPV4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	const struct tunnel *tunnel = frame_at(ctx, at);
 	const void *ip = frame_at(ctx, at - length);
 	struct tagged it = {
@@ -232,8 +232,8 @@ __noinline __u64 frame_tag(struct xdp_md *ctx, __u32 number, __u32 udp, __u32 in
 /* What the tag of a packet from a node says: DROP_NONE or the reason to drop it. A tag by a key
  * that is not accepted is none: the sender may have a new key earlier.
  */
-static __always_inline int tag_check(struct xdp_md *ctx, const struct geneve_tag *option,
-				     __u32 udp, __u32 inner, __u8 family)
+static __always_inline int tag_check(struct xdp_md *ctx, const struct geneve_tag *option, __u32 udp,
+				     __u32 inner, __u8 family)
 {
 	struct trust *trust = trust_get();
 	__u64 claimed;

@@ -49,8 +49,8 @@ static __always_inline __u32 unknown_flow_tag(__u64 print)
 	return print >> 32 & ~UNKNOWN_STATE;
 }
 
-static __always_inline struct unknown_flow *
-unknown_flow_find(struct unknown_flow_bucket *bucket, __u32 tag)
+static __always_inline struct unknown_flow *unknown_flow_find(struct unknown_flow_bucket *bucket,
+							      __u32 tag)
 {
 	for (int i = 0; i < UNKNOWN_FLOW_SLOTS; i++) {
 		struct unknown_flow *slot = &bucket->slot[i];

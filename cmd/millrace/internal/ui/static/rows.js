@@ -150,7 +150,7 @@ export const labelRouter = (row) => [
 export function drawNode(row) {
   if (row.type === 'zone' || row.type === 'group') {
     const all = row.members.length;
-    const note = row.share !== undefined ? 'announce it' : row.type === 'zone' ? plural(all, 'node') : String(all);
+    const note = row.share !== undefined ? 'announce' : row.type === 'zone' ? plural(all, 'node') : String(all);
     return [cell('fold', row.open ? '▾' : '▸'), dot(row.level), cell('name', row.name), cell('note', note),
       row.share !== undefined ? cell('figure share', `${row.share}/${all}`, 'nodes that announce the selected Service')
         : row.all > 0 && ratio({ good: row.up, all: row.all }, 'BGP sessions established')];

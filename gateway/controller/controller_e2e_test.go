@@ -53,6 +53,7 @@ func TestController(t *testing.T) {
 		{"a proxy that refuses", refusals},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
+		{"statuses that another controller writes", contestedStatuses},
 		{"Gateway API that comes later", laterGatewayAPI},
 		{"tokens of Gateways", tokensOfGateways},
 		{"layer 4 without proxies", layer4},

@@ -12,9 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +25,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
 // gatewayAPI installs the kinds until the test ends, and returns how to take them away.
@@ -146,5 +151,92 @@ func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reaso
 			return fmt.Errorf("the Gateway has the condition %+v, want the reason %s", got, reason)
 		}
 		return nil
+	})
+}
+
+// contestedStatuses has another program write ten times a second what the controller has written of an
+// Ingress, a Gateway and a route. It is not answered for ever, and told of.
+func contestedStatuses(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.class(t)
+	e.run(t, nil)
+	ingress := e.ingress(t, "web", "web.example.com")
+	gateway := e.gateway(t, "HTTP/80")
+	route := e.httpRoute(t, "edge", "web")
+	e.await(t, &corev1.Service{}, edge)
+	e.assign(t, edge, "203.0.113.20")
+	e.await(t, &corev1.Service{}, shared)
+	e.assign(t, shared, "203.0.113.10")
+	e.served(t, ingress, "203.0.113.10 80")
+	e.programmed(t, gateway, "Pending")
+
+	rival := map[client.Object]string{
+		ingress: `{"status":{"loadBalancer":{"ingress":[{"ip":"198.51.100.77"}]}}}`,
+		gateway: `{"status":{"addresses":[{"type":"IPAddress","value":"198.51.100.77"}]}}`,
+		route:   `{"status":{"parents":[]}}`,
+	}
+	before := e.statusWrites(t)
+	const seconds = 4
+	ticker := time.NewTicker(100 * time.Millisecond)
+	defer ticker.Stop()
+	for range seconds * 10 {
+		<-ticker.C
+		for object, status := range rival {
+			must(t, e.client.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(status))))
+		}
+	}
+	after := e.statusWrites(t)
+	for _, resource := range []string{"ingresses", "gateways", "httproutes"} {
+		// Two more than are answered: one that is refused, since the cache is behind, and one after the
+		// pass that finds it contested.
+		if writes := after[resource] - before[resource]; writes < 2 || writes > 8 {
+			t.Errorf("%d writes of statuses of %s in %d s", writes, resource, seconds)
+		} else {
+			t.Logf("%d writes of statuses of %s in %d s", writes, resource, seconds)
+		}
+	}
+	for object := range rival {
+		e.warned(t, object, millracev1alpha1.ReasonStatusContested)
+	}
+	// The Gateway says so with the write that follows the pause, or did with the last one.
+	controlplane.Eventually(t, 40*time.Second, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
+			return err
+		}
+		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, gatewayroute.ConditionStatusContested) {
+			return fmt.Errorf("conditions are %+v", gateway.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+// statusWrites are the controller's writes of statuses, by resource.
+func (e *environment) statusWrites(t *testing.T) map[string]int {
+	t.Helper()
+	all, err := e.server.Writes()
+	must(t, err)
+	writes := map[string]int{}
+	for _, write := range all {
+		if write.User == gatewayUser && write.Subresource == "status" {
+			writes[write.Resource]++
+		}
+	}
+	return writes
+}
+
+// warned waits for a warning of an object.
+func (e *environment) warned(t *testing.T, object client.Object, reason string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		list := &eventsv1.EventList{}
+		if err := e.client.List(ctx, list, client.InNamespace(object.GetNamespace())); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if event := &list.Items[i]; event.Regarding.UID == object.GetUID() && event.Reason == reason {
+				return nil
+			}
+		}
+		return fmt.Errorf("no %s of %T %s among %d events", reason, object, object.GetName(), len(list.Items))
 	})
 }

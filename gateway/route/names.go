@@ -40,6 +40,10 @@ const ReasonPolicyFull = "PolicyFull"
 // and serves the one before.
 const ReasonConfigurationRefused = "ConfigurationRefused"
 
+// ConditionStatusContested is the condition of a Gateway whose status another program overwrote three
+// times in 10 s: it is written every 30 s only.
+const ConditionStatusContested = "millrace.io/StatusContested"
+
 // Reasons of problems with routes: events of Ingresses, and what `millrace routes` shows.
 const (
 	// ReasonInvalid is a value that cannot be read.

@@ -23,6 +23,7 @@ var ownConditions = []string{
 	string(gatewayv1.ListenerConditionConflicted),
 	string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid),
+	ConditionStatusContested,
 }
 
 // OwnsCondition reports whether conditions of a type are ours to write and to remove.

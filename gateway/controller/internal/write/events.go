@@ -3,6 +3,7 @@
 package write
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,10 +32,12 @@ type told map[route.Problem]bool
 
 // tell makes an event of each problem that is new. Ingresses have no conditions: events are
 // the one place where people look.
-func (w *Writer) tell(compiled *Compiled, refused []route.Problem) {
+// found are problems that were not compiled, about what was compiled or others.
+func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
+	maps.Copy(regarding, others)
 	next, left, isMore := told{}, maxEvents, false
-	for _, problem := range slices.Concat(compiled.Result.Problems, refused) {
+	for _, problem := range slices.Concat(compiled.Result.Problems, found) {
 		object := regarding[problem.Object]
 		switch {
 		case object == nil:

@@ -32,7 +32,7 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
 	w := &Writer{Recorder: recorder}
 	for range 3 {
-		w.tell(&Compiled{Objects: objects, Result: route.Compile(objects, route.DefaultSettings())}, nil)
+		w.tell(&Compiled{Objects: objects, Result: route.Compile(objects, route.DefaultSettings())}, nil, nil)
 	}
 	close(recorder.Events)
 	var told []string

@@ -5,7 +5,6 @@ package write
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"slices"
 
@@ -24,13 +23,16 @@ import (
 // an owner cannot be made.
 func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
-	at := reaches(compiled, live, failed)
+	at, contested := reaches(compiled, live, failed), w.contested
 	return errors.Join(
 		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
 			o.Status.Conditions = conditions(o.Status.Conditions, wanted.Conditions)
 			o.Status.SupportedFeatures = wanted.SupportedFeatures
 		}),
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
+			if other := contested[objectOf(o)]; other != nil && other.GetUID() == o.UID {
+				wanted.Conditions = append(slices.Clone(wanted.Conditions), contestedCondition(o.Generation))
+			}
 			mergeGateway(&o.Status, wanted, at[gatewayKey(o.Namespace, o.Name)])
 		}),
 		writeAll(ctx, w, statuses.ListenerSets, func(o *gatewayv1.ListenerSet, wanted gatewayv1.ListenerSetStatus) {
@@ -70,16 +72,15 @@ func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *ro
 	if err != nil {
 		return err
 	}
-	before := object.DeepCopyObject().(O)
-	merge(object, status.Status)
-	if equality.Semantic.DeepEqual(before, object) {
-		return nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := w.Client.Status().Patch(ctx, object, patch); err != nil && !apierrors.IsNotFound(err) && !w.isBehind(err) {
-		return fmt.Errorf("write the status of %T %s: %w", object, name, err)
-	}
-	return nil
+	changed := object.DeepCopyObject().(O)
+	merge(changed, status.Status)
+	return w.putStatus(ctx, object, changed, func(present client.Object) bool {
+		again, is := present.DeepCopyObject().(O)
+		if is {
+			merge(again, status.Status)
+		}
+		return is && equality.Semantic.DeepEqual(present, again)
+	})
 }
 
 // newObject makes an empty object of a kind.

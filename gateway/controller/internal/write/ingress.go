@@ -4,7 +4,6 @@ package write
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -114,14 +113,11 @@ func (w *Writer) writeIngress(ctx context.Context, compiled *networkingv1.Ingres
 	if err != nil {
 		return err
 	}
-	if equality.Semantic.DeepEqual(ingress.Status.LoadBalancer.Ingress, points) {
-		return nil
+	isOurs := func(present client.Object) bool {
+		ingress, is := present.(*networkingv1.Ingress)
+		return is && equality.Semantic.DeepEqual(ingress.Status.LoadBalancer.Ingress, points)
 	}
 	changed := ingress.DeepCopy()
 	changed.Status.LoadBalancer.Ingress = points
-	patch := client.MergeFromWithOptions(ingress, client.MergeFromWithOptimisticLock{})
-	if err := w.Client.Status().Patch(ctx, changed, patch); err != nil && !apierrors.IsNotFound(err) && !w.isBehind(err) {
-		return fmt.Errorf("write the status of Ingress %s: %w", client.ObjectKeyFromObject(ingress), err)
-	}
-	return nil
+	return w.putStatus(ctx, ingress, changed, isOurs)
 }

@@ -72,6 +72,11 @@ type Writer struct {
 
 	wake chan struct{}
 	told told
+	// contests are about the statuses that another program writes, too; contested are those of the last
+	// pass, and uncontested is the timer for the end of the next pause.
+	contests    contests
+	contested   map[route.Object]client.Object
+	uncontested *time.Timer
 	// behind says that a write of this pass was refused because the cache is behind.
 	behind atomic.Bool
 	// failed is why objects of an owner could not be made in the last pass.
@@ -161,7 +166,8 @@ func (w *Writer) pass(ctx context.Context) error {
 		w.failed = applied.failed
 		w.Touch()
 	}
-	w.tell(compiled, refusals(compiled, live))
+	w.endContests()
+	w.tell(compiled, slices.Concat(refusals(compiled, live), contestProblems(w.contested)), w.contested)
 	return errors.Join(problems...)
 }
 

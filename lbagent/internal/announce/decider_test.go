@@ -103,6 +103,11 @@ func (h *history) follow(schedule *forwarding.Schedule, outcome *forwarding.Outc
 func (h *history) edit(t *rapid.T, last *model.Model) *model.Changes {
 	changes := &model.Changes{Since: last}
 	h.m.VIPs, h.m.Frontends = slices.Clone(h.m.VIPs), slices.Clone(h.m.Frontends)
+	if rapid.IntRange(0, 3).Draw(t, "a node fails or comes back") == 0 {
+		h.m.Nodes = slices.Clone(h.m.Nodes)
+		node := &h.m.Nodes[len(h.m.Nodes)-1]
+		node.Down = !node.Down
+	}
 	for number := range byte(rapid.IntRange(0, 3).Draw(t, "VIPs that change")) {
 		address := netip.AddrFrom4([4]byte{203, 0, 113, 1 + (number*7+byte(rapid.IntRange(0, 5).Draw(t, "VIP")))%6})
 		if slices.Contains(changes.VIPs, address) {

@@ -69,6 +69,8 @@ type builder struct {
 	nodes map[string]Node
 	// zones are their zones by name.
 	zones map[string]string
+	// moved are the names of those that are not as in the last Model.
+	moved map[string]bool
 	// occupants are the nodes and routers by their addresses.
 	occupants map[netip.Addr]string
 	// tooManyZones is how many zones there are where that is more than can be.

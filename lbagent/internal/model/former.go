@@ -80,9 +80,30 @@ type world struct {
 	tooManyZones int
 }
 
-func (w *world) equals(other *world) bool {
-	return w.nodeName == other.nodeName && w.tooManyZones == other.tooManyZones &&
-		maps.Equal(w.nodes, other.nodes) && maps.Equal(w.zones, other.zones)
+// moved returns the names of the nodes that differ in two worlds, and whether VIPs differ for no other
+// reason than that endpoints are on those, or hinted for those.
+func (w *world) moved(to *world) (names map[string]bool, alone bool) {
+	if w.nodeName != to.nodeName || w.tooManyZones != to.tooManyZones || !maps.Equal(w.inhabited(), to.inhabited()) {
+		return nil, false
+	}
+	names = map[string]bool{}
+	for _, worlds := range [...][2]*world{{w, to}, {to, w}} {
+		for name, node := range worlds[0].nodes {
+			if other, found := worlds[1].nodes[name]; !found || node != other || worlds[0].zones[name] != worlds[1].zones[name] {
+				names[name] = true
+			}
+		}
+	}
+	return names, !names[w.nodeName]
+}
+
+// inhabited are the zones in which there are nodes: a Service with zones has weights for each.
+func (w *world) inhabited() map[string]bool {
+	zones := map[string]bool{}
+	for name := range w.nodes {
+		zones[w.zones[name]] = true
+	}
+	return zones
 }
 
 // forget has every VIP be read again.
@@ -134,8 +155,8 @@ func claimed(vip *millracev1alpha1.VIP) []ServiceName {
 	return names
 }
 
-// stale are the VIPs to be read: those that came, those of which a Service or its EndpointSlices
-// changed, and those that more depends on. Where the hosts or VIPRoutes are others, all are looked
+// stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
+// nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are others, all are looked
 // at.
 func (f *former) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
 	stale := slices.Clone(came)
@@ -336,6 +357,22 @@ func (o *objects) advanceSlices(all []*discoveryv1.EndpointSlice) {
 	}
 	for name := range several {
 		o.slicesOf[name] = oldestFirst(o.slicesOf[name])
+	}
+}
+
+// touch has the Services count as changed that have endpoints on some nodes, or hinted for them.
+func (o *objects) touch(nodes map[string]bool) {
+	if len(nodes) == 0 {
+		return
+	}
+	on := func(e discoveryv1.Endpoint) bool {
+		return e.NodeName != nil && nodes[*e.NodeName] || e.Hints != nil &&
+			slices.ContainsFunc(e.Hints.ForNodes, func(hint discoveryv1.ForNode) bool { return nodes[hint.Name] })
+	}
+	for _, slice := range o.lastSlices {
+		if slice != nil && slices.ContainsFunc(slice.Endpoints, on) {
+			o.changed[serviceOf(slice)] = true
+		}
 	}
 }
 

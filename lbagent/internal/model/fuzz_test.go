@@ -4,6 +4,7 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
@@ -164,7 +165,77 @@ func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	}
 }
 
-// genMix draws of each name the object before, the fresh one, or none. Mostly all are those before.
+// TestBuilderFollowsNodes changes the nodes of snapshots that are mostly right, and nothing else. VIPs
+// without endpoints on them are not read again.
+func TestBuilderFollowsNodes(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archives := make([][]byte, len(files))
+	for i, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		archives[i] = archive.Files[0].Data
+	}
+	changed, kept := 0, 0
+	rapid.Check(t, func(r *rapid.T) {
+		s := readSnapshot(t, archives[rapid.IntRange(0, len(files)-1).Draw(r, "fixture")])
+		var builder Builder
+		before, _ := builder.Build(s)
+		for range rapid.IntRange(1, 6).Draw(r, "steps") {
+			next := *s
+			s = &next
+			s.LBNodes, s.Down = slices.Clone(s.LBNodes), maps.Clone(s.Down)
+			genOtherNode(r, s)
+			m, changes := builder.Build(s)
+			if whole := Build(s); !reflect.DeepEqual(m, whole) {
+				r.Fatalf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+			}
+			if changes != nil {
+				checkChanges(r, changes, before, m)
+				changed, kept = changed+len(changes.VIPs), kept+len(m.VIPs)-len(changes.VIPs)
+			}
+			before = m
+		}
+	})
+	t.Logf("%d VIPs were read for their nodes, %d stayed", changed, kept)
+	if changed == 0 || kept <= 0 {
+		t.Errorf("%d VIPs were read for their nodes, %d stayed", changed, kept)
+	}
+}
+
+// genOtherNode has a node of a snapshot fail, boot, move to another zone, leave or join.
+func genOtherNode(t *rapid.T, s *Snapshot) {
+	if len(s.LBNodes) == 0 || rapid.IntRange(0, 7).Draw(t, "joins") == 0 {
+		id := rapid.Int32Range(2, 9).Draw(t, "id")
+		s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", id)},
+			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", id)}},
+		})
+		return
+	}
+	at := rapid.IntRange(0, len(s.LBNodes)-1).Draw(t, "node")
+	node := s.LBNodes[at].DeepCopy()
+	s.LBNodes[at] = node
+	switch rapid.IntRange(0, 5).Draw(t, "what") {
+	case 0:
+		s.LBNodes = slices.Delete(s.LBNodes, at, at+1)
+	case 1:
+		node.Spec.Zone = rapid.SampledFrom([]string{"", "a", "b", "c"}).Draw(t, "zone")
+	case 2:
+		node.Status.BootID, node.Status.ServingBootID = "a", rapid.SampledFrom([]string{"a", "b"}).Draw(t, "served")
+	default:
+		if s.Down == nil {
+			s.Down = map[forwarding.NodeID]bool{}
+		}
+		s.Down[forwarding.NodeID(node.Spec.ID)] = !s.Down[forwarding.NodeID(node.Spec.ID)]
+	}
+}
+
+// checkChanges reports of each name the object before, the fresh one, or none. Mostly all are those before.
 func genMix[T interface {
 	comparable
 	metav1.Object
@@ -446,7 +517,7 @@ func genSlice(t *rapid.T, name string) *discoveryv1.EndpointSlice {
 			Hints: genPointer(t, "hints", discoveryv1.EndpointHints{},
 				discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}},
 				discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "b"}, {Name: "x"}}},
-				discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: testNode}, {Name: "node9"}}}),
+				discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: "node2"}, {Name: "node9"}}}),
 		})
 	}
 	return slice

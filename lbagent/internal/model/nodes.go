@@ -41,8 +41,13 @@ func (b *builder) buildNodes() {
 			world:   world{nodeName: s.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones},
 			lbNodes: s.LBNodes, node: s.Node, down: s.Down, networks: networks, model: *b.model,
 		}
-		// What was read by other nodes is forgotten.
-		if last == nil || !last.equals(&b.former.nodes.world) {
+		alone := false
+		if last != nil {
+			b.moved, alone = last.moved(&b.former.nodes.world)
+		}
+		// What was read in another world is forgotten.
+		if !alone {
+			b.moved = nil
 			b.former.forget()
 		}
 	}

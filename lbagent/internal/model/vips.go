@@ -21,6 +21,7 @@ import (
 func (b *builder) buildVIPs() {
 	f := b.former
 	f.objects.advance(b.snapshot)
+	f.objects.touch(b.moved)
 	endpoints := newEndpoints(b)
 	endpoints.readRoutes(f.objects.services)
 	came, went := delta.Between(f.vips, b.snapshot.VIPs)

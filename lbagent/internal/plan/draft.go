@@ -167,7 +167,6 @@ type placement struct {
 func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	d := emptyDraft(p, have, m, limits)
 	d.want = &forwarding.State{
-		Nodes:          make(map[forwarding.NodeID]forwarding.Node, len(have.Nodes)),
 		Endpoints:      make(map[forwarding.EndpointID]forwarding.Endpoint, len(have.Endpoints)),
 		EndpointTables: make(map[forwarding.EndpointTableSlot]*forwarding.EndpointTable, len(have.EndpointTables)),
 		NodeTables:     make(map[forwarding.NodeTableSlot]*forwarding.NodeTable, len(have.NodeTables)),

@@ -159,6 +159,7 @@ func (p *Planner) Plan(
 
 func (d *draft) setNodes() {
 	d.want.Self = d.model.Self
+	d.want.Nodes = make(map[forwarding.NodeID]forwarding.Node, len(d.model.Nodes))
 	for _, node := range d.model.Nodes {
 		// One that is down stays a node whose packets are taken.
 		if node.ID != d.model.Self.ID {

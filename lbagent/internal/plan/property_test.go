@@ -174,7 +174,7 @@ func TestPlansHold(t *testing.T) {
 // TestReplansHold plays models that have much in common to a planner that plans in part and to one
 // that plans the whole each time. Both must come to the same, also while removals wait.
 func TestReplansHold(t *testing.T) {
-	parts, beside := 0, 0
+	parts, beside, others := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
 		if rapid.Bool().Draw(t, "narrow") {
@@ -194,6 +194,7 @@ func TestReplansHold(t *testing.T) {
 			}
 			if before != nil && rapid.IntRange(0, 9).Draw(t, "other nodes") > 0 {
 				m = genAlike(t, before, m)
+				genNode(t, m)
 			}
 			held, wanted := have.Clone(), forwarding.NewState()
 			if pending != nil {
@@ -214,6 +215,9 @@ func TestReplansHold(t *testing.T) {
 			}
 			if differs != nil {
 				parts++
+				if !slices.Equal(m.Nodes, before.Nodes) {
+					others++
+				}
 				if pending != nil && len(pending.Entries.Endpoints)+len(pending.Entries.Frontends) > 0 {
 					beside++
 				}
@@ -234,9 +238,9 @@ func TestReplansHold(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d plans were in part, %d of them beside what waits to be removed", parts, beside)
-	if parts == 0 || beside == 0 {
-		t.Errorf("%d plans were in part, %d of them beside what waits to be removed", parts, beside)
+	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes", parts, beside, others)
+	if parts == 0 || beside == 0 || others == 0 {
+		t.Error("a kind of plan was never made")
 	}
 }
 
@@ -277,6 +281,44 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 		}
 	}
 	return &m
+}
+
+// genNode has a node of a model go down or come up, join or leave. One that is down has no endpoints.
+func genNode(t *rapid.T, m *model.Model) {
+	id := rapid.SampledFrom([]forwarding.NodeID{0, 0, 2, 3, 4, 5}).Draw(t, "another node")
+	if id == 0 {
+		return
+	}
+	m.Nodes = slices.Clone(m.Nodes)
+	at := slices.IndexFunc(m.Nodes, func(node model.Node) bool { return node.ID == id })
+	switch {
+	case at < 0:
+		m.Nodes = append(m.Nodes, nodeWithID(id))
+	case rapid.Bool().Draw(t, "leaves"):
+		m.Nodes = slices.Delete(m.Nodes, at, at+1)
+	default:
+		m.Nodes[at].Down = !m.Nodes[at].Down
+	}
+	slices.SortFunc(m.Nodes, func(a, b model.Node) int { return int(a.ID) - int(b.ID) })
+	if slices.ContainsFunc(m.Nodes, func(node model.Node) bool { return node.ID == id && !node.Down }) {
+		return
+	}
+	m.Frontends = slices.Clone(m.Frontends)
+	for i, f := range m.Frontends {
+		without := *f
+		without.Weights = withoutNode(f.Weights, id)
+		for zone, weights := range f.Zones {
+			without.Zones[zone] = withoutNode(weights, id)
+		}
+		m.Frontends[i] = &without
+	}
+}
+
+func withoutNode(weights map[forwarding.NodeID]uint32, id forwarding.NodeID) map[forwarding.NodeID]uint32 {
+	if weights = maps.Clone(weights); weights != nil {
+		delete(weights, id)
+	}
+	return weights
 }
 
 // onNodesOf returns a frontend without weights of nodes and zones that a model does not have.

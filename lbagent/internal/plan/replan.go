@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -45,6 +46,8 @@ func (p *Planner) copyOfLast(have Held) *forwarding.State {
 		return p.last.want.Clone()
 	}
 	s.state.Take(p.last.want, s.differs)
+	// Plans of the same nodes share their map, which nobody changes.
+	s.state.Nodes = p.last.want.Nodes
 	return s.state
 }
 
@@ -62,7 +65,8 @@ type settledIndex struct {
 // Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
 // stands for all. It can where the maps hold the last plan, which had room for everything, nothing
-// changed but VIPs, and those have neither zones nor source ranges: such depend on other VIPs.
+// changed but VIPs and other nodes, and those VIPs have neither zones nor source ranges: such depend on
+// other VIPs. A node that is lost adds the VIPs whose tables name it.
 // Beside the last plan the maps may hold what waits to be removed, if have says what that is.
 //
 // A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
@@ -75,7 +79,7 @@ func (p *Planner) Replan(
 		want, problems = p.Plan(have.State, m, limits)
 		return want, nil, problems
 	}
-	if len(part.vips) == 0 {
+	if len(part.vips) == 0 && !part.nodes {
 		// Such a plan follows each whole one, and has the time that the next change has not.
 		p.last.model, p.last.settled = m, p.settle(have)
 		return p.last.want, have.waiting(), nil
@@ -108,6 +112,8 @@ type part struct {
 	// model is the whole Model, changed the one with the changed VIPs alone.
 	model, changed *model.Model
 	vips           []netip.Addr
+	// nodes is true where there are others than in the last plan, or others are down.
+	nodes bool
 	// former are the frontends that the changed VIPs had, services their Services.
 	former   []forwarding.FrontendKey
 	services map[model.ServiceName]*service
@@ -129,7 +135,12 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 		return nil
 	}
 	part := &part{model: m, services: map[model.ServiceName]*service{}}
-	if !p.setVIPs(part, changes.VIPs) || !isFew(part.vips, m) || comesBack(part.vips, have.waiting()) {
+	vips := changes.VIPs
+	if !delta.IsSame(m.Nodes, last.model.Nodes) && !slices.Equal(m.Nodes, last.model.Nodes) {
+		part.nodes = true
+		vips = slices.Concat(vips, p.losing(living(m.Nodes)))
+	}
+	if !p.setVIPs(part, vips) || !isFew(part.vips, m) || comesBack(part.vips, have.waiting()) {
 		return nil
 	}
 	part.changed = &model.Model{Self: m.Self, Nodes: m.Nodes, Zones: m.Zones}
@@ -179,9 +190,32 @@ func (p *Planner) leavesTables(part *part) bool {
 	return !finds || rows <= forLocal(rowsIn(p.last.limits))
 }
 
+// losing are the VIPs with tables that name a node which lives no more.
+func (p *Planner) losing(living *nodeSet) (vips []netip.Addr) {
+	lost, some := p.nodes.without(living)
+	if !some {
+		return nil
+	}
+	named := map[*forwarding.NodeTable]bool{}
+	for _, port := range p.placed {
+		table := p.last.want.NodeTables[port.place.table]
+		names, known := named[table]
+		if !known && table != nil {
+			names = lost.isIn(table)
+			named[table] = names
+		}
+		if names {
+			for _, key := range port.keys {
+				vips = append(vips, key.VIP)
+			}
+		}
+	}
+	return vips
+}
+
 // sameBesideVIPs compares what all VIPs depend on.
 func sameBesideVIPs(a, b *model.Model) bool {
-	return a.Self == b.Self && slices.Equal(a.Nodes, b.Nodes) && slices.Equal(a.Zones, b.Zones) &&
+	return a.Self == b.Self && slices.Equal(a.Zones, b.Zones) &&
 		slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Aggregates, b.Aggregates)
 }
 
@@ -241,8 +275,11 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 		}
 	}
 	d.readModel(former)
-	d.drawLines()
 	d.want = p.copyOfLast(have)
+	if part.nodes {
+		d.setNodes()
+	}
+	d.drawLines()
 	part.leave(d.want, settled)
 	d.setVIPs()
 	for _, entry := range d.byPrecedence() {

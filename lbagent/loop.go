@@ -114,8 +114,12 @@ type loop struct {
 
 	models  model.Builder
 	planner *plan.Planner
-	// have is what the maps hold; nil when that must be read from them.
-	have *forwarding.State
+	// have is what the maps hold; nil when that must be read from them. copied is true where it is this
+	// loop's alone: neither a plan nor read.
+	have   *forwarding.State
+	copied bool
+	// targets are where packets to the other nodes go.
+	targets targets
 	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
 	// wanted beside it.
 	pending *forwarding.Pending
@@ -217,7 +221,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	programErr := l.add(schedule)
 	l.observation.ProgramError = programErr
 	l.observation.Forwards = l.have != nil && schedule.Forwards() && keyErr == nil
-	l.healthPorts.Set(healthport.Want(m), l.observation.Forwards)
+	if l.healthPorts != nil {
+		l.healthPorts.Set(healthport.Want(m), l.observation.Forwards)
+	}
 	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.
@@ -228,7 +234,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
 	l.observation.Host = l.hostProblems(m, names(covered.interfaces))
-	l.hops.Want(fib.Targets(l.have.Self, reachable(l.have.Nodes)), devices(l.dataplane.Attachments()))
+	l.hops.Want(l.targets.toward(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
 	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	}, objects, now)

@@ -20,7 +20,7 @@ func (l *loop) dump() error {
 		l.have = nil
 		return fmt.Errorf("read the maps: %w", err)
 	}
-	l.have = have
+	l.have, l.copied = have, false
 	return nil
 }
 
@@ -32,13 +32,18 @@ func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 		l.pending = schedule.Pending()
 	}
 	if reached := schedule.Reached(); reached != nil {
-		l.have = reached
+		l.have, l.copied = reached, false
 		return err
 	}
 	if err == nil && len(outcome.Done) == 0 {
 		return nil
 	}
-	l.have = forwarding.Apply(l.have, outcome.Changed())
+	// While anything waits, passes change one copy: with thousands of frontends it takes longer than all
+	// else.
+	if !l.copied {
+		l.have, l.copied = l.have.Clone(), true
+	}
+	l.have.Apply(outcome.Changed())
 	if err == nil {
 		return nil
 	}

@@ -51,6 +51,6 @@ func (l *loop) verify(now time.Time) (time.Duration, error) {
 	l.passes.Repaired(len(wrong))
 	l.logger.Error(nil, "The maps do not hold what this agent wrote: another program writes to them. They are repaired",
 		"entries", len(wrong), "first", fmt.Sprintf("%T of %v", wrong[0], forwarding.Written(wrong[0])))
-	l.have, l.pending = read, nil
+	l.have, l.copied, l.pending = read, false, nil
 	return time.Millisecond, nil
 }

@@ -232,13 +232,21 @@ func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 	return told, again
 }
 
-// reachable are the nodes without those that are down: the fast path is not to send to these.
-func reachable(nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]forwarding.Node {
-	up := make(map[forwarding.NodeID]forwarding.Node, len(nodes))
-	for id, node := range nodes {
-		if !node.Down {
-			up[id] = node
-		}
+// targets are where packets to the nodes go that are up, and what that follows from.
+type targets struct {
+	self  forwarding.Self
+	nodes map[forwarding.NodeID]forwarding.Node
+	found map[forwarding.NodeID]fib.Target
+}
+
+// toward returns the targets. The fast path is not to send to nodes that are down.
+func (t *targets) toward(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]fib.Target {
+	if t.found != nil && t.self == self && maps.Equal(t.nodes, nodes) {
+		return t.found
 	}
-	return up
+	t.self, t.nodes = self, maps.Clone(nodes)
+	up := maps.Clone(nodes)
+	maps.DeleteFunc(up, func(_ forwarding.NodeID, node forwarding.Node) bool { return node.Down })
+	t.found = fib.Targets(self, up)
+	return t.found
 }

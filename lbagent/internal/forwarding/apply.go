@@ -22,10 +22,15 @@ func (s *State) Clone() *State {
 // as it is.
 func Apply(have *State, ops []Op) *State {
 	state := have.Clone()
-	for _, op := range ops {
-		state.apply(op)
-	}
+	state.Apply(ops)
 	return state
+}
+
+// Apply changes the state to what the operations lead to. Tables are replaced, not changed.
+func (s *State) Apply(ops []Op) {
+	for _, op := range ops {
+		s.apply(op)
+	}
 }
 
 func (s *State) apply(op Op) {

@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -44,18 +46,50 @@ func (s *nodeSet) isIn(table *forwarding.NodeTable) bool {
 	})
 }
 
-// leave has the tables computed again that name a node of the set. The others are as they would
-// come out.
-func (p *Planner) leave(lost *nodeSet) {
-	named := map[*forwarding.NodeTable]bool{}
-	for slot, settled := range p.tables {
-		names, known := named[settled.table]
-		if !known && settled.table != nil {
-			names = lost.isIn(settled.table)
-			named[settled.table] = names
-		}
-		if names {
-			delete(p.tables, slot)
+// search tells which tables name a node of a set. It looks into each once.
+type search struct {
+	nodes nodeSet
+	named map[*forwarding.NodeTable]bool
+}
+
+func (s *search) finds(table *forwarding.NodeTable) bool {
+	named, known := s.named[table]
+	if !known && table != nil {
+		named = s.nodes.isIn(table)
+		s.named[table] = named
+	}
+	return named
+}
+
+// lostIn returns the search for the nodes that lived in the last plan and do not any more; nil where
+// there are none.
+func (p *Planner) lostIn(living *nodeSet) *search {
+	lost, some := p.nodes.without(living)
+	if !some {
+		return nil
+	}
+	return &search{lost, map[*forwarding.NodeTable]bool{}}
+}
+
+// losing are the VIPs with tables that the search finds.
+func (p *Planner) losing(lost *search) (vips []netip.Addr) {
+	for _, port := range p.placed {
+		if lost.finds(p.last.want.NodeTables[port.place.table]) {
+			for _, key := range port.keys {
+				vips = append(vips, key.VIP)
+			}
 		}
 	}
+	return vips
+}
+
+// setNodes has tables be computed for these nodes. Those that name a lost one are computed again. The
+// others are as they would come out.
+func (p *Planner) setNodes(nodes *nodeSet, lost *search) {
+	if lost != nil {
+		maps.DeleteFunc(p.tables, func(_ forwarding.NodeTableSlot, settled settledTable) bool { return lost.finds(settled.table) })
+		p.rendezvous.Forget(nodes.has)
+	}
+	clear(p.advances)
+	p.nodes = nodes
 }

@@ -131,6 +131,9 @@ func (p *Planner) Plan(
 ) (want *forwarding.State, problems []Problem) {
 	d := newDraft(p, have, m, limits)
 	d.setNodes()
+	if nodes := living(m.Nodes); *nodes != *p.nodes {
+		p.setNodes(nodes, p.lostIn(nodes))
+	}
 	d.drawLines()
 	d.setVIPs()
 	d.setPools()
@@ -166,16 +169,6 @@ func (d *draft) setNodes() {
 			d.want.Nodes[node.ID] = node.Node
 		}
 	}
-	p, nodes := d.planner, living(d.model.Nodes)
-	if *nodes == *p.nodes {
-		return
-	}
-	if lost, some := p.nodes.without(nodes); some {
-		p.leave(&lost)
-		p.rendezvous.Forget(nodes.has)
-	}
-	clear(p.advances)
-	p.nodes = nodes
 }
 
 // byPrecedence returns the model's frontends: those that are programmed, then

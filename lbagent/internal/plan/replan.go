@@ -79,7 +79,7 @@ func (p *Planner) Replan(
 		want, problems = p.Plan(have.State, m, limits)
 		return want, nil, problems
 	}
-	if len(part.vips) == 0 && !part.nodes {
+	if len(part.vips) == 0 && part.nodes == nil {
 		// Such a plan follows each whole one, and has the time that the next change has not.
 		p.last.model, p.last.settled = m, p.settle(have)
 		return p.last.want, have.waiting(), nil
@@ -112,8 +112,10 @@ type part struct {
 	// model is the whole Model, changed the one with the changed VIPs alone.
 	model, changed *model.Model
 	vips           []netip.Addr
-	// nodes is true where there are others than in the last plan, or others are down.
-	nodes bool
+	// nodes are those that live where nodes are others than in the last plan, else nil. lost finds the
+	// tables that name one which does not live any more; nil where there is none.
+	nodes *nodeSet
+	lost  *search
 	// former are the frontends that the changed VIPs had, services their Services.
 	former   []forwarding.FrontendKey
 	services map[model.ServiceName]*service
@@ -137,8 +139,10 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 	part := &part{model: m, services: map[model.ServiceName]*service{}}
 	vips := changes.VIPs
 	if !delta.IsSame(m.Nodes, last.model.Nodes) && !slices.Equal(m.Nodes, last.model.Nodes) {
-		part.nodes = true
-		vips = slices.Concat(vips, p.losing(living(m.Nodes)))
+		part.nodes = living(m.Nodes)
+		if part.lost = p.lostIn(part.nodes); part.lost != nil {
+			vips = slices.Concat(vips, p.losing(part.lost))
+		}
 	}
 	if !p.setVIPs(part, vips) || !isFew(part.vips, m) || comesBack(part.vips, have.waiting()) {
 		return nil
@@ -188,29 +192,6 @@ func (p *Planner) leavesTables(part *part) bool {
 		rows += SizeFor(f).Rows
 	}
 	return !finds || rows <= forLocal(rowsIn(p.last.limits))
-}
-
-// losing are the VIPs with tables that name a node which lives no more.
-func (p *Planner) losing(living *nodeSet) (vips []netip.Addr) {
-	lost, some := p.nodes.without(living)
-	if !some {
-		return nil
-	}
-	named := map[*forwarding.NodeTable]bool{}
-	for _, port := range p.placed {
-		table := p.last.want.NodeTables[port.place.table]
-		names, known := named[table]
-		if !known && table != nil {
-			names = lost.isIn(table)
-			named[table] = names
-		}
-		if names {
-			for _, key := range port.keys {
-				vips = append(vips, key.VIP)
-			}
-		}
-	}
-	return vips
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -276,8 +257,9 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	}
 	d.readModel(former)
 	d.want = p.copyOfLast(have)
-	if part.nodes {
+	if part.nodes != nil {
 		d.setNodes()
+		p.setNodes(part.nodes, part.lost)
 	}
 	d.drawLines()
 	part.leave(d.want, settled)

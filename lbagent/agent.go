@@ -23,11 +23,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
-	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -147,27 +147,27 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
-	memory := newMemory(config, p, logger.WithName("memory"))
-	watching := newProber(config, memory, logger.WithName("watch"))
+	checkpointer := newCheckpointer(config, p, logger.WithName("checkpoint"))
+	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
 	health := newHealth()
 	loop := &loop{
-		memory:        memory,
+		checkpointer:  checkpointer,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
-		hold:          hold.New(config.RemovalHold, memory.former()),
-		readiness:     newReadiness(memory.former()),
+		hold:          hold.New(config.RemovalHold, checkpointer.former()),
+		readiness:     newReadiness(checkpointer.former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
 		unreadyDelay:  config.UnreadyDelay,
-		objects:       memory.objects,
+		objects:       checkpointer.objects,
 		uplinks:       &uplinks{find: finder.Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
 		take:          takeFrom(p.datapath),
 		hops:          hops,
 		speaker:       speaker,
 		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
-		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: memory.generations, logger: logger.WithName("tunnel"), seed: p.seed},
+		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: checkpointer.generations, logger: logger.WithName("tunnel"), seed: p.seed},
 		status:        writer,
 		logger:        logger,
 		health:        health,
@@ -253,7 +253,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.writer.Run(ctx) })
 	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
-	group.Go(func() error { return loop.memory.run(ctx) })
+	group.Go(func() error { return loop.checkpointer.run(ctx) })
 	group.Go(func() error { return loop.history.run(ctx, config.Version) })
 	group.Go(func() error {
 		_ = loop.ending.learn(ctx)
@@ -272,7 +272,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 				notify(links)
 			})
 		})
-		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.memory.touch) })
+		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.checkpointer.touch) })
 	}
 	group.Go(func() error { return w.canaries.Run(ctx) })
 	group.Go(func() error { return forward(ctx, w.canaries.Changed(), func() { notify(links) }) })
@@ -290,7 +290,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
-		if err := loop.memory.await(ctx); err != nil {
+		if err := loop.checkpointer.await(ctx); err != nil {
 			return err
 		}
 		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
@@ -423,7 +423,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 }
 
 // Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
-// and the objects that were kept, as when Millrace is uninstalled from the node. It waits for the
+// and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
 // end of the agent, which would put back what is removed before.
 func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
 	lock, err := lockDataplane(ctx, pinRoot, logger)
@@ -435,7 +435,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
 	if stateDir != "" {
-		err = errors.Join(err, segments.Remove(historyIn(stateDir)), kept.Remove(stateDir))
+		err = errors.Join(err, segments.Remove(historyIn(stateDir)), checkpoint.Remove(stateDir))
 	}
 	return errors.Join(err, natexempt.Remove())
 }

@@ -53,7 +53,7 @@ const (
 	agentBoot = "MILLRACE_TEST_BOOT"
 	// agentHold is how long removals are held, in that process.
 	agentHold = "MILLRACE_TEST_HOLD"
-	// agentState is the directory of kept objects, in that process.
+	// agentState is the directory of the checkpoint, in that process.
 	agentState = "MILLRACE_TEST_STATE"
 	// agentRoom is how many of everything the maps have room for, in that process.
 	agentRoom = "MILLRACE_TEST_ROOM"

@@ -25,7 +25,7 @@ const routerWaits = 40 * time.Second
 
 // Agents that are restarted while the API server is away go on with the routes that they had,
 // for longer than the router waits. One that comes up when the API server is back obeys it. One
-// whose kept objects are damaged waits for it.
+// whose checkpoint is damaged waits for it.
 func TestAPIServerAway(t *testing.T) {
 	w := newWorld(t)
 	w.install()
@@ -35,7 +35,7 @@ func TestAPIServerAway(t *testing.T) {
 	running := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 	file := filepath.Join(w.stateDir, "objects")
-	w.Await(10*time.Second, "kept objects", func() bool { return exists(file) })
+	w.Await(10*time.Second, "a checkpoint", func() bool { return exists(file) })
 
 	here := w.kubeconfig
 	w.kubeconfig = w.awayKubeconfig()

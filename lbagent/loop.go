@@ -87,10 +87,10 @@ type loop struct {
 	hold *hold.Hold
 	// readiness has endpoints served that turned unready with most others; nil where nothing does.
 	readiness *readiness.Threshold
-	// memory keeps the objects for the next agent; nil where nothing does.
-	memory    *memory
-	uplinks   *uplinks
-	dataplane dataPlane
+	// checkpointer keeps the objects for the next agent; nil where nothing does.
+	checkpointer *checkpointer
+	uplinks      *uplinks
+	dataplane    dataPlane
 	// take has new connections of what is in the maps be ours, and no service proxy's; nil where they
 	// are anyway.
 	take     func(have *forwarding.State) error
@@ -251,7 +251,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = soonest(again, wait)
 	}
 	verified, verifyErr := l.verify(now)
-	l.memory.keep(seen, l.ring())
+	l.checkpointer.keep(seen, l.ring())
 	again = soonest(soonest(soonest(again, verified), told), held)
 	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }

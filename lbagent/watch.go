@@ -43,13 +43,13 @@ func (noProber) Known() []membership.Known   { return nil }
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
 // agent before knew, and has its own kept for the next one.
-func newProber(config Config, memory *memory, logger logr.Logger) *probe.Prober {
+func newProber(config Config, checkpointer *checkpointer, logger logr.Logger) *probe.Prober {
 	if config.ProbePort == 0 {
 		return nil
 	}
 	prober := probe.New(config.ProbePort, logger)
-	prober.Resume(memory.nodes())
-	memory.known = prober.Known
+	prober.Resume(checkpointer.nodes())
+	checkpointer.known = prober.Known
 	return prober
 }
 

@@ -128,7 +128,7 @@ func TestCleanup(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	if _, err := os.Stat(state); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the kept objects are still there: %v", err)
+		t.Errorf("the checkpoint is still there: %v", err)
 	}
 	stop()
 	if err := <-ended; err != nil {

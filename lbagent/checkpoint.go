@@ -14,9 +14,9 @@ import (
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
-	"github.com/millrace-lb/millrace/lbagent/internal/kept"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -26,21 +26,21 @@ const (
 	// what the agent before it had. One that is there has answered by then, and routers keep
 	// the routes far longer.
 	patience = 3 * time.Second
-	// shortestSave is the time between two writes of what is kept. Where a write takes long, as
+	// shortestSave is the time between two checkpoints. Where a write takes long, as
 	// in a large cluster, it is saveShare times that: writing takes 2 % of a processor at most.
 	shortestSave = 250 * time.Millisecond
 	saveShare    = 50
 )
 
-// memory has the objects that passes work by: those of the API server or, until they have all
+// checkpointer has the objects that passes work by: those of the API server or, until they have all
 // been listed, those that the agent before this one kept.
-type memory struct {
+type checkpointer struct {
 	live   func() *model.Snapshot
 	synced <-chan struct{}
 	// passwordsRead reports whether the live objects have all passwords.
 	passwordsRead func() bool
 	// before is what the agent before kept; nil where there is nothing to go on with.
-	before *kept.State
+	before *checkpoint.State
 	// store is where objects are kept; nil where they are not.
 	store  objectStore
 	logger logr.Logger
@@ -49,24 +49,24 @@ type memory struct {
 
 	wake chan struct{}
 	mu   sync.Mutex
-	next *kept.State
+	next *checkpoint.State
 }
 
 // objectStore is where objects are kept for the next agent.
 type objectStore interface {
-	Save(state kept.State) error
+	Save(state checkpoint.State) error
 }
 
-// newMemory reads what was kept. Nothing of it is needed, so failures are only told.
-func newMemory(config Config, p parts, logger logr.Logger) *memory {
-	m := &memory{
+// newCheckpointer reads the checkpoint. Nothing of it is needed, so failures are only told.
+func newCheckpointer(config Config, p parts, logger logr.Logger) *checkpointer {
+	m := &checkpointer{
 		live: p.objects.Snapshot, synced: p.objects.Synced(), passwordsRead: p.objects.PasswordsRead,
 		logger: logger, wake: make(chan struct{}, 1),
 	}
 	if config.StateDir == "" {
 		return m
 	}
-	store, err := kept.Open(config.StateDir, p.bootID, config.NodeName)
+	store, err := checkpoint.Open(config.StateDir, p.bootID, config.NodeName)
 	if err != nil {
 		logger.Error(err, "Objects are not kept: an agent that starts without the API server waits for it")
 		return m
@@ -85,7 +85,7 @@ func newMemory(config Config, p parts, logger logr.Logger) *memory {
 }
 
 // await waits for objects to work by.
-func (m *memory) await(ctx context.Context) error {
+func (m *checkpointer) await(ctx context.Context) error {
 	var late <-chan time.Time
 	if m.before != nil {
 		timer := time.NewTimer(patience)
@@ -103,11 +103,11 @@ func (m *memory) await(ctx context.Context) error {
 	return nil
 }
 
-// errNotRead is why a node that works by kept objects has no word of the Secret with the keys.
+// errNotRead is why a node that works by a checkpoint has no word of the Secret with the keys.
 var errNotRead = errors.New("the API server has not answered since this agent started")
 
 // isLive reports whether the objects are those of the API server.
-func (m *memory) isLive() bool {
+func (m *checkpointer) isLive() bool {
 	select {
 	case <-m.synced:
 		return true
@@ -117,7 +117,7 @@ func (m *memory) isLive() bool {
 }
 
 // objects are those to work by.
-func (m *memory) objects() *model.Snapshot {
+func (m *checkpointer) objects() *model.Snapshot {
 	if m.isLive() {
 		objects := m.live()
 		if m.before != nil && !m.passwordsRead() {
@@ -132,7 +132,7 @@ func (m *memory) objects() *model.Snapshot {
 }
 
 // former are the objects of the agent before; nil where they are not known.
-func (m *memory) former() *model.Snapshot {
+func (m *checkpointer) former() *model.Snapshot {
 	if m.before == nil {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (m *memory) former() *model.Snapshot {
 }
 
 // generations are those of the tunnel's keys that the agent before had.
-func (m *memory) generations() []uint32 {
+func (m *checkpointer) generations() []uint32 {
 	if m.before == nil {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (m *memory) generations() []uint32 {
 }
 
 // nodes are those that answered probes of the agent before.
-func (m *memory) nodes() []membership.Known {
+func (m *checkpointer) nodes() []membership.Known {
 	if m.before == nil {
 		return nil
 	}
@@ -156,10 +156,10 @@ func (m *memory) nodes() []membership.Known {
 }
 
 // touch has what is known of nodes kept, too.
-func (m *memory) touch() { notify(m.wake) }
+func (m *checkpointer) touch() { notify(m.wake) }
 
 // state is what is to be kept; nil where there is nothing yet.
-func (m *memory) state() *kept.State {
+func (m *checkpointer) state() *checkpoint.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.next == nil {
@@ -173,7 +173,7 @@ func (m *memory) state() *kept.State {
 }
 
 // keep keeps the objects of a pass, with the keys of the tunnel that the node has.
-func (m *memory) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
+func (m *checkpointer) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	if m == nil || m.store == nil || !m.isLive() {
 		return
 	}
@@ -187,7 +187,7 @@ func (m *memory) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 		generations[0], generations[i] = generations[i], generations[0]
 	}
 	m.mu.Lock()
-	m.next = &kept.State{Objects: objects, Generations: generations}
+	m.next = &checkpoint.State{Objects: objects, Generations: generations}
 	m.mu.Unlock()
 	notify(m.wake)
 }
@@ -195,11 +195,11 @@ func (m *memory) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 func hasPassword(peer *millracev1alpha1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
 
 // run writes what is to be kept until ctx is done, and then the rest.
-func (m *memory) run(ctx context.Context) error {
+func (m *checkpointer) run(ctx context.Context) error {
 	if m.store == nil {
 		return nil
 	}
-	var saved *kept.State
+	var saved *checkpoint.State
 	failing := false
 	save := func() (took time.Duration) {
 		next := m.state()
@@ -239,7 +239,7 @@ func (m *memory) run(ctx context.Context) error {
 
 // sameState reports whether two have the same objects. Objects are never changed, so the same
 // pointer is the same object.
-func sameState(a, b *kept.State) bool {
+func sameState(a, b *checkpoint.State) bool {
 	x, y := a.Objects, b.Objects
 	return x.Node == y.Node && maps.Equal(x.Passwords, y.Passwords) && slices.Equal(a.Generations, b.Generations) &&
 		slices.Equal(a.Nodes, b.Nodes) &&

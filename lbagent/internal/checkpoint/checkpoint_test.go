@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kept
+package checkpoint
 
 import (
 	"net/netip"
@@ -114,7 +114,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Passwords do not go to a disk, nor does what was kept outlive a boot.
+// Passwords do not go to a disk, nor does a checkpoint outlive a boot.
 func TestMemoryOnly(t *testing.T) {
 	directory, err := os.MkdirTemp(".", "disk")
 	if err != nil {

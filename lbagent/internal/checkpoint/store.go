@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kept
+package checkpoint
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 // name is that of the file in its directory.
 const name = "objects"
 
-// Store is a directory with what is kept of a node in one boot.
+// Store is a directory with the checkpoint of a node in one boot.
 type Store struct {
 	path             string
 	bootID, nodeName string
@@ -27,7 +27,7 @@ type Store struct {
 // the kubelet mounts: root of the node alone can read it, who can read the agent's memory too.
 func Open(directory, bootID, nodeName string) (*Store, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory for kept objects: %w", err)
+		return nil, fmt.Errorf("make the directory of the checkpoint: %w", err)
 	}
 	var system unix.Statfs_t
 	if err := unix.Statfs(directory, &system); err != nil {
@@ -47,11 +47,11 @@ func (s *Store) Load() (*State, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read kept objects: %w", err)
+		return nil, fmt.Errorf("read the checkpoint: %w", err)
 	}
 	state, err := decode(file, s.bootID, s.nodeName)
 	if err != nil {
-		return nil, fmt.Errorf("kept objects in %s: %w", s.path, err)
+		return nil, fmt.Errorf("checkpoint %s: %w", s.path, err)
 	}
 	return state, nil
 }
@@ -65,13 +65,13 @@ func (s *Store) Save(state State) error {
 	temporary := s.path + ".new"
 	// One that an agent before left half written may have other rights.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep objects for the next agent: %w", err)
+		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	if err := os.WriteFile(temporary, file, 0o600); err != nil {
-		return fmt.Errorf("keep objects for the next agent: %w", err)
+		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	if err := os.Rename(temporary, s.path); err != nil {
-		return fmt.Errorf("keep objects for the next agent: %w", err)
+		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (s *Store) Save(state State) error {
 func Remove(directory string) error {
 	for _, path := range []string{filepath.Join(directory, name), filepath.Join(directory, name+".new")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove kept objects: %w", err)
+			return fmt.Errorf("remove the checkpoint: %w", err)
 		}
 	}
 	// It may be a mount, or have files of others.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/kept"
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -23,12 +23,12 @@ import (
 // saves is a store in memory.
 type saves struct {
 	mu    sync.Mutex
-	all   []kept.State
+	all   []checkpoint.State
 	fails bool
 	takes time.Duration
 }
 
-func (s *saves) Save(state kept.State) error {
+func (s *saves) Save(state checkpoint.State) error {
 	time.Sleep(s.takes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,10 +45,10 @@ func (s *saves) count() int {
 	return len(s.all)
 }
 
-// newMemories returns a memory of which the API server's objects are these.
-func newMemories(live *model.Snapshot, before *kept.State, store objectStore) (*memory, chan struct{}) {
+// newCheckpointers returns a memory of which the API server's objects are these.
+func newCheckpointers(live *model.Snapshot, before *checkpoint.State, store objectStore) (*checkpointer, chan struct{}) {
 	synced := make(chan struct{})
-	return &memory{
+	return &checkpointer{
 		live:          func() *model.Snapshot { copied := *live; return &copied },
 		synced:        synced,
 		passwordsRead: func() bool { return true },
@@ -56,11 +56,11 @@ func newMemories(live *model.Snapshot, before *kept.State, store objectStore) (*
 	}, synced
 }
 
-// An agent that starts without the API server goes on with what was kept, after a while; one
+// An agent that starts without the API server goes on with the checkpoint, after a while; one
 // to which nothing was kept waits.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, synced := newMemories(cluster(), &kept.State{Objects: cluster(), Generations: []uint32{300}}, nil)
+		m, synced := newCheckpointers(cluster(), &checkpoint.State{Objects: cluster(), Generations: []uint32{300}}, nil)
 		began := time.Now()
 		if err := m.await(t.Context()); err != nil || time.Since(began) != patience {
 			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, patience)
@@ -69,14 +69,14 @@ func TestPatience(t *testing.T) {
 			t.Errorf("works by %+v", objects)
 		}
 		if m.before.Objects.TunnelKey.Err != nil || m.generations()[0] != 300 {
-			t.Error("what was kept has changed")
+			t.Error("the checkpoint has changed")
 		}
 		close(synced)
 		if objects := m.objects(); objects.TunnelKey.Err != nil {
-			t.Error("goes on with what was kept though the API server answers")
+			t.Error("goes on with the checkpoint though the API server answers")
 		}
 
-		m, synced = newMemories(cluster(), nil, nil)
+		m, synced = newCheckpointers(cluster(), nil, nil)
 		go func() {
 			time.Sleep(time.Hour)
 			close(synced)
@@ -87,7 +87,7 @@ func TestPatience(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		m, _ = newMemories(cluster(), nil, nil)
+		m, _ = newCheckpointers(cluster(), nil, nil)
 		if err := m.await(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("an agent that ends: %v", err)
 		}
@@ -101,7 +101,7 @@ func TestPasswordsOfBefore(t *testing.T) {
 	live := cluster()
 	live.Peers[0].Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
 	store := &saves{}
-	m, synced := newMemories(live, &kept.State{Objects: before}, store)
+	m, synced := newCheckpointers(live, &checkpoint.State{Objects: before}, store)
 	read := false
 	m.passwordsRead = func() bool { return read }
 	close(synced)
@@ -128,10 +128,10 @@ func TestPasswordsOfBefore(t *testing.T) {
 func TestKeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{takes: 100 * time.Millisecond}
-		m, synced := newMemories(cluster(), &kept.State{Objects: cluster()}, store)
+		m, synced := newCheckpointers(cluster(), &checkpoint.State{Objects: cluster()}, store)
 		m.keep(cluster(), tunnelkey.Ring{})
 		if m.next != nil {
-			t.Error("kept what was kept")
+			t.Error("wrote the checkpoint again")
 		}
 		close(synced)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -175,7 +175,7 @@ func TestKeeping(t *testing.T) {
 func TestKeepingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{fails: true}
-		m, synced := newMemories(cluster(), nil, store)
+		m, synced := newCheckpointers(cluster(), nil, store)
 		close(synced)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -201,7 +201,7 @@ func TestKeepingFails(t *testing.T) {
 func TestKnownNodesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{}
-		m, synced := newMemories(cluster(), nil, store)
+		m, synced := newCheckpointers(cluster(), nil, store)
 		close(synced)
 		var known []membership.Known
 		m.known = func() []membership.Known { return known }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kept keeps the objects that an agent works by for the agent after it, which may find
+// Package checkpoint keeps the objects that an agent works by for the agent after it, which may find
 // the API server away. They lie in a file of one version, written as a whole, that is good for
 // one boot of one node. It has the passwords of BGP sessions, so it is written to memory only:
 // see Open.
-package kept
+package checkpoint
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ import (
 // header begins every file, with the version of what follows; the sum of that comes next.
 const header = "millrace-agent-objects 1 sha256:"
 
-// State is what is kept.
+// State is a checkpoint.
 type State struct {
 	// Objects are those that the agent worked by. TunnelKey and Down are not among them: the
 	// keys are in the pinned maps, and Nodes say who is down.

@@ -6,7 +6,6 @@ package lbagent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -29,17 +28,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-const (
-	// chaosVariable is for how long TestChaos goes on, such as 10m.
-	chaosVariable = "MILLRACE_CHAOS"
-	chaosServices = 60
-)
+const chaosServices = 60
 
 // TestChaos has Services and endpoints come, change and go at random, for a minute or what
 // MILLRACE_CHAOS says. Meanwhile the agent and both operators, which elect no leader, are killed again
@@ -47,13 +41,7 @@ const (
 // address has two owners, and the agent's maps and the router have exactly what they have of an agent
 // that begins with nothing. Nobody writes any more. With go test -race all of them are built so.
 func TestChaos(t *testing.T) {
-	duration, seed := time.Minute, rand.Uint64()
-	if text := os.Getenv(chaosVariable); text != "" {
-		var err error
-		if duration, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("%s: %v", chaosVariable, err)
-		}
-	}
+	duration, seed := controlplane.ChaosFor(t, time.Minute), rand.Uint64()
 	t.Logf("seed %d", seed)
 	races := t.TempDir()
 	t.Setenv("GORACE", "log_path="+filepath.Join(races, "race"))
@@ -79,7 +67,6 @@ func TestChaos(t *testing.T) {
 	}
 	t.Logf("%d changes, %v", c.changes, c.done)
 	c.rest()
-	c.owners()
 	c.forgetsNothing()
 	if found, _ := filepath.Glob(filepath.Join(races, "race.*")); len(found) > 0 {
 		text, _ := os.ReadFile(found[0])
@@ -115,9 +102,8 @@ func (c *chaos) use(ctx context.Context, user, users int, random *rand.Rand) err
 		case 5:
 			err = c.deleteService(ctx, n)
 		}
-		// The API server answers nothing while it is stopped, and what was asked may have been done.
-		answer := apierrors.APIStatus(nil)
-		known := errors.As(err, &answer) && !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err)
+		// What was asked of an API server that is stopped may have been done.
+		known := err != nil && !controlplane.IsUnanswered(err)
 		if known && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("service %d: %w", n, err)
 		}
@@ -126,7 +112,7 @@ func (c *chaos) use(ctx context.Context, user, users int, random *rand.Rand) err
 			c.changes++
 			c.mutex.Unlock()
 		}
-		pause(ctx, time.Duration(random.IntN(60))*time.Millisecond)
+		controlplane.Wait(ctx, time.Duration(random.IntN(60))*time.Millisecond)
 	}
 	return nil
 }
@@ -181,13 +167,6 @@ func (c *chaos) deleteService(ctx context.Context, n int) error {
 	return c.client.Delete(ctx, &discoveryv1.EndpointSlice{ObjectMeta: meta})
 }
 
-func pause(ctx context.Context, duration time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(duration):
-	}
-}
-
 // kill does to programs what machines do to them, until ctx ends. All run afterwards.
 func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 	c.t.Helper()
@@ -199,7 +178,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 		}
 	}
 	for ctx.Err() == nil {
-		pause(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond)
+		controlplane.Wait(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond)
 		switch i := random.IntN(5); i {
 		case 0:
 			_ = c.agent.end(syscall.SIGKILL)
@@ -211,12 +190,12 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			c.done["agents ended"]++
 		case 2:
 			must(c.agent.cmd.Process.Signal(syscall.SIGSTOP))
-			pause(ctx, time.Duration(random.IntN(3000))*time.Millisecond)
+			controlplane.Wait(ctx, time.Duration(random.IntN(3000))*time.Millisecond)
 			must(c.agent.cmd.Process.Signal(syscall.SIGCONT))
 			c.done["agents stopped"]++
 		case 3:
 			must(c.api.Pause())
-			pause(ctx, time.Duration(random.IntN(8000))*time.Millisecond)
+			controlplane.Wait(ctx, time.Duration(random.IntN(8000))*time.Millisecond)
 			must(c.api.Resume())
 			c.done["API servers stopped"]++
 		case 4:
@@ -229,55 +208,12 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 	}
 }
 
-// rest waits until nobody writes any more.
+// rest waits until nobody writes any more, and then no address has two owners.
 func (c *chaos) rest() {
 	c.t.Helper()
-	const quiet = 10 * time.Second
-	writes, since := 0, time.Now()
-	controlplane.Eventually(c.t, 3*time.Minute, func(context.Context) error {
-		all, err := c.api.Writes()
-		if err != nil {
-			return err
-		}
-		all = slices.DeleteFunc(all, func(write controlplane.Write) bool { return write.User != agentUser && write.User != operatorUser })
-		if len(all) != writes {
-			writes, since = len(all), time.Now()
-		}
-		if time.Since(since) < quiet {
-			return fmt.Errorf("%d writes until now, the last one is %+v", writes, all[len(all)-1])
-		}
-		return nil
-	})
-}
-
-// owners fails where two Services have an address, or where Services and VIPs do not agree.
-func (c *chaos) owners() {
-	c.t.Helper()
-	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
-	if err := errors.Join(c.client.List(c.t.Context(), services), c.client.List(c.t.Context(), vips)); err != nil {
-		c.t.Fatal(err)
-	}
-	claimed, told := map[string]string{}, map[string]string{}
-	for i := range vips.Items {
-		for _, claim := range vips.Items[i].Spec.Claims {
-			if other, taken := claimed[vips.Items[i].Spec.Address]; taken {
-				c.t.Errorf("%s has two owners: %s and %s", vips.Items[i].Spec.Address, other, claim.Name)
-			}
-			claimed[vips.Items[i].Spec.Address] = claim.Name
-		}
-	}
-	for i := range services.Items {
-		for _, ingress := range services.Items[i].Status.LoadBalancer.Ingress {
-			if other, taken := told[ingress.IP]; taken {
-				c.t.Errorf("%s is told by two Services: %s and %s", ingress.IP, other, services.Items[i].Name)
-			}
-			told[ingress.IP] = services.Items[i].Name
-		}
-	}
-	if !maps.Equal(claimed, told) {
-		c.t.Errorf("VIPs claim %v\nServices tell %v", claimed, told)
-	}
-	c.t.Logf("%d Services are left", len(told))
+	c.api.AtRest(c.t, 3*time.Minute, 10*time.Second, func(write controlplane.Write) bool {
+		return write.User == agentUser || write.User == operatorUser
+	}, func(ctx context.Context) error { return controlplane.Owners(ctx, c.client) })
 }
 
 // forgetsNothing fails where the agent holds something else than one that begins with nothing.
@@ -304,7 +240,7 @@ func (c *chaos) forgetsNothing() {
 		if time.Now().After(deadline) {
 			c.t.Fatalf("held and held by one that began with nothing: %s\nroutes: %s", differences(held, fresh), differences(routes, freshRoutes))
 		}
-		pause(c.t.Context(), 200*time.Millisecond)
+		controlplane.Wait(c.t.Context(), 200*time.Millisecond)
 	}
 	c.t.Logf("%d entries and %d routes, as of an agent that began with nothing", len(held), len(routes))
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e && long
+//go:build e2e
 
 package operator_test
 
@@ -8,10 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,18 +27,18 @@ import (
 // TestOperatorsAtOnce runs two operators that both work, of which one is killed now and then, and one
 // is stopped for a moment all the time: it then goes on with what it believed before. The API server
 // asks one of them for warnings, and now and then stops itself, once for so long that connections are
-// given up. Meanwhile 2,000 Services are created, changed and deleted at random, for a minute or what
-// MILLRACE_CHAOS says. At first there are fewer IPv4 addresses than Services. Some more Services all share
+// given up. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at random,
+// for a minute with that tag, or what MILLRACE_CHAOS says. At first there are fewer IPv4 addresses than Services. Some more Services all share
 // one address, and a few another one, which is made and deleted all the time. A witness sees each
 // version of each VIP and Service.
 //
 // It is about the whole, and random: a write that loses a claim in a window of milliseconds it may
 // miss. TestBindWritesWhatThePlanWasMadeFrom opens that window on purpose.
 func TestOperatorsAtOnce(t *testing.T) {
-	duration := chaosFor(t)
+	duration := controlplane.ChaosFor(t, atOnceFor)
 	var customers []*customer
 	for range 4 {
-		customers = append(customers, &customer{services: 500}, &customer{services: 12, key: "hot"}, &customer{services: 1, key: "brief"})
+		customers = append(customers, &customer{services: servicesAtOnce}, &customer{services: 12, key: "hot"}, &customer{services: 1, key: "brief"})
 	}
 	e := newEnvironment(t)
 	e.pool(t, "main", nil, "198.18.0.0-198.18.5.255", "2001:db8:cafe::/64")
@@ -93,44 +90,12 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 
 	// Both come to rest, and what the statuses say is what the VIPs say.
-	writes, since := 0, time.Now()
-	controlplane.Eventually(t, 5*time.Minute, func(ctx context.Context) error {
-		all, err := e.server.Writes()
-		if err != nil {
-			return err
-		}
-		now := 0
-		for _, write := range all {
-			if write.User == operatorUser && write.Namespace != systemNamespace {
-				now++
-			}
-		}
-		if now != writes {
-			err = fmt.Errorf("the operators write: %d writes, then %d", writes, now)
-			writes, since = now, time.Now()
-			return err
-		}
-		if time.Since(since) < 3*time.Second {
-			return errors.New("the operators have written just now")
-		}
-		return errors.Join(e.owners(ctx), witness.hasAll(ctx))
+	e.server.AtRest(t, 5*time.Minute, 3*time.Second, func(write controlplane.Write) bool {
+		return write.User == operatorUser && write.Namespace != systemNamespace
+	}, func(ctx context.Context) error {
+		return errors.Join(controlplane.Owners(ctx, e.client), witness.hasAll(ctx))
 	})
 	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
-}
-
-const chaosVariable = "MILLRACE_CHAOS"
-
-func chaosFor(t *testing.T) time.Duration {
-	t.Helper()
-	text := os.Getenv(chaosVariable)
-	if text == "" {
-		return time.Minute
-	}
-	duration, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("%s: %v", chaosVariable, err)
-	}
-	return duration
 }
 
 // stopAPIServer stops the API server now and then. Once that is for longer than a client waits for the
@@ -138,7 +103,7 @@ func chaosFor(t *testing.T) time.Duration {
 func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration, random *rand.Rand) error {
 	const times, lost = 6, 50 * time.Second
 	for i := range times {
-		wait(ctx, duration/times/2)
+		controlplane.Wait(ctx, duration/times/2)
 		pause := time.Duration(random.Int64N(int64(5 * time.Second)))
 		if i == times/2 && duration > 4*lost {
 			pause = lost
@@ -146,11 +111,11 @@ func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration,
 		if err := e.server.Pause(); err != nil {
 			return fmt.Errorf("stop the API server: %w", err)
 		}
-		wait(ctx, pause)
+		controlplane.Wait(ctx, pause)
 		if err := e.server.Resume(); err != nil {
 			return fmt.Errorf("have the API server go on: %w", err)
 		}
-		wait(ctx, duration/times/2-pause)
+		controlplane.Wait(ctx, duration/times/2-pause)
 	}
 	return nil
 }
@@ -161,16 +126,9 @@ func pauses(ctx context.Context, t *testing.T, duration time.Duration, random *r
 	for end := time.Now().Add(duration); time.Now().Before(end) && ctx.Err() == nil; {
 		operator := operators[random.IntN(len(operators))]
 		operator.signal(t, syscall.SIGSTOP)
-		wait(ctx, time.Duration(20+random.IntN(100))*time.Millisecond)
+		controlplane.Wait(ctx, time.Duration(20+random.IntN(100))*time.Millisecond)
 		operator.signal(t, syscall.SIGCONT)
-		wait(ctx, time.Duration(random.IntN(60))*time.Millisecond)
-	}
-}
-
-func wait(ctx context.Context, duration time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(duration):
+		controlplane.Wait(ctx, time.Duration(random.IntN(60))*time.Millisecond)
 	}
 }
 
@@ -208,17 +166,11 @@ func (c *customer) work(ctx context.Context) error {
 		default:
 			err = c.remove(ctx, i)
 		}
-		if err != nil && ctx.Err() == nil && !unanswered(err) {
+		if err != nil && ctx.Err() == nil && !controlplane.IsUnanswered(err) {
 			return err
 		}
 	}
 	return nil
-}
-
-// unanswered reports whether the API server did not say what became of a request: it was stopped.
-func unanswered(err error) bool {
-	answer := apierrors.APIStatus(nil)
-	return !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
 }
 
 func (c *customer) service(i int) *corev1.Service {
@@ -288,38 +240,4 @@ func (c *customer) wish(service *corev1.Service, i int) {
 	if c.random.IntN(2) == 0 {
 		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: "b", Port: int32(80 + c.random.IntN(4)), Protocol: corev1.ProtocolUDP})
 	}
-}
-
-// owners reports addresses that Services have by their status, and not by the claims of VIPs, or the
-// other way round.
-func (e *environment) owners(ctx context.Context) error {
-	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
-	if err := errors.Join(e.client.List(ctx, services, client.InNamespace(namespace)), e.client.List(ctx, vips)); err != nil {
-		return err
-	}
-	var errs []error
-	// claimed has the UIDs of each address.
-	claimed := map[string][]string{}
-	for i := range vips.Items {
-		spec := &vips.Items[i].Spec
-		for _, claim := range spec.Claims {
-			claimed[spec.Address] = append(claimed[spec.Address], claim.UID)
-		}
-	}
-	told := map[string]int{}
-	for i := range services.Items {
-		service := &services.Items[i]
-		for _, address := range ingress(service) {
-			told[address]++
-			if !slices.Contains(claimed[address], string(service.UID)) {
-				errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %v", address, service.Name, claimed[address]))
-			}
-		}
-	}
-	for _, address := range slices.Sorted(maps.Keys(claimed)) {
-		if told[address] != len(claimed[address]) {
-			errs = append(errs, fmt.Errorf("%s is claimed by %d and told by %d Services", address, len(claimed[address]), told[address]))
-		}
-	}
-	return errors.Join(errs...)
 }

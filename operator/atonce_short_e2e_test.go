@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && !long
+
+package operator_test
+
+import "time"
+
+const (
+	// servicesAtOnce are the Services of each of four customers: few, for CI.
+	servicesAtOnce = 30
+	atOnceFor      = 5 * time.Second
+)

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// chaosVariable is for how long tests make chaos, such as 10m.
+const chaosVariable = "MILLRACE_CHAOS"
+
+// ChaosFor is for how long a test makes chaos: what MILLRACE_CHAOS says, else what is usual.
+func ChaosFor(t *testing.T, usual time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv(chaosVariable)
+	if text == "" {
+		return usual
+	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", chaosVariable, err)
+	}
+	return duration
+}
+
+// IsUnanswered reports whether the API server did not say what became of a request: it was stopped.
+func IsUnanswered(err error) bool {
+	answer := apierrors.APIStatus(nil)
+	return !errors.As(err, &answer) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)
+}
+
+// Wait returns after some time, or when the context ends.
+func Wait(ctx context.Context, duration time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(duration):
+	}
+}
+
+// AtRest waits until nothing that counts was written for so long, and a condition holds then.
+func (s *Server) AtRest(t *testing.T, limit, quiet time.Duration, counts func(Write) bool, condition func(context.Context) error) {
+	t.Helper()
+	writes, since := 0, time.Now()
+	Eventually(t, limit, func(ctx context.Context) error {
+		all, err := s.Writes()
+		if err != nil {
+			return err
+		}
+		all = slices.DeleteFunc(all, func(write Write) bool { return !counts(write) })
+		if len(all) != writes {
+			writes, since = len(all), time.Now()
+		}
+		if time.Since(since) < quiet {
+			return fmt.Errorf("%d writes until now, the last one is %+v", writes, all[len(all)-1])
+		}
+		return condition(ctx)
+	})
+}
+
+// Owners reports addresses that Services have by their status, and not by the claims of VIPs, or the
+// other way round; and those of several owners that do not share them by a key.
+func Owners(ctx context.Context, c client.Client) error {
+	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
+	if err := errors.Join(c.List(ctx, services), c.List(ctx, vips)); err != nil {
+		return err
+	}
+	var errs []error
+	// claimed has the UIDs of each address, told the Services by their status.
+	claimed, told := map[string][]string{}, map[string][]*corev1.Service{}
+	for i := range vips.Items {
+		spec := &vips.Items[i].Spec
+		for _, claim := range spec.Claims {
+			claimed[spec.Address] = append(claimed[spec.Address], claim.UID)
+		}
+	}
+	for i := range services.Items {
+		service := &services.Items[i]
+		for _, ingress := range service.Status.LoadBalancer.Ingress {
+			told[ingress.IP] = append(told[ingress.IP], service)
+			if !slices.Contains(claimed[ingress.IP], string(service.UID)) {
+				errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %v", ingress.IP, service.Name, claimed[ingress.IP]))
+			}
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(claimed)) {
+		if len(told[address]) != len(claimed[address]) {
+			errs = append(errs, fmt.Errorf("%s is claimed by %d and told by %d Services", address, len(claimed[address]), len(told[address])))
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(told)) {
+		key := told[address][0].Annotations[millracev1alpha1.AnnotationSharingKey]
+		for _, other := range told[address][1:] {
+			if key == "" || other.Annotations[millracev1alpha1.AnnotationSharingKey] != key {
+				errs = append(errs, fmt.Errorf("%s has two owners: %s and %s", address, told[address][0].Name, other.Name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

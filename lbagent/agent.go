@@ -26,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
@@ -34,6 +33,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
@@ -154,7 +154,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop := &loop{
 		checkpointer:  checkpointer,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
-		hold:          hold.New(config.RemovalHold, checkpointer.former()),
+		guard:         removalguard.New(config.RemovalHold, checkpointer.former()),
 		readiness:     newReadiness(checkpointer.former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,

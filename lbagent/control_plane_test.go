@@ -32,9 +32,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 	"github.com/millrace-lb/millrace/test/figures"
@@ -249,7 +249,7 @@ func (c *generated) open() {
 	c.loop = newLoop(n, c.objects)
 	c.loop.objects, c.loop.limits = c.snapshot, c.config.Limits
 	c.loop.dataplane, c.loop.speaker = c.plane, anyRouter{speakerOf{n}}
-	c.loop.hold = hold.New(time.Minute, nil)
+	c.loop.guard = removalguard.New(time.Minute, nil)
 	c.loop.planner, c.loop.have, c.loop.announced = plan.NewPlanner(have), have, adopted(have)
 	c.loop.withdrawDelay = time.Second
 }

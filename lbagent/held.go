@@ -5,19 +5,19 @@ package lbagent
 import (
 	"time"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
 // heldObjects are the objects to work by, with those whose removal is held, and after how long
 // there may be others.
 func (l *loop) heldObjects(now time.Time) (*model.Snapshot, time.Duration) {
 	objects, unready := l.readyObjects(now)
-	if l.hold == nil {
+	if l.guard == nil {
 		return objects, unready
 	}
-	objects, held, again := l.hold.Advance(objects, now)
+	objects, held, again := l.guard.Advance(objects, now)
 	l.logHeld(held)
 	l.observation.Held = held
 	return objects, soonest(again, unready)
@@ -54,7 +54,7 @@ func newReadiness(former *model.Snapshot) *readiness.Threshold {
 	return readiness.New(former.EndpointSlices)
 }
 
-func countHeld(held []hold.Held) (count int) {
+func countHeld(held []removalguard.Held) (count int) {
 	for _, h := range held {
 		count += h.Count
 	}
@@ -62,7 +62,7 @@ func countHeld(held []hold.Held) (count int) {
 }
 
 // logHeld tells of kinds that begin or end to be held.
-func (l *loop) logHeld(held []hold.Held) {
+func (l *loop) logHeld(held []removalguard.Held) {
 	before, present := map[string]bool{}, map[string]bool{}
 	for _, h := range l.observation.Held {
 		before[h.Kind] = true

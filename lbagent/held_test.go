@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
 // What is removed by mistake withdraws nothing before the end of the hold; then it is obeyed.
@@ -27,7 +27,7 @@ func TestMistakenRemovals(t *testing.T) {
 			current := objects
 			l := newLoop(n, nil)
 			l.objects = func() *model.Snapshot { return current }
-			l.hold = hold.New(limit, nil)
+			l.guard = removalguard.New(limit, nil)
 			mustPass(t, l, start)
 			if !n.routes[vipOf(1)] {
 				t.Fatal("not announced")

@@ -20,12 +20,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
@@ -83,8 +83,8 @@ type loop struct {
 	decider      announce.Decider
 
 	objects func() *model.Snapshot
-	// hold keeps objects that were removed many at once; nil where nothing does.
-	hold *hold.Hold
+	// guard keeps objects that were removed many at once; nil where nothing does.
+	guard *removalguard.Guard
 	// readiness has endpoints served that turned unready with most others; nil where nothing does.
 	readiness *readiness.Threshold
 	// checkpointer keeps the objects for the next agent; nil where nothing does.

@@ -19,9 +19,9 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
 // Observation is what the agent observed, all of it at one moment.
@@ -51,7 +51,7 @@ type Observation struct {
 	// Watch is what probes of other nodes tell.
 	Watch Watch
 	// Held are objects that were removed many at once, and count as present.
-	Held []hold.Held
+	Held []removalguard.Held
 	// Duplicates are hosts with the address of a VIP, sorted by address.
 	Duplicates []duplicate.Holder
 	// Unready are endpoints that are served though they are not ready.

@@ -17,8 +17,8 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
 var (
@@ -213,7 +213,7 @@ func TestUnchanged(t *testing.T) {
 // ObjectsPresent is there while objects are held, and Ready does not depend on it.
 func TestObjectsPresentGoes(t *testing.T) {
 	o := good()
-	o.Held = []hold.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
+	o.Held = []removalguard.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
 	told := build(o, reportStatus{}, 1, earlier)
 	condition := meta.FindStatusCondition(told.Conditions, millracev1alpha1.ConditionObjectsPresent)
 	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/hold"
+	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
 // readinessTrusted is not part of Ready: it is no fault of the node. The condition is False or not
@@ -25,7 +25,7 @@ func readinessTrusted() metav1.Condition {
 
 // objectsHeld is not part of Ready: the node does what it did before. The condition is False or
 // not there.
-func objectsHeld(held []hold.Held) metav1.Condition {
+func objectsHeld(held []removalguard.Held) metav1.Condition {
 	texts := make([]string, 0, len(held))
 	for _, h := range held {
 		texts = append(texts, fmt.Sprintf("%s: %d, until %s", h.Kind, h.Count, h.Until.UTC().Format(time.RFC3339)))

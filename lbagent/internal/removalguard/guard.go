@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hold keeps objects for a while that were removed many at once, which is a mistake more
-// often than not: a CRD that was deleted, or all peers. It also keeps the endpoints of a Service
+// Package removalguard keeps objects for a while that were removed many at once, which is a mistake
+// more often than not: a CRD that was deleted, or all peers. It also keeps the endpoints of a Service
 // whose VIP is still released. It is pure.
-package hold
+package removalguard
 
 import (
 	"net/netip"
@@ -38,9 +38,9 @@ type Held struct {
 	Until time.Time
 }
 
-// Hold keeps what was removed at once. The zero value has seen nothing, and holds nothing for
+// Guard keeps what was removed at once. The zero value has seen nothing, and holds nothing for
 // longer than a moment.
-type Hold struct {
+type Guard struct {
 	// For is how long.
 	For time.Duration
 
@@ -58,9 +58,9 @@ type kind struct {
 	held time.Time
 }
 
-// New returns a Hold after an agent that worked by these objects; nil where none is known.
-func New(limit time.Duration, before *model.Snapshot) *Hold {
-	return &Hold{For: limit, before: before, kinds: map[string]*kind{}}
+// New returns a Guard after an agent that worked by these objects; nil where none is known.
+func New(limit time.Duration, before *model.Snapshot) *Guard {
+	return &Guard{For: limit, before: before, kinds: map[string]*kind{}}
 }
 
 // Advance takes the objects that there are, and returns those to work by, what is held, and
@@ -71,27 +71,27 @@ func New(limit time.Duration, before *model.Snapshot) *Hold {
 // that no Service needs any more.
 //
 // EndpointSlices of a Service that is being deleted stay for as long as it has a VIP.
-func (h *Hold) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
+func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
 	result := *objects
-	result.EndpointSlices = endpointSlices(h.before, objects)
-	if h.before == nil || h.For <= 0 {
-		h.before = &result
+	result.EndpointSlices = endpointSlices(g.before, objects)
+	if g.before == nil || g.For <= 0 {
+		g.before = &result
 		return &result, nil, 0
 	}
-	a := advance{hold: h, now: now}
+	a := advance{guard: g, now: now}
 	needed := sync.OnceValue(func() func(*millracev1alpha1.VIP) bool { return needs(objects) })
-	result.Peers = step(&a, "LBPeer", h.before.Peers, objects.Peers, nil)
-	result.Advertisements = step(&a, "VIPAdvertisement", h.before.Advertisements, objects.Advertisements, nil)
-	result.LBNodes = step(&a, "LBNode", h.before.LBNodes, objects.LBNodes, nil)
-	result.VIPs = step(&a, "VIP", h.before.VIPs, objects.VIPs, func(vip *millracev1alpha1.VIP) bool { return needed()(vip) })
-	result.Routes = step(&a, "VIPRoute", h.before.Routes, objects.Routes, nil)
-	h.before = &result
+	result.Peers = step(&a, "LBPeer", g.before.Peers, objects.Peers, nil)
+	result.Advertisements = step(&a, "VIPAdvertisement", g.before.Advertisements, objects.Advertisements, nil)
+	result.LBNodes = step(&a, "LBNode", g.before.LBNodes, objects.LBNodes, nil)
+	result.VIPs = step(&a, "VIP", g.before.VIPs, objects.VIPs, func(vip *millracev1alpha1.VIP) bool { return needed()(vip) })
+	result.Routes = step(&a, "VIPRoute", g.before.Routes, objects.Routes, nil)
+	g.before = &result
 	return &result, a.held, a.again
 }
 
 // advance is what the kinds have in common.
 type advance struct {
-	hold  *Hold
+	guard *Guard
 	now   time.Time
 	held  []Held
 	again time.Duration
@@ -114,10 +114,10 @@ func key[T object](object T) string { return object.GetNamespace() + "/" + objec
 // step returns the objects of a kind to work by. Objects that are not needed go at once; nil
 // means that all are.
 func step[T object](a *advance, name string, before, present []T, needed func(T) bool) []T {
-	k := a.hold.kinds[name]
+	k := a.guard.kinds[name]
 	if k == nil {
 		k = &kind{gone: map[string]time.Time{}}
-		a.hold.kinds[name] = k
+		a.guard.kinds[name] = k
 	}
 	var missing []T
 	gone := map[string]time.Time{}
@@ -198,7 +198,7 @@ func (k *kind) keep(a *advance, missing []string, present int) (kept map[string]
 			until = latest
 		}
 		if k.isHeld() {
-			until = later(k.held, k.gone[name]).Add(a.hold.For)
+			until = later(k.held, k.gone[name]).Add(a.guard.For)
 		}
 		if until.After(a.now) {
 			kept[name] = true

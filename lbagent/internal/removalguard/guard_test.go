@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hold
+package removalguard
 
 import (
 	"fmt"
@@ -198,7 +198,7 @@ func TestHoldOfVIPs(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes: what is there is worked by, nothing else is for longer than the hold,
+// Whatever comes and goes: what is there is worked by, nothing else is for longer than the guard keeps it,
 // and never more than half of many goes in one step unless that was held.
 func TestHoldProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -49,8 +49,7 @@ type View struct {
 
 // VIP is an address that Services would have.
 type VIP struct {
-	Address string `json:"address"`
-	Pool    string `json:"pool,omitempty"`
+	report.Allocation
 	// Services are "namespace/name"; none where the address is reserved.
 	Services []string `json:"services,omitempty"`
 }
@@ -249,7 +248,7 @@ func (a *analysis) endpoints(vips []millracev1alpha1.VIP) {
 }
 
 func vipOf(object *millracev1alpha1.VIP) VIP {
-	vip := VIP{Address: object.Spec.Address, Pool: object.Spec.Pool}
+	vip := VIP{Allocation: report.Allocation{Address: object.Spec.Address, Pool: object.Spec.Pool}}
 	for _, claim := range object.Spec.Claims {
 		vip.Services = append(vip.Services, claim.Namespace+"/"+claim.Name)
 	}

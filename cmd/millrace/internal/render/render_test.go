@@ -96,7 +96,7 @@ func TestAnnouncers(t *testing.T) {
 func TestStatusIsOneScreen(t *testing.T) {
 	view := &report.View{Answered: 200}
 	for i := range 200 {
-		view.VIPs = append(view.VIPs, report.VIP{Address: fmt.Sprintf("203.0.113.%d", i)})
+		view.VIPs = append(view.VIPs, report.VIP{Allocation: report.Allocation{Address: fmt.Sprintf("203.0.113.%d", i)}})
 		view.Nodes = append(view.Nodes, report.Node{Name: fmt.Sprintf("node%d", i)})
 		view.Problems = append(view.Problems, report.Problem{Kind: "LBNode", Name: fmt.Sprintf("node%d", i), Reason: "R", Message: "m"})
 	}

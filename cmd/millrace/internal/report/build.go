@@ -138,7 +138,7 @@ func countEndpoints(endpointSlices []discoveryv1.EndpointSlice) map[family]endpo
 }
 
 func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
-	out := VIP{Object: vip.Name, Address: vip.Spec.Address, Pool: vip.Spec.Pool}
+	out := VIP{Object: vip.Name, Allocation: Allocation{Address: vip.Spec.Address, Pool: vip.Spec.Pool}}
 	kind := discoveryv1.AddressTypeIPv4
 	if strings.Contains(vip.Spec.Address, ":") {
 		kind = discoveryv1.AddressTypeIPv6

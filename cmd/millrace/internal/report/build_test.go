@@ -179,7 +179,7 @@ func TestIdleOnASharedVIP(t *testing.T) {
 		{"alone is just losing its last endpoint", []Service{idler}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			found := idle(VIP{Address: "203.0.113.1", Services: test.services})
+			found := idle(VIP{Allocation: Allocation{Address: "203.0.113.1"}, Services: test.services})
 			if test.want == "" && len(found) == 0 || len(found) == 1 && found[0].Message == test.want && found[0].Reason == ReasonNoEndpoint {
 				return
 			}

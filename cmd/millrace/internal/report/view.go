@@ -62,12 +62,17 @@ type View struct {
 	Next []string `json:"next,omitempty"`
 }
 
+// Allocation is an address and the pool that it is from, if any.
+type Allocation struct {
+	Address string `json:"address"`
+	Pool    string `json:"pool,omitempty"`
+}
+
 // VIP is one allocated or reserved address.
 type VIP struct {
 	// Object is the name of the VIP object.
-	Object  string `json:"-"`
-	Address string `json:"address"`
-	Pool    string `json:"pool,omitempty"`
+	Object string `json:"-"`
+	Allocation
 	// Services that have the address; none where it is reserved.
 	Services []Service `json:"services,omitempty"`
 	// Programmed is the number of nodes that have the address in their maps, of those

@@ -116,20 +116,21 @@ func (m *Mover) await(ctx context.Context, node string, condition func(context.C
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	last := "the API server has not answered"
+	last, failed := "the API server has not answered", ""
 	for {
 		waitsFor, err := condition(ctx, node)
 		switch {
 		case err == nil && waitsFor == "":
 			return nil
 		case err == nil:
-			last = waitsFor
+			last, failed = waitsFor, ""
 		case ctx.Err() == nil:
-			last = err.Error()
+			// It may be of the time that is nearly over. So what was waited for is told, too.
+			failed = "; lately: " + err.Error()
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("node %s, after %s: %s: %w", node, m.Patience, last, context.Cause(ctx))
+			return fmt.Errorf("node %s, after %s: %s%s: %w", node, m.Patience, last, failed, context.Cause(ctx))
 		case <-ticker.C:
 		}
 	}

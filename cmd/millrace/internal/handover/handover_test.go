@@ -23,6 +23,8 @@ type node struct {
 	speakerStays        bool
 	agentHasNoSession   bool
 	speakerHasNoSession bool
+	// limited refuses questions when little time is left, as the client's rate limiter does.
+	limited bool
 	// overlap says that both had sessions at once.
 	overlap bool
 }
@@ -32,8 +34,11 @@ func (n *node) SetAnnouncer(ctx context.Context, _, value string) error {
 	return ctx.Err()
 }
 
-func (n *node) Speaker(context.Context, string) (Speaker, error) {
+func (n *node) Speaker(ctx context.Context, _ string) (Speaker, error) {
+	deadline, is := ctx.Deadline()
 	switch {
+	case is && n.limited && time.Until(deadline) < time.Second:
+		return Speaker{}, errors.New("the rate limiter would exceed the deadline")
 	case n.label != "" && !n.speakerStays:
 		return Speaker{}, nil
 	case n.speakerHasNoSession:
@@ -107,6 +112,19 @@ func TestMoveIsInterrupted(t *testing.T) {
 		n := &node{agentHasNoSession: true}
 		if err := mover(n).Move(ctx, "node1"); !errors.Is(err, context.DeadlineExceeded) || n.label != "" {
 			t.Errorf("error %v, label %q", err, n.label)
+		}
+	})
+}
+
+// What was waited for is told, also where the last question failed.
+func TestMoveTellsWhatIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{label: millracev1alpha1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
+		err := mover(n).Return(t.Context(), "node1")
+		for _, want := range []string{"of 2 sessions of MetalLB's pod speaker-x 1 are established", "the rate limiter would exceed"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error %v, want %q", err, want)
+			}
 		}
 	})
 }

@@ -62,6 +62,7 @@ test-unit: prerequisites ## Run the tests of the packages; those of the data pla
 
 .PHONY: test-e2e
 test-e2e: prerequisites build image ## Run the end-to-end tests on a real cluster (root); RUN=NAME for one, LONG=1 for all, at full size.
+	$(if $(LONG),@hack/prerequisites.sh --metallb)
 	@TIMEFORMAT='test-e2e took %0R s'; time AGAIN=$(AGAIN) LONG=$(LONG) RUN='$(RUN)' hack/test-e2e.sh
 
 # COUNT=5 runs it so often with each, a lab of its own each time; AGAIN=1 as in test-e2e.

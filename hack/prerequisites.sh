@@ -12,6 +12,7 @@
 #   hack/prerequisites.sh --kubernetes-e2e    what the lab runs, and Kubernetes' own tests on it
 #   hack/prerequisites.sh --bench-gateway    proxies to compare ours with, and a load generator
 #   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
+#   hack/prerequisites.sh --metallb          what the lab runs, and MetalLB's mode frr on its nodes
 #   hack/prerequisites.sh --browser          a browser for the page of millrace ui
 
 set -eu
@@ -38,11 +39,14 @@ bench_gateway="haproxy nginx nghttp2-client iproute2 util-linux"
 # Backends that parse requests as they are used to.
 hostile="haproxy nginx nodejs gunicorn"
 
+# frr-pythontools: frr-reload.py, by which MetalLB's speakers change FRR's configuration.
+metallb="$runtime frr-pythontools"
+
 # fonts-dejavu-core: without any font, pages have no text.
 browser="chromium fonts-dejavu-core"
 
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --browser" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --metallb | --browser" >&2
 	exit 2
 }
 
@@ -55,6 +59,7 @@ case $1 in
 --kubernetes-e2e) wanted=$kubernetes_e2e ;;
 --bench-gateway) wanted=$bench_gateway ;;
 --hostile) wanted=$hostile ;;
+--metallb) wanted=$metallb ;;
 --browser) wanted=$browser ;;
 *) usage ;;
 esac

@@ -68,7 +68,7 @@ func (c *Cluster) LoadFormerAgent(ctx context.Context, commit string) (image str
 		{"git", "archive", "--output", archive, commit},
 		{"tar", "--extract", "--file", archive, "--directory", sources},
 	} {
-		if err := runIn(ctx, c.root, command...); err != nil {
+		if err := RunIn(ctx, c.root, command...); err != nil {
 			return "", fmt.Errorf("unpack the sources of %s, which a shallow clone does not have: %w", commit, err)
 		}
 	}
@@ -77,22 +77,34 @@ func (c *Cluster) LoadFormerAgent(ctx context.Context, commit string) (image str
 
 // loadAgent builds the agent of the sources and loads it under this name.
 func (c *Cluster) loadAgent(ctx context.Context, image, sources, directory string, flags ...string) error {
-	program, archive := filepath.Join(directory, "lbagent"), filepath.Join(directory, "lbagent.tar")
+	program := filepath.Join(directory, "lbagent")
 	build := []string{"go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + path.Base(image)}
-	if err := runIn(ctx, sources, append(append(build, flags...), "-o", program, "./cmd/lbagent")...); err != nil {
+	if err := RunIn(ctx, sources, append(append(build, flags...), "-o", program, "./cmd/lbagent")...); err != nil {
 		return err
 	}
-	err := runIn(ctx, c.root, "go", "run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", image,
-		"--entrypoint", "/lbagent", "--output", archive, program+":/lbagent")
+	return c.LoadFiles(ctx, image, "/lbagent", program+":/lbagent")
+}
+
+// LoadFiles makes an image of static files, each FILE:/PATH, and loads it into every node under this name.
+func (c *Cluster) LoadFiles(ctx context.Context, image, entrypoint string, files ...string) (err error) {
+	directory, err := os.MkdirTemp("", "millrace-image-*")
 	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
+	archive := filepath.Join(directory, "image.tar")
+	command := []string{
+		"go", "run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", image, "--entrypoint", entrypoint, "--output", archive,
+	}
+	if err := RunIn(ctx, c.root, append(command, files...)...); err != nil {
 		return err
 	}
 	_, err = c.Run(ctx, "image", "load", archive)
 	return err
 }
 
-// runIn runs a command in a directory.
-func runIn(ctx context.Context, directory string, args ...string) error {
+// RunIn runs a command in a directory, without cgo.
+func RunIn(ctx context.Context, directory string, args ...string) error {
 	command := exec.CommandContext(ctx, args[0], args[1:]...)
 	command.Dir = directory
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -39,10 +39,14 @@ func whileAsked(t *testing.T, targets []netip.AddrPort, enough int, f func()) (r
 	loads, errs := make([]harness.Load, len(targets)), make([]error, len(targets))
 	var clients sync.WaitGroup
 	start := time.Now()
+	clientsOf := map[bool]int{}
 	for i, target := range targets {
+		// A host's addresses of both families are two hosts to the pods.
+		ports := portsOf(clientsOf[target.Addr().Is4()])
+		clientsOf[target.Addr().Is4()]++
 		clients.Go(func() {
 			// An interrupted client finishes what it has begun and reports.
-			loads[i], errs[i] = cluster.PatientRequestsFrom(ctx, portsOf(i), target, rate, 15*time.Second)
+			loads[i], errs[i] = cluster.PatientRequestsFrom(ctx, ports, target, rate, 15*time.Second)
 		})
 	}
 	f()

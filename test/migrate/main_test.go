@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -23,32 +22,39 @@ import (
 
 var cluster *harness.Cluster
 
-func TestMain(m *testing.M) { os.Exit(harness.RunTests(m, "migrate", prepare)) }
-
-// prepare brings up a cluster whose Services MetalLB serves, with pods for them.
-func prepare(ctx context.Context, c *harness.Cluster) error {
-	cluster = c
-	if err := cluster.Up(ctx); err != nil {
-		return err
-	}
-	if err := cluster.LoadImages(ctx); err != nil {
-		return err
-	}
-	if err := installMetalLB(ctx); err != nil {
-		return err
-	}
-	deployment, _, _ := strings.Cut(harness.Echo, "\n---\n")
-	if err := cluster.Apply(ctx, deployment); err != nil {
-		return err
-	}
-	return cluster.RolledOut(ctx, "default", "deployment/echo")
+func TestMain(m *testing.M) {
+	os.Exit(harness.RunTests(m, "migrate", func(_ context.Context, c *harness.Cluster) error {
+		cluster = c
+		return nil
+	}))
 }
 
 const metalLBNamespace = "metallb-system"
 
+// begin brings up a cluster of the test's own, whose Services MetalLB serves, with pods for them. Its
+// modes are those of its manifests.
+func begin(t *testing.T, mode string) {
+	t.Helper()
+	ctx := t.Context()
+	must(t, cluster.Down(ctx))
+	must(t, cluster.Up(ctx))
+	readNodes(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			// The next test takes the lab down.
+			cluster.TellLogs(context.WithoutCancel(ctx), "migrate-"+mode)
+		}
+	})
+	must(t, cluster.LoadImages(ctx))
+	must(t, installMetalLB(ctx, mode))
+	deployment, _, _ := strings.Cut(harness.Echo, "\n---\n")
+	must(t, cluster.Apply(ctx, deployment))
+	must(t, cluster.RolledOut(ctx, "default", "deployment/echo"))
+}
+
 // installMetalLB builds MetalLB's programs, loads them under the names of its images, and applies its
-// manifest.
-func installMetalLB(ctx context.Context) (err error) {
+// manifest of a mode.
+func installMetalLB(ctx context.Context, mode string) (err error) {
 	module := filepath.Join(cluster.Root(), "hack", "tools", "metallb")
 	sources, version, err := metalLBRelease(ctx, module)
 	if err != nil {
@@ -59,28 +65,22 @@ func installMetalLB(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	for _, name := range []string{"controller", "speaker"} {
-		program, archive := filepath.Join(directory, name), filepath.Join(directory, name+".tar")
-		if err := runIn(ctx, module, "go", "build", "-o", program, "go.universe.tf/metallb/"+name); err != nil {
-			return err
-		}
-		image := "quay.io/metallb/" + name + ":" + version
-		if err := runIn(ctx, cluster.Root(), "go", "run", "./hack/mkimage", "--arch", runtime.GOARCH, "--name", image,
-			"--entrypoint", "/"+name, "--output", archive, program+":/"+name); err != nil {
-			return err
-		}
-		if _, err := cluster.Run(ctx, "image", "load", archive); err != nil {
-			return err
-		}
+	if err := loadMetalLB(ctx, module, directory, version, mode); err != nil {
+		return err
 	}
-	manifest, err := os.ReadFile(filepath.Join(sources, "config", "manifests", "metallb-native.yaml"))
+	manifest, err := os.ReadFile(filepath.Join(sources, "config", "manifests", "metallb-"+mode+".yaml"))
 	if err != nil {
 		return err
 	}
 	// Its schema lets AS numbers have 32 bits without a sign, as a format with one. Kubernetes since
 	// 1.36 takes no object by it.
 	fixed := strings.ReplaceAll(string(manifest), "format: int32\n                maximum: 4294967295", "format: int64\n                maximum: 4294967295")
-	file := filepath.Join(directory, "metallb-native.yaml")
+	if mode == frrMode {
+		if fixed, err = withDebiansFRR(fixed); err != nil {
+			return err
+		}
+	}
+	file := filepath.Join(directory, "metallb.yaml")
 	if err := writeFile(file, fixed); err != nil {
 		return err
 	}
@@ -88,6 +88,43 @@ func installMetalLB(ctx context.Context) (err error) {
 		return err
 	}
 	return cluster.RolledOut(ctx, metalLBNamespace, "deployment/controller", "daemonset/speaker")
+}
+
+// loadMetalLB builds MetalLB's programs, and loads them as its Dockerfiles would.
+func loadMetalLB(ctx context.Context, module, directory, version, mode string) error {
+	packages := map[string]string{"controller": "controller", "speaker": "speaker"}
+	if mode == frrMode {
+		packages["cp-tool"], packages["frr-metrics"] = "frr-tools/cp-tool", "frr-tools/metrics"
+	}
+	for name, in := range packages {
+		if err := harness.RunIn(ctx, module, "go", "build", "-o", filepath.Join(directory, name), "go.universe.tf/metallb/"+in); err != nil {
+			return err
+		}
+	}
+	program := func(name string) string { return filepath.Join(directory, name) + ":/" + name }
+	images := map[string][]string{"controller": {program("controller")}, "speaker": {program("speaker")}}
+	if mode == frrMode {
+		reloader := filepath.Join(directory, "frr-reloader.sh")
+		// Modules have no executable files.
+		if err := harness.RunIn(ctx, module, "bash", "-c",
+			`install -m 755 "$(go list -m -f '{{.Dir}}' go.universe.tf/metallb)/frr-tools/reloader/frr-reloader.sh" "$0"`, reloader); err != nil {
+			return err
+		}
+		images["speaker"] = append(images["speaker"], program("cp-tool"), program("frr-metrics"), program("frr-reloader.sh"))
+		rules := filepath.Join(directory, "pam")
+		if err := writeFile(rules, frrPAMRules); err != nil {
+			return err
+		}
+		if err := cluster.LoadFiles(ctx, frrImage, "/usr/bin/vtysh", rules+":"+frrPAMFile); err != nil {
+			return err
+		}
+	}
+	for name, files := range images {
+		if err := cluster.LoadFiles(ctx, "quay.io/metallb/"+name+":"+version, "/"+name, files...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // metalLBRelease is where the sources of MetalLB are, and their version.
@@ -100,16 +137,6 @@ func metalLBRelease(ctx context.Context, module string) (sources, version string
 	}
 	sources, version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
 	return sources, version, nil
-}
-
-func runIn(ctx context.Context, directory string, args ...string) error {
-	command := exec.CommandContext(ctx, args[0], args[1:]...)
-	command.Dir = directory
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return nil
 }
 
 func must(t *testing.T, err error) {

@@ -6,6 +6,7 @@ package migrate
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -113,9 +114,10 @@ spec:
 // TestMetalLB moves the nodes of a cluster from MetalLB to Millrace one by one, and back, while
 // clients ask all Services. No address changes, and no new request fails.
 func TestMetalLB(t *testing.T) {
+	begin(t, nativeMode)
 	must(t, cluster.Apply(t.Context(), metalLBObjects))
 	must(t, cluster.Apply(t.Context(), twentyServices()))
-	m := &move{given: givenAddresses(t), targets: announcedTargets(t)}
+	m := &move{given: givenAddresses(t), targets: announcedTargets(t, nativeMode)}
 	m.routed(t)
 	m.hold(t)
 
@@ -322,16 +324,18 @@ func givenAddresses(t *testing.T) map[string][]string {
 }
 
 // announcedTargets are what MetalLB's speakers announce, with the Services' ports.
-func announcedTargets(t *testing.T) []netip.AddrPort {
+func announcedTargets(t *testing.T, mode string) []netip.AddrPort {
 	t.Helper()
 	all, err := services(t.Context())
 	must(t, err)
 	var targets []netip.AddrPort
 	for i := range all {
-		if len(all[i].Spec.IPFamilies) > 1 {
+		if len(all[i].Spec.IPFamilies) > 1 && mode == nativeMode {
 			continue
 		}
-		targets = append(targets, netip.AddrPortFrom(netip.MustParseAddr(addressesOf(&all[i])[0]), uint16(all[i].Spec.Ports[0].Port)))
+		for _, address := range addressesOf(&all[i]) {
+			targets = append(targets, netip.AddrPortFrom(netip.MustParseAddr(address), uint16(all[i].Spec.Ports[0].Port)))
+		}
 	}
 	return targets
 }
@@ -374,9 +378,49 @@ func unchanged(t *testing.T, given map[string][]string) {
 	}
 }
 
+// routedToAll waits until the router's kernel has one next hop for a VIP on each node.
 func routedToAll(t *testing.T, vip netip.Addr) {
 	t.Helper()
-	eventually(t, time.Minute, func(ctx context.Context) error { return cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
+	eventually(t, time.Minute, func(ctx context.Context) error {
+		hops, err := cluster.NextHops(ctx, "router1", vip)
+		if err != nil {
+			return err
+		}
+		var at []int
+		for _, hop := range hops {
+			at = append(at, nodeOf[hop])
+		}
+		slices.Sort(at)
+		if !slices.Equal(at, []int{1, 2, 3}) {
+			return fmt.Errorf("router1 routes %s to %v, those of nodes %v", vip, hops, at)
+		}
+		return nil
+	})
+}
+
+// nodeOf are the nodes (from 1) by their addresses: those of links, too, which FRR gives to routers as next
+// hops of IPv6.
+var nodeOf map[netip.Addr]int
+
+// readNodes fills nodeOf.
+func readNodes(t *testing.T) {
+	t.Helper()
+	nodeOf = map[netip.Addr]int{}
+	for i := 1; i <= 3; i++ {
+		out, err := cluster.Exec(t.Context(), fmt.Sprintf("node%d", i), "ip", "-json", "address", "show")
+		must(t, err)
+		var links []struct {
+			Addresses []struct {
+				Local netip.Addr `json:"local"`
+			} `json:"addr_info"`
+		}
+		must(t, json.Unmarshal(out, &links))
+		for _, link := range links {
+			for _, address := range link.Addresses {
+				nodeOf[address.Local] = i
+			}
+		}
+	}
 }
 
 func eventually(t *testing.T, limit time.Duration, check func(context.Context) error) {

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// nativeMode is MetalLB's own BGP, without IPv6.
+	nativeMode = "native"
+	// frrMode has an FRR beside each speaker, which writes its configuration and has it reloaded.
+	frrMode = "frr"
+)
+
+// announcedByFRR has the routes of both families announced, each by a session of its own.
+const announcedByFRR = `
+apiVersion: metallb.io/v1beta1
+kind: BGPAdvertisement
+metadata: {name: both, namespace: metallb-system}
+spec: {ipAddressPools: [both]}
+---
+apiVersion: metallb.io/v1beta2
+kind: BGPPeer
+metadata: {name: router1-v6, namespace: metallb-system}
+spec: {myASN: 64513, peerASN: 64512, peerAddress: "2001:db8:0:1::101", holdTime: 9s}
+`
+
+// TestMetalLBFRR is TestMetalLB with the speakers' mode frr, by the FRR of this machine, and with
+// dual-stack Services that MetalLB announces. Each node moves with both of its sessions.
+func TestMetalLBFRR(t *testing.T) {
+	begin(t, frrMode)
+	must(t, cluster.Apply(t.Context(), metalLBObjects))
+	must(t, cluster.Apply(t.Context(), announcedByFRR))
+	must(t, cluster.Apply(t.Context(), twentyServices()))
+	m := &move{given: givenAddresses(t), targets: announcedTargets(t, frrMode)}
+	m.routed(t)
+	m.hold(t)
+
+	m.step(t, "Millrace takes packets", 0, few, func() {
+		installMillrace(t)
+		must(t, cluster.Apply(t.Context(), millrace(t, "migrate", "metallb", "--by-node", metalLBFile(t))))
+		claimed(t, m.given)
+	})
+	m.step(t, "to Millrace", switchRequests, heldConnections, func() { t.Log(millrace(t, "migrate", "nodes")) })
+	must(t, m.held.End())
+
+	m.hold(t)
+	m.step(t, "back to MetalLB", switchRequests, few, func() { t.Log(millrace(t, "migrate", "nodes", "--back")) })
+	m.step(t, "kube-proxy takes packets", 0, few, func() { serviceProxy(t, "takes") })
+	must(t, m.held.End())
+
+	m.hold(t)
+	m.step(t, "Millrace goes", 0, few, func() { uninstall(t, m.given) })
+	must(t, m.held.End())
+}
+
+// hostPaths are what FRR and its reload script need of this machine. Nodes of the lab have its files.
+var hostPaths = map[string]string{
+	"usr": "/usr", "bin": "/bin", "sbin": "/sbin", "lib": "/lib", "lib64": "/lib64",
+	"passwd": "/etc/passwd", "group": "/etc/group",
+}
+
+// frrImage is that of FRR in MetalLB's manifest. Here it has one file: Debian's of that name says nothing of
+// accounts, and vtysh complains of that amid its output.
+const (
+	frrImage    = "quay.io/frrouting/frr:9.1.0"
+	frrPAMFile  = "/etc/pam.d/frr"
+	frrPAMRules = "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n"
+)
+
+// withDebiansFRR has the speakers' pods run the FRR of this machine, in place of an image from a registry.
+func withDebiansFRR(manifest string) (string, error) {
+	documents := strings.Split(manifest, "\n---\n")
+	at := slices.IndexFunc(documents, func(document string) bool { return strings.Contains(document, "\nkind: DaemonSet\n") })
+	if at < 0 {
+		return "", errors.New("MetalLB's manifest has no DaemonSet")
+	}
+	var speakers appsv1.DaemonSet
+	if err := yaml.Unmarshal([]byte(documents[at]), &speakers); err != nil {
+		return "", err
+	}
+	pod := &speakers.Spec.Template.Spec
+	replaced := 0
+	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range containers {
+			if containers[i].Image == frrImage {
+				runOnHostFiles(&containers[i])
+				replaced++
+			}
+		}
+	}
+	if replaced == 0 {
+		return "", fmt.Errorf("no container of MetalLB's speakers runs %s", frrImage)
+	}
+	for name, path := range hostPaths {
+		pod.Volumes = append(pod.Volumes, corev1.Volume{
+			Name: "host-" + name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
+		})
+	}
+	document, err := yaml.Marshal(&speakers)
+	documents[at] = string(document)
+	return strings.Join(documents, "\n---\n"), err
+}
+
+// runOnHostFiles gives a container this machine's files. FRR's image has a script that starts it under a
+// name of its own, and a shell that knows [[.
+func runOnHostFiles(container *corev1.Container) {
+	for i, argument := range container.Command {
+		argument = strings.ReplaceAll(argument, "/sbin/tini -- /usr/lib/frr/docker-start", "/usr/lib/frr/frrinit.sh start")
+		container.Command[i] = strings.ReplaceAll(argument, "/bin/sh", "/bin/bash")
+	}
+	for name, path := range hostPaths {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "host-" + name, MountPath: path, ReadOnly: true})
+	}
+}

@@ -8,6 +8,7 @@ package release
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/netip"
@@ -20,6 +21,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -44,7 +48,7 @@ var nodes = []string{"node1", "node2", "node3"}
 // Nodes take a registry without TLS at this address alone. So each has one of its own.
 const registry = "localhost:5000"
 
-// prepare makes two releases of the same programs, and brings up a cluster without images of ours.
+// prepare brings up a cluster without images of ours.
 func prepare(ctx context.Context, c *harness.Cluster) error {
 	cluster, work = c, filepath.Join(c.Root(), "dist", "test-release")
 	helm = filepath.Join(work, "helm")
@@ -54,16 +58,8 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
-	if err := goRun(ctx, "build", "-modfile=hack/tools/helm/go.mod", "-o", helm, "helm.sh/helm/v4/cmd/helm"); err != nil {
-		return err
-	}
 	if err := linkPrograms(); err != nil {
 		return err
-	}
-	for _, version := range []string{"v0.1.0", "v0.1.1"} {
-		if err := makeRelease(ctx, version); err != nil {
-			return err
-		}
 	}
 	if err := cluster.Up(ctx); err != nil {
 		return err
@@ -71,6 +67,23 @@ func prepare(ctx context.Context, c *harness.Cluster) error {
 	// The server that is asked is no part of a release.
 	_, err := cluster.Run(ctx, "image", "load", filepath.Join(cluster.Root(), "dist/images/echo-"+runtime.GOARCH+".tar"))
 	return err
+}
+
+// made are the releases that there are.
+var made = map[string]bool{}
+
+// releases makes releases of the same programs, each once: that takes a minute or two.
+func releases(t *testing.T, versions ...string) {
+	t.Helper()
+	for _, version := range versions {
+		if made[version] {
+			continue
+		}
+		if err := makeRelease(t.Context(), version); err != nil {
+			t.Fatal(err)
+		}
+		made[version] = true
+	}
 }
 
 func goRun(ctx context.Context, arguments ...string) error {
@@ -104,8 +117,12 @@ func linkPrograms() error {
 
 // makeRelease makes one and unpacks what is carried to a network without a way out.
 func makeRelease(ctx context.Context, version string) error {
-	output := filepath.Join(work, version)
-	if err := goRun(ctx, "run", "./hack/release", "--version", version, "--registry", registry+"/millrace",
+	output, program := filepath.Join(work, version), filepath.Join(work, "release")
+	// Not go run: what that starts goes on when go is killed.
+	if err := goRun(ctx, "build", "-o", program, "./hack/release"); err != nil {
+		return err
+	}
+	if err := harness.RunIn(ctx, cluster.Root(), program, "--version", version, "--registry", registry+"/millrace",
 		"--programs", filepath.Join(work, "programs"), "--output", output); err != nil {
 		return err
 	}
@@ -125,9 +142,14 @@ func chart(version string) string {
 	return filepath.Join(airGap(version), "millrace-"+strings.TrimPrefix(version, "v")+".tgz")
 }
 
-// startRegistries runs this program as the registry of each node, until the test is over.
-func startRegistries(t *testing.T) {
+// startRegistries runs this program as the registry of each node, with releases, until the test is over.
+func startRegistries(t *testing.T, versions ...string) {
 	t.Helper()
+	releases(t, versions...)
+	var layouts []string
+	for _, version := range versions {
+		layouts = append(layouts, airGap(version))
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +168,7 @@ func startRegistries(t *testing.T) {
 		go func() {
 			defer close(ended)
 			// It ends by the interrupt alone; a registry that is not there is noticed below.
-			_ = cluster.Stream(ctx, io.Discard, "exec", node, "--", "env", layoutsVariable+"="+airGap("v0.1.0")+":"+airGap("v0.1.1"), program)
+			_ = cluster.Stream(ctx, io.Discard, "exec", node, "--", "env", layoutsVariable+"="+strings.Join(layouts, ":"), program)
 		}()
 		t.Cleanup(func() {
 			cancel()
@@ -192,7 +214,7 @@ func makePullSecret(t *testing.T) {
 // TestPreflight: before the installation the nodes are looked at by the image of the registry, whose
 // password is in a Secret. Nothing is left of it.
 func TestPreflight(t *testing.T) {
-	startRegistries(t)
+	startRegistries(t, "v0.1.0")
 	makePullSecret(t)
 	image := "--image=" + registry + "/millrace/lbagent:v0.1.0"
 	out, err := cluster.Millrace(t.Context(), "preflight", image)
@@ -203,15 +225,64 @@ func TestPreflight(t *testing.T) {
 	if err != nil || !strings.Contains(out, "3 nodes: 0 faults") {
 		t.Errorf("with the Secret: %v: %s", err, out)
 	}
+	faults(t, image)
 	if left := kubectl(t, "get", "namespaces", "-l", "app.kubernetes.io/name=millrace-preflight", "-o", "name"); left != "" {
 		t.Errorf("left are %s", left)
+	}
+}
+
+// faults gives each node one, and looks at them again: node1 does not forward, long packets do not get to
+// node2, and none to node3.
+func faults(t *testing.T, image string) {
+	t.Helper()
+	const drop = "table inet fault { chain input { type filter hook input priority filter; iifname != lo udp dport 6081 %s drop; }; }"
+	for node, commands := range map[string][2]string{
+		"node1": {"sysctl -qw net.ipv4.ip_forward=0", "sysctl -qw net.ipv4.ip_forward=1"},
+		"node2": {"nft '" + fmt.Sprintf(drop, "udp length > 1000") + "'", "nft delete table inet fault"},
+		"node3": {"nft '" + fmt.Sprintf(drop, "") + "'", "nft delete table inet fault"},
+	} {
+		if out, err := cluster.Exec(t.Context(), node, "sh", "-c", commands[0]); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		defer func() {
+			if out, err := cluster.Exec(t.Context(), node, "sh", "-c", commands[1]); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		}()
+	}
+	out, err := cluster.Millrace(t.Context(), "preflight", image, "--image-pull-secret=registry", "-o", "json")
+	if err == nil {
+		t.Error("no fault is told")
+	}
+	var told struct {
+		Nodes []consoleapi.Preflight `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(out), &told); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	found := map[string][]string{}
+	for _, node := range told.Nodes {
+		for _, finding := range node.Findings {
+			if finding.Level != consoleapi.LevelOK {
+				found[node.Node] = append(found[node.Node], string(finding.Level)+" "+finding.Check)
+			}
+		}
+	}
+	want := map[string][]string{
+		"node1": {"Fault forwarding", "Fault nodes", "Fault mtu"}, "node2": {"Fault nodes"}, "node3": {"Fault mtu"},
+	}
+	if diff := cmp.Diff(want, found); diff != "" {
+		t.Errorf("%s\n%s", diff, out)
 	}
 }
 
 // TestRelease installs a release, replaces it by the next under load, and goes back; then nothing of it
 // is left.
 func TestRelease(t *testing.T) {
-	startRegistries(t)
+	if err := goRun(t.Context(), "build", "-modfile=hack/tools/helm/go.mod", "-o", helm, "helm.sh/helm/v4/cmd/helm"); err != nil {
+		t.Fatal(err)
+	}
+	startRegistries(t, "v0.1.0", "v0.1.1")
 	makePullSecret(t)
 	mustHelm(t, append([]string{"install", "millrace", chart("v0.1.0")}, settings...)...)
 	for _, manifest := range []string{harness.Network, harness.Echo} {

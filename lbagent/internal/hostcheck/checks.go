@@ -40,7 +40,7 @@ type Checks struct {
 	firewall    firewall
 	inFront     inFront
 	unsent      unsent
-	otherUplink lately
+	otherUplink recentCounter
 }
 
 // New returns the checks of the host of a data plane. exempt returns why replies are not exempt from

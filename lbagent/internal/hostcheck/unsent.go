@@ -21,19 +21,19 @@ type unsent struct {
 	// notice names the interfaces and the drop reasons, such as "eth0 (redirect)".
 	notice
 
-	counters map[string]*lately
+	counters map[string]*recentCounter
 }
 
 // observe takes in the counters, and reports whether there is something else to tell.
 func (u *unsent) observe(losses []dataplane.UplinkLosses, now time.Time) (changed bool) {
-	counters := map[string]*lately{}
+	counters := map[string]*recentCounter{}
 	var found []string
 	for _, loss := range losses {
 		for reason, count := range map[string]uint64{"transmit": loss.Transmit, "redirect": loss.Redirect} {
 			key := fmt.Sprintf("%s (%s)", loss.Interface, reason)
 			counter := u.counters[key]
 			if counter == nil {
-				counter = &lately{}
+				counter = &recentCounter{}
 			}
 			counters[key] = counter
 			counter.observe(count, now)
@@ -62,7 +62,7 @@ func (u *unsent) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
 		message := fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+
-			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", latelyHolds, text)
+			"rings are full: see millrace_uplink_losses_total, and raise the rings (ethtool -G IFACE tx N)", recentFor, text)
 		if u.vethTransmit {
 			message += "; with --veth-transmit, the other end of a veth may run no XDP program"
 		}

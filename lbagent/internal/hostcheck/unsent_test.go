@@ -31,8 +31,8 @@ func TestUnsent(t *testing.T) {
 		{"one reason", 2 * time.Minute, []dataplane.UplinkLosses{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
 		{"more of it", 3 * time.Minute, []dataplane.UplinkLosses{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
 		{"another", 4 * time.Minute, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
-		{"long after the first", 3*time.Minute + latelyHolds, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
-		{"no uplink any more", 3*time.Minute + latelyHolds, []dataplane.UplinkLosses{eth1}, true, ""},
+		{"long after the first", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
+		{"no uplink any more", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.losses, start.Add(step.after)); changed != step.changed || u.text() != step.told {
 			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)

@@ -8,9 +8,9 @@ import (
 )
 
 // What is told begins with a drop, and ends some time after the last one.
-func TestLately(t *testing.T) {
+func TestRecentCounter(t *testing.T) {
 	start := time.Unix(0, 0)
-	var o lately
+	var o recentCounter
 	for _, step := range []struct {
 		name          string
 		after         time.Duration
@@ -21,8 +21,8 @@ func TestLately(t *testing.T) {
 		{"nothing new", time.Minute, 7, false, false},
 		{"a drop", 2 * time.Minute, 8, true, true},
 		{"another one", 3 * time.Minute, 9, false, true},
-		{"long after the first one", 3*time.Minute + latelyHolds - 1, 9, false, true},
-		{"long after the last one", 3*time.Minute + latelyHolds, 9, true, false},
+		{"long after the first one", 3*time.Minute + recentFor - 1, 9, false, true},
+		{"long after the last one", 3*time.Minute + recentFor, 9, true, false},
 		{"again", time.Hour, 10, true, true},
 		{"the maps are new", 2 * time.Hour, 0, true, false},
 	} {

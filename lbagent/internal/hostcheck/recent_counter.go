@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// latelyEvery is how often the counter is read.
-	latelyEvery = 10 * time.Second
-	// latelyHolds is how long a drop is told after the last one.
-	latelyHolds = 10 * time.Minute
+	// recentEvery is how often the counter is read.
+	recentEvery = 10 * time.Second
+	// recentFor is how long a drop is told after the last one.
+	recentFor = 10 * time.Minute
 )
 
-// lately reports whether a counter of losses has grown lately.
-type lately struct {
+// recentCounter reports whether a counter of losses has grown lately.
+type recentCounter struct {
 	// told is what the next report says.
 	told atomic.Bool
 
@@ -29,17 +29,17 @@ type lately struct {
 
 // observe takes in the counter, and reports whether there is something else to tell. What was
 // counted before the first time is old.
-func (o *lately) observe(count uint64, now time.Time) (changed bool) {
+func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	if o.known && count > o.count {
-		o.until = now.Add(latelyHolds)
+		o.until = now.Add(recentFor)
 	}
 	o.count, o.known = count, true
-	lately := now.Before(o.until)
-	return o.told.Swap(lately) != lately
+	recent := now.Before(o.until)
+	return o.told.Swap(recent) != recent
 }
 
 // run reads the counter until ctx is done, and calls changed when there is something to tell.
-func (o *lately) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
+func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
 	return watchCounter(ctx, func() (bool, error) {
 		count, err := read()
 		return err == nil && o.observe(count, time.Now()), err
@@ -48,7 +48,7 @@ func (o *lately) run(ctx context.Context, read func() (uint64, error), changed f
 
 // watchCounter looks again and again until ctx is done, and calls changed when look says so.
 func watchCounter(ctx context.Context, look func() (bool, error), changed func(), logger logr.Logger) error {
-	return watchEvery(ctx, latelyEvery, look, changed, logger)
+	return watchEvery(ctx, recentEvery, look, changed, logger)
 }
 
 // watchEvery does so with a pause between.

@@ -106,7 +106,7 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 
 		Duplicates:    duplicates(o.Duplicates),
 		Answering:     answering(o.Answering),
-		UnfitServices: unfitServices(o.Problems),
+		UnfitServices: overCapacity(o.Problems),
 		TunnelKeys:    o.TunnelKey.keys(),
 		Conditions:    slices.Clone(previous.Conditions),
 	}

@@ -54,10 +54,10 @@ type serviceReconciler struct {
 	waiting *waitingServices
 	// serving is true while those are tried that have waited longer than another one. later brings a
 	// Service back to the queue, after a while or after a failure with 0.
-	serving bool
-	later   func(service types.NamespacedName, pause time.Duration)
-	zones   *zoneCensus
-	unfit   *unfitCensus
+	serving      bool
+	later        func(service types.NamespacedName, pause time.Duration)
+	zones        *zoneCensus
+	overCapacity *capacityCensus
 	// rows says which node tables new VIPs have.
 	rows *rowsCensus
 	// duplicates are hosts with the address of a VIP.
@@ -81,18 +81,18 @@ type serviceReconciler struct {
 
 func setupServices(mgr ctrl.Manager, options Options) error {
 	r := &serviceReconciler{
-		class:     options.LoadBalancerClass,
-		isDefault: options.DefaultLoadBalancer,
-		reading:   options.Reading,
-		now:       time.Now,
-		ledger:    newLedger(),
-		unfit:     newUnfitCensus(),
-		rows:      newRowsCensus(),
-		written:   writtenVersions{},
-		had:       heldAddresses{},
-		unkept:    map[types.NamespacedName][]netip.Addr{},
-		contests:  contests{},
-		pools:     newPoolBook(),
+		class:        options.LoadBalancerClass,
+		isDefault:    options.DefaultLoadBalancer,
+		reading:      options.Reading,
+		now:          time.Now,
+		ledger:       newLedger(),
+		overCapacity: newCapacityCensus(),
+		rows:         newRowsCensus(),
+		written:      writtenVersions{},
+		had:          heldAddresses{},
+		unkept:       map[types.NamespacedName][]netip.Addr{},
+		contests:     contests{},
+		pools:        newPoolBook(),
 
 		releaseDelay: options.ReleaseDelay,
 	}
@@ -119,7 +119,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.links)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.unfit)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.overCapacity)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.rows)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).

@@ -38,7 +38,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 		}
 	}
 	subject := served.Subject{
-		Service: service, Conflicts: result.plan.Conflicts, Unfit: r.unfit.nodesOf(client.ObjectKeyFromObject(service)),
+		Service: service, Conflicts: result.plan.Conflicts, OverCapacity: r.overCapacity.nodesOf(client.ObjectKeyFromObject(service)),
 		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).on,
 	}
 	for _, address := range result.plan.Addresses {

@@ -78,8 +78,8 @@ func TestZoneCensus(t *testing.T) {
 
 // Services are looked at again when their first node changes, or there get to be, or
 // no longer are, several.
-func TestUnfitCensus(t *testing.T) {
-	c := newUnfitCensus()
+func TestCapacityCensus(t *testing.T) {
+	c := newCapacityCensus()
 	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}
 	step := func(node string, services []types.NamespacedName, want string, concerned ...types.NamespacedName) {
 		t.Helper()

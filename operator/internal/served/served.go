@@ -27,9 +27,9 @@ type Subject struct {
 	Addresses []Address
 	// Conflicts are ports of the Service that others have on its addresses.
 	Conflicts []ipam.Conflict
-	// Unfit names the nodes whose maps have no room for all of the Service; empty:
+	// OverCapacity names the nodes whose maps have no room for all of the Service; empty:
 	// none.
-	Unfit string
+	OverCapacity string
 	// Foreign names the addresses in the Service's status that another load balancer gave it;
 	// empty: none.
 	Foreign string
@@ -102,9 +102,9 @@ func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j.checkSources()
 	j.checkConflicts()
 	j.checkPorts()
-	if subject.Unfit != "" {
+	if subject.OverCapacity != "" {
 		j.problem(millracev1alpha1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
-			"the LBNodeReport says which flag of the agent to raise", subject.Unfit)
+			"the LBNodeReport says which flag of the agent to raise", subject.OverCapacity)
 	}
 	if subject.Foreign != "" {
 		j.problem(millracev1alpha1.ReasonForeignAddress, "status.loadBalancer.ingress has %s, too, which no VIP of the Service has: "+

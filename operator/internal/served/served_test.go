@@ -37,15 +37,15 @@ func TestJudge(t *testing.T) {
 	all, links := millracev1alpha1.VIPAdvertisementSpec{}, millracev1alpha1.VIPAdvertisementSpec{L2: &millracev1alpha1.L2Advertisement{}}
 	gold := millracev1alpha1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
 	tests := []struct {
-		name      string
-		spec      corev1.ServiceSpec
-		selects   []millracev1alpha1.VIPAdvertisementSpec
-		services  []labels.Set
-		conflicts []ipam.Conflict
-		zones     int
-		unfit     string
-		foreign   string
-		contested bool
+		name         string
+		spec         corev1.ServiceSpec
+		selects      []millracev1alpha1.VIPAdvertisementSpec
+		services     []labels.Set
+		conflicts    []ipam.Conflict
+		zones        int
+		overCapacity string
+		foreign      string
+		contested    bool
 		// silent is true where no node that advertisements select has a session.
 		silent bool
 		// networks are those in which nodes can answer on their links.
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 			conflicts: []ipam.Conflict{{Address: v6, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Owner: ipam.Owner{Namespace: "shop", Name: "dns"}}},
 			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 is served for Service shop/dns"},
 			ports:     []string{"2001:db8::1 53/UDP PortConflict"}},
-		{name: "no room", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, unfit: "node1 and others", problems: []string{
+		{name: "no room", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
 			"MapFull no room in the maps for all of the Service on node1 and others: the LBNodeReport says which flag of the agent to raise",
 		}},
 		{name: "too many zones", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
@@ -136,10 +136,10 @@ func TestJudge(t *testing.T) {
 				Addresses: []Address{
 					{Addr: v4, Pool: "four", Services: test.services}, {Addr: v6, Pool: "six", Services: test.services},
 				},
-				Conflicts: test.conflicts,
-				Unfit:     test.unfit,
-				Foreign:   test.foreign,
-				Contested: test.contested,
+				Conflicts:    test.conflicts,
+				OverCapacity: test.overCapacity,
+				Foreign:      test.foreign,
+				Contested:    test.contested,
 			}, surroundings)
 			var problems, ports []string
 			for _, problem := range verdict.Problems {

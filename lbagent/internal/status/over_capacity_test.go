@@ -14,7 +14,7 @@ import (
 
 // A report names the first Services for which a map has no room, each once and in
 // order, however many problems there are.
-func TestUnfitServices(t *testing.T) {
+func TestOverCapacity(t *testing.T) {
 	full := func(kind, name string) model.Problem {
 		return model.Problem{
 			Object: model.ObjectReference{Kind: kind, Namespace: "shop", Name: name}, Reason: millracev1alpha1.ReasonMapFull,
@@ -32,7 +32,7 @@ func TestUnfitServices(t *testing.T) {
 	for i := range 100 {
 		o.Problems = append(o.Problems, full("Service", fmt.Sprintf("s%02d", 99-i)))
 	}
-	if got := Build(o, report, metav1.Now()).UnfitServices; len(got) != maxUnfit || got[0].Name != "s00" || got[maxUnfit-1].Name != "s31" {
+	if got := Build(o, report, metav1.Now()).UnfitServices; len(got) != maxOverCapacity || got[0].Name != "s00" || got[maxOverCapacity-1].Name != "s31" {
 		t.Errorf("the report names %+v", got)
 	}
 }

@@ -16,31 +16,31 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// unfitCensus knows, by the LBNodeReports, which Services do not fit into the maps of
+// capacityCensus knows, by the LBNodeReports, which Services do not fit into the maps of
 // which nodes. As a handler of LBNodeReports it enqueues the Services of which it would
 // say something else than before. What it says hardly depends on how many nodes there
 // are, so that one after the other costs few writes.
-type unfitCensus struct {
+type capacityCensus struct {
 	mu     sync.Mutex
 	byNode map[string][]types.NamespacedName
 	nodes  map[types.NamespacedName]sets.Set[string]
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &unfitCensus{}
+var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &capacityCensus{}
 
-func newUnfitCensus() *unfitCensus {
-	return &unfitCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
+func newCapacityCensus() *capacityCensus {
+	return &capacityCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
 }
 
 // nodesOf names the nodes into whose maps a Service does not fit: the first one, and
 // whether there are others. It is empty where there is none.
-func (c *unfitCensus) nodesOf(service types.NamespacedName) string {
+func (c *capacityCensus) nodesOf(service types.NamespacedName) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.describe(service)
 }
 
-func (c *unfitCensus) describe(service types.NamespacedName) string {
+func (c *capacityCensus) describe(service types.NamespacedName) string {
 	nodes := c.nodes[service].UnsortedList()
 	switch len(nodes) {
 	case 0:
@@ -53,7 +53,7 @@ func (c *unfitCensus) describe(service types.NamespacedName) string {
 
 // set notes the Services that do not fit on a node, and returns those of which
 // something else is to be said now.
-func (c *unfitCensus) set(node string, references []millracev1alpha1.ServiceReference) []types.NamespacedName {
+func (c *capacityCensus) set(node string, references []millracev1alpha1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	former := c.byNode[node]
@@ -83,27 +83,27 @@ func (c *unfitCensus) set(node string, references []millracev1alpha1.ServiceRefe
 	return slices.DeleteFunc(concerned, func(service types.NamespacedName) bool { return c.describe(service) == before[service] })
 }
 
-func (c *unfitCensus) update(q queue, report *millracev1alpha1.LBNodeReport, references []millracev1alpha1.ServiceReference) {
+func (c *capacityCensus) update(q queue, report *millracev1alpha1.LBNodeReport, references []millracev1alpha1.ServiceReference) {
 	for _, service := range c.set(report.Name, references) {
 		q.AddAfter(reconcile.Request{NamespacedName: service}, coalesce)
 	}
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *unfitCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
 	c.update(q, e.Object, e.Object.Status.UnfitServices)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *unfitCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
 	c.update(q, e.ObjectNew, e.ObjectNew.Status.UnfitServices)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *unfitCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
 	c.update(q, e.Object, nil)
 }
 
 // Generic does nothing: no source sends such events.
-func (c *unfitCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+func (c *capacityCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// maxUnfit is how many Services that do not fit a report names.
-const maxUnfit = 32
+// maxOverCapacity is how many Services that do not fit a report names.
+const maxOverCapacity = 32
 
-// unfitServices names the first Services that do not fit into the maps, each once.
-func unfitServices(problems []model.Problem) []millracev1alpha1.ServiceReference {
+// overCapacity names the first Services that do not fit into the maps, each once.
+func overCapacity(problems []model.Problem) []millracev1alpha1.ServiceReference {
 	var services []millracev1alpha1.ServiceReference
 	for _, problem := range problems {
 		if problem.Reason == millracev1alpha1.ReasonMapFull && problem.Object.Kind == "Service" {
@@ -25,5 +25,5 @@ func unfitServices(problems []model.Problem) []millracev1alpha1.ServiceReference
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	services = slices.Compact(services)
-	return services[:min(len(services), maxUnfit)]
+	return services[:min(len(services), maxOverCapacity)]
 }

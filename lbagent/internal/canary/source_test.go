@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -41,7 +42,7 @@ func TestSource(t *testing.T) {
 		from, to := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
 		for _, address := range []netip.Addr{from, to} {
 			prefix := &net.IPNet{IP: address.AsSlice(), Mask: net.CIDRMask(address.BitLen(), address.BitLen())}
-			if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: prefix}); err != nil {
+			if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: prefix, Flags: unix.IFA_F_NODAD}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -149,6 +149,8 @@ bench-control: prerequisites ## Measure agent and operator in a generated cluste
 		go test -count 1 -timeout 60m -run '^TestControlPlane$$' -v ./lbagent
 	MILLRACE_CREATED=$(or $(CREATED),2000) STRICT=$(STRICT) \
 		go test -tags e2e -count 1 -timeout 60m -run '^TestControlPlane$$' -v ./operator
+	MILLRACE_NODES=$(or $(NODES),1000) STRICT=$(STRICT) \
+		go test -tags 'e2e long' -count 1 -timeout 60m -run '^TestManyNodes$$' -v ./operator
 
 .PHONY: bench-vips
 bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).

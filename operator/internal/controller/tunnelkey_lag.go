@@ -6,11 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
@@ -27,19 +27,21 @@ func (r *tunnelKeyReconciler) tell(
 	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
 	reports map[string]*millracev1alpha1.LBNodeReport, now time.Time,
 ) (again time.Duration, err error) {
-	lagging := rotation.Lagging(state, nodes)
+	lagging := sets.New(rotation.Lagging(state, nodes)...)
 	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
 		// What was told of a phase before this one stays meanwhile.
 		again = wait
-		lagging = slices.DeleteFunc(lagging, func(name string) bool {
-			return reports[name] == nil || keyCurrent(reports[name].Status.Conditions) == nil
-		})
+		for name := range lagging {
+			if reports[name] == nil || keyCurrent(reports[name].Status.Conditions) == nil {
+				lagging.Delete(name)
+			}
+		}
 	}
 	message := r.lagMessage(state)
 	var failed []error
 	for name, report := range reports {
 		var want *metav1.Condition
-		if slices.Contains(lagging, name) {
+		if lagging.Has(name) {
 			want = &metav1.Condition{
 				Type: millracev1alpha1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse,
 				Reason: millracev1alpha1.ReasonNotConfirmed, Message: message,

@@ -27,10 +27,10 @@ import (
 // TestOperatorsAtOnce runs two operators that both work, of which one is killed now and then, and one
 // is stopped for a moment all the time: it then goes on with what it believed before. The API server
 // asks one of them for warnings, and now and then stops itself, once for so long that connections are
-// given up. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at random,
-// for a minute with that tag, or what MILLRACE_CHAOS says. At first there are fewer IPv4 addresses than Services. Some more Services all share
-// one address, and a few another one, which is made and deleted all the time. A witness sees each
-// version of each VIP and Service.
+// given up. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at
+// random, for a minute with that tag, or what MILLRACE_CHAOS says. At first there are fewer IPv4
+// addresses than Services. Some more Services all share one address, and a few another one, which is
+// made and deleted all the time. A witness sees each version of each VIP and Service.
 //
 // It is about the whole, and random: a write that loses a claim in a window of milliseconds it may
 // miss. TestBindWritesWhatThePlanWasMadeFrom opens that window on purpose.

@@ -31,7 +31,8 @@ const (
 	cleanup   = "millrace-cleanup"
 	// annotation says, on the operator's Deployment, that an uninstallation takes the addresses from Services.
 	// Values of the chart could not say it: a release whose uninstallation was refused takes no upgrade.
-	// Where the Deployment is gone, the annotation of the agents' DaemonSet counts: a try that was told leaves it there.
+	// Where the Deployment is gone, the annotation of the agents' DaemonSet counts: a try that was told
+	// leaves it there.
 	annotation = "millrace.io/release-services"
 )
 

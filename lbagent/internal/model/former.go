@@ -156,8 +156,8 @@ func claimed(vip *millracev1alpha1.VIP) []ServiceName {
 }
 
 // stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
-// nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are others, all are looked
-// at.
+// nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are
+// others, all are looked at.
 func (f *former) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
 	stale := slices.Clone(came)
 	known := make(map[*millracev1alpha1.VIP]bool, len(came))

@@ -52,8 +52,8 @@ type told struct {
 	nodes int
 	// same is for writes that say nothing new, canaries for those among them that tell of canaries.
 	// repaired is for those that tell of canaries better things alone. They wait for no limit, since each
-	// follows one that told worse. The operator puts the reports of all
-	// nodes together: a node that others miss no more must not wait for their limits.
+	// follows one that told worse. The operator puts the reports of all nodes together: a node that
+	// others miss no more must not wait for their limits.
 	same, canaries, repaired limit
 }
 

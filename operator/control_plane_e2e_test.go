@@ -52,16 +52,8 @@ func TestControlPlane(t *testing.T) {
 	awaitAssigned(t, assigned, map[string]time.Time{"first": time.Now()})
 	before := e.operatorWrites(t)
 
-	created, began := map[string]time.Time{}, time.Now()
-	ticker := time.NewTicker(time.Second / createdPerSecond)
-	defer ticker.Stop()
-	for i := range services {
-		<-ticker.C
-		name := fmt.Sprintf("rate-%d", i)
-		created[name] = time.Now()
-		e.service(t, name)
-	}
-	took, last := awaitAssigned(t, assigned, created)
+	began := time.Now()
+	took, last := awaitAssigned(t, assigned, e.servicesAtRate(t, services))
 	report := &figures.Report{}
 	report.Add("Services assigned in a second", float64(services)/last.Sub(began).Seconds(), -0.95*createdPerSecond, "")
 	report.Add("created until assigned, median", float64(took[len(took)/2].Milliseconds()), 50, "ms")
@@ -83,6 +75,21 @@ func TestControlPlane(t *testing.T) {
 	report.Add("the same: until the API server has marked all", marked.Seconds(), float64(services)/createdPerSecond, "s")
 	report.Add("writes for the deletion of one", float64(e.operatorWrites(t)-before)/float64(services+1), 2.1, "")
 	report.Print(t, fmt.Sprintf("Operator: %d Services created at %d/s", services, createdPerSecond))
+}
+
+// servicesAtRate creates Services, and returns when each was.
+func (e *environment) servicesAtRate(t *testing.T, services int) map[string]time.Time {
+	t.Helper()
+	created := map[string]time.Time{}
+	ticker := time.NewTicker(time.Second / createdPerSecond)
+	defer ticker.Stop()
+	for i := range services {
+		<-ticker.C
+		name := fmt.Sprintf("rate-%d", i)
+		created[name] = time.Now()
+		e.service(t, name)
+	}
+	return created
 }
 
 // assignment is when a Service first had its address.

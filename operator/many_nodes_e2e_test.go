@@ -167,16 +167,8 @@ func (c *crowd) losesRouter(t *testing.T) {
 // serves creates Services at a rate.
 func (c *crowd) serves(t *testing.T) {
 	const services = 100
-	assigned, created := c.firstAddresses(t, services), map[string]time.Time{}
-	ticker := time.NewTicker(time.Second / createdPerSecond)
-	defer ticker.Stop()
-	for i := range services {
-		<-ticker.C
-		name := fmt.Sprintf("rate-%d", i)
-		created[name] = time.Now()
-		c.service(t, name)
-	}
-	took, _ := awaitAssigned(t, assigned, created)
+	assigned := c.firstAddresses(t, services)
+	took, _ := awaitAssigned(t, assigned, c.servicesAtRate(t, services))
 	c.report.Add("Services at 50/s: until assigned, median", milliseconds(took[len(took)/2]), 50, "ms")
 	c.report.Add("the same: 99th percentile", milliseconds(took[len(took)*99/100]), 500, "ms")
 	c.report.Add("memory", float64(c.residentMemory(t))/(1<<20), 512, "MiB")

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/api/contest"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -61,11 +62,11 @@ func TestContestedStatus(t *testing.T) {
 				c.overwrite("web", conditions, "198.51.100.77")
 				writes += c.tick(100*time.Millisecond, "web")
 			}
-			if writes < contestedAfter || writes > contestedAfter+1 {
+			if writes < contest.Answers || writes > contest.Answers+1 {
 				t.Errorf("%d writes in 20 s", writes)
 			}
 			// The next write finds the status contested.
-			c.tick(contestPause, "web")
+			c.tick(contest.Pause, "web")
 			if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
 				t.Errorf("the reason is %q", reason)
 			}
@@ -87,14 +88,14 @@ func TestContestedStatus(t *testing.T) {
 func TestContestEnds(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
-	for range contestedAfter {
+	for range contest.Answers {
 		c.overwrite("web", false)
 		c.tick(time.Second, "web")
 	}
 	if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
 		t.Errorf("the reason is %q", reason)
 	}
-	if again := c.after(contestPause-time.Second, "web"); again != time.Second {
+	if again := c.after(contest.Pause-time.Second, "web"); again != time.Second {
 		t.Errorf("comes back after %s", again)
 	}
 	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1alpha1.ReasonServed {
@@ -108,7 +109,7 @@ func TestRareOverwritesAreNoContest(t *testing.T) {
 	c.reconcile("web")
 	for range 20 {
 		c.overwrite("web", false)
-		if writes := c.tick(contestWindow/2+time.Second, "web"); writes != 1 {
+		if writes := c.tick(contest.Window/2+time.Second, "web"); writes != 1 {
 			t.Fatalf("%d writes", writes)
 		}
 		if got := c.names("web"); !slices.Equal(got, []string{"203.0.113.0"}) {

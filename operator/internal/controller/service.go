@@ -251,14 +251,14 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 			r.waiting.end(key)
 		}
 		// What the status may still name is not released.
-		if pause := r.contests.of(service).observe(ownStatusOf(service), r.now()); pause > 0 {
+		if pause := r.contests.of(service).Observe(ownStatusOf(service), r.now()); pause > 0 {
 			return pause, r.ensureFinalizers(ctx, service, plan)
 		}
 		if err := r.report(ctx, service, result); err != nil {
 			return 0, err
 		}
 		again, err := r.releaseSurplus(ctx, service, plan.Release)
-		return sooner(again, r.contests.of(service).left(r.now())), err
+		return sooner(again, r.contests.of(service).Left(r.now())), err
 	}
 	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }

@@ -55,8 +55,8 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 		return err
 	}
 	conditions := []metav1.Condition{assignedCondition(result)}
-	contest := r.contests.of(service)
-	if len(result.plan.Addresses) > 0 || contest.on {
+	contested := r.contests.of(service)
+	if len(result.plan.Addresses) > 0 || contested.Contested() {
 		conditions = append(conditions, servedCondition(verdict))
 	} else {
 		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionServed)
@@ -72,7 +72,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	contest.wrote(ownStatusOf(service), r.now())
+	contested.Wrote(ownStatusOf(service).isSame, r.now())
 	for _, condition := range conditions {
 		r.tellOnce(service, base, condition, result)
 	}
@@ -95,8 +95,8 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		ObservedGeneration: service.Generation,
 	}
 	meta.SetStatusCondition(&service.Status.Conditions, condition)
-	contest := r.contests.of(service)
-	if contest.observe(ownStatusOf(base), r.now()) > 0 {
+	contested := r.contests.of(service)
+	if contested.Observe(ownStatusOf(base), r.now()) > 0 {
 		return nil
 	}
 	if len(r.heldBy(service)) > 0 {
@@ -105,7 +105,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	if err := r.patchServiceStatus(ctx, base, service); err != nil {
 		return err
 	}
-	contest.wrote(ownStatusOf(service), r.now())
+	contested.Wrote(ownStatusOf(service).isSame, r.now())
 	r.tellOnce(service, base, condition, outcome{})
 	return nil
 }
@@ -114,11 +114,11 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 // status makes no news.
 func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
-	contest := r.contests.of(service)
-	if told, ok := contest.told[condition.Type]; ok {
+	contested := r.contests.of(service)
+	if told, ok := contested.told[condition.Type]; ok {
 		before = &told
 	}
-	contest.told[condition.Type] = condition
+	contested.told[condition.Type] = condition
 	if before == nil && isPlain(condition, result) {
 		return
 	}

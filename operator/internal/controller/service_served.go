@@ -39,7 +39,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	}
 	subject := served.Subject{
 		Service: service, Conflicts: result.plan.Conflicts, OverCapacity: r.overCapacity.nodesOf(client.ObjectKeyFromObject(service)),
-		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).on,
+		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).Contested(),
 	}
 	for _, address := range result.plan.Addresses {
 		vip := r.ledger.object(address)

@@ -10,92 +10,51 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/api/contest"
 )
 
-// rivalry is a status that others write, too, at a time that passes.
-type rivalry struct {
-	contest
-	now     time.Time
-	version int
-	ours    bool
-	writes  int
-}
-
-func (r *rivalry) object() client.Object {
+func gatewayOf(version int, owner string) client.Object {
 	return &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{
-		Name: "web", ResourceVersion: fmt.Sprint(r.version), Annotations: map[string]string{"ours": fmt.Sprint(r.ours)},
+		Name: "web", ResourceVersion: fmt.Sprint(version), Annotations: map[string]string{"owner": owner},
 	}}
 }
 
-func isOurs(object client.Object) bool { return object.GetAnnotations()["ours"] == "true" }
+func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"] == "ours" }
 
-// look is a pass, some time later.
-func (r *rivalry) look(later time.Duration) {
-	r.now = r.now.Add(later)
-	present := r.object()
-	pause := r.observe(present, r.now)
-	if r.ours {
-		r.found(isOurs)
-		return
+// A cache that still shows the version that we wrote over shows no answer of another program.
+func TestFormerVersionIsNoAnswer(t *testing.T) {
+	var c statusContest
+	now := time.Unix(1e9, 0)
+	c.former = "1"
+	c.Wrote(isOurs, now)
+	for range 2 * contest.Answers {
+		c.observe(gatewayOf(1, "theirs"), now)
 	}
-	if pause == 0 {
-		r.writes++
-		r.wrote(present.GetResourceVersion(), isOurs, r.now)
-		r.version, r.ours = r.version+1, true
+	if c.Contested() {
+		t.Error("contested by a version that we wrote over")
+	}
+	for version := range contest.Answers {
+		c.observe(gatewayOf(2+version, "theirs"), now)
+		c.Wrote(isOurs, now)
+	}
+	if !c.Contested() {
+		t.Error("newer versions are no answers")
 	}
 }
 
-func (r *rivalry) overwrite() { r.version, r.ours = r.version+1, false }
-
-// Writes that answer each of ours get one in half a minute, until they end.
-func TestContest(t *testing.T) {
-	r := &rivalry{now: time.Unix(1e9, 0)}
-	r.look(0)
-	for range 600 {
-		r.overwrite()
-		r.look(100 * time.Millisecond)
-	}
-	if !r.on || r.writes < contestedAfter || r.writes > 1+contestedAfter+2 {
-		t.Errorf("%d writes in a minute, contested: %t", r.writes, r.on)
-	}
-	r.look(contestPause)
-	if !r.ours || !r.on {
-		t.Errorf("after a pause the status is ours: %t, contested: %t", r.ours, r.on)
-	}
-	r.look(contestPause - time.Second)
-	if !r.on {
-		t.Error("the contest ends within the pause")
-	}
-	r.look(time.Second)
-	if r.on {
-		t.Error("the contest does not end")
-	}
-	before := r.writes
-	r.overwrite()
-	if r.look(0); r.writes != before+1 {
-		t.Error("after the contest the status is not put right at once")
-	}
-}
-
-// What happens now and then is no contest, nor is a cache that shows what we wrote over.
-func TestNoContest(t *testing.T) {
-	r := &rivalry{now: time.Unix(1e9, 0)}
-	r.look(0)
-	for range 20 {
-		r.overwrite()
-		before := r.writes
-		if r.look(contestWindow/2 + time.Second); r.writes != before+1 {
-			t.Fatal("not put right")
+// The pass that finds a status contested leaves it to the next one, which tells so in its write.
+func TestContestIsToldWithTheNextWrite(t *testing.T) {
+	var c statusContest
+	now := time.Unix(1e9, 0)
+	for version := range contest.Answers {
+		c.Wrote(isOurs, now)
+		pause := c.observe(gatewayOf(version, "theirs"), now)
+		if last := version == contest.Answers-1; last != (pause > 0) {
+			t.Errorf("answer %d: a pause of %s", version+1, pause)
 		}
 	}
-	r.wrote(fmt.Sprint(r.version), isOurs, r.now)
-	r.ours = false
-	for range 10 {
-		if r.observe(r.object(), r.now); r.isOurs == nil {
-			t.Fatal("a version that we wrote over was taken for an answer")
-		}
-	}
-	if r.on {
-		t.Error("contested")
+	if pause := c.observe(gatewayOf(contest.Answers, "theirs"), now); pause != 0 {
+		t.Errorf("the next pass waits for %s", pause)
 	}
 }

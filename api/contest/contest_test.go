@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package contest
+
+import (
+	"testing"
+	"time"
+)
+
+// rivalry is a status, a text, that another program writes, too, at a time that passes.
+type rivalry struct {
+	Contest[string]
+	now    time.Time
+	status string
+	writes int
+}
+
+func newRivalry() *rivalry { return &rivalry{now: time.Unix(1e9, 0)} }
+
+func isOurs(status string) bool { return status == "ours" }
+
+// look is how a controller looks at the status, some time later.
+func (r *rivalry) look(later time.Duration) {
+	r.now = r.now.Add(later)
+	pause := r.Observe(r.status, r.now)
+	switch {
+	case isOurs(r.status):
+		r.Found(isOurs)
+	case pause == 0:
+		r.writes++
+		r.status = "ours"
+		r.Wrote(isOurs, r.now)
+	}
+}
+
+func (r *rivalry) overwrite() { r.status = "theirs" }
+
+// A program that answers each of our writes is answered once in a pause, until it is silent.
+func TestContest(t *testing.T) {
+	r := newRivalry()
+	r.look(0)
+	for range 600 {
+		r.overwrite()
+		r.look(100 * time.Millisecond)
+	}
+	// The first write, those that answered, and two after pauses.
+	if want := 1 + Answers + 1; !r.Contested() || r.writes < want || r.writes > want+1 {
+		t.Errorf("%d writes in a minute, contested: %t", r.writes, r.Contested())
+	}
+	r.look(Pause)
+	if r.status != "ours" || !r.Contested() {
+		t.Errorf("after a pause the status is %s, contested: %t", r.status, r.Contested())
+	}
+	r.look(Pause - time.Second)
+	if left := r.Left(r.now); !r.Contested() || left != time.Second {
+		t.Errorf("a second before the pause ends it has %s left, contested: %t", left, r.Contested())
+	}
+	if r.look(time.Second); r.Contested() {
+		t.Error("the contest does not end")
+	}
+	before := r.writes
+	r.overwrite()
+	if r.look(0); r.writes != before+1 {
+		t.Error("after the contest the status is not put right at once")
+	}
+}
+
+// What happens now and then is put right at once, and no contest.
+func TestRareOverwrites(t *testing.T) {
+	r := newRivalry()
+	r.look(0)
+	for range 20 {
+		r.overwrite()
+		before := r.writes
+		if r.look(Window/2 + time.Second); r.writes != before+1 || r.Contested() {
+			t.Fatalf("%d writes, contested: %t", r.writes-before, r.Contested())
+		}
+	}
+}
+
+// A clock that was set back makes no pause longer.
+func TestClockSetBack(t *testing.T) {
+	r := newRivalry()
+	for range Answers + 1 {
+		r.overwrite()
+		r.look(time.Second)
+	}
+	r.now = r.now.Add(-time.Hour)
+	if left := r.Left(r.now); !r.Contested() || left != Pause {
+		t.Errorf("the pause has %s left, contested: %t", left, r.Contested())
+	}
+}

@@ -139,6 +139,13 @@ var alertCases = map[string]alertCase{
 		quiet: of(`millrace_peer_problem{peer="tor1",reason="RouteMissing",` + operator + `} _x60`),
 	},
 	"MillraceBGPSessionFlaps": value("30m", `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
+	"MillraceBGPRouterFloods": value("15m", `millrace_bgp_session_throttled_seconds_total{peer="tor1",`+agent+`}`, "0+6x60", "0+1x60",
+		agentLabels("peer", "tor1")),
+	"MillraceBGPConnectionsRefused": {
+		at: "20m", labels: labelled("node", "n1"),
+		fires: of(`millrace_bgp_connections_refused_total{reason="stranger",`+agent+`} 0+60x60`, `millrace_bgp_connections_refused_total{reason="surplus",`+agent+`} 0+60x60`),
+		quiet: of(`millrace_bgp_connections_refused_total{reason="stranger",` + agent + `} 0+30x60`),
+	},
 	"MillraceBFDSessionDown":  value("11m", `millrace_bfd_session_up{peer="tor1",`+agent+`}`, "0x60", "0x5 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDSessionFlaps": value("30m", `millrace_bfd_session_losses_total{peer="tor1",`+agent+`}`, "0+1x60", "0x10 1x60", agentLabels("peer", "tor1")),
 	"MillraceBFDProcessDown":  value("6m", `millrace_bfd_process_up{`+agent+`}`, "0x60", "1x60", agentLabels()),

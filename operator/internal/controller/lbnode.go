@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -35,7 +36,22 @@ type lbNodeReconciler struct {
 	ids     *nodeIDs
 }
 
-func setupLBNodes(mgr ctrl.Manager, namespace string) error {
+// indexID is the index of LBNodes by spec.id. It saves looking through all of them for each event:
+// that would be quadratic where a cluster's nodes come at once.
+const indexID = "spec.id"
+
+func byID(object client.Object) []string {
+	node, ok := object.(*millracev1alpha1.LBNode)
+	if !ok {
+		return nil
+	}
+	return []string{strconv.Itoa(int(node.Spec.ID))}
+}
+
+func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.LBNode{}, indexID, byID); err != nil {
+		return fmt.Errorf("indexing LBNodes by their id: %w", err)
+	}
 	r := &lbNodeReconciler{
 		client:   mgr.GetClient(),
 		recorder: newRecorder(mgr),
@@ -78,55 +94,64 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 	if !ok {
 		return requests
 	}
-	list := &millracev1alpha1.LBNodeList{}
-	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+	others, err := r.withID(ctx, node)
+	if err != nil {
 		// A list from the cache fails only when the manager stops.
 		return requests
 	}
-	for i := range list.Items {
-		if other := &list.Items[i]; other.Spec.ID == node.Spec.ID && other.Name != node.Name {
-			requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Name: other.Name}})
-		}
+	for i := range others {
+		requests = append(requests, ctrl.Request{NamespacedName: types.NamespacedName{Name: others[i].Name}})
 	}
 	return requests
+}
+
+// withID returns the other LBNodes that have the id of one. They are those of the cache.
+func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1alpha1.LBNode) ([]millracev1alpha1.LBNode, error) {
+	list := &millracev1alpha1.LBNodeList{}
+	if err := r.client.List(ctx, list, client.MatchingFields{indexID: byID(node)[0]}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing LBNodes with id %d: %w", node.Spec.ID, err)
+	}
+	return slices.DeleteFunc(list.Items, func(other millracev1alpha1.LBNode) bool { return other.Name == node.Name }), nil
 }
 
 // Reconcile creates or updates the LBNode of one Node. The garbage collector
 // of the cluster removes it after the Node.
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	list := &millracev1alpha1.LBNodeList{}
-	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing LBNodes: %w", err)
-	}
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {
 		delete(r.created, request.Name)
-		return ctrl.Result{}, r.ids.note(ctx, r.used(list.Items))
+		used, err := r.used(ctx)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		return ctrl.Result{}, r.ids.note(ctx, used)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	i := slices.IndexFunc(list.Items, func(other millracev1alpha1.LBNode) bool { return other.Name == node.Name })
-	if i < 0 {
-		return ctrl.Result{}, r.create(ctx, node, list.Items)
+	existing := &millracev1alpha1.LBNode{}
+	if err := r.client.Get(ctx, request.NamespacedName, existing); apierrors.IsNotFound(err) {
+		return ctrl.Result{}, r.create(ctx, node)
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	delete(r.created, node.Name)
-	existing := list.Items[i].DeepCopy()
-	if olderWithID(existing, list.Items) {
+	others, err := r.withID(ctx, existing)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	// Two operators gave it at the same time.
+	if slices.ContainsFunc(others, func(other millracev1alpha1.LBNode) bool { return desired.Older(&other, existing) }) {
 		return ctrl.Result{}, r.remove(ctx, existing)
 	}
 	return ctrl.Result{}, r.update(ctx, node, existing)
 }
 
-// olderWithID reports whether an older LBNode has the same id: two operators gave
-// it at the same time.
-func olderWithID(node *millracev1alpha1.LBNode, all []millracev1alpha1.LBNode) bool {
-	return slices.ContainsFunc(all, func(other millracev1alpha1.LBNode) bool {
-		return other.Name != node.Name && other.Spec.ID == node.Spec.ID && desired.Older(&other, node)
-	})
-}
-
-func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existing []millracev1alpha1.LBNode) error {
-	id, ok, err := r.ids.give(ctx, r.used(existing))
+func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error {
+	used, err := r.used(ctx)
+	if err != nil {
+		return err
+	}
+	id, ok, err := r.ids.give(ctx, used)
 	if err != nil {
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
@@ -154,15 +179,19 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node, existi
 }
 
 // used are the ids of all LBNodes.
-func (r *lbNodeReconciler) used(existing []millracev1alpha1.LBNode) map[int32]struct{} {
-	used := map[int32]struct{}{}
-	for i := range existing {
-		used[existing[i].Spec.ID] = struct{}{}
+func (r *lbNodeReconciler) used(ctx context.Context) (map[int32]struct{}, error) {
+	list := &millracev1alpha1.LBNodeList{}
+	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing LBNodes: %w", err)
+	}
+	used := make(map[int32]struct{}, len(list.Items)+1)
+	for i := range list.Items {
+		used[list.Items[i].Spec.ID] = struct{}{}
 	}
 	for _, id := range r.created {
 		used[id] = struct{}{}
 	}
-	return used
+	return used, nil
 }
 
 func ownerReference(node *corev1.Node) metav1.OwnerReference {

@@ -52,7 +52,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("setting up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
-		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting, "LBNodes": func(mgr ctrl.Manager) error { return setupLBNodes(mgr, options.Namespace) },
+		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting, "LBNodes": func(mgr ctrl.Manager) error { return setupLBNodes(ctx, mgr, options.Namespace) },
 		"BGP sessions": setupSessions, "LBNodeReports": setupLBNodeReports,
 		"metrics":          setupMetrics,
 		"the tunnel's key": func(mgr ctrl.Manager) error { return setupTunnelKey(mgr, options.TunnelKey) },

@@ -137,6 +137,9 @@ func modify(response *http.Response) error {
 	return nil
 }
 
+// statusClientLeft is for the log: nobody reads it (nginx's code for it).
+const statusClientLeft = 499
+
 // failed answers where no response came.
 func failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
@@ -160,8 +163,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, &tooLarge):
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, context.Canceled):
-		// Nobody reads it; it is for the log (nginx's code for it).
-		status = 499
+		status = statusClientLeft
 	case x.body.broken() != nil:
 		status = http.StatusBadRequest
 	case errors.As(err, &timeout) && timeout.Timeout():

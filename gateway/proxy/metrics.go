@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"net/http"
 	"slices"
 	"strconv"
 	"sync"
@@ -117,10 +118,7 @@ func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
 	if known == nil || !incKnown(*known, status) {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
-		text := "error"
-		if status > 0 {
-			text = strconv.Itoa(status)
-		}
+		text := codeText(status)
 		var longer []coded
 		if known = c.known.Load(); known != nil {
 			longer = slices.Clone(*known)
@@ -129,6 +127,18 @@ func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
 		longer[len(longer)-1].counter.Inc()
 		c.known.Store(&longer)
 	}
+}
+
+// codeText is the label for a status. Those that nobody has registered share one for their class: else
+// a backend could make nine hundred series by its answers.
+func codeText(status int) string {
+	switch {
+	case status == 0:
+		return "error"
+	case http.StatusText(status) != "", status == statusClientLeft:
+		return strconv.Itoa(status)
+	}
+	return strconv.Itoa(status/100) + "xx"
 }
 
 func incKnown(known []coded, status int) bool {

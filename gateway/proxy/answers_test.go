@@ -8,9 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // answers is a backend that answers each request with a text, as it stands.
@@ -40,6 +44,72 @@ func answers(t *testing.T, text func(target string) string) string {
 		}
 	}()
 	return listener.Addr().String()
+}
+
+// shortAnswerFields are 200 KiB of a header, of which each field has another name.
+var shortAnswerFields = func() string {
+	var b strings.Builder
+	for i := 0; b.Len() < 200<<10; i++ {
+		fmt.Fprintf(&b, "%x:\r\n", i)
+	}
+	return b.String()
+}()
+
+// The header of an answer is kept while its client does not take it, and one that does not end while
+// its backend likes. Of 200 KiB of short fields net/http makes megabytes.
+func TestAnswerHeadersFillNoMemory(t *testing.T) {
+	for name, rest := range map[string]string{"whole": "Content-Length: 100000000\r\n\r\n", "not whole": ""} {
+		t.Run(name, func(t *testing.T) {
+			port := freePort(t)
+			f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 32<<20 },
+				all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
+					backend("a", answers(t, func(target string) string {
+						if target == "/fine" {
+							return "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+						}
+						return "HTTP/1.1 200 OK\r\n" + shortAnswerFields + rest
+					})))...)
+			const clients = 24
+			var conns []net.Conn
+			for range clients {
+				conn := dialFrom(t, "127.0.0.2", port)
+				_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+				conns = append(conns, conn)
+			}
+			shed := f.metrics.shed.WithLabelValues("answer")
+			for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(shed) == 0; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d headers of megabytes have room in 32 MiB", clients)
+				}
+			}
+			// The endpoint has done nothing wrong, and another client has its share.
+			if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != http.StatusOK {
+				t.Errorf("another client: %d; want 200", got.StatusCode)
+			}
+			for _, conn := range conns {
+				_ = conn.Close()
+			}
+			awaitRoom(t, port)
+		})
+	}
+}
+
+// awaitRoom waits until the client that had too much is answered again: all that counted is given back.
+func awaitRoom(t *testing.T, port uint32) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		conn := dialFrom(t, "127.0.0.2", port)
+		_, _ = io.WriteString(conn, "GET /fine HTTP/1.1\r\nHost: a\r\n\r\n")
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		_ = conn.Close()
+		// From three quarters on it would be asked to leave.
+		if err == nil && strings.HasPrefix(line, "HTTP/1.1 200") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a client whose requests are over is answered %q, %v", line, err)
+		}
+	}
 }
 
 // A backend that answers with numbers nobody has registered makes a series for each class.
@@ -75,5 +145,51 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(f.metrics.requests.WithLabelValues("l", "7xx")); got != 100 {
 		t.Errorf("%v requests of class 7xx; want 100", got)
+	}
+}
+
+// A backend of mirrors that does not answer takes no places of another's, and what is kept of bodies
+// counts.
+func TestMirrorsOfOneBackend(t *testing.T) {
+	port := freePort(t)
+	copies := make(chan struct{}, 100)
+	mirrorTo := func(name string) *resource.Filter {
+		return &resource.Filter{Kind: &resource.Filter_Mirror{Mirror: &resource.Mirror{Backend: name}}}
+	}
+	f := start(t, func(s *Settings) { s.MaxMirrors = 8 }, all(
+		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/silent", "a", mirrorTo("silent")), toward("/", "a", mirrorTo("works")))),
+		backend("a", serve(t, echo("a"))),
+		backend("silent", answers(t, func(string) string { return "" })),
+		backend("works", serve(t, func(http.ResponseWriter, *http.Request) { copies <- struct{}{} })))...)
+	c := client(t, port, nil)
+	for range 20 {
+		get(t, c, "http://a/silent")
+	}
+	if got := testutil.ToFloat64(f.metrics.unmirrored); got != 18 {
+		t.Errorf("%v copies were not sent; want 18 of 20, as a backend has two of eight places", got)
+	}
+	get(t, c, "http://a/")
+	select {
+	case <-copies:
+	case <-time.After(10 * time.Second):
+		t.Error("another backend got no copy")
+	}
+}
+
+// A body that is kept for mirrors counts from the moment that it is waited for.
+func TestMirroredBodiesCount(t *testing.T) {
+	port := freePort(t)
+	filter := &resource.Filter{Kind: &resource.Filter_Mirror{Mirror: &resource.Mirror{Backend: "m"}}}
+	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 4<<20 }, all(
+		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", filter))),
+		backend("a", serve(t, echo("a"))), backend("m", serve(t, echo("m"))))...)
+	for range 30 {
+		conn := dialFrom(t, "127.0.0.2", port)
+		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n")
+	}
+	for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(f.metrics.unmirrored) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("30 bodies of 64 KiB, with requests of 88, have room in 4 MiB")
+		}
 	}
 }

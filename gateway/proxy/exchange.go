@@ -45,8 +45,9 @@ type exchange struct {
 	mirrored []byte
 	mirrors  bool
 	spans    spans
-	// held are bytes that count for an answer.
-	held int64
+	// held are bytes that count beside the request: of its answer, and of a body for mirrors. Of these
+	// heading are for a header of which the end has not come.
+	held, heading int64
 }
 
 type exchangeKey struct{}

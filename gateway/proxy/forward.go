@@ -99,6 +99,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
 		policy.Silence = x.proxy.settings.ResponseTimeout
 	}
+	policy.Room = x.readHeading
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {
@@ -154,7 +155,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
 		// First, because it ends the request's context too.
 		status = http.StatusRequestTimeout
-	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, errNoMemory):
+	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom):
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, upstream.ErrRefused):
 		status = http.StatusInternalServerError

@@ -4,7 +4,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -124,39 +123,79 @@ func unreadBody(r *http.Request) int64 {
 	return admission.RequestBodyBytes
 }
 
-// errNoMemory ends an answer for which there is no room.
-var errNoMemory = errors.New("no memory is left for what the client does not take of an answer")
-
-// hold asks for room for what may come of an answer that the client does not take: that of a backend
-// over HTTP/1.1 stays there. release gives it back.
+// hold asks for room for an answer's header, and for what may come of its body that the client does
+// not take: that of a backend over HTTP/1.1 stays there. release gives it back.
 func (x *exchange) hold(response *http.Response) error {
-	entry := entryIn(x.in)
-	if entry == nil || response.ProtoMajor != 2 || response.Body == http.NoBody {
-		return nil
+	// While it was read it counted more.
+	x.less(x.heading)
+	x.heading = 0
+	bytes := answerHeaderBytes(response.Header)
+	if response.ProtoMajor == 2 && response.Body != http.NoBody {
+		body := int64(admission.AnswerBodyBytes)
+		if response.ContentLength > 0 {
+			body = min(body, response.ContentLength)
+		}
+		bytes += body
 	}
-	bytes := int64(admission.AnswerBodyBytes)
-	if response.ContentLength > 0 {
-		bytes = min(bytes, response.ContentLength)
+	if !x.more(bytes) {
+		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
+		return upstream.ErrNoRoom
+	}
+	return nil
+}
+
+// answerHeaderBytes is what the header of an answer costs beyond what counts with its request: there
+// are two of it, that of the backend and that for the client.
+func answerHeaderBytes(header http.Header) (bytes int64) {
+	for name, values := range header {
+		for _, value := range values {
+			bytes += 2 * (int64(len(name)+len(value)) + admission.FieldBytes)
+		}
+	}
+	return max(bytes-freeAnswerHeaderBytes, 0)
+}
+
+// freeAnswerHeaderBytes are part of requestBytes. Most answers have no more.
+const freeAnswerHeaderBytes = 8 << 10
+
+// readHeading asks for room for so many bytes of an answer's header of which the end has not come, and
+// reports whether there is.
+func (x *exchange) readHeading(bytes int64) bool {
+	bytes *= admission.UnreadHeaderCost
+	if !x.more(bytes) {
+		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
+		return false
+	}
+	x.heading += bytes
+	return true
+}
+
+// more asks for room for more bytes, until less or release.
+func (x *exchange) more(bytes int64) bool {
+	entry := entryIn(x.in)
+	if entry == nil || bytes == 0 {
+		return true
 	}
 	room, evicted := entry.More(bytes)
 	if evicted > 0 {
 		x.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
 	}
-	if !room {
-		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
-		return errNoMemory
+	if room {
+		x.held += bytes
 	}
-	x.held = bytes
-	return nil
+	return room
 }
 
-// release gives back what hold got.
-func (x *exchange) release() {
-	if x.held > 0 {
-		entryIn(x.in).Less(x.held)
-		x.held = 0
+// less gives back a part of what more got.
+func (x *exchange) less(bytes int64) {
+	if entry := entryIn(x.in); entry != nil && bytes > 0 {
+		entry.Less(bytes)
+		x.held -= bytes
 	}
 }
+
+// release gives back all that more got.
+func (x *exchange) release() { x.less(x.held) }
 
 // entryIn is the connection of a request; nil where none is counted.
 func entryIn(r *http.Request) *admission.Connection {

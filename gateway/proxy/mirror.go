@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
@@ -17,6 +18,40 @@ import (
 
 // mirrorTimeout ends a mirrored request whose rule has no time limit.
 const mirrorTimeout = 30 * time.Second
+
+// mirrors are the mirrored requests under way. A backend has a quarter of the places at most, so one
+// that does not answer takes none of the others' away.
+type mirrors struct {
+	most int
+
+	mutex sync.Mutex
+	all   int
+	// of are those of each backend that has any.
+	of map[string]int
+}
+
+func newMirrors(most int) *mirrors { return &mirrors{most: most, of: map[string]int{}} }
+
+// take reports whether there is a place for one more.
+func (m *mirrors) take(backend string) bool {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if m.all >= m.most || m.of[backend] >= max(m.most/4, 1) {
+		return false
+	}
+	m.all++
+	m.of[backend]++
+	return true
+}
+
+func (m *mirrors) give(backend string) {
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	m.all--
+	if m.of[backend]--; m.of[backend] == 0 {
+		delete(m.of, backend)
+	}
+}
 
 func (x *exchange) mirrorsOf() []*resource.Mirror {
 	if len(x.share.filters.mirrors) == 0 {
@@ -36,6 +71,11 @@ func (x *exchange) bufferForMirrors() bool {
 		return true
 	}
 	if x.in.ContentLength < 0 || x.in.ContentLength > x.proxy.settings.MaxMirrorBytes {
+		x.proxy.metrics.unmirrored.Inc()
+		return true
+	}
+	// Over HTTP/2 it counts already.
+	if x.in.ProtoMajor == 1 && !x.more(x.in.ContentLength) {
 		x.proxy.metrics.unmirrored.Inc()
 		return true
 	}
@@ -68,9 +108,7 @@ func (x *exchange) mirror(request *http.Request) {
 		if backend == nil || backend.Refuse || backend.Protocol == resource.Backend_TCP {
 			continue
 		}
-		select {
-		case x.proxy.mirrors <- struct{}{}:
-		default:
+		if !x.proxy.mirrors.take(backend.Name) {
 			x.proxy.metrics.unmirrored.Inc()
 			continue
 		}
@@ -90,9 +128,10 @@ func (x *exchange) mirror(request *http.Request) {
 			defer func() {
 				timer.Stop()
 				cancel(errors.New("the mirrored request is done"))
-				<-x.proxy.mirrors
+				x.proxy.mirrors.give(backend.Name)
 			}()
-			response, _, err := backend.RoundTrip(copied, &upstream.Policy{})
+			// Nobody reads the answer, so nothing counts for it.
+			response, _, err := backend.RoundTrip(copied, &upstream.Policy{Room: func(int64) bool { return false }})
 			if err != nil {
 				return
 			}

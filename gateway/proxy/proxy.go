@@ -28,7 +28,7 @@ type Proxy struct {
 	turns    *admission.Turns
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
-	mirrors  chan struct{}
+	mirrors  *mirrors
 
 	table    atomic.Pointer[table]
 	draining atomic.Bool
@@ -61,7 +61,7 @@ func New(settings Settings) *Proxy {
 			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
 		turns:   admission.NewTurns(handshakesAtOnce()),
-		mirrors: make(chan struct{}, settings.MaxMirrors),
+		mirrors: newMirrors(settings.MaxMirrors),
 		servers: map[uint16]*server{},
 	}
 	_, _ = rand.Read(p.secret)

@@ -40,12 +40,13 @@ const (
 	AnswerBodyBytes  = 64 << 10
 )
 
+// UnreadHeaderCost is what a byte of a header costs while it is read. Nobody knows its fields yet: of
+// 64 KiB of the shortest ones net/http makes 1 MiB.
+const UnreadHeaderCost = 16
+
 const (
 	// openHeaderFrom is from how many bytes without a request an HTTP/2 connection has such a header.
 	openHeaderFrom = 512
-	// unreadHeaderCost is what a byte of a header costs while it is read. Nobody knows its fields
-	// yet: of 64 KiB of the shortest ones net/http makes 1 MiB.
-	unreadHeaderCost = 16
 	// freeHeaderBytes are part of ConnectionBytes. Most headers have no more, and so a client at
 	// its limit gets an answer that says so.
 	freeHeaderBytes = 2 << 10
@@ -284,7 +285,7 @@ func (c *Connection) Read(bytes int) (evicted int) {
 func (c *Connection) headerCost() int64 {
 	switch {
 	case !c.multiplexed:
-		return max(c.received-freeHeaderBytes, 0) * unreadHeaderCost
+		return max(c.received-freeHeaderBytes, 0) * UnreadHeaderCost
 	case c.received > openHeaderFrom:
 		return OpenHeaderBytes
 	}

@@ -50,17 +50,17 @@ func TestHeadersCountWhileRead(t *testing.T) {
 		}
 	}
 	read(second, freeHeaderBytes, 0)
-	read(second, room/unreadHeaderCost, 0)
+	read(second, room/UnreadHeaderCost, 0)
 	second.Busy()
 	read(second, room, 0)
 	second.Idle()
-	read(first, freeHeaderBytes+room/unreadHeaderCost, 0)
+	read(first, freeHeaderBytes+room/UnreadHeaderCost, 0)
 	if len(o.closed) != 0 {
 		t.Fatalf("%v were closed; want none", o.closed)
 	}
 	// a1 has been idle for longest, with all that it has read.
 	read(second, freeHeaderBytes+1, 1)
-	if len(o.closed) != 1 || o.closed[0] != "a1" || o.Ledger.bytes != 2*ConnectionBytes+unreadHeaderCost {
+	if len(o.closed) != 1 || o.closed[0] != "a1" || o.Ledger.bytes != 2*ConnectionBytes+UnreadHeaderCost {
 		t.Errorf("%v were closed, and %d bytes are left; want a1 alone, with its header", o.closed, o.Ledger.bytes)
 	}
 	first.Close()

@@ -61,9 +61,9 @@ func (t *Transport) Forget(endpoint *balance.Endpoint) {
 	}
 }
 
-func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
+func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
 	if t.direct.takes(request) {
-		return t.direct.roundTrip(request, endpoint)
+		return t.direct.roundTrip(request, endpoint, room)
 	}
 	return t.RoundTrip(request)
 }
@@ -159,8 +159,10 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 	switch {
 	case protocol != resource.Backend_H2C:
 		transport.Protocols.SetHTTP1(true)
-		// What is left for it are upgrades and Expect. Their connections serve nothing else.
+		// What is left for it are upgrades and Expect. Their connections serve nothing else. Nobody
+		// asks for room for their headers.
 		transport.DisableKeepAlives = true
+		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, 32<<10)
 		made.direct = newDirect(settings, dial)
 	case with != nil:
 		transport.Protocols.SetHTTP2(true)

@@ -29,8 +29,10 @@ type directConn struct {
 	endpoint *balance.Endpoint
 	reader   *bufio.Reader
 	writer   *bufio.Writer
-	// left is how many bytes may be read still, of a header.
-	left int64
+	// left is how many bytes may be read still, of a header. free are those for which room need not
+	// be asked; room may be nil.
+	left, free int64
+	room       func(bytes int64) bool
 	// since is when the connection was put aside.
 	since time.Time
 	// used says that there were requests before. answered says that something came for
@@ -96,8 +98,17 @@ func (l *limited) Read(b []byte) (int, error) {
 	n, err := l.Conn.Read(b)
 	l.left -= int64(n)
 	l.answered = l.answered || n > 0
+	if l.free -= int64(n); l.free < 0 && l.room != nil {
+		if !l.room(-l.free) {
+			return 0, ErrNoRoom
+		}
+		l.free = 0
+	}
 	return n, err
 }
+
+// freeHeaderBytes are those of a header for which nobody asks for room: what one read gives.
+const freeHeaderBytes = 4 << 10
 
 // past ends what is under way.
 var past = time.Unix(1, 0)
@@ -105,14 +116,14 @@ var past = time.Unix(1, 0)
 // exchange sends a request and reads the header of its response. The connection is given
 // back, or closed, at the end of the response's body.
 func (c *directConn) exchange(request *http.Request) (*http.Response, error) {
-	c.left, c.answered = c.pool.settings.MaxResponseHeaderBytes, false
+	c.left, c.free, c.answered = c.pool.settings.MaxResponseHeaderBytes, freeHeaderBytes, false
 	stop := context.AfterFunc(request.Context(), func() { _ = c.SetDeadline(past) })
 	response, sending, err := c.send(request)
 	if err != nil {
 		stop()
 		return nil, err
 	}
-	c.left = math.MaxInt64
+	c.left, c.free, c.room = math.MaxInt64, math.MaxInt64, nil
 	body := &directBody{conn: c, body: response.Body, sending: sending, stop: stop, keep: !response.Close}
 	if response.Body == http.NoBody {
 		body.end(true)

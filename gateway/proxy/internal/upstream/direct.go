@@ -47,12 +47,13 @@ var (
 
 // roundTrip is http.RoundTripper's, for one endpoint. A connection may be closed by the
 // endpoint just when it is used again. What may be repeated then goes over another one.
-func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint) (*http.Response, error) {
+func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, room func(int64) bool) (*http.Response, error) {
 	for {
 		conn, err := d.take(request.Context(), endpoint)
 		if err != nil {
 			return nil, err
 		}
+		conn.room = room
 		response, err := conn.exchange(request)
 		if err == nil {
 			return response, nil

@@ -17,6 +17,7 @@ import (
 var (
 	ErrRefused = errors.New("the backend's configuration is invalid, so nothing is sent")
 	ErrTimeout = errors.New("the time limit of the request is over")
+	ErrNoRoom  = errors.New("no memory is left for the answer")
 	errLeft    = errors.New("the endpoint has left, and had not answered")
 )
 
@@ -33,6 +34,9 @@ type Policy struct {
 	Silence time.Duration
 	// Prefer is the endpoint of the session, or nil.
 	Prefer *balance.Endpoint
+	// Room is asked for each part of a response's header beyond the first 4 KiB, in bytes. Where it
+	// reports that there is none, the request ends with ErrNoRoom. It may be nil.
+	Room func(bytes int64) bool
 	// Tried is called with the outcome of each attempt; it may be nil.
 	Tried func(status int, err error)
 }
@@ -126,7 +130,7 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	}
 	target.Host = endpoint.Text()
 	request.URL = &target
-	response, err := b.transport.roundTrip(request, endpoint)
+	response, err := b.transport.roundTrip(request, endpoint, policy.Room)
 	silence.over()
 	if err == nil && response.StatusCode < 100 {
 		// The server would panic over it.
@@ -139,8 +143,8 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 			err = cause
 		}
 		release()
-		// A client that leaves says nothing about the endpoint.
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, errLeft) {
+		// A client that leaves says nothing about the endpoint, nor does one that has too much.
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, errLeft) && !errors.Is(err, ErrNoRoom) {
 			b.Set.Failed(endpoint, time.Now())
 		}
 		return nil, err
@@ -173,7 +177,7 @@ type outcome struct {
 
 // again reports whether a request is sent once more.
 func (b *Backend) again(request *http.Request, policy *Policy, o outcome) bool {
-	if request.Context().Err() != nil || o.touched {
+	if request.Context().Err() != nil || o.touched || errors.Is(o.err, ErrNoRoom) {
 		return false
 	}
 	if o.err == nil {

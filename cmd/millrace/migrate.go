@@ -3,62 +3,122 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cilium"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/metallb"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
+// conversion is a subcommand that turns another load balancer's objects into ours.
+type conversion struct {
+	name, owner string
+	// get are the arguments of kubectl that print the objects.
+	get     string
+	convert func(io.Reader) (migration.Result, error)
+}
+
+var conversions = []conversion{
+	{
+		name: "metallb", owner: "MetalLB",
+		get: "ipaddresspools,bgppeers,bgpadvertisements,l2advertisements,communities,bfdprofiles -A",
+		convert: func(in io.Reader) (migration.Result, error) {
+			objects, err := metallb.Read(in)
+			if err != nil {
+				return migration.Result{}, err
+			}
+			return metallb.Convert(objects), nil
+		},
+	},
+	{
+		name: "cilium", owner: "Cilium",
+		get: "ciliumloadbalancerippools,ciliumbgpclusterconfigs,ciliumbgppeerconfigs,ciliumbgpadvertisements," +
+			"ciliumbgpnodeconfigoverrides,ciliuml2announcementpolicies",
+		convert: func(in io.Reader) (migration.Result, error) {
+			objects, err := cilium.Read(in)
+			if err != nil {
+				return migration.Result{}, err
+			}
+			return cilium.Convert(objects), nil
+		},
+	},
+}
+
 func migrateCommand(env environment, config *cluster.Config) *cobra.Command {
-	var byNode bool
 	migrate := &cobra.Command{
 		Use:   "migrate",
 		Short: "Move a cluster from another load balancer",
 		Args:  cobra.NoArgs,
 	}
-	convert := &cobra.Command{
-		Use:   "metallb [FILE]",
-		Short: "Print VIPPools, LBPeers and VIPAdvertisements that mean the same as MetalLB's objects",
-		Long: "Read MetalLB's objects from a file, or from standard input, as kubectl prints them. What has no\n" +
+	for i := range conversions {
+		migrate.AddCommand(conversions[i].command(env))
+	}
+	migrate.AddCommand(migrateNodesCommand(env, config))
+	return migrate
+}
+
+func (c *conversion) command(env environment) *cobra.Command {
+	var byNode bool
+	command := &cobra.Command{
+		Use:   c.name + " [FILE…]",
+		Short: "Print VIPPools, LBPeers and VIPAdvertisements that mean the same as " + c.owner + "'s objects",
+		Long: "Read " + c.owner + "'s objects from files, or from standard input, as kubectl prints them. What has no\n" +
 			"counterpart, and what is left to do, is in comments in front. Nothing is changed.",
-		Example: "  kubectl get ipaddresspools,bgppeers,bgpadvertisements,l2advertisements,communities,bfdprofiles -A -o yaml |\n" +
-			"    millrace migrate metallb > millrace.yaml",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  kubectl get " + c.get + " -o yaml |\n    millrace migrate " + c.name + " > millrace.yaml",
 		RunE: func(command *cobra.Command, args []string) error {
-			in := command.InOrStdin()
-			if len(args) == 1 && args[0] != "-" {
-				file, err := os.Open(args[0])
-				if err != nil {
-					return err
-				}
-				defer file.Close()
-				in = file
-			}
-			objects, err := metallb.Read(in)
+			in, err := inputs(command.InOrStdin(), args)
 			if err != nil {
 				return err
 			}
-			result := metallb.Convert(objects)
+			result, err := c.convert(in)
+			if err != nil {
+				return err
+			}
 			if byNode {
 				result.ByNode()
 			}
 			return writeConverted(env.stdout, result)
 		},
 	}
-	convert.Flags().BoolVar(&byNode, "by-node", false,
-		"have LBPeers select those nodes alone that `millrace migrate nodes` has moved")
-	migrate.AddCommand(convert, migrateNodesCommand(env, config))
-	return migrate
+	command.Flags().BoolVar(&byNode, "by-node", false,
+		"have LBPeers select those nodes alone that have the label "+millracev1alpha1.LabelAnnouncer+"="+millracev1alpha1.AnnouncerMillrace)
+	return command
+}
+
+// inputs is what the files say, one document after another: standard input where none is named, or "-" is.
+func inputs(stdin io.Reader, files []string) (io.Reader, error) {
+	if len(files) == 0 {
+		return stdin, nil
+	}
+	var all []io.Reader
+	for _, name := range files {
+		var content []byte
+		var err error
+		if name == "-" {
+			content, err = io.ReadAll(stdin)
+		} else {
+			content, err = os.ReadFile(name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, bytes.NewReader(content), strings.NewReader("\n---\n"))
+	}
+	return io.MultiReader(all...), nil
 }
 
 // writeConverted writes notes as comments, then the objects.
-func writeConverted(out io.Writer, result metallb.Result) error {
+func writeConverted(out io.Writer, result migration.Result) error {
 	for _, note := range result.Notes {
 		if _, err := fmt.Fprintf(out, "# %s\n", note); err != nil {
 			return err

@@ -3,39 +3,16 @@
 package metallb
 
 import (
-	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
-
-// Result is what Convert found.
-type Result struct {
-	Pools          []millracev1alpha1.VIPPool
-	Peers          []millracev1alpha1.LBPeer
-	Advertisements []millracev1alpha1.VIPAdvertisement
-	// Notes say what has no counterpart, or is to be done by hand, with the object in front.
-	Notes []string
-}
-
-// ByNode has the peers select those nodes alone that have been moved to Millrace.
-func (r *Result) ByNode() {
-	for i := range r.Peers {
-		selector := &metav1.LabelSelector{}
-		if given := r.Peers[i].Spec.NodeSelector; given != nil {
-			selector = given.DeepCopy()
-		}
-		metav1.AddLabelToSelector(selector, millracev1alpha1.LabelAnnouncer, millracev1alpha1.AnnouncerMillrace)
-		r.Peers[i].Spec.NodeSelector = selector
-	}
-}
 
 const (
 	// firstPriority is that of a pool that MetalLB tries first: it takes the lowest first, and those
@@ -49,8 +26,9 @@ const (
 
 // Convert returns objects of ours that mean the same. Where MetalLB selects by several selectors, of
 // which one has to match, the first is taken: so nobody gets more than before.
-func Convert(objects *Objects) Result {
+func Convert(objects *Objects) migration.Result {
 	c := &converter{objects: objects}
+	c.result.Notes = objects.unknown
 	for i := range objects.pools {
 		c.pool(&objects.pools[i])
 	}
@@ -68,28 +46,19 @@ func Convert(objects *Objects) Result {
 
 type converter struct {
 	objects *Objects
-	result  Result
+	result  migration.Result
 }
 
 func (c *converter) note(kind string, of metav1.ObjectMeta, format string, args ...any) {
-	c.result.Notes = append(c.result.Notes, fmt.Sprintf("%s %s: %s", kind, of.Name, fmt.Sprintf(format, args...)))
+	c.result.Notes.Add(kind, of.Name, format, args...)
 }
-
-func typeOf(kind string) metav1.TypeMeta {
-	return metav1.TypeMeta{APIVersion: "millrace.io/v1beta1", Kind: kind}
-}
-
-func named(of metav1.ObjectMeta) metav1.ObjectMeta { return metav1.ObjectMeta{Name: of.Name} }
 
 func (c *converter) pool(from *addressPool) {
 	note := func(format string, args ...any) { c.note("IPAddressPool", from.Metadata, format, args...) }
-	to := millracev1alpha1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: named(from.Metadata)}
+	to := migration.NewPool(from.Metadata.Name)
 	to.Spec.AutoAssign = from.Spec.AutoAssign
 	for _, addresses := range from.Spec.Addresses {
-		if network, err := netip.ParsePrefix(strings.TrimSpace(addresses)); err == nil {
-			addresses = network.Masked().String()
-		}
-		to.Spec.Addresses = append(to.Spec.Addresses, addresses)
+		to.Spec.Addresses = append(to.Spec.Addresses, migration.Masked(addresses))
 	}
 	if from.Spec.AvoidBuggyIPs {
 		to.Spec.Avoid = []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast}
@@ -106,9 +75,7 @@ func (c *converter) pool(from *addressPool) {
 			if to.Spec.NamespaceSelector != nil {
 				note("namespaces and namespaceSelectors are one selector here: the namespaces are taken")
 			}
-			to.Spec.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: allocation.Namespaces,
-			}}}
+			to.Spec.NamespaceSelector = migration.Namespaces(metav1.LabelSelectorOpIn, allocation.Namespaces...)
 		}
 	}
 	c.result.Pools = append(c.result.Pools, to)
@@ -133,7 +100,7 @@ func (c *converter) peer(from *bgpPeer) {
 			spec.Interface)
 		return
 	}
-	to := millracev1alpha1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: named(from.Metadata)}
+	to := migration.NewPeer(from.Metadata.Name)
 	to.Spec = millracev1alpha1.LBPeerSpec{
 		Router:   &millracev1alpha1.Router{Address: spec.PeerAddress},
 		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
@@ -200,7 +167,7 @@ func (c *converter) bfd(name string, note func(string, ...any)) *millracev1alpha
 func (c *converter) advertisement(from *bgpAdvertisement) {
 	note := func(format string, args ...any) { c.note("BGPAdvertisement", from.Metadata, format, args...) }
 	spec := &from.Spec
-	to := millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: named(from.Metadata)}
+	to := migration.NewAdvertisement(from.Metadata.Name)
 	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
 		Peers: spec.Peers, NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
 		AggregationLength: unless(spec.AggregationLength, 32), AggregationLengthV6: unless(spec.AggregationLengthV6, 128),
@@ -235,7 +202,7 @@ func (c *converter) layer2(from *l2Advertisement) {
 		note("it selects no IPAddressPool, so it is left out")
 		return
 	}
-	to := millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: named(from.Metadata)}
+	to := migration.NewAdvertisement(from.Metadata.Name)
 	if slices.ContainsFunc(c.objects.advertisements, func(a bgpAdvertisement) bool { return a.Metadata.Name == to.Name }) {
 		to.Name += "-l2"
 	}

@@ -4,20 +4,18 @@
 package metallb
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
 // The fields of MetalLB's kinds that mean something here (metallb.io/v1beta1, v1beta2 of BGPPeer).
 
 type addressPool struct {
-	meta
+	migration.Meta
 	Spec struct {
 		Addresses         []string `json:"addresses"`
 		AutoAssign        *bool    `json:"autoAssign"`
@@ -32,31 +30,35 @@ type addressPool struct {
 }
 
 type bgpPeer struct {
-	meta
+	migration.Meta
 	Spec struct {
-		MyASN                  int64                  `json:"myASN"`
-		PeerASN                int64                  `json:"peerASN"`
-		DynamicASN             string                 `json:"dynamicASN"`
-		PeerAddress            string                 `json:"peerAddress"`
-		Interface              string                 `json:"interface"`
-		SourceAddress          string                 `json:"sourceAddress"`
-		PeerPort               int32                  `json:"peerPort"`
-		HoldTime               *metav1.Duration       `json:"holdTime"`
-		KeepaliveTime          *metav1.Duration       `json:"keepaliveTime"`
-		ConnectTime            *metav1.Duration       `json:"connectTime"`
-		RouterID               string                 `json:"routerID"`
-		NodeSelectors          []metav1.LabelSelector `json:"nodeSelectors"`
-		Password               string                 `json:"password"`
-		PasswordSecret         *struct{ Name string } `json:"passwordSecret"`
-		BFDProfile             string                 `json:"bfdProfile"`
-		EBGPMultiHop           bool                   `json:"ebgpMultiHop"`
-		VRF                    string                 `json:"vrf"`
-		DualStackAddressFamily bool                   `json:"dualStackAddressFamily"`
+		MyASN          int64                  `json:"myASN"`
+		PeerASN        int64                  `json:"peerASN"`
+		DynamicASN     string                 `json:"dynamicASN"`
+		PeerAddress    string                 `json:"peerAddress"`
+		Interface      string                 `json:"interface"`
+		SourceAddress  string                 `json:"sourceAddress"`
+		PeerPort       int32                  `json:"peerPort"`
+		HoldTime       *metav1.Duration       `json:"holdTime"`
+		KeepaliveTime  *metav1.Duration       `json:"keepaliveTime"`
+		ConnectTime    *metav1.Duration       `json:"connectTime"`
+		RouterID       string                 `json:"routerID"`
+		NodeSelectors  []metav1.LabelSelector `json:"nodeSelectors"`
+		Password       string                 `json:"password"`
+		PasswordSecret *struct {
+			Name string `json:"name"`
+		} `json:"passwordSecret"`
+		BFDProfile   string `json:"bfdProfile"`
+		EBGPMultiHop bool   `json:"ebgpMultiHop"`
+		VRF          string `json:"vrf"`
+		// EnableGracefulRestart is what an LBPeer does unless it says otherwise.
+		EnableGracefulRestart  bool `json:"enableGracefulRestart"`
+		DualStackAddressFamily bool `json:"dualStackAddressFamily"`
 	} `json:"spec"`
 }
 
 type bgpAdvertisement struct {
-	meta
+	migration.Meta
 	Spec struct {
 		AggregationLength      *int32                 `json:"aggregationLength"`
 		AggregationLengthV6    *int32                 `json:"aggregationLengthV6"`
@@ -70,11 +72,12 @@ type bgpAdvertisement struct {
 }
 
 type bfdProfile struct {
-	meta
+	migration.Meta
 	Spec struct {
 		ReceiveInterval  *uint32 `json:"receiveInterval"`
 		TransmitInterval *uint32 `json:"transmitInterval"`
 		DetectMultiplier *uint32 `json:"detectMultiplier"`
+		EchoInterval     *uint32 `json:"echoInterval"`
 		EchoMode         bool    `json:"echoMode"`
 		PassiveMode      bool    `json:"passiveMode"`
 		MinimumTTL       *uint32 `json:"minimumTtl"`
@@ -82,14 +85,17 @@ type bfdProfile struct {
 }
 
 type community struct {
-	meta
+	migration.Meta
 	Spec struct {
-		Communities []struct{ Name, Value string } `json:"communities"`
+		Communities []struct {
+			Name  string `json:"name"`
+			Value string `json:"value"`
+		} `json:"communities"`
 	} `json:"spec"`
 }
 
 type l2Advertisement struct {
-	meta
+	migration.Meta
 	Spec struct {
 		IPAddressPools         []string               `json:"ipAddressPools"`
 		IPAddressPoolSelectors []metav1.LabelSelector `json:"ipAddressPoolSelectors"`
@@ -97,10 +103,6 @@ type l2Advertisement struct {
 		ServiceSelectors       []metav1.LabelSelector `json:"serviceSelectors"`
 		Interfaces             []string               `json:"interfaces"`
 	} `json:"spec"`
-}
-
-type meta struct {
-	Metadata metav1.ObjectMeta `json:"metadata"`
 }
 
 // Objects are those of MetalLB that a cluster has.
@@ -111,74 +113,38 @@ type Objects struct {
 	profiles       []bfdProfile
 	communities    []community
 	layer2         []l2Advertisement
+	unknown        migration.Notes
 }
 
 // Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Other
 // kinds than those of MetalLB are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
-	decoder := yaml.NewYAMLOrJSONDecoder(r, 4096)
-	for {
-		var object map[string]any
-		err := decoder.Decode(&object)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read MetalLB's objects: %w", err)
-		}
-		if err := objects.add(object); err != nil {
-			return nil, err
-		}
+	if err := migration.Read(r, "MetalLB", objects.add); err != nil {
+		return nil, err
 	}
+	return objects, nil
 }
 
-func (o *Objects) add(object map[string]any) error {
-	if len(object) == 0 {
-		return nil
+func (o *Objects) add(object migration.Object) error {
+	if !strings.HasPrefix(object.APIVersion, "metallb.io/") {
+		return object.ErrForeign()
 	}
-	kind, _ := object["kind"].(string)
-	if items, isList := object["items"].([]any); isList {
-		for _, item := range items {
-			if one, ok := item.(map[string]any); ok {
-				if err := o.add(one); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	if version, _ := object["apiVersion"].(string); !strings.HasPrefix(version, "metallb.io/") {
-		return fmt.Errorf("read MetalLB's objects: %s %q is none", version, kind)
-	}
-	switch kind {
+	switch object.Kind {
 	case "IPAddressPool":
-		return decode(object, &o.pools)
+		return migration.Decode(object, &o.pools, &o.unknown)
 	case "BGPPeer":
-		return decode(object, &o.peers)
+		return migration.Decode(object, &o.peers, &o.unknown)
 	case "BGPAdvertisement":
-		return decode(object, &o.advertisements)
+		return migration.Decode(object, &o.advertisements, &o.unknown)
 	case "BFDProfile":
-		return decode(object, &o.profiles)
+		return migration.Decode(object, &o.profiles, &o.unknown)
 	case "Community":
-		return decode(object, &o.communities)
+		return migration.Decode(object, &o.communities, &o.unknown)
 	case "L2Advertisement":
-		return decode(object, &o.layer2)
+		return migration.Decode(object, &o.layer2, &o.unknown)
 	default:
 		// Statuses, and what is internal to it.
 		return nil
 	}
-}
-
-func decode[T any](object map[string]any, all *[]T) error {
-	var one T
-	raw, err := json.Marshal(object)
-	if err == nil {
-		err = json.Unmarshal(raw, &one)
-	}
-	if err != nil {
-		return fmt.Errorf("read MetalLB's %v: %w", object["kind"], err)
-	}
-	*all = append(*all, one)
-	return nil
 }

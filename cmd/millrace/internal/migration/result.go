@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package migration
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// Notes say what has no counterpart, or is to be done by hand, with the object in front. None is
+// there twice.
+type Notes []string
+
+// Add adds a note about an object.
+func (n *Notes) Add(kind, name, format string, args ...any) {
+	note := fmt.Sprintf("%s %s: %s", kind, name, fmt.Sprintf(format, args...))
+	if !slices.Contains(*n, note) {
+		*n = append(*n, note)
+	}
+}
+
+// Result is what a conversion found.
+type Result struct {
+	Pools          []millracev1alpha1.VIPPool
+	Peers          []millracev1alpha1.LBPeer
+	Advertisements []millracev1alpha1.VIPAdvertisement
+	Notes          Notes
+}
+
+// ByNode has the peers select those nodes alone that have been moved to Millrace.
+func (r *Result) ByNode() {
+	for i := range r.Peers {
+		selector := &metav1.LabelSelector{}
+		if given := r.Peers[i].Spec.NodeSelector; given != nil {
+			selector = given.DeepCopy()
+		}
+		metav1.AddLabelToSelector(selector, millracev1alpha1.LabelAnnouncer, millracev1alpha1.AnnouncerMillrace)
+		r.Peers[i].Spec.NodeSelector = selector
+	}
+}
+
+func typeOf(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: "millrace.io/v1beta1", Kind: kind}
+}
+
+// NewPool returns a pool with a name alone.
+func NewPool(name string) millracev1alpha1.VIPPool {
+	return millracev1alpha1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// NewPeer returns a peer with a name alone.
+func NewPeer(name string) millracev1alpha1.LBPeer {
+	return millracev1alpha1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// NewAdvertisement returns an advertisement with a name alone.
+func NewAdvertisement(name string) millracev1alpha1.VIPAdvertisement {
+	return millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// Name joins what names an object there to a name that an object here may have.
+func Name(parts ...string) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(strings.Join(parts, "-")))
+	// Labels of a name begin and end with a letter or a digit.
+	labels := strings.Split(name, ".")
+	for i := range labels {
+		labels[i] = strings.Trim(labels[i], "-")
+	}
+	return strings.Join(slices.DeleteFunc(labels, func(label string) bool { return label == "" }), ".")
+}
+
+// Namespaces selects, or with NotIn leaves out, namespaces by their names.
+func Namespaces(operator metav1.LabelSelectorOperator, names ...string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: corev1.LabelMetadataName, Operator: operator, Values: names,
+	}}}
+}
+
+// Masked is a CIDR without bits behind its prefix length. What is none is returned as it is.
+func Masked(addresses string) string {
+	addresses = strings.TrimSpace(addresses)
+	if network, err := netip.ParsePrefix(addresses); err == nil {
+		return network.Masked().String()
+	}
+	return addresses
+}
+
+// AvoidEnds keeps the first and the last address of each CIDR of a pool from being given out, but for
+// CIDRs of one or two addresses.
+func AvoidEnds(pool *millracev1alpha1.VIPPool) {
+	AvoidEndsIPv4(pool)
+	for _, addresses := range pool.Spec.Addresses {
+		network, err := netip.ParsePrefix(addresses)
+		if err != nil || network.Addr().Is4() || network.Bits() >= network.Addr().BitLen()-1 {
+			continue
+		}
+		if !slices.Contains(pool.Spec.Avoid, millracev1alpha1.AvoidSubnetRouterAnycast) {
+			pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1alpha1.AvoidSubnetRouterAnycast)
+		}
+		pool.Spec.Reserved = append(pool.Spec.Reserved, netipx.PrefixLastIP(network).String())
+	}
+}
+
+// AvoidEndsIPv4 does so with IPv4 CIDRs alone.
+func AvoidEndsIPv4(pool *millracev1alpha1.VIPPool) {
+	if slices.ContainsFunc(pool.Spec.Addresses, func(addresses string) bool {
+		network, err := netip.ParsePrefix(addresses)
+		return err == nil && network.Addr().Is4()
+	}) {
+		pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast)
+	}
+}

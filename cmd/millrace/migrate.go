@@ -16,6 +16,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cilium"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/kubevip"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/metallb"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
@@ -50,6 +51,17 @@ var conversions = []conversion{
 				return migration.Result{}, err
 			}
 			return cilium.Convert(objects), nil
+		},
+	},
+	{
+		name: "kube-vip", owner: "kube-vip",
+		get: "configmap/kubevip daemonset/kube-vip-ds -n kube-system",
+		convert: func(in io.Reader) (migration.Result, error) {
+			objects, err := kubevip.Read(in)
+			if err != nil {
+				return migration.Result{}, err
+			}
+			return kubevip.Convert(objects), nil
 		},
 	},
 }

@@ -18,7 +18,7 @@ import (
 var updateMigrated = flag.Bool("update-migrated", false, "write what `migrate` prints as what is wanted")
 
 // migrated are the load balancers whose objects in testdata are turned into ours.
-var migrated = []string{"metallb", "cilium"}
+var migrated = []string{"metallb", "cilium", "kube-vip"}
 
 // migrate runs the command with an input of testdata, and returns what it prints.
 func migrate(t *testing.T, from string, flags ...string) string {
@@ -110,11 +110,12 @@ func TestMigrateInputs(t *testing.T) {
 
 func TestMigrateRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ from, content, complaint string }{
-		"no YAML":           {"metallb", "kind: [", "read MetalLB's objects"},
-		"another's object":  {"metallb", "apiVersion: v1\nkind: Service\n", `v1 "Service" is none`},
-		"one in a list":     {"metallb", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}]\n", `v1 "Pod" is none`},
-		"a field's mistake": {"metallb", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nspec: {myASN: x}\n", "read MetalLB's objects: BGPPeer"},
-		"MetalLB's object":  {"cilium", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\n", `"BGPPeer" is none`},
+		"no YAML":            {"metallb", "kind: [", "read MetalLB's objects"},
+		"another's object":   {"metallb", "apiVersion: v1\nkind: Service\n", `v1 "Service" is none`},
+		"one in a list":      {"metallb", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}]\n", `v1 "Pod" is none`},
+		"a field's mistake":  {"metallb", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nspec: {myASN: x}\n", "read MetalLB's objects: BGPPeer"},
+		"MetalLB's object":   {"cilium", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\n", `"BGPPeer" is none`},
+		"none of kube-vip's": {"kube-vip", "apiVersion: v1\nkind: Service\n", `"Service" is none`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "in.yaml")

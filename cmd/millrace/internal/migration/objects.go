@@ -74,7 +74,8 @@ func each(fields map[string]any, take func(Object) error) error {
 func (o Object) ErrForeign() error { return fmt.Errorf("%s %q is none", o.APIVersion, o.Kind) }
 
 // Decode decodes an object, and appends it to those of its kind. Fields that T does not have are told
-// by notes: nothing is lost silently. Statuses are not read.
+// by notes: nothing is lost silently. No notes are for kinds of which a part alone is wanted. Statuses
+// are not read.
 func Decode[T any](object Object, all *[]T, notes *Notes) error {
 	fields := maps.Clone(object.fields)
 	for _, known := range []string{"apiVersion", "kind", "status"} {
@@ -88,6 +89,9 @@ func Decode[T any](object Object, all *[]T, notes *Notes) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", object.Kind, err)
+	}
+	if notes == nil {
+		unknown = nil
 	}
 	for _, field := range unknown {
 		metadata, _ := fields["metadata"].(map[string]any)

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevip
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go4.org/netipx"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
+)
+
+const (
+	// global is in the keys of what all namespaces have that have none of their own.
+	global = "global"
+	// dhcp is the pool of Services that get their addresses from a server.
+	dhcp = "0.0.0.0/32"
+
+	prefixCIDR       = "cidr-"
+	prefixRange      = "range-"
+	prefixShare      = "allow-share-"
+	prefixInterface  = "interface-"
+	keySearchOrder   = "search-order"
+	keySkipEnds      = "skip-end-ips-in-cidr"
+	kindConfigMap    = "ConfigMap"
+	sharingKeyAdvice = "Services that share an address need the same annotation " + millracev1alpha1.AnnotationSharingKey +
+		" before Millrace takes them over"
+)
+
+type noter func(format string, args ...any)
+
+// configured takes a ConfigMap of the cloud provider. What a namespace has of its own goes before what
+// all have, and CIDRs go before ranges.
+func (c *converter) configured(from *configMap) {
+	note := c.noter(kindConfigMap, from.Metadata.Name)
+	own := from.namespaces(note)
+	for _, namespace := range own {
+		if addresses, key := from.addresses(namespace, note); key != "" {
+			c.pool(from, namespace, addresses, note)
+		}
+	}
+	c.overlaps(note)
+	if order, ok := from.Data[keySearchOrder]; ok && order == "desc" {
+		note("search-order has no counterpart")
+	}
+	for _, key := range slices.Sorted(maps.Keys(from.Data)) {
+		c.interfaceOf(from, key, note)
+		if !known(key) {
+			note("the key %s is not known: it is left out", key)
+		}
+	}
+}
+
+func known(key string) bool {
+	for _, prefix := range []string{prefixCIDR, prefixRange, prefixShare, prefixInterface} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return key == keySearchOrder || key == keySkipEnds
+}
+
+// namespaces are those with addresses of their own, and last "global".
+func (m *configMap) namespaces(note noter) (all []string) {
+	for key := range m.Data {
+		for _, prefix := range []string{prefixCIDR, prefixRange} {
+			if namespace, ok := strings.CutPrefix(key, prefix); ok && namespace != global {
+				all = append(all, namespace)
+			}
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	if _, everywhere := m.Data[prefixCIDR+global]; everywhere {
+		all = slices.DeleteFunc(all, func(namespace string) bool {
+			_, has := m.Data[prefixCIDR+namespace]
+			if !has {
+				note("cidr-global goes before range-%s, so that is left out", namespace)
+			}
+			return !has
+		})
+	}
+	return append(all, global)
+}
+
+// addresses are those of a namespace, and the key that says them: empty where there is none.
+func (m *configMap) addresses(namespace string, note noter) (addresses []string, key string) {
+	for _, prefix := range []string{prefixCIDR, prefixRange} {
+		value, ok := m.Data[prefix+namespace]
+		if !ok {
+			continue
+		}
+		if key != "" {
+			note("%s goes before %s, so that is left out", key, prefix+namespace)
+			continue
+		}
+		key = prefix + namespace
+		if value == dhcp {
+			note("%s says DHCP, which has no counterpart: Services there need an address of a pool", key)
+			continue
+		}
+		for part := range strings.SplitSeq(value, ",") {
+			addresses = append(addresses, migration.Masked(part))
+		}
+	}
+	return addresses, key
+}
+
+func (c *converter) pool(from *configMap, namespace string, addresses []string, note noter) {
+	if len(addresses) == 0 {
+		// Its namespace gets none of what all have.
+		c.withOwn = append(c.withOwn, namespace)
+		return
+	}
+	to := migration.NewPool(migration.Name(namespace))
+	to.Spec.Addresses = addresses
+	switch {
+	case namespace != global:
+		c.withOwn = append(c.withOwn, namespace)
+		to.Spec.NamespaceSelector = migration.Namespaces(metav1.LabelSelectorOpIn, namespace)
+	case len(c.withOwn) > 0:
+		to.Spec.NamespaceSelector = migration.Namespaces(metav1.LabelSelectorOpNotIn, c.withOwn...)
+	}
+	if from.Data[keySkipEnds] == "true" {
+		migration.AvoidEndsIPv4(&to)
+	}
+	if from.shared(namespace) {
+		if namespace == global {
+			to.Spec.SharingScope = millracev1alpha1.ShareInCluster
+		}
+		note("%s", sharingKeyAdvice)
+	}
+	c.result.Pools = append(c.result.Pools, to)
+}
+
+// shared reports whether Services of a namespace share addresses.
+func (m *configMap) shared(namespace string) bool {
+	value, ok := m.Data[prefixShare+namespace]
+	if !ok {
+		value = m.Data[prefixShare+global]
+	}
+	shared, err := strconv.ParseBool(value)
+	return err == nil && shared
+}
+
+// overlaps says which pools have addresses of others: the cloud provider lets them.
+func (c *converter) overlaps(note noter) {
+	for i := range c.result.Pools {
+		for j := range i {
+			if set(&c.result.Pools[i]).Overlaps(set(&c.result.Pools[j])) {
+				note("the pools %s and %s have addresses in common, which one pool alone can give: see their conditions",
+					c.result.Pools[j].Name, c.result.Pools[i].Name)
+			}
+		}
+	}
+}
+
+// set are the addresses of a pool. What is none of it is for the API server to say.
+func set(pool *millracev1alpha1.VIPPool) *netipx.IPSet {
+	var builder netipx.IPSetBuilder
+	for _, addresses := range pool.Spec.Addresses {
+		if network, err := netip.ParsePrefix(addresses); err == nil {
+			builder.AddPrefix(network)
+		} else if r, err := netipx.ParseIPRange(addresses); err == nil {
+			builder.AddRange(r)
+		}
+	}
+	all, err := builder.IPSet()
+	if err != nil {
+		return &netipx.IPSet{}
+	}
+	return all
+}
+
+// interfaceOf notes on which interface the addresses of a namespace are.
+func (c *converter) interfaceOf(from *configMap, key string, note noter) {
+	namespace, ok := strings.CutPrefix(key, prefixInterface)
+	if !ok {
+		return
+	}
+	pool := migration.Name(namespace)
+	if !slices.ContainsFunc(c.result.Pools, func(p millracev1alpha1.VIPPool) bool { return p.Name == pool }) {
+		note("%s: the namespace has no pool of its own, which an interface here is of", key)
+		return
+	}
+	c.interfaces[pool] = from.Data[key]
+}

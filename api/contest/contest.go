@@ -16,7 +16,8 @@ import (
 const (
 	// Answers is after how many writes of another program within Window a status is contested.
 	Answers = 3
-	Window  = 10 * time.Second
+	// Window is how far apart they are at most.
+	Window = 10 * time.Second
 	// Pause is how long a contested status is left as another program wrote it.
 	Pause = 30 * time.Second
 )

@@ -335,8 +335,7 @@ func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
 // setVIPs takes the VIPs that are programmed and as many others as fit.
 func (d *draft) setVIPs() {
 	count := len(d.have.VIPs)
-	for i := range d.model.VIPs {
-		vip := &d.model.VIPs[i]
+	for _, vip := range d.vipsByPrecedence() {
 		if vip.Occupant != "" {
 			continue
 		}

@@ -124,8 +124,8 @@ func (p *Planner) HashBy(constants flowhash.Constants) *Planner {
 //
 // What does not fit comes back as a Problem of reason MapFull that names the
 // capacity. Frontends that are programmed already come first and stay, with as
-// many endpoints as fit. The others follow in their order; those that do not
-// fit as a whole are left out.
+// many endpoints as fit. The others follow, those of all namespaces in turn and
+// of older VIPs first; those that do not fit as a whole are left out.
 func (p *Planner) Plan(
 	have *forwarding.State, m *model.Model, limits forwarding.Limits,
 ) (want *forwarding.State, problems []Problem) {
@@ -169,20 +169,6 @@ func (d *draft) setNodes() {
 			d.want.Nodes[node.ID] = node.Node
 		}
 	}
-}
-
-// byPrecedence returns the model's frontends: those that are programmed, then
-// the others, each in the order of their keys.
-func (d *draft) byPrecedence() []entry {
-	programmed, others := make([]entry, 0, len(d.entries)), []entry{}
-	for _, entry := range d.entries {
-		if _, found := d.have.Frontends[entry.Key]; found {
-			programmed = append(programmed, entry)
-		} else {
-			others = append(others, entry)
-		}
-	}
-	return append(programmed, others...)
 }
 
 // buildTables computes the tables of the slots that were given out.

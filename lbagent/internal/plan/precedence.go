@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// newcomer is a frontend that is not programmed yet.
+type newcomer struct {
+	entry
+	// created is when its VIP was.
+	created time.Time
+	// rank is how many frontends of its namespace come before it.
+	rank int
+}
+
+// byPrecedence returns the model's frontends in the order in which they get room: those that are
+// programmed, by their keys, then the newcomers.
+func (d *draft) byPrecedence() []entry {
+	ordered, newcomers := make([]entry, 0, len(d.entries)), []newcomer{}
+	ranks := map[string]int{}
+	vips := d.model.VIPs
+	for _, entry := range d.entries {
+		if _, found := d.have.Frontends[entry.Key]; found {
+			ordered = append(ordered, entry)
+			ranks[entry.Service.Namespace]++
+			continue
+		}
+		// Both are in the order of addresses.
+		for len(vips) > 0 && vips[0].Address.Less(entry.Key.VIP) {
+			vips = vips[1:]
+		}
+		next := newcomer{entry: entry}
+		if len(vips) > 0 && vips[0].Address == entry.Key.VIP {
+			next.created = vips[0].Created
+		}
+		newcomers = append(newcomers, next)
+	}
+	sortNewcomers(newcomers, ranks)
+	for _, newcomer := range newcomers {
+		ordered = append(ordered, newcomer.entry)
+	}
+	return ordered
+}
+
+// sortNewcomers orders newcomers so that no namespace takes the room of the others, whatever it
+// creates: the n-th frontends of all namespaces come before the next ones, and those of older VIPs come
+// first. A node that starts with empty maps then leaves out what the others have no room for, too,
+// if all came one after another. ranks are how many frontends the namespaces have already.
+func sortNewcomers(newcomers []newcomer, ranks map[string]int) {
+	byAge := func(a, b newcomer) int { return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key)) }
+	slices.SortFunc(newcomers, byAge)
+	for i := range newcomers {
+		namespace := newcomers[i].Service.Namespace
+		newcomers[i].rank = ranks[namespace]
+		ranks[namespace]++
+	}
+	slices.SortStableFunc(newcomers, func(a, b newcomer) int { return cmp.Compare(a.rank, b.rank) })
+}
+
+// vipsByPrecedence returns the model's VIPs in the order in which they get room: those that are
+// programmed, then the others, the oldest first.
+func (d *draft) vipsByPrecedence() []*model.VIP {
+	ordered, newcomers := make([]*model.VIP, 0, len(d.model.VIPs)), []*model.VIP{}
+	for i := range d.model.VIPs {
+		vip := &d.model.VIPs[i]
+		if _, found := d.have.VIPs[vip.Address]; found {
+			ordered = append(ordered, vip)
+		} else {
+			newcomers = append(newcomers, vip)
+		}
+	}
+	slices.SortStableFunc(newcomers, func(a, b *model.VIP) int { return a.Created.Compare(b.Created) })
+	return append(ordered, newcomers...)
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// ported returns frontends of a namespace's Service on a VIP, one for each port, each with a pod here
+// of its own port.
+func ported(namespace string, vip, ports int) []model.Frontend {
+	frontends := make([]model.Frontend, 0, ports)
+	for port := range ports {
+		f := frontend(vip, fmt.Sprintf("web%d", vip), vip)
+		f.Service.Namespace = namespace
+		f.Key.Port, f.PortName = uint16(1000+port), fmt.Sprint(port)
+		f.Endpoints[0].Port = f.Key.Port
+		frontends = append(frontends, f)
+	}
+	return frontends
+}
+
+// aged has VIPs be created in the order of their numbers, or against it.
+func aged(m *model.Model, older func(i int) int) *model.Model {
+	for i := range m.VIPs {
+		m.VIPs[i].Created = time.Unix(int64(1e9+older(i)), 0)
+	}
+	return m
+}
+
+// programmed counts the frontends of each namespace.
+func programmed(state *forwarding.State, m *model.Model) map[string]int {
+	counts := map[string]int{}
+	for _, f := range m.Frontends {
+		if _, found := state.Frontends[f.Key]; found {
+			counts[f.Service.Namespace]++
+		}
+	}
+	return counts
+}
+
+// A namespace with more ports than there is room for leaves the others theirs, on a node that starts
+// with empty maps as on one that had them: whatever is scarce, and though its VIP is older and has a
+// lower address.
+func TestManyPortsOfOneNamespace(t *testing.T) {
+	for name, scarce := range map[string]func(*forwarding.Limits){
+		"frontends":       func(limits *forwarding.Limits) { limits.Frontends = 8 },
+		"endpoint tables": func(limits *forwarding.Limits) { limits.EndpointTables = 8 },
+		"endpoints":       func(limits *forwarding.Limits) { limits.Endpoints = 8 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := ample
+			scarce(&limits)
+			m := aged(modelOf(append(ported("noise", 1, 200), append(ported("shop", 2, 3), ported("bank", 3, 2)...)...)...), func(i int) int { return i })
+			state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, limits)
+			if got := programmed(state, m); got["shop"] != 3 || got["bank"] != 2 || got["noise"] != 3 {
+				t.Errorf("programmed are %v", got)
+			}
+			if len(problems) != 197 {
+				t.Errorf("%d problems", len(problems))
+			}
+		})
+	}
+}
+
+// Within a namespace the oldest VIPs come first, whatever their addresses are.
+func TestOlderVIPsComeFirst(t *testing.T) {
+	for name, scarce := range map[string]func(*forwarding.Limits){
+		"frontends": func(limits *forwarding.Limits) { limits.Frontends = 2 },
+		"VIPs":      func(limits *forwarding.Limits) { limits.VIPs = 2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := ample
+			scarce(&limits)
+			m := aged(modelOf(frontend(1, "a", 1), frontend(2, "b", 2), frontend(3, "c", 3)), func(i int) int { return -i })
+			state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, limits)
+			if hasFrontend(state, 1) || !hasFrontend(state, 2) || !hasFrontend(state, 3) {
+				t.Errorf("frontends are %v", state.Frontends)
+			}
+		})
+	}
+}
+
+// A namespace within its even share of the room has all of its frontends on a node with empty maps.
+func TestFairShares(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		namespaces := rapid.IntRange(1, 6).Draw(t, "namespaces")
+		limits := ample
+		limits.Frontends = rapid.IntRange(namespaces, 60).Draw(t, "room")
+		var frontends []model.Frontend
+		asked := map[string]int{}
+		for i := range namespaces {
+			namespace := fmt.Sprint("n", i)
+			for vip := range rapid.IntRange(1, 3).Draw(t, "VIPs") {
+				ports := rapid.IntRange(1, 40).Draw(t, "ports")
+				asked[namespace] += ports
+				frontends = append(frontends, ported(namespace, 1+10*vip+i, ports)...)
+			}
+		}
+		m := aged(modelOf(frontends...), func(int) int { return rapid.IntRange(0, 5).Draw(t, "age") })
+		state, _ := NewPlanner(forwarding.NewState()).Plan(forwarding.NewState(), m, limits)
+		got := programmed(state, m)
+		for namespace, count := range asked {
+			if want := min(count, limits.Frontends/namespaces); got[namespace] < want {
+				t.Errorf("namespace %s has %d of %d frontends, its share is %d", namespace, got[namespace], count, want)
+			}
+		}
+		if len(state.Frontends) != min(len(m.Frontends), limits.Frontends) {
+			t.Errorf("%d frontends of %d, with room for %d", len(state.Frontends), len(m.Frontends), limits.Frontends)
+		}
+	})
+}

@@ -50,8 +50,8 @@ func build(s *Snapshot, former *former) *Model {
 	b.addCanaries()
 	b.buildNodes()
 	b.model.CutOff = s.CutOff
-	b.buildVIPs()
 	b.buildPools()
+	b.buildVIPs()
 	b.buildPeers()
 	b.buildAdvertisements()
 	b.buildAggregates()
@@ -71,6 +71,9 @@ type builder struct {
 	zones map[string]string
 	// moved are the names of those that are not as in the last Model.
 	moved map[string]bool
+	// repooled reports whether an address is in the pools now or was in the last Model, and not both;
+	// nil where none is.
+	repooled func(netip.Addr) bool
 	// occupants are the nodes and routers by their addresses.
 	occupants map[netip.Addr]string
 	// tooManyZones is how many zones there are where that is more than can be.

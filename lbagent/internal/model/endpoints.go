@@ -158,6 +158,10 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 		}
 		for i := range slice.Endpoints {
 			e, err := readEndpoint(&slice.Endpoints[i], port, family)
+			if err == nil && b.former.pools.has(e.Address) {
+				// Packets to it would come back to the nodes by the routers, over and over.
+				err = fmt.Errorf("%s is of a VIPPool, not the address of a pod: if a host has it, list it in spec.reserved of the pool", e.Address)
+			}
 			if err != nil {
 				b.invalid(ObjectReference{Kind: "EndpointSlice", Namespace: slice.Namespace, Name: slice.Name},
 					fmt.Errorf("endpoints[%d].addresses: %w", i, err))

@@ -376,6 +376,26 @@ func (o *objects) touch(nodes map[string]bool) {
 	}
 }
 
+// touchAddresses has the Services count as changed that have endpoints with some addresses; nil for
+// none.
+func (o *objects) touchAddresses(some func(netip.Addr) bool) {
+	if some == nil {
+		return
+	}
+	has := func(e discoveryv1.Endpoint) bool {
+		if len(e.Addresses) == 0 {
+			return false
+		}
+		address, err := netip.ParseAddr(e.Addresses[0])
+		return err == nil && some(address)
+	}
+	for _, slice := range o.lastSlices {
+		if slice != nil && slices.ContainsFunc(slice.Endpoints, has) {
+			o.changed[serviceOf(slice)] = true
+		}
+	}
+}
+
 func serviceOf(slice *discoveryv1.EndpointSlice) ServiceName {
 	return ServiceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
 }

@@ -39,10 +39,25 @@ func (b *builder) buildPools() {
 		b.model.Problems = nil
 		read := &readPools{pools: s.Pools, peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, prefixes: b.readPools()}
 		read.problems, b.model.Problems = b.model.Problems, before
+		if last := b.former.pools; last != nil && !slices.Equal(last.prefixes, read.prefixes) {
+			b.repooled = func(address netip.Addr) bool { return last.has(address) != read.has(address) }
+		}
 		b.former.pools = read
 	}
 	b.model.Pools = b.former.pools.prefixes
 	b.model.Problems = append(b.model.Problems, b.former.pools.problems...)
+}
+
+// has reports whether an address is one that VIPs are given from.
+func (r *readPools) has(address netip.Addr) bool {
+	// They are sorted and do not overlap: it is in the last one that begins before it, if in any.
+	after, _ := slices.BinarySearchFunc(r.prefixes, address, func(prefix netip.Prefix, address netip.Addr) int {
+		if prefix.Addr().Compare(address) <= 0 {
+			return -1
+		}
+		return 1
+	})
+	return after > 0 && r.prefixes[after-1].Contains(address)
 }
 
 func (b *builder) readPools() []netip.Prefix {

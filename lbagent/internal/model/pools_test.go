@@ -4,9 +4,11 @@ package model
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
+	"golang.org/x/tools/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -77,4 +79,40 @@ func TestPoolPrefixes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Endpoints come and go as pools get and lose their addresses, and no VIP without such is read again.
+func TestBuilderFollowsPools(t *testing.T) {
+	archive, err := txtar.ParseFile("testdata/bad-endpoints.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pooled := readSnapshot(t, archive.Files[0].Data)
+	other := *pooled.VIPs[0]
+	other.Name, other.Spec.Address, other.Spec.Claims = "203.0.113.99", "203.0.113.99", nil
+	pooled.VIPs = append(pooled.VIPs, &other)
+	pooled.Pools = []*millracev1alpha1.VIPPool{{
+		ObjectMeta: metav1.ObjectMeta{Name: "public"},
+		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/29"}},
+		Status:     millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0/29"}},
+	}}
+	bare := *pooled
+	bare.Pools = nil
+	var builder Builder
+	builder.Build(&bare)
+	for _, step := range []struct {
+		snapshot  *Snapshot
+		endpoints int
+	}{{pooled, 3}, {&bare, 5}, {pooled, 3}} {
+		m, changes := builder.Build(step.snapshot)
+		if whole := Build(step.snapshot); !reflect.DeepEqual(m, whole) {
+			t.Errorf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+		}
+		if got := len(m.Frontends[0].Endpoints); got != step.endpoints {
+			t.Errorf("%d endpoints, not %d", got, step.endpoints)
+		}
+		if changes == nil || len(changes.VIPs) != 1 || changes.VIPs[0] != m.Frontends[0].Key.VIP {
+			t.Errorf("the changes are %+v", changes)
+		}
+	}
 }

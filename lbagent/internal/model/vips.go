@@ -22,6 +22,7 @@ func (b *builder) buildVIPs() {
 	f := b.former
 	f.objects.advance(b.snapshot)
 	f.objects.touch(b.moved)
+	f.objects.touchAddresses(b.repooled)
 	endpoints := newEndpoints(b)
 	endpoints.readRoutes(f.objects.services)
 	came, went := delta.Between(f.vips, b.snapshot.VIPs)

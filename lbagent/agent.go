@@ -36,6 +36,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // tellTimeout is how long an agent that cannot work waits until the other nodes know that
@@ -180,7 +181,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
-		duplicates:    newDuplicates(config.DuplicateDetection, func() { notify(links) }, logger.WithName("duplicates")),
+		duplicates:    newDuplicates(config.DuplicateDetection, func() { wake.Notify(links) }, logger.WithName("duplicates")),
 		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
@@ -237,7 +238,7 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 		select {
 		case <-working.Done():
 		case <-ctx.Done():
-			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { notify(w.links) })
+			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
 		}
 	}()
 	return w.run(working, config, p)
@@ -251,7 +252,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		return err
 	}
 	group.Go(func() error { return w.writer.Run(ctx) })
-	group.Go(func() error { return forward(ctx, p.objects.Reported(), w.writer.Wake) })
+	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return loop.checkpointer.run(ctx) })
 	group.Go(func() error { return loop.history.run(ctx, config.Version) })
@@ -262,20 +263,20 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
-	group.Go(func() error { return netdev.Watch(ctx, func() { notify(links) }) })
-	group.Go(func() error { return w.host.Run(ctx, func() { notify(links) }) })
+	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
+	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
 	if w.prober != nil {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error {
-			return forward(ctx, w.prober.Changed(), func() {
+			return wake.Forward(ctx, w.prober.Changed(), func() {
 				loop.watch.mark(p.datapath.SetDown)
-				notify(links)
+				wake.Notify(links)
 			})
 		})
-		group.Go(func() error { return forward(ctx, w.prober.Learned(), loop.checkpointer.touch) })
+		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.touch) })
 	}
 	group.Go(func() error { return w.canaries.Run(ctx) })
-	group.Go(func() error { return forward(ctx, w.canaries.Changed(), func() { notify(links) }) })
+	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
 	if loop.duplicates != nil {
 		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
 	}
@@ -285,7 +286,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
-		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { notify(links) }) })
+		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
 	}
 	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
@@ -311,18 +312,6 @@ func newWriter(p parts, logger logr.Logger) *status.Writer {
 		}, logger)
 }
 
-// forward calls act for every value of a channel until ctx is done.
-func forward(ctx context.Context, channel <-chan struct{}, act func()) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-channel:
-			act()
-		}
-	}
-}
-
 // reportHops tells when prepared next hops begin to be unavailable, and when they
 // are there again. Packets are forwarded either way.
 func reportHops(logger logr.Logger, err error) {
@@ -339,7 +328,7 @@ func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *nate
 		Filter: filter,
 		Changed: func(err error) {
 			reportExempt(logger, err)
-			notify(changed)
+			wake.Notify(changed)
 		},
 	}
 }
@@ -455,12 +444,4 @@ func CheckClean(pinRoot string) error {
 		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
 	}
 	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
-}
-
-// notify sends without waiting: one value says as much as several.
-func notify(channel chan<- struct{}) {
-	select {
-	case channel <- struct{}{}:
-	default:
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -156,7 +157,7 @@ func (m *checkpointer) nodes() []membership.Known {
 }
 
 // touch has what is known of nodes kept, too.
-func (m *checkpointer) touch() { notify(m.wake) }
+func (m *checkpointer) touch() { wake.Notify(m.wake) }
 
 // state is what is to be kept; nil where there is nothing yet.
 func (m *checkpointer) state() *checkpoint.State {
@@ -189,7 +190,7 @@ func (m *checkpointer) keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	m.mu.Lock()
 	m.next = &checkpoint.State{Objects: objects, Generations: generations}
 	m.mu.Unlock()
-	notify(m.wake)
+	wake.Notify(m.wake)
 }
 
 func hasPassword(peer *millracev1alpha1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
@@ -226,7 +227,7 @@ func (m *checkpointer) run(ctx context.Context) error {
 		pause := max(shortestSave, saveShare*save())
 		if failing {
 			pause = longestRetry
-			notify(m.wake)
+			wake.Notify(m.wake)
 		}
 		wait := time.NewTimer(pause)
 		select {

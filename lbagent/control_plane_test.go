@@ -37,6 +37,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 	"github.com/millrace-lb/millrace/test/figures"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
@@ -392,7 +393,7 @@ func (c *generated) rate(report *figures.Report) {
 			}
 		case <-settled:
 			settled = nil
-			notify(events)
+			wake.Notify(events)
 		}
 	}
 	cores := (processorTime(c.t) - before).Seconds() / time.Since(begin).Seconds()

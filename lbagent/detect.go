@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // bfdProcess is the process that holds the node's BFD sessions.
@@ -47,11 +48,11 @@ func newDetector(process bfdProcess, down func(peer, reason string) error, logge
 	return &detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
 }
 
-// run looks at each report until ctx is done, and calls wake after each.
-func (d *detector) run(ctx context.Context, reports <-chan struct{}, wake func()) error {
-	return forward(ctx, reports, func() {
+// run looks at each report until ctx is done, and calls looked after each.
+func (d *detector) run(ctx context.Context, reports <-chan struct{}, looked func()) error {
+	return wake.Forward(ctx, reports, func() {
 		d.look()
-		wake()
+		looked()
 	})
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -81,7 +82,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 	learnRouter(t, gateways[millracev1alpha1.FamilyIPv4][0])
 
 	changed := make(chan struct{}, 1)
-	d := newDuplicates(true, func() { notify(changed) }, logr.Discard())
+	d := newDuplicates(true, func() { wake.Notify(changed) }, logr.Discard())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- d.prober.Run(ctx) }()

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -126,6 +128,6 @@ func (e *ending) isBegun() bool { return e != nil && e.begun.Load() }
 // withdrawn notes that no route is announced any more.
 func (e *ending) withdrawn() {
 	if e.isBegun() {
-		notify(e.left)
+		wake.Notify(e.left)
 	}
 }

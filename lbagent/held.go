@@ -8,6 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // heldObjects are the objects to work by, with those whose removal is held, and after how long
@@ -20,7 +21,7 @@ func (l *loop) heldObjects(now time.Time) (*model.Snapshot, time.Duration) {
 	objects, held, again := l.guard.Advance(objects, now)
 	l.logHeld(held)
 	l.observation.Held = held
-	return objects, soonest(again, unready)
+	return objects, wake.Soonest(again, unready)
 }
 
 // readyObjects are the objects with the endpoints as ready ones that are served though they are not

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -108,7 +109,7 @@ func (r *recorder) see(now time.Time, m *model.Model, observation *status.Observ
 	r.mu.Lock()
 	r.next = state
 	r.mu.Unlock()
-	notify(r.wake)
+	wake.Notify(r.wake)
 }
 
 // problemsIn are what is wrong with the node, and with objects.

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // What a pass reads and writes.
@@ -168,7 +169,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		again, err := l.pass(now)
 		if err != nil {
 			l.logger.Error(err, "Pass failed in part; will try again", "after", retry)
-			again = soonest(again, retry)
+			again = wake.Soonest(again, retry)
 			retry = min(2*retry, longestRetry)
 		} else {
 			retry = firstRetry
@@ -248,12 +249,12 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		wait, removeErr := l.remove(schedule, waiting, now)
 		programErr = errors.Join(programErr, removeErr)
 		l.observation.ProgramError = programErr
-		again = soonest(again, wait)
+		again = wake.Soonest(again, wait)
 	}
 	verified, verifyErr := l.verify(now)
 	l.checkpointer.keep(seen, l.ring())
-	again = soonest(soonest(soonest(again, verified), told), held)
-	return soonest(soonest(again, changes), covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
+	again = wake.Soonest(again, verified, told, held)
+	return wake.Soonest(again, changes, covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }
 
 // report tells what a pass saw; m is nil where it built no model.
@@ -307,7 +308,7 @@ func (l *loop) setRoutes(
 	} else if told != l.told || !same {
 		l.announced, l.told = announced(l.announced, decisions, told, nil), told
 	}
-	return soonest(soonest(departs, unready), checked), err
+	return wake.Soonest(departs, unready, checked), err
 }
 
 // tunnelKeys are those that the node has.
@@ -356,12 +357,4 @@ func (l *loop) logSessions() {
 		}
 	}
 	l.established = established
-}
-
-// soonest returns the shorter of two waits, of which 0 means none.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }

@@ -10,6 +10,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // dump reads what the maps hold.
@@ -82,7 +83,7 @@ func (l *loop) remove(schedule *forwarding.Schedule, waiting map[removal]time.Ti
 		}
 		l.due[op] = at
 		if left := at.Sub(now); left > 0 {
-			wait = soonest(wait, left)
+			wait = wake.Soonest(wait, left)
 		}
 	}
 	outcome := schedule.Remove(l.apply, func(op forwarding.Op) bool { return !l.due[op].After(now) })
@@ -91,7 +92,7 @@ func (l *loop) remove(schedule *forwarding.Schedule, waiting map[removal]time.Ti
 	}
 	if len(outcome.Done) > 0 {
 		// There may be room now for what did not fit.
-		wait = soonest(wait, time.Millisecond)
+		wait = wake.Soonest(wait, time.Millisecond)
 	}
 	return wait, l.follow(schedule, &outcome)
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // A story is an archive in testdata: a script, and the files that it names. Each
@@ -311,7 +312,7 @@ func (p *player) settle() error {
 			if failed++; failed == 3 {
 				return err
 			}
-			again = soonest(again, firstRetry)
+			again = wake.Soonest(again, firstRetry)
 		}
 		if again == 0 {
 			return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // recheck is after how long uplinks without programs are tried again, and looked at
@@ -71,7 +72,7 @@ func (u *uplinks) update(m *model.Model, now time.Time) (coverage, error) {
 	// Where nothing was found out, the programs stay where they are.
 	c := u.cover(m.Peers, now)
 	if findErr == nil {
-		c.again = soonest(c.again, found.Again)
+		c.again = wake.Soonest(c.again, found.Again)
 	}
 	if len(c.lacking) == 0 {
 		attachErr = withoutUplinks(attachErr)
@@ -206,7 +207,7 @@ func (u *uplinks) lacking(entrances []netdev.Link, without map[int]bool, now tim
 			continue
 		}
 		if left := netdev.HoldOff - now.Sub(u.since[link.Index]); left > 0 {
-			c.again = soonest(c.again, left)
+			c.again = wake.Soonest(c.again, left)
 			continue
 		}
 		lacking = append(lacking, fmt.Sprintf("uplink %s is without the programs", link.Name))

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -220,7 +221,7 @@ func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
 		for _, id := range slices.Sorted(maps.Keys(silent)) {
 			if wait := silent[id].Add(delay).Sub(now); wait > 0 {
-				again = soonest(again, wait)
+				again = wake.Soonest(again, wait)
 				continue
 			}
 			names = append(names, w.names[id])

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 const (
@@ -73,7 +75,7 @@ func (s *schedule) due(now time.Time) (questions []Question, wait time.Duration)
 		last, found := s.asked[wanted.Question]
 		if held := len(last.HardwareAddr) > 0; held || !found && wanted.Urgent {
 			if left := last.at.Add(heldAgain).Sub(now); held && left > 0 {
-				wait = soonest(wait, left)
+				wait = wake.Soonest(wait, left)
 				continue
 			}
 			questions = append(questions, wanted.Question)
@@ -93,7 +95,7 @@ func (s *schedule) due(now time.Time) (questions []Question, wait time.Duration)
 			s.turned = now
 			return append(questions, oldest.Question), 0
 		}
-		wait = soonest(wait, left)
+		wait = wake.Soonest(wait, left)
 	}
 	if len(questions) > 0 {
 		return questions, 0
@@ -114,12 +116,4 @@ func (s *schedule) answer(questions []Question, answers map[Question]Answer, now
 	for _, question := range questions {
 		s.asked[question] = asked{at: now, Answer: answers[question]}
 	}
-}
-
-// soonest returns the shorter of two waits, of which 0 means none.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || b == 0 {
-		return max(a, b)
-	}
-	return min(a, b)
 }

@@ -10,6 +10,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
 // redial is how long a client waits before it asks for the process again.
@@ -46,7 +48,7 @@ func (c *Client) Set(want Want) {
 	defer c.mu.Unlock()
 	if !reflect.DeepEqual(c.want, want) {
 		c.want = want
-		notify(c.wanted)
+		wake.Notify(c.wanted)
 	}
 }
 
@@ -64,7 +66,7 @@ func (c *Client) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.wanted:
-		notify(c.wanted)
+		wake.Notify(c.wanted)
 	}
 	for {
 		err := c.converse(ctx)
@@ -114,7 +116,7 @@ func (c *Client) converse(ctx context.Context) error {
 		c.mu.Lock()
 		c.report, c.err = report, nil
 		c.mu.Unlock()
-		notify(c.changed)
+		wake.Notify(c.changed)
 	}
 }
 
@@ -124,13 +126,6 @@ func (c *Client) fail(err error) {
 	c.err = err
 	c.mu.Unlock()
 	if !told {
-		notify(c.changed)
-	}
-}
-
-func notify(channel chan struct{}) {
-	select {
-	case channel <- struct{}{}:
-	default:
+		wake.Notify(c.changed)
 	}
 }

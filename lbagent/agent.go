@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
@@ -167,7 +168,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		take:          takeFrom(p.datapath),
 		hops:          hops,
 		speaker:       speaker,
-		detector:      newDetector(process, speaker.Down, logger.WithName("bfd")),
+		detector:      detector.New(process, speaker.Down, logger.WithName("bfd")),
 		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: checkpointer.generations, logger: logger.WithName("tunnel"), seed: p.seed},
 		status:        writer,
 		logger:        logger,
@@ -185,7 +186,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
-	loop.watch = newWatch(watching, loop.detector, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
+	loop.watch = newWatch(watching, loop.detector.Heard, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
@@ -195,10 +196,10 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 
 // newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
 // there is no such process.
-func newBFD(socket string) (*control.Client, bfdProcess) {
+func newBFD(socket string) (*control.Client, detector.Process) {
 	client := control.NewClient(socket)
 	if socket == "" {
-		return client, noProcess{}
+		return client, detector.NoProcess{}
 	}
 	return client, client
 }
@@ -286,7 +287,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	if config.BFDSocket != "" {
 		group.Go(func() error { return w.bfd.Run(ctx) })
-		group.Go(func() error { return loop.detector.run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
+		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
 	}
 	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
@@ -400,7 +401,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.names.services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
-			collector, l.passes, metrics.NewBFD(l.detector.process.Report), metrics.NewLayer2(l.layer2.responder.Counts),
+			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.responder.Counts),
 			metrics.NewHistory(l.history.metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
 		}
 		if w.prober != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
@@ -97,7 +98,7 @@ type loop struct {
 	take     func(have *forwarding.State) error
 	hops     hopWatcher
 	speaker  speaker
-	detector *detector
+	detector *detector.Detector
 	// tunnel has the keys for packets between nodes; nil where nothing sets them.
 	tunnel *tunnel
 	status reporter
@@ -241,8 +242,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	probeRouters(l.canaries, m, l.tunnelKeys(), l.observation.Decisions, l.observation.Sessions)
-	l.detector.want(m)
-	l.detector.observe(m, l.observation.Sessions)
+	l.detector.Want(m)
+	l.detector.Observe(m, l.observation.Sessions)
 	l.names.decide(now, &l.observation)
 
 	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {

@@ -17,6 +17,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -302,7 +303,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		dataplane: n,
 		hops:      n,
 		speaker:   speakerOf{n},
-		detector:  newDetector(noProcess{}, nil, logr.Discard()),
+		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    newHealth(),

@@ -68,14 +68,14 @@ type watch struct {
 }
 
 // newWatch returns a watch by a prober, which may be nil: others ask this node also where it asks
-// none. The detector's routers are its witnesses.
+// none. What was heard of routers is its witness.
 func newWatch(
-	prober *probe.Prober, routers *detector, tellAfter time.Duration, setKeys func(keys [][probe.KeySize]byte) error,
+	prober *probe.Prober, heard func(now time.Time) time.Time, tellAfter time.Duration, setKeys func(keys [][probe.KeySize]byte) error,
 	logger logr.Logger,
 ) *watch {
 	w := &watch{prober: noProber{}, setKeys: setKeys, logger: logger, tellAfter: tellAfter}
 	if prober != nil {
-		prober.Witness(routers.heard)
+		prober.Witness(heard)
 		w.prober = prober
 	}
 	return w

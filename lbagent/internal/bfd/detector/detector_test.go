@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package detector
 
 import (
 	"errors"
@@ -31,7 +31,7 @@ func (s *saying) Report() (control.Report, error) { return s.report, s.err }
 func TestDetectorTakesDown(t *testing.T) {
 	process := &saying{}
 	var down []string
-	d := newDetector(process, func(peer, reason string) error {
+	d := New(process, func(peer, reason string) error {
 		down = append(down, peer+": "+reason)
 		return nil
 	}, logr.Discard())
@@ -65,14 +65,15 @@ func TestDetectorTakesDown(t *testing.T) {
 
 func TestDetectorWantsAndObserves(t *testing.T) {
 	const ms = time.Millisecond
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	process := &saying{}
-	d := newDetector(process, nil, logr.Discard())
+	d := New(process, nil, logr.Discard())
 	address := netip.MustParseAddr("198.51.100.1")
 	m := &model.Model{
 		Peers: []model.Peer{{Name: "a", Address: address}, {Name: "b", Address: netip.MustParseAddr("198.51.100.9")}},
 		BFD:   map[string]desired.BFD{"a": {Enabled: true, TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4, Multihop: true, MinimumTTL: 250}},
 	}
-	d.want(m)
+	d.Want(m)
 	want := control.Peer{
 		Name: "a", Address: address, Multihop: true, MinimumTTL: 250,
 		Parameters: bfd.Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4},
@@ -81,17 +82,17 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 		t.Errorf("wanted %+v", process.wanted)
 	}
 	m.Peers[0].Source = netip.MustParseAddr("198.51.100.5")
-	d.want(m)
+	d.Want(m)
 	if want.Source = m.Peers[0].Source; !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("with a source address: wanted %+v", process.wanted)
 	}
 	m.Peers[0].Source, m.Peers[0].SourceInterface = netip.Addr{}, "absent0"
-	if d.want(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
+	if d.Want(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("with a source interface that went: wanted %+v, want the address of before", process.wanted)
 	}
 	observe := func() *millracev1alpha1.BFDStatus {
 		sessions := []millracev1alpha1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
-		d.observe(m, sessions)
+		d.Observe(m, sessions)
 		if sessions[1].BFD != nil {
 			t.Errorf("a peer without BFD has %+v", sessions[1].BFD)
 		}
@@ -130,10 +131,10 @@ func TestDetectorHears(t *testing.T) {
 		"down":            {sessions: []control.Session{lost}},
 		"up":              {sessions: []control.Session{lost, up(300 * time.Millisecond)}, want: now.Add(-300*time.Millisecond - reportDelay)},
 		"two":             {sessions: []control.Session{up(3 * time.Second), up(time.Second)}, want: now.Add(-time.Second - reportDelay)},
-		"a process ended": {sessions: []control.Session{up(time.Second)}, err: errInjected},
+		"a process ended": {sessions: []control.Session{up(time.Second)}, err: errors.New("gone")},
 	} {
-		d := newDetector(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
-		if got := d.heard(now); !got.Equal(test.want) {
+		d := New(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
+		if got := d.Heard(now); !got.Equal(test.want) {
 			t.Errorf("%s: heard after %s, want %s", name, got, test.want)
 		}
 	}

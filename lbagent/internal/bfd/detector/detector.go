@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package detector takes BGP sessions down when their BFD sessions are lost. The sessions of BFD are
+// in a process of their own, which it asks (package control).
+package detector
 
 import (
 	"context"
@@ -20,21 +22,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// bfdProcess is the process that holds the node's BFD sessions.
-type bfdProcess interface {
+// Process is the process that holds the node's BFD sessions.
+type Process interface {
 	Set(want control.Want)
 	Report() (control.Report, error)
 }
 
-// detector takes a BGP session down as soon as its BFD session is lost. It does not wait for
+// Detector takes a BGP session down as soon as its BFD session is lost. It does not wait for
 // a pass, which may take seconds.
-type detector struct {
-	process bfdProcess
+type Detector struct {
+	process Process
 	// down takes the session with a peer down, for a reason.
 	down   func(peer, reason string) error
 	logger logr.Logger
 	// sources are the node's addresses of the sessions, as they were last known, by the name
-	// of the peer. Only want uses them.
+	// of the peer. Only Want uses them.
 	sources map[string]netip.Addr
 
 	mu sync.Mutex
@@ -44,12 +46,13 @@ type detector struct {
 	losses map[string]uint64
 }
 
-func newDetector(process bfdProcess, down func(peer, reason string) error, logger logr.Logger) *detector {
-	return &detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
+// New returns a detector that asks a process, and takes the session with a peer down by a function.
+func New(process Process, down func(peer, reason string) error, logger logr.Logger) *Detector {
+	return &Detector{process: process, down: down, logger: logger, losses: map[string]uint64{}, sources: map[string]netip.Addr{}}
 }
 
-// run looks at each report until ctx is done, and calls looked after each.
-func (d *detector) run(ctx context.Context, reports <-chan struct{}, looked func()) error {
+// Run looks at each report until ctx is done, and calls looked after each.
+func (d *Detector) Run(ctx context.Context, reports <-chan struct{}, looked func()) error {
 	return wake.Forward(ctx, reports, func() {
 		d.look()
 		looked()
@@ -58,7 +61,7 @@ func (d *detector) run(ctx context.Context, reports <-chan struct{}, looked func
 
 // look takes down what was lost since the last time. What an administrator took down is not
 // lost (RFC 5882, section 3.2), nor what the process says when it is first asked.
-func (d *detector) look() {
+func (d *Detector) look() {
 	report, err := d.process.Report()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,12 +90,15 @@ func (d *detector) look() {
 	d.losses = present
 }
 
+// Report is what the process says of its sessions.
+func (d *Detector) Report() (control.Report, error) { return d.process.Report() }
+
 // reportDelay bounds how long it takes to hear from the process that a session is lost.
 const reportDelay = 250 * time.Millisecond
 
-// heard returns a moment after which a router was heard: a session that is up has heard one within
+// Heard returns a moment after which a router was heard: a session that is up has heard one within
 // its detection time. It is zero where none is up.
-func (d *detector) heard(now time.Time) (after time.Time) {
+func (d *Detector) Heard(now time.Time) (after time.Time) {
 	report, err := d.process.Report()
 	if err != nil {
 		return time.Time{}
@@ -109,8 +115,8 @@ func (d *detector) heard(now time.Time) (after time.Time) {
 	return after
 }
 
-// want tells the process which sessions there should be.
-func (d *detector) want(m *model.Model) {
+// Want tells the process which sessions there should be.
+func (d *Detector) Want(m *model.Model) {
 	want := control.Want{Peers: []control.Peer{}}
 	for i := range m.Peers {
 		peer := &m.Peers[i]
@@ -134,8 +140,8 @@ func (d *detector) want(m *model.Model) {
 	d.process.Set(want)
 }
 
-// observe adds the state of the BFD sessions to that of the BGP sessions.
-func (d *detector) observe(m *model.Model, sessions []millracev1alpha1.SessionStatus) {
+// Observe adds the state of the BFD sessions to that of the BGP sessions.
+func (d *Detector) Observe(m *model.Model, sessions []millracev1alpha1.SessionStatus) {
 	report, err := d.process.Report()
 	byPeer := map[string]*control.Session{}
 	for i := range report.Sessions {
@@ -170,10 +176,13 @@ func bfdStatus(session *control.Session, problem string) *millracev1alpha1.BFDSt
 	return status
 }
 
-// noProcess stands in for the process where none is configured.
-type noProcess struct{}
+// NoProcess stands in for the process where none is configured.
+type NoProcess struct{}
 
-func (noProcess) Set(control.Want) {}
-func (noProcess) Report() (control.Report, error) {
+// Set implements Process.
+func (NoProcess) Set(control.Want) {}
+
+// Report implements Process: it fails always.
+func (NoProcess) Report() (control.Report, error) {
 	return control.Report{}, fmt.Errorf("no BFD process: --bfd-socket is empty")
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 // tellTimeout is how long an agent that cannot work waits until the other nodes know that
@@ -186,12 +187,33 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
 	}
-	loop.watch = newWatch(watching, loop.detector.Heard, config.tellAfter, p.datapath.SetProbeKeys, logger.WithName("watch"))
+	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
 	loop.canaries = canaries
 	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, links}.runUntil(ctx, config, p)
+}
+
+// newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
+// agent before knew, and has its own kept for the next one.
+func newProber(config Config, checkpointer *checkpointer, logger logr.Logger) *probe.Prober {
+	if config.ProbePort == 0 {
+		return nil
+	}
+	prober := probe.New(config.ProbePort, logger)
+	prober.Resume(checkpointer.nodes())
+	checkpointer.known = prober.Known
+	return prober
+}
+
+// proberOf is what a watch asks. What was heard of routers is the prober's witness.
+func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.Prober {
+	if prober == nil {
+		return nil
+	}
+	prober.Witness(heard)
+	return prober
 }
 
 // newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
@@ -270,7 +292,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		group.Go(func() error { return w.prober.Run(ctx) })
 		group.Go(func() error {
 			return wake.Forward(ctx, w.prober.Changed(), func() {
-				loop.watch.mark(p.datapath.SetDown)
+				loop.watch.Mark(p.datapath.SetDown)
 				wake.Notify(links)
 			})
 		})

@@ -119,7 +119,7 @@ func runAgent() error {
 	config.MaxFrontends, config.MaxNodeTables, config.MaxEndpointTables, config.MaxEndpoints, config.MaxVIPs = room, room, room, room, room
 	config.MaxSourceRanges = 64
 	config.Connections = 1024
-	config.tellAfter, config.proxyPatience = 2*time.Second, time.Second
+	config.reportAfter, config.proxyPatience = 2*time.Second, time.Second
 	if config.NodeName != thisNode {
 		// These are at the same paths for all agents of the machine.
 		config.Socket, config.BFDSocket = "", ""

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 // Config is what a node's agent is told at its start.
@@ -99,9 +100,9 @@ type Config struct {
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
 
-	// tellAfter is how long a node is down before the report tells it. It has no flag: only tests
+	// reportAfter is how long a node is down before the report has it. It has no flag: only tests
 	// have no time for it.
-	tellAfter time.Duration
+	reportAfter time.Duration
 	// proxyPatience is how long a service proxy may be away. The same holds.
 	proxyPatience time.Duration
 }
@@ -133,7 +134,7 @@ func DefaultConfig() Config {
 		UnreadyDelay:       2 * time.Second,
 		RemovalHold:        5 * time.Minute,
 		WithdrawDelay:      time.Second,
-		tellAfter:          tellAfter,
+		reportAfter:        watch.ReportAfter,
 
 		HealthCheckNodePorts: true,
 		DuplicateDetection:   true,

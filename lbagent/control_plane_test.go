@@ -32,6 +32,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
@@ -430,19 +431,17 @@ func processorTime(t *testing.T) time.Duration {
 // leaves it out of all rows.
 func (c *generated) deadNode(report *figures.Report) {
 	c.pass()
-	down := map[forwarding.NodeID]bool{forwarding.NodeID(c.nodes): true}
+	dead := forwarding.NodeID(c.nodes)
 	begin := time.Now()
-	if err := c.plane.SetDown(down); err != nil {
+	if err := c.plane.SetDown(map[forwarding.NodeID]bool{dead: true}); err != nil {
 		c.t.Fatal(err)
 	}
 	report.Add("a node is down: until no packet goes there", milliseconds(time.Since(begin)), 5, "ms")
-	c.mutex.Lock()
-	c.objects.Down = down
-	c.mutex.Unlock()
+	c.loop.watch = watchBy(&judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{dead: begin}}})
 	report.Add("a node is down: until all rows are written", c.pass().Seconds(), 1, "s")
 	for _, table := range c.loop.have.NodeTables {
 		for _, row := range *table {
-			if row.Primary == forwarding.NodeID(c.nodes) {
+			if row.Primary == dead {
 				c.t.Fatal("the node has rows")
 			}
 		}

@@ -28,7 +28,7 @@ func (l *loop) heldObjects(now time.Time) (*model.Snapshot, time.Duration) {
 // ready. Without probes nothing tells that it is Kubernetes which is wrong about them.
 func (l *loop) readyObjects(now time.Time) (*model.Snapshot, time.Duration) {
 	objects := l.objects()
-	answers := l.watch.answers(objects)
+	answers := l.watch.Answers(objects)
 	if l.readiness == nil || answers == nil {
 		return objects, 0
 	}

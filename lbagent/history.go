@@ -26,6 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 const (
@@ -91,14 +92,12 @@ func newRecorder(stateDir string, of recorded, logger logr.Logger) *recorder {
 }
 
 // see hands over what a pass saw.
-func (r *recorder) see(now time.Time, m *model.Model, observation *status.Observation, w *watch) {
+func (r *recorder) see(now time.Time, m *model.Model, observation *status.Observation, w *watch.Watch) {
 	if r == nil || r.log == nil || m == nil {
 		return
 	}
 	state := &history.State{Time: now, Model: m, Decisions: observation.Decisions, Problems: problemsIn(observation)}
-	if w != nil {
-		state.Down, state.CutOff = downIn(w.verdict), w.verdict.CutOff() || w.verdict.Minority
-	}
+	state.Down, state.CutOff = w.Lost()
 	for i := range observation.Sessions {
 		session := history.Session{Peer: observation.Sessions[i].Peer}
 		if bfd := observation.Sessions[i].BFD; bfd != nil {

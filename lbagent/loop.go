@@ -29,6 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 // What a pass reads and writes.
@@ -121,7 +122,7 @@ type loop struct {
 	have   *forwarding.State
 	copied bool
 	// targets are where packets to the other nodes go.
-	targets targets
+	targets fib.UpTargets
 	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
 	// wanted beside it.
 	pending *forwarding.Pending
@@ -134,8 +135,8 @@ type loop struct {
 	// told are the prefixes that the speaker announced when announced was found out.
 	told        *announce.Prefixes
 	established map[string]bool
-	// watch says which nodes are down; nil where nodes are not watched.
-	watch *watch
+	// watch says which nodes are down.
+	watch *watch.Watch
 	// canaries probes through routers; nil where nothing does.
 	canaries canaryProber
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
@@ -204,15 +205,15 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		}
 	}
 	seen, held := l.heldObjects(now)
-	objects := l.watch.see(seen)
+	objects := l.watch.See(seen)
 	keyErr := l.setKeys(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
 	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
 	l.health.move("model")
 	m, changed := l.models.Build(objects)
-	watchErr := l.watch.want(m, l.tunnelKeys())
+	watchErr := l.watch.Want(m, l.tunnelKeys())
 	var told time.Duration
-	l.observation.Watch, told = l.watch.observe(m.Self.ID, now)
+	l.observation.Watch, told = l.watch.Observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
 	l.names.set(m)
 	l.health.move("plan")
@@ -236,7 +237,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	covered, attachErr := l.uplinks.update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
 	l.observation.Host = l.hostProblems(m, names(covered.interfaces))
-	l.hops.Want(l.targets.toward(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
+	l.hops.Want(l.targets.Of(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
 	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	}, objects, now)
@@ -290,7 +291,7 @@ func (l *loop) setRoutes(
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
 	uplinks := names(l.observation.Interfaces)
-	node.Silent = l.watch.silent()
+	node.Silent = l.watch.Silent()
 	l.layer2.look(m, objects, l.dataplane.Attachments(), &node)
 	l.duplicates.leave(l.layer2.led())
 	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)

@@ -309,6 +309,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		health:    newHealth(),
 		passes:    metrics.NewPasses(),
 		names:     newDirectory("node1"),
+		watch:     watchBy(nil),
 		planner:   plan.NewPlanner(have),
 		have:      have,
 		due:       map[removal]time.Time{},

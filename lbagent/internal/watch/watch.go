@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package watch keeps what passes and reports know of the other nodes: which are down, as probes
+// found, and which have been so for long enough to be told.
+package watch
 
 import (
 	"maps"
@@ -20,15 +22,15 @@ import (
 )
 
 const (
-	// tellAfter is how long a node is down before the report tells it, if the configuration says
-	// nothing else. tellSpread is over how long the reports of all nodes are spread: the death of
+	// ReportAfter is how long a node is down before the report has it, if the configuration says
+	// nothing else. ReportSpread is over how long the reports of all nodes are spread: the death of
 	// one must not make a thousand others write at once.
-	tellAfter  = 30 * time.Second
-	tellSpread = 30 * time.Second
+	ReportAfter  = 30 * time.Second
+	ReportSpread = 30 * time.Second
 )
 
-// prober says which nodes are down.
-type prober interface {
+// Prober says which nodes are down.
+type Prober interface {
 	Want(want probe.Want)
 	Verdict() membership.Verdict
 	// Known are the nodes that have answered.
@@ -42,50 +44,30 @@ func (noProber) Want(probe.Want)             {}
 func (noProber) Verdict() membership.Verdict { return membership.Verdict{} }
 func (noProber) Known() []membership.Known   { return nil }
 
-// newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
-// agent before knew, and has its own kept for the next one.
-func newProber(config Config, checkpointer *checkpointer, logger logr.Logger) *probe.Prober {
-	if config.ProbePort == 0 {
-		return nil
-	}
-	prober := probe.New(config.ProbePort, logger)
-	prober.Resume(checkpointer.nodes())
-	checkpointer.known = prober.Known
-	return prober
-}
-
-// watch is what the passes know of the other nodes.
-type watch struct {
-	prober prober
+// Watch is what the passes know of the other nodes. Only they use it, but for Mark.
+type Watch struct {
+	prober Prober
 	// setKeys has the data plane answer probes that these keys prove.
 	setKeys func(keys [][probe.KeySize]byte) error
 	logger  logr.Logger
-	// tellAfter is Config.tellAfter.
-	tellAfter time.Duration
+	// reportAfter is how long a node is down before the report has it.
+	reportAfter time.Duration
 
 	verdict membership.Verdict
 	names   map[forwarding.NodeID]string
 }
 
-// newWatch returns a watch by a prober, which may be nil: others ask this node also where it asks
-// none. What was heard of routers is its witness.
-func newWatch(
-	prober *probe.Prober, heard func(now time.Time) time.Time, tellAfter time.Duration, setKeys func(keys [][probe.KeySize]byte) error,
-	logger logr.Logger,
-) *watch {
-	w := &watch{prober: noProber{}, setKeys: setKeys, logger: logger, tellAfter: tellAfter}
-	if prober != nil {
-		prober.Witness(heard)
-		w.prober = prober
+// New returns a watch by a prober, which may be nil: others ask this node also where it asks none.
+// setKeys has the data plane answer probes that keys prove.
+func New(prober Prober, setKeys func(keys [][probe.KeySize]byte) error, reportAfter time.Duration, logger logr.Logger) *Watch {
+	if prober == nil {
+		prober = noProber{}
 	}
-	return w
+	return &Watch{prober: prober, setKeys: setKeys, reportAfter: reportAfter, logger: logger}
 }
 
-// see adds to the objects which nodes are down.
-func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
-	if w == nil {
-		return objects
-	}
+// See adds to the objects which nodes are down.
+func (w *Watch) See(objects *model.Snapshot) *model.Snapshot {
 	verdict := w.prober.Verdict()
 	if w.names == nil {
 		// There was no pass yet, but the agent before knew nodes.
@@ -102,8 +84,8 @@ func (w *watch) see(objects *model.Snapshot) *model.Snapshot {
 	return &seen
 }
 
-// mark has packets pass over the nodes that are down, until a pass has left them out of all rows.
-func (w *watch) mark(setDown func(down map[forwarding.NodeID]bool) error) {
+// Mark has packets pass over the nodes that are down, until a pass has left them out of all rows.
+func (w *Watch) Mark(setDown func(down map[forwarding.NodeID]bool) error) {
 	if err := setDown(downIn(w.prober.Verdict())); err != nil {
 		w.logger.Error(err, "Could not mark nodes that are down; they get packets until the rows are written")
 	}
@@ -117,12 +99,14 @@ func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool {
 	return down
 }
 
-// silent are the nodes that count as up and answer for no VIP on their links: they do not answer probes,
+// Lost are the nodes that were down in the last pass, and whether this node may be cut off.
+func (w *Watch) Lost() (down map[forwarding.NodeID]bool, cutOff bool) {
+	return downIn(w.verdict), w.verdict.CutOff() || w.verdict.Minority
+}
+
+// Silent are the nodes that count as up and answer for no VIP on their links: they do not answer probes,
 // as it may be this node that is cut off, or say that their agents do not work.
-func (w *watch) silent() map[forwarding.NodeID]bool {
-	if w == nil {
-		return nil
-	}
+func (w *Watch) Silent() map[forwarding.NodeID]bool {
 	silent := make(map[forwarding.NodeID]bool, len(w.verdict.Held)+len(w.verdict.Alone))
 	for id := range w.verdict.Held {
 		silent[id] = true
@@ -131,12 +115,9 @@ func (w *watch) silent() map[forwarding.NodeID]bool {
 	return silent
 }
 
-// answers reports whether a node, by its name, answers probes: this one does, one that never did
+// Answers reports whether a node, by its name, answers probes: this one does, one that never did
 // does not. It is nil where none is asked.
-func (w *watch) answers(objects *model.Snapshot) func(node string) bool {
-	if w == nil {
-		return nil
-	}
+func (w *Watch) Answers(objects *model.Snapshot) func(node string) bool {
 	if _, asksNone := w.prober.(noProber); asksNone {
 		return nil
 	}
@@ -156,7 +137,7 @@ func (w *watch) answers(objects *model.Snapshot) func(node string) bool {
 }
 
 // log tells what changed. Names are those of the last pass.
-func (w *watch) log(verdict membership.Verdict) {
+func (w *Watch) log(verdict membership.Verdict) {
 	for id := range verdict.Down {
 		if _, before := w.verdict.Down[id]; !before {
 			w.logger.Info("Node is down: it gets no packets until it answers again", "peer", w.names[id])
@@ -182,11 +163,8 @@ func (w *watch) log(verdict membership.Verdict) {
 	}
 }
 
-// want has the nodes of a model watched, and this one answer them.
-func (w *watch) want(m *model.Model, tunnel forwarding.TunnelKeys) error {
-	if w == nil {
-		return nil
-	}
+// Want has the nodes of a model watched, and this one answer them.
+func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	keys := probe.Keys(tunnel)
 	raw := make([][probe.KeySize]byte, 0, len(keys))
 	for _, key := range keys {
@@ -211,13 +189,10 @@ func (w *watch) want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	return nil
 }
 
-// observe returns what the report tells, and after how long there is more to tell; zero means
+// Observe returns what the report tells, and after how long there is more to tell; zero means
 // there is not.
-func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, again time.Duration) {
-	if w == nil {
-		return status.Watch{}, 0
-	}
-	delay := w.tellAfter + tellSpread*time.Duration(self%64)/64
+func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, again time.Duration) {
+	delay := w.reportAfter + ReportSpread*time.Duration(self%64)/64
 	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
 		for _, id := range slices.Sorted(maps.Keys(silent)) {
 			if wait := silent[id].Add(delay).Sub(now); wait > 0 {
@@ -231,23 +206,4 @@ func (w *watch) observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}
 	told.CutOff = w.verdict.Minority && len(told.Down) > 0
 	return told, again
-}
-
-// targets are where packets to the nodes go that are up, and what that follows from.
-type targets struct {
-	self  forwarding.Self
-	nodes map[forwarding.NodeID]forwarding.Node
-	found map[forwarding.NodeID]fib.Target
-}
-
-// toward returns the targets. The fast path is not to send to nodes that are down.
-func (t *targets) toward(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]fib.Target {
-	if t.found != nil && t.self == self && maps.Equal(t.nodes, nodes) {
-		return t.found
-	}
-	t.self, t.nodes = self, maps.Clone(nodes)
-	up := maps.Clone(nodes)
-	maps.DeleteFunc(up, func(_ forwarding.NodeID, node forwarding.Node) bool { return node.Down })
-	t.found = fib.Targets(self, up)
-	return t.found
 }

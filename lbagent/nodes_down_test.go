@@ -3,7 +3,6 @@
 package lbagent
 
 import (
-	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -12,8 +11,8 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
-	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 // judge is a prober with a verdict that the test gives.
@@ -27,8 +26,8 @@ func (j *judge) Want(want probe.Want)        { j.want = want }
 func (j *judge) Verdict() membership.Verdict { return j.verdict }
 func (j *judge) Known() []membership.Known   { return j.known }
 
-func watchBy(j *judge) *watch {
-	return &watch{prober: j, setKeys: func([][probe.KeySize]byte) error { return nil }, logger: logr.Discard(), tellAfter: tellAfter}
+func watchBy(prober watch.Prober) *watch.Watch {
+	return watch.New(prober, func([][probe.KeySize]byte) error { return nil }, watch.ReportAfter, logr.Discard())
 }
 
 // rowsOf are how many rows of a node's tables each node has, and how many chains name it.
@@ -75,7 +74,7 @@ func TestNodeDown(t *testing.T) {
 	if !n.routes[vipOf(1)] {
 		t.Error("the VIP is not announced any more, though pods of this node serve it")
 	}
-	if len(n.observation.Watch.Down) != 0 || again < tellAfter || again > tellAfter+tellSpread {
+	if len(n.observation.Watch.Down) != 0 || again < watch.ReportAfter || again > watch.ReportAfter+watch.ReportSpread {
 		t.Errorf("told at once: %+v; again in %s", n.observation.Watch, again)
 	}
 	mustPass(t, l, start.Add(again))
@@ -89,26 +88,6 @@ func TestNodeDown(t *testing.T) {
 	}
 	if len(n.observation.Watch.Down) != 0 {
 		t.Errorf("told are %v", n.observation.Watch.Down)
-	}
-}
-
-// The data plane is told without a pass, of a return as of a loss.
-func TestNodeDownIsMarked(t *testing.T) {
-	j := &judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}}}
-	w := watchBy(j)
-	mark := func() (marked map[forwarding.NodeID]bool) {
-		w.mark(func(down map[forwarding.NodeID]bool) error {
-			marked = down
-			return nil
-		})
-		return marked
-	}
-	if got := mark(); !maps.Equal(got, map[forwarding.NodeID]bool{2: true}) {
-		t.Errorf("marked are %v, want node 2", got)
-	}
-	j.verdict = membership.Verdict{}
-	if got := mark(); len(got) != 0 {
-		t.Errorf("marked are %v after its return", got)
 	}
 }
 
@@ -197,31 +176,11 @@ func TestCutOff(t *testing.T) {
 	before := n.state.Clone()
 	j.verdict = membership.Verdict{Held: map[forwarding.NodeID]time.Time{2: start}}
 	n.steps = nil
-	mustPass(t, l, start.Add(tellAfter+tellSpread))
+	mustPass(t, l, start.Add(watch.ReportAfter+watch.ReportSpread))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(n.state.Nodes) != len(before.Nodes) || !n.routes[vipOf(1)] {
 		t.Errorf("rows %v, steps %v", rows, n.steps)
 	}
 	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) {
 		t.Errorf("told are %+v", n.observation.Watch)
-	}
-}
-
-// Nodes are asked for their agents where VIPs are answered for on links. There a node whose agent hangs is
-// no candidate, and goes on forwarding.
-func TestAgentHangs(t *testing.T) {
-	w := watchBy(&judge{verdict: membership.Verdict{
-		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]bool{2: true},
-	}})
-	objects := w.see(&model.Snapshot{})
-	if want := map[forwarding.NodeID]bool{2: true, 3: true}; !maps.Equal(w.silent(), want) || len(objects.Down) > 0 {
-		t.Errorf("silent are %v, down are %v; want %v and none", w.silent(), objects.Down, want)
-	}
-	for _, l2 := range [][]model.Advertisement{nil, {{Name: "lan", L2: true}}} {
-		if err := w.want(&model.Model{L2: l2}, forwarding.TunnelKeys{}); err != nil {
-			t.Fatal(err)
-		}
-		if asks := w.prober.(*judge).want.Agents; asks != (len(l2) > 0) {
-			t.Errorf("with advertisements %v nodes are asked for their agents: %v", l2, asks)
-		}
 	}
 }

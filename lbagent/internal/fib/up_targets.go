@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fib
+
+import (
+	"maps"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// UpTargets remembers the targets of the nodes that are up, and what they follow from: with a thousand
+// nodes it takes longer to find them than to compare. The zero value is ready to use.
+type UpTargets struct {
+	self  forwarding.Self
+	nodes map[forwarding.NodeID]forwarding.Node
+	found map[forwarding.NodeID]Target
+}
+
+// Of returns the targets of the nodes that are up: the fast path is not to send to others. The map is
+// only to be read, and is the one of before where nothing has changed.
+func (t *UpTargets) Of(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]Target {
+	if t.found != nil && t.self == self && maps.Equal(t.nodes, nodes) {
+		return t.found
+	}
+	t.self, t.nodes = self, maps.Clone(nodes)
+	up := maps.Clone(nodes)
+	maps.DeleteFunc(up, func(_ forwarding.NodeID, node forwarding.Node) bool { return node.Down })
+	t.found = Targets(self, up)
+	return t.found
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fib
+
+import (
+	"maps"
+	"reflect"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+)
+
+// Targets are found again when a node, or this one, has changed, and only then.
+func TestUpTargets(t *testing.T) {
+	self := forwarding.Self{IPv4: self4}
+	nodes := map[forwarding.NodeID]forwarding.Node{1: {IPv4: near4}, 2: {IPv4: far4}}
+	var up UpTargets
+	first := up.Of(self, nodes)
+	if want := Targets(self, nodes); !maps.Equal(first, want) {
+		t.Fatalf("targets %v, want %v", first, want)
+	}
+	if again := up.Of(self, maps.Clone(nodes)); reflect.ValueOf(again).Pointer() != reflect.ValueOf(first).Pointer() {
+		t.Error("found again, though nothing has changed")
+	}
+	// The map is the caller's, who goes on to change it.
+	nodes[2] = forwarding.Node{IPv4: far4, Down: true}
+	if got := up.Of(self, nodes); len(got) != 1 || got[1].Destination != near4 {
+		t.Errorf("targets %v, want none of the node that is down", got)
+	}
+	if nodes[2] = (forwarding.Node{IPv4: far4}); !maps.Equal(up.Of(self, nodes), first) {
+		t.Error("the node that is up again has no target")
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/membership"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+)
+
+// judge is a prober with a verdict that the test gives.
+type judge struct {
+	verdict membership.Verdict
+	want    probe.Want
+}
+
+func (j *judge) Want(want probe.Want)        { j.want = want }
+func (j *judge) Verdict() membership.Verdict { return j.verdict }
+func (j *judge) Known() []membership.Known   { return nil }
+
+func watchBy(prober Prober) *Watch {
+	return New(prober, func([][probe.KeySize]byte) error { return nil }, ReportAfter, logr.Discard())
+}
+
+// The data plane is told without a pass, of a return as of a loss.
+func TestNodeDownIsMarked(t *testing.T) {
+	j := &judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: time.Now()}}}
+	w := watchBy(j)
+	mark := func() (marked map[forwarding.NodeID]bool) {
+		w.Mark(func(down map[forwarding.NodeID]bool) error {
+			marked = down
+			return nil
+		})
+		return marked
+	}
+	if got := mark(); !maps.Equal(got, map[forwarding.NodeID]bool{2: true}) {
+		t.Errorf("marked are %v, want node 2", got)
+	}
+	j.verdict = membership.Verdict{}
+	if got := mark(); len(got) != 0 {
+		t.Errorf("marked are %v after its return", got)
+	}
+}
+
+// Nodes are asked for their agents where VIPs are answered for on links. There a node whose agent hangs is
+// no candidate, and goes on forwarding.
+func TestAgentHangs(t *testing.T) {
+	j := &judge{verdict: membership.Verdict{
+		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]bool{2: true},
+	}}
+	w := watchBy(j)
+	objects := w.See(&model.Snapshot{})
+	if want := map[forwarding.NodeID]bool{2: true, 3: true}; !maps.Equal(w.Silent(), want) || len(objects.Down) > 0 {
+		t.Errorf("silent are %v, down are %v; want %v and none", w.Silent(), objects.Down, want)
+	}
+	for _, l2 := range [][]model.Advertisement{nil, {{Name: "lan", L2: true}}} {
+		if err := w.Want(&model.Model{L2: l2}, forwarding.TunnelKeys{}); err != nil {
+			t.Fatal(err)
+		}
+		if asks := j.want.Agents; asks != (len(l2) > 0) {
+			t.Errorf("with advertisements %v nodes are asked for their agents: %v", l2, asks)
+		}
+	}
+}

@@ -150,27 +150,30 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
-	checkpointer := newCheckpointer(config, p, logger.WithName("checkpoint"))
+	checkpointer := checkpoint.NewCheckpointer(p.objects, checkpoint.Config{
+		Directory: config.StateDir, BootID: p.bootID, Node: config.NodeName,
+		Unforwarded: adoption.Kind == dataplane.Created, Logger: logger.WithName("checkpoint"),
+	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
 	health := newHealth()
 	loop := &loop{
 		checkpointer:  checkpointer,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
-		guard:         removalguard.New(config.RemovalHold, checkpointer.former()),
-		readiness:     newReadiness(checkpointer.former()),
+		guard:         removalguard.New(config.RemovalHold, checkpointer.Former()),
+		readiness:     newReadiness(checkpointer.Former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
 		unreadyDelay:  config.UnreadyDelay,
-		objects:       checkpointer.objects,
+		objects:       checkpointer.Objects,
 		uplinks:       &uplinks{find: finder.Find, plane: p.datapath, logger: logger},
 		dataplane:     p.datapath,
 		take:          takeFrom(p.datapath),
 		hops:          hops,
 		speaker:       speaker,
 		detector:      detector.New(process, speaker.Down, logger.WithName("bfd")),
-		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: checkpointer.generations, logger: logger.WithName("tunnel"), seed: p.seed},
+		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: checkpointer.Generations, logger: logger.WithName("tunnel"), seed: p.seed},
 		status:        writer,
 		logger:        logger,
 		health:        health,
@@ -197,13 +200,13 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the
 // agent before knew, and has its own kept for the next one.
-func newProber(config Config, checkpointer *checkpointer, logger logr.Logger) *probe.Prober {
+func newProber(config Config, checkpointer *checkpoint.Checkpointer, logger logr.Logger) *probe.Prober {
 	if config.ProbePort == 0 {
 		return nil
 	}
 	prober := probe.New(config.ProbePort, logger)
-	prober.Resume(checkpointer.nodes())
-	checkpointer.known = prober.Known
+	prober.Resume(checkpointer.Nodes())
+	checkpointer.KeepNodes(prober.Known)
 	return prober
 }
 
@@ -277,7 +280,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.writer.Run(ctx) })
 	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
-	group.Go(func() error { return loop.checkpointer.run(ctx) })
+	group.Go(func() error { return loop.checkpointer.Run(ctx) })
 	group.Go(func() error { return loop.history.run(ctx, config.Version) })
 	group.Go(func() error {
 		_ = loop.ending.learn(ctx)
@@ -296,7 +299,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 				wake.Notify(links)
 			})
 		})
-		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.touch) })
+		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.Touch) })
 	}
 	group.Go(func() error { return w.canaries.Run(ctx) })
 	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
@@ -314,7 +317,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
-		if err := loop.checkpointer.await(ctx); err != nil {
+		if err := loop.checkpointer.Await(ctx); err != nil {
 			return err
 		}
 		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())

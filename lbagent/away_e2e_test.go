@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
 // routerWaits is how long the router keeps the routes of an agent that is away: longer than an
@@ -62,8 +63,8 @@ func TestAPIServerAway(t *testing.T) {
 	}
 	w.kubeconfig = w.awayKubeconfig()
 	w.start()
-	end := time.Now().Add(patience + 2*time.Second)
-	w.Await(patience+10*time.Second, "an agent that waits", func() bool {
+	end := time.Now().Add(checkpoint.Patience + 2*time.Second)
+	w.Await(checkpoint.Patience+10*time.Second, "an agent that waits", func() bool {
 		if ready() {
 			t.Fatal("an agent works without objects")
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -91,7 +92,7 @@ type loop struct {
 	// readiness has endpoints served that turned unready with most others; nil where nothing does.
 	readiness *readiness.Threshold
 	// checkpointer keeps the objects for the next agent; nil where nothing does.
-	checkpointer *checkpointer
+	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplinks
 	dataplane    dataPlane
 	// take has new connections of what is in the maps be ours, and no service proxy's; nil where they
@@ -254,7 +255,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = wake.Soonest(again, wait)
 	}
 	verified, verifyErr := l.verify(now)
-	l.checkpointer.keep(seen, l.ring())
+	l.checkpointer.Keep(seen, l.ring())
 	again = wake.Soonest(again, verified, told, held)
 	return wake.Soonest(again, changes, covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }

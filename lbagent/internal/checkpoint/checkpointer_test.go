@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package checkpoint
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
-	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -23,17 +22,17 @@ import (
 // saves is a store in memory.
 type saves struct {
 	mu    sync.Mutex
-	all   []checkpoint.State
+	all   []State
 	fails bool
 	takes time.Duration
 }
 
-func (s *saves) Save(state checkpoint.State) error {
+func (s *saves) Save(state State) error {
 	time.Sleep(s.takes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fails {
-		return errInjected
+		return errors.New("injected")
 	}
 	s.all = append(s.all, state)
 	return nil
@@ -45,50 +44,64 @@ func (s *saves) count() int {
 	return len(s.all)
 }
 
-// newCheckpointers returns a memory of which the API server's objects are these.
-func newCheckpointers(live *model.Snapshot, before *checkpoint.State, store objectStore) (*checkpointer, chan struct{}) {
-	synced := make(chan struct{})
-	return &checkpointer{
-		live:          func() *model.Snapshot { copied := *live; return &copied },
-		synced:        synced,
-		passwordsRead: func() bool { return true },
-		before:        before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1),
-	}, synced
+// apiServer has objects of which tests decide when they are there.
+type apiServer struct {
+	objects       *model.Snapshot
+	synced        chan struct{}
+	passwordsRead bool
+}
+
+func (a *apiServer) Snapshot() *model.Snapshot { copied := *a.objects; return &copied }
+func (a *apiServer) Synced() <-chan struct{}   { return a.synced }
+func (a *apiServer) PasswordsRead() bool       { return a.passwordsRead }
+
+// newCheckpointer returns one whose API server has these objects.
+func newCheckpointer(live *model.Snapshot, before *State, store store) (*Checkpointer, *apiServer) {
+	api := &apiServer{objects: live, synced: make(chan struct{}), passwordsRead: true}
+	return &Checkpointer{live: api, before: before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1)}, api
+}
+
+// cluster has two nodes and a router.
+func cluster() *model.Snapshot {
+	return &model.Snapshot{
+		LBNodes: []*millracev1alpha1.LBNode{{}, {}},
+		Peers:   []*millracev1alpha1.LBPeer{{}},
+	}
 }
 
 // An agent that starts without the API server goes on with the checkpoint, after a while; one
 // to which nothing was kept waits.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, synced := newCheckpointers(cluster(), &checkpoint.State{Objects: cluster(), Generations: []uint32{300}}, nil)
+		m, api := newCheckpointer(cluster(), &State{Objects: cluster(), Generations: []uint32{300}}, nil)
 		began := time.Now()
-		if err := m.await(t.Context()); err != nil || time.Since(began) != patience {
-			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, patience)
+		if err := m.Await(t.Context()); err != nil || time.Since(began) != Patience {
+			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, Patience)
 		}
-		if objects := m.objects(); !errors.Is(objects.TunnelKey.Err, errNotRead) || len(objects.LBNodes) != 2 {
+		if objects := m.Objects(); !errors.Is(objects.TunnelKey.Err, errNotRead) || len(objects.LBNodes) != 2 {
 			t.Errorf("works by %+v", objects)
 		}
-		if m.before.Objects.TunnelKey.Err != nil || m.generations()[0] != 300 {
+		if m.before.Objects.TunnelKey.Err != nil || m.Generations()[0] != 300 {
 			t.Error("the checkpoint has changed")
 		}
-		close(synced)
-		if objects := m.objects(); objects.TunnelKey.Err != nil {
+		close(api.synced)
+		if objects := m.Objects(); objects.TunnelKey.Err != nil {
 			t.Error("goes on with the checkpoint though the API server answers")
 		}
 
-		m, synced = newCheckpointers(cluster(), nil, nil)
+		m, api = newCheckpointer(cluster(), nil, nil)
 		go func() {
 			time.Sleep(time.Hour)
-			close(synced)
+			close(api.synced)
 		}()
 		began = time.Now()
-		if err := m.await(t.Context()); err != nil || time.Since(began) != time.Hour {
+		if err := m.Await(t.Context()); err != nil || time.Since(began) != time.Hour {
 			t.Errorf("waited %s, error %v; want an hour", time.Since(began), err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		m, _ = newCheckpointers(cluster(), nil, nil)
-		if err := m.await(ended); !errors.Is(err, context.Canceled) {
+		m, _ = newCheckpointer(cluster(), nil, nil)
+		if err := m.Await(ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("an agent that ends: %v", err)
 		}
 	})
@@ -101,23 +114,22 @@ func TestPasswordsOfBefore(t *testing.T) {
 	live := cluster()
 	live.Peers[0].Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
 	store := &saves{}
-	m, synced := newCheckpointers(live, &checkpoint.State{Objects: before}, store)
-	read := false
-	m.passwordsRead = func() bool { return read }
-	close(synced)
-	if got := m.objects().Passwords["tor"]; got != "old" {
+	m, api := newCheckpointer(live, &State{Objects: before}, store)
+	api.passwordsRead = false
+	close(api.synced)
+	if got := m.Objects().Passwords["tor"]; got != "old" {
 		t.Errorf("password %q before the Secrets were read, want the old one", got)
 	}
-	m.keep(live, tunnelkey.Ring{})
+	m.Keep(live, tunnelkey.Ring{})
 	if m.next != nil {
 		t.Error("kept without the passwords")
 	}
-	read = true
+	api.passwordsRead = true
 	live.Passwords = map[string]string{"tor": "new"}
-	if got := m.objects().Passwords["tor"]; got != "new" {
+	if got := m.Objects().Passwords["tor"]; got != "new" {
 		t.Errorf("password %q, want the new one", got)
 	}
-	m.keep(live, tunnelkey.Ring{})
+	m.Keep(live, tunnelkey.Ring{})
 	if m.next == nil {
 		t.Error("not kept")
 	}
@@ -128,19 +140,19 @@ func TestPasswordsOfBefore(t *testing.T) {
 func TestKeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{takes: 100 * time.Millisecond}
-		m, synced := newCheckpointers(cluster(), &checkpoint.State{Objects: cluster()}, store)
-		m.keep(cluster(), tunnelkey.Ring{})
+		m, api := newCheckpointer(cluster(), &State{Objects: cluster()}, store)
+		m.Keep(cluster(), tunnelkey.Ring{})
 		if m.next != nil {
 			t.Error("wrote the checkpoint again")
 		}
-		close(synced)
+		close(api.synced)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- m.run(ctx) }()
+		go func() { ended <- m.Run(ctx) }()
 		objects := cluster()
 		for range 100 {
 			copied := *objects
-			m.keep(&copied, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4})
+			m.Keep(&copied, tunnelkey.Ring{Accepted: []uint32{3, 4}, Sending: 4})
 			time.Sleep(saveShare * store.takes)
 		}
 		if got := store.count(); got != 1 {
@@ -152,7 +164,7 @@ func TestKeeping(t *testing.T) {
 		for range 100 {
 			changed := *objects
 			changed.Services = []*corev1.Service{{}}
-			m.keep(&changed, tunnelkey.Ring{})
+			m.Keep(&changed, tunnelkey.Ring{})
 			time.Sleep(saveShare * store.takes / 10)
 		}
 		if got := store.count(); got < 9 || got > 12 {
@@ -160,7 +172,7 @@ func TestKeeping(t *testing.T) {
 		}
 		last := *objects
 		last.Peers = nil
-		m.keep(&last, tunnelkey.Ring{})
+		m.Keep(&last, tunnelkey.Ring{})
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("ended with %v", err)
@@ -175,18 +187,18 @@ func TestKeeping(t *testing.T) {
 func TestKeepingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{fails: true}
-		m, synced := newCheckpointers(cluster(), nil, store)
-		close(synced)
+		m, api := newCheckpointer(cluster(), nil, store)
+		close(api.synced)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- m.run(ctx) }()
+		go func() { ended <- m.Run(ctx) }()
 		objects := cluster()
-		m.keep(objects, tunnelkey.Ring{})
+		m.Keep(objects, tunnelkey.Ring{})
 		time.Sleep(time.Second)
 		store.mu.Lock()
 		store.fails = false
 		store.mu.Unlock()
-		time.Sleep(longestRetry)
+		time.Sleep(saveAgain)
 		if store.count() != 1 {
 			t.Errorf("%d writes, want 1", store.count())
 		}
@@ -201,31 +213,31 @@ func TestKeepingFails(t *testing.T) {
 func TestKnownNodesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{}
-		m, synced := newCheckpointers(cluster(), nil, store)
-		close(synced)
+		m, api := newCheckpointer(cluster(), nil, store)
+		close(api.synced)
 		var known []membership.Known
-		m.known = func() []membership.Known { return known }
+		m.KeepNodes(func() []membership.Known { return known })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = m.run(ctx)
+			_ = m.Run(ctx)
 		}()
 		settle := func() {
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
-		m.touch()
+		m.Touch()
 		settle()
 		if store.count() != 0 {
 			t.Error("kept before there were objects")
 		}
-		m.keep(cluster(), tunnelkey.Ring{})
+		m.Keep(cluster(), tunnelkey.Ring{})
 		settle()
 		known = []membership.Known{{ID: 2}}
-		m.touch()
+		m.Touch()
 		settle()
-		m.touch()
+		m.Touch()
 		settle()
 		if store.count() != 2 {
 			t.Fatalf("kept %d times, want twice", store.count())

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -35,6 +36,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
@@ -80,12 +82,12 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		defer close(told)
 		status.TellBoot(ctx, clients.Millrace, config.NodeName, bootID, logger.WithName("status"))
 	}()
-	seed, err := seedOfNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
+	flowSeed, err := seed.OfNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
 	if err != nil {
 		return explainRefusal(err, securityContext)
 	}
 	withSeed := config.Dataplane()
-	withSeed.Seed = seed
+	withSeed.Seed = flowSeed
 	datapath, err := dataplane.Open(withSeed)
 	if err != nil {
 		// It will fail again in the next process, which may have no more time to tell.
@@ -100,7 +102,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 			logger.Error(err, "Data plane not closed cleanly")
 		}
 	}()
-	return serve(ctx, config, parts{clients, objects, datapath, bootID, seed}, logger)
+	return serve(ctx, config, parts{clients, objects, datapath, bootID, flowSeed}, logger)
 }
 
 // lockDataplane waits until no other agent of the node has the data plane.
@@ -173,7 +175,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		hops:          hops,
 		speaker:       speaker,
 		detector:      detector.New(process, speaker.Down, logger.WithName("bfd")),
-		tunnel:        &tunnel{plane: p.datapath, report: p.objects.Report, former: checkpointer.Generations, logger: logger.WithName("tunnel"), seed: p.seed},
+		keys:          keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
 		status:        writer,
 		logger:        logger,
 		health:        health,

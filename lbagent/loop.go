@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
@@ -22,6 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
+	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -101,8 +101,8 @@ type loop struct {
 	hops     hopWatcher
 	speaker  speaker
 	detector *detector.Detector
-	// tunnel has the keys for packets between nodes; nil where nothing sets them.
-	tunnel *tunnel
+	// keys are those for packets between nodes; nil where nothing sets them.
+	keys   *keeper.Keeper
 	status reporter
 	logger logr.Logger
 	health *health
@@ -207,12 +207,14 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	}
 	seen, held := l.heldObjects(now)
 	objects := l.watch.See(seen)
-	keyErr := l.setKeys(objects.TunnelKey)
+	// Before all else: what a node sends without the key, others drop.
+	var keyErr error
+	l.observation.TunnelKey, keyErr = l.keys.Update(objects.TunnelKey)
 	networksErr := l.networks.add(objects)
 	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
 	l.health.move("model")
 	m, changed := l.models.Build(objects)
-	watchErr := l.watch.Want(m, l.tunnelKeys())
+	watchErr := l.watch.Want(m, l.keys.Keys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.Observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
@@ -243,7 +245,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
 	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
-	probeRouters(l.canaries, m, l.tunnelKeys(), l.observation.Decisions, l.observation.Sessions)
+	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
 	l.detector.Want(m)
 	l.detector.Observe(m, l.observation.Sessions)
 	l.names.decide(now, &l.observation)
@@ -255,7 +257,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = wake.Soonest(again, wait)
 	}
 	verified, verifyErr := l.verify(now)
-	l.checkpointer.Keep(seen, l.ring())
+	l.checkpointer.Keep(seen, l.keys.Ring())
 	again = wake.Soonest(again, verified, told, held)
 	return wake.Soonest(again, changes, covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }
@@ -312,30 +314,6 @@ func (l *loop) setRoutes(
 		l.announced, l.told = announced(l.announced, decisions, told, nil), told
 	}
 	return wake.Soonest(departs, unready, checked), err
-}
-
-// tunnelKeys are those that the node has.
-func (l *loop) tunnelKeys() forwarding.TunnelKeys {
-	if l.tunnel == nil {
-		return forwarding.TunnelKeys{}
-	}
-	return l.tunnel.plane.TunnelKeys()
-}
-
-// ring are the keys by which the node works.
-func (l *loop) ring() tunnelkey.Ring {
-	if l.observation.TunnelKey == nil {
-		return tunnelkey.Ring{}
-	}
-	return l.observation.TunnelKey.Ring
-}
-
-// setKeys comes before all else: what a node sends without the key, others drop.
-func (l *loop) setKeys(secret model.TunnelSecret) (err error) {
-	if l.tunnel != nil {
-		l.observation.TunnelKey, err = l.tunnel.update(secret)
-	}
-	return err
 }
 
 func names(interfaces []millracev1alpha1.InterfaceStatus) []string {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package seed finds the seed of the flow hash that a node works by. All nodes must have the same one.
+package seed
 
 import (
 	"context"
@@ -14,15 +15,16 @@ import (
 )
 
 const (
-	// seedPatience is how long one question for the seed may take.
-	seedPatience = 2 * time.Second
-	// seedPause is the time between two questions.
-	seedPause = time.Second
+	// patience is how long one question for the seed may take.
+	patience = 2 * time.Second
+	// pause is the time between two questions.
+	pause = time.Second
 )
 
-// seedOfNode returns the seed of the flow hash to open the data plane with: that of the Secret or,
-// where it cannot be read, that of the pinned maps.
-func seedOfNode(
+// OfNode returns the seed of the flow hash to open the data plane with: that of the Secret, which read
+// returns, or, where it cannot be read, that of the pinned maps. Without either it waits until ctx is
+// done.
+func OfNode(
 	ctx context.Context, pinRoot string, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
 ) (flowhash.Seed, error) {
 	pinned, found, err := dataplane.PinnedSeed(pinRoot)
@@ -33,17 +35,17 @@ func seedOfNode(
 	if found {
 		had = &pinned
 	}
-	return chooseSeed(ctx, had, read, logger)
+	return choose(ctx, had, read, logger)
 }
 
-// chooseSeed waits for the Secret where no maps are pinned, pinned is nil then: the other nodes
+// choose waits for the Secret where no maps are pinned, pinned is nil then: the other nodes
 // have the Secret's seed, and who guesses another one sends their connections elsewhere.
-func chooseSeed(
+func choose(
 	ctx context.Context, pinned *flowhash.Seed, read func(context.Context) (*tunnelkey.State, error), logger logr.Logger,
 ) (flowhash.Seed, error) {
 	said := ""
 	for {
-		limited, cancel := context.WithTimeout(ctx, seedPatience)
+		limited, cancel := context.WithTimeout(ctx, patience)
 		state, err := read(limited)
 		cancel()
 		switch {
@@ -59,12 +61,12 @@ func chooseSeed(
 			said = err.Error()
 			logger.Info("Waiting for the seed of the flow hash: nothing is pinned on this node", "reason", said)
 		}
-		pause := time.NewTimer(seedPause)
+		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
+			timer.Stop()
 			return flowhash.Seed{}, context.Cause(ctx)
-		case <-pause.C:
+		case <-timer.C:
 		}
 	}
 }

@@ -39,6 +39,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
@@ -169,7 +170,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		drainDelay:    config.DrainDelay,
 		unreadyDelay:  config.UnreadyDelay,
 		objects:       checkpointer.Objects,
-		uplinks:       &uplinks{find: finder.Find, plane: p.datapath, logger: logger},
+		uplinks:       uplink.New(finder.Find, p.datapath, logger),
 		dataplane:     p.datapath,
 		take:          takeFrom(p.datapath),
 		hops:          hops,
@@ -190,7 +191,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:          host,
 		duplicates:    newDuplicates(config.DuplicateDetection, func() { wake.Notify(links) }, logger.WithName("duplicates")),
 		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
-		networks:      &networks{read: finder.Networks, gateways: netdev.Gateways},
+		networks:      uplink.NewNetworks(finder.Networks, netdev.Gateways),
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))

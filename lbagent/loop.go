@@ -24,11 +24,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
@@ -59,7 +59,6 @@ type (
 	hopWatcher interface {
 		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
 	}
-	uplinkFinder func(addresses, peers []netip.Addr, now time.Time) (*netdev.Uplinks, error)
 )
 
 // removal is an operation that takes something out of the maps.
@@ -93,7 +92,7 @@ type loop struct {
 	readiness *readiness.Threshold
 	// checkpointer keeps the objects for the next agent; nil where nothing does.
 	checkpointer *checkpoint.Checkpointer
-	uplinks      *uplinks
+	uplinks      *uplink.Uplinks
 	dataplane    dataPlane
 	// take has new connections of what is in the maps be ours, and no service proxy's; nil where they
 	// are anyway.
@@ -111,7 +110,7 @@ type loop struct {
 	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
 	host hostChecks
 	// networks are those around the node; nil finds none.
-	networks *networks
+	networks *uplink.Networks
 
 	// verifier has what the maps hold compared with what was written; nil where nothing does.
 	verifier *verifier
@@ -210,7 +209,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	// Before all else: what a node sends without the key, others drop.
 	var keyErr error
 	l.observation.TunnelKey, keyErr = l.keys.Update(objects.TunnelKey)
-	networksErr := l.networks.add(objects)
+	networksErr := l.networks.Add(objects)
 	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
 	l.health.move("model")
 	m, changed := l.models.Build(objects)
@@ -237,12 +236,12 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	}
 
 	l.health.move("uplinks")
-	covered, attachErr := l.uplinks.update(m, now)
-	l.observation.Interfaces, l.observation.Lacking = covered.interfaces, covered.lacking
-	l.observation.Host = l.hostProblems(m, names(covered.interfaces))
-	l.hops.Want(l.targets.Of(l.have.Self, l.have.Nodes), devices(l.dataplane.Attachments()))
+	covered, attachErr := l.uplinks.Update(m, now)
+	l.observation.Interfaces, l.observation.Lacking = covered.Interfaces, covered.Lacking
+	l.observation.Host = l.hostProblems(m, uplink.Names(covered.Interfaces))
+	l.hops.Want(l.targets.Of(l.have.Self, l.have.Nodes), l.uplinks.Devices())
 	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
-		Programmed: l.have, Planned: want, Unattached: covered.unattached, Announced: l.announced,
+		Programmed: l.have, Planned: want, Unattached: covered.Unattached, Announced: l.announced,
 	}, objects, now)
 	l.observation.Sessions = sessions(l.speaker.Sessions())
 	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
@@ -259,7 +258,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	verified, verifyErr := l.verify(now)
 	l.checkpointer.Keep(seen, l.keys.Ring())
 	again = wake.Soonest(again, verified, told, held)
-	return wake.Soonest(again, changes, covered.again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
+	return wake.Soonest(again, changes, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
 }
 
 // report tells what a pass saw; m is nil where it built no model.
@@ -293,7 +292,7 @@ func (l *loop) setRoutes(
 	node.Final = l.ending.isBegun()
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
-	uplinks := names(l.observation.Interfaces)
+	uplinks := uplink.Names(l.observation.Interfaces)
 	node.Silent = l.watch.Silent()
 	l.layer2.look(m, objects, l.dataplane.Attachments(), &node)
 	l.duplicates.leave(l.layer2.led())
@@ -314,14 +313,6 @@ func (l *loop) setRoutes(
 		l.announced, l.told = announced(l.announced, decisions, told, nil), told
 	}
 	return wake.Soonest(departs, unready, checked), err
-}
-
-func names(interfaces []millracev1alpha1.InterfaceStatus) []string {
-	list := make([]string, 0, len(interfaces))
-	for _, uplink := range interfaces {
-		list = append(list, uplink.Name)
-	}
-	return list
 }
 
 // logSessions tells sessions that were established or lost since last time.

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
 var errInjected = errors.New("injected")
@@ -294,12 +295,9 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,
 		objects:       func() *model.Snapshot { return copied(objects) },
-		uplinks: &uplinks{
-			find: func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
-				return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
-			},
-			plane: n, logger: logr.Discard(),
-		},
+		uplinks: uplink.New(func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
+			return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
+		}, n, logr.Discard()),
 		dataplane: n,
 		hops:      n,
 		speaker:   speakerOf{n},

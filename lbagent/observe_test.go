@@ -5,52 +5,10 @@ package lbagent
 import (
 	"errors"
 	"net/netip"
-	"strings"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
-
-// What LBNode tells of an uplink: the mode, and why it is not native.
-func TestInterfaceStatus(t *testing.T) {
-	card := dataplane.Attachment{Interface: "eth0", Index: 2, Device: 2, DeviceName: "eth0", Mode: dataplane.Native}
-	with := func(change func(*dataplane.Attachment)) dataplane.Attachment {
-		changed := card
-		change(&changed)
-		return changed
-	}
-	for name, test := range map[string]struct {
-		attachment dataplane.Attachment
-		mode       millracev1alpha1.XDPMode
-		// message is part of it; where empty there is none.
-		message string
-	}{
-		"native": {card, millracev1alpha1.XDPNative, ""},
-		"generic": {with(func(a *dataplane.Attachment) {
-			a.Mode, a.NativeErr = dataplane.Generic, errors.New("MTU too large")
-		}), millracev1alpha1.XDPGeneric, "native XDP not possible: MTU too large"},
-		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = dataplane.Generic }),
-			millracev1alpha1.XDPGeneric, "by an agent before this one"},
-		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
-			millracev1alpha1.XDPNative, "XDP runs on eth0"},
-		"no redirects": {with(func(a *dataplane.Attachment) { a.NoRedirects = true }),
-			millracev1alpha1.XDPNative, "ndo_xdp_xmit"},
-		"failed": {with(func(a *dataplane.Attachment) { a.Mode, a.Err = "", errors.New("another program") }),
-			millracev1alpha1.XDPNone, "another program"},
-		"failed to be replaced": {with(func(a *dataplane.Attachment) { a.Err = errors.New("refused") }),
-			millracev1alpha1.XDPNone, "refused"},
-	} {
-		got := interfaceStatus(test.attachment)
-		if got.Name != test.attachment.Interface || got.XDPMode != test.mode {
-			t.Errorf("%s: %+v, want mode %s", name, got, test.mode)
-		}
-		if !strings.Contains(got.Message, test.message) || (test.message == "") != (got.Message == "") {
-			t.Errorf("%s: message %q, want %q", name, got.Message, test.message)
-		}
-	}
-}
 
 // A VIP is announced by its own route or by an aggregate. Where the speaker could not be set,
 // what was announced and is still wanted counts as well.

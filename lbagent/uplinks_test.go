@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
 
 // What becomes of a node that announces, and its packets come in by eth0, when another uplink
@@ -59,7 +60,7 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 				if step.announced && err != nil || len(n.observation.Lacking) == 0 != step.announced {
 					t.Errorf("after %s: error %v, lacking %q, while it announces: %t", step.after, err, n.observation.Lacking, step.announced)
 				}
-				if step.announced && (again == 0 || again > recheck) {
+				if step.announced && (again == 0 || again > uplink.Recheck) {
 					t.Errorf("after %s: again in %s, want to look again", step.after, again)
 				}
 			}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package uplink
 
 import (
 	"errors"
@@ -20,10 +20,10 @@ func TestNetworks(t *testing.T) {
 	first, second := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	var found []netip.Addr
 	var fails error
-	n := &networks{
-		read:     func() ([]netdev.Network, error) { return nil, nil },
-		gateways: func() (map[int][]netip.Addr, error) { return map[int][]netip.Addr{unix.AF_INET: found}, fails },
-	}
+	n := NewNetworks(
+		func() ([]netdev.Network, error) { return nil, nil },
+		func() (map[int][]netip.Addr, error) { return map[int][]netip.Addr{unix.AF_INET: found}, fails },
+	)
 	for _, step := range []struct {
 		name        string
 		found, want []netip.Addr
@@ -37,12 +37,12 @@ func TestNetworks(t *testing.T) {
 	} {
 		found, fails = step.found, step.fails
 		var objects model.Snapshot
-		err := n.add(&objects)
+		err := n.Add(&objects)
 		if got := objects.Gateways[millracev1alpha1.FamilyIPv4]; !slices.Equal(got, step.want) || !errors.Is(err, step.fails) {
 			t.Errorf("%s: %v, %v, want %v, %v", step.name, got, err, step.want, step.fails)
 		}
 	}
-	if err := (*networks)(nil).add(&model.Snapshot{}); err != nil {
+	if err := (*Networks)(nil).Add(&model.Snapshot{}); err != nil {
 		t.Errorf("without networks: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package uplink
 
 import (
 	"errors"
@@ -13,10 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// networks are those around the node, as they were read last.
-type networks struct {
-	// read returns the networks of the node's interfaces, gateways those of its default routes by
-	// address family, AF_INET or AF_INET6.
+// Networks are those around the node, as they were read last. A nil one finds none.
+type Networks struct {
 	read     func() ([]netdev.Network, error)
 	gateways func() (map[int][]netip.Addr, error)
 
@@ -24,10 +22,17 @@ type networks struct {
 	last   model.Gateways
 }
 
-// add adds the networks of the node's interfaces to what the objects say, as nobody drops what is
-// for hosts there and next hops are the node's addresses there, and the gateways. A family that has no gateway any more keeps the last one: its
-// session ends when the router is gone, not when a route is replaced.
-func (n *networks) add(objects *model.Snapshot) error {
+// NewNetworks returns networks that are read by these functions: those of the node's interfaces, and
+// the gateways of its default routes by address family, AF_INET or AF_INET6.
+func NewNetworks(read func() ([]netdev.Network, error), gateways func() (map[int][]netip.Addr, error)) *Networks {
+	return &Networks{read: read, gateways: gateways}
+}
+
+// Add adds the networks of the node's interfaces and the gateways to what the objects say: nobody
+// drops what is for hosts there, and next hops are the node's addresses there. A family that has no
+// gateway any more keeps the last one: its session ends when the router is gone, not when a route is
+// replaced.
+func (n *Networks) Add(objects *model.Snapshot) error {
 	if n == nil {
 		return nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package uplink
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func TestUplinksOfKernel(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	u := &uplinks{find: netdev.NewFinder(nil).Find, plane: plane, logger: logr.Discard()}
+	u := New(netdev.NewFinder(nil).Find, plane, logr.Discard())
 	m := &model.Model{
 		Self: forwarding.Self{IPv4: netip.MustParseAddr("198.51.100.1")},
 		Peers: []model.Peer{
@@ -58,7 +58,7 @@ func TestUplinksOfKernel(t *testing.T) {
 			{Name: "remote", Address: netip.MustParseAddr("203.0.113.254")},
 		},
 	}
-	now := start
+	now := time.Now()
 	for _, step := range []struct {
 		name, commands string
 		after          time.Duration
@@ -95,19 +95,19 @@ func TestUplinksOfKernel(t *testing.T) {
 					}
 				}
 			}
-			c, err := u.update(m, now)
+			c, err := u.Update(m, now)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, i := range c.interfaces {
+			for _, i := range c.Interfaces {
 				got = append(got, fmt.Sprintf("%s %s", i.Name, i.XDPMode))
 			}
 			if !slices.Equal(got, step.interfaces) {
 				t.Errorf("interfaces %v, want %v", got, step.interfaces)
 			}
 			for i := range m.Peers {
-				reason, unattached := c.unattached[m.Peers[i].Name]
+				reason, unattached := c.Unattached[m.Peers[i].Name]
 				if unattached != slices.Contains(step.unattached, m.Peers[i].Name) {
 					t.Errorf("%s is told no route: %t (%s), want those to be %v", m.Peers[i].Name, unattached, reason, step.unattached)
 				}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package uplink keeps the programs on the node's uplinks. It knows which packets the programs do not
+// see, and reads the networks and gateways around the node.
+package uplink
 
 import (
 	"errors"
@@ -18,21 +20,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// recheck is after how long uplinks without programs are tried again, and looked at
+// Recheck is after how long uplinks without programs are tried again, and looked at
 // whether they lead to a peer: changes of routes to peers are not watched.
-const recheck = 30 * time.Second
+const Recheck = 30 * time.Second
 
-// attacher is the part of the data plane that uplinks need.
-type attacher interface {
+// Plane is the part of the data plane that uplinks need.
+type Plane interface {
 	Attach(uplinks []dataplane.Uplink) error
 	Attachments() []dataplane.Attachment
 }
 
-// uplinks keeps the programs on the node's uplinks, and knows which peers may send packets
+// Finder finds the uplinks of a node with these addresses and peers.
+type Finder func(addresses, peers []netip.Addr, now time.Time) (*netdev.Uplinks, error)
+
+// Uplinks keeps the programs on the node's uplinks, and knows which peers may send packets
 // that the programs do not see.
-type uplinks struct {
-	find   uplinkFinder
-	plane  attacher
+type Uplinks struct {
+	find   Finder
+	plane  Plane
 	logger logr.Logger
 
 	// found is what was found last; nil before the first time.
@@ -46,19 +51,26 @@ type uplinks struct {
 	told  []string
 }
 
-// coverage is what the programs see of the packets that routers and nodes send here.
-type coverage struct {
-	// unattached are the peers of which they do not see all, by the name of the LBPeer, with
-	// the reason.
-	unattached map[string]string
-	// lacking are the uplinks that must have the programs and have not.
-	lacking    []string
-	interfaces []millracev1alpha1.InterfaceStatus
-	again      time.Duration
+// New returns uplinks to which nothing is attached yet.
+func New(find Finder, plane Plane, logger logr.Logger) *Uplinks {
+	return &Uplinks{find: find, plane: plane, logger: logger}
 }
 
-// update attaches the programs to the uplinks where something changed.
-func (u *uplinks) update(m *model.Model, now time.Time) (coverage, error) {
+// Coverage is what the programs see of the packets that routers and nodes send here.
+type Coverage struct {
+	// Unattached are the peers of which they do not see all, by the name of the LBPeer, with
+	// the reason.
+	Unattached map[string]string
+	// Lacking are the uplinks that must have the programs and have not.
+	Lacking []string
+	// Interfaces are the uplinks, as the report has them.
+	Interfaces []millracev1alpha1.InterfaceStatus
+	// Again is after how long there may be another coverage; zero means there is no such time.
+	Again time.Duration
+}
+
+// Update attaches the programs to the uplinks where something changed.
+func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 	peers := make([]netip.Addr, 0, len(m.Peers))
 	for i := range m.Peers {
 		peers = append(peers, m.Peers[i].Address)
@@ -72,17 +84,17 @@ func (u *uplinks) update(m *model.Model, now time.Time) (coverage, error) {
 	// Where nothing was found out, the programs stay where they are.
 	c := u.cover(m.Peers, now)
 	if findErr == nil {
-		c.again = wake.Soonest(c.again, found.Again)
+		c.Again = wake.Soonest(c.Again, found.Again)
 	}
-	if len(c.lacking) == 0 {
+	if len(c.Lacking) == 0 {
 		attachErr = withoutUplinks(attachErr)
 	}
-	u.tell(c.interfaces)
+	u.tell(c.Interfaces)
 	return c, errors.Join(findErr, attachErr)
 }
 
 // note takes what was found, and since when.
-func (u *uplinks) note(found *netdev.Uplinks, now time.Time) {
+func (u *Uplinks) note(found *netdev.Uplinks, now time.Time) {
 	since := map[int]time.Time{}
 	for _, link := range found.Links {
 		first, known := u.since[link.Index]
@@ -94,7 +106,7 @@ func (u *uplinks) note(found *netdev.Uplinks, now time.Time) {
 	u.found, u.since = found, since
 }
 
-func (u *uplinks) attach() error {
+func (u *Uplinks) attach() error {
 	able := slices.DeleteFunc(slices.Clone(u.found.Links), func(l netdev.Link) bool { return !l.Ethernet })
 	if !u.failed && u.attached != nil && slices.EqualFunc(u.attached, able, sameDevice) {
 		return nil
@@ -136,8 +148,8 @@ func withoutUplinks(err error) error {
 // cover looks which uplinks packets may come in by, and whether those have the programs.
 // Routers send to the node's own addresses as next hops, and a peer also by the way that
 // leads to it. Where that is not known, it may be any uplink.
-func (u *uplinks) cover(peers []model.Peer, now time.Time) coverage {
-	c := coverage{unattached: map[string]string{}, interfaces: interfaces(u.plane.Attachments())}
+func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
+	c := Coverage{Unattached: map[string]string{}, Interfaces: interfaces(u.plane.Attachments())}
 	if u.found == nil {
 		u.found = &netdev.Uplinks{}
 		defer func() { u.found = nil }()
@@ -146,30 +158,30 @@ func (u *uplinks) cover(peers []model.Peer, now time.Time) coverage {
 	for i := range u.found.Links {
 		link := &u.found.Links[i]
 		if !link.Ethernet {
-			c.interfaces = append(c.interfaces, withoutEthernet(link))
+			c.Interfaces = append(c.Interfaces, withoutEthernet(link))
 		}
 	}
 	if len(without) > 0 {
-		c.again = recheck
+		c.Again = Recheck
 	}
 	// Other nodes send to the node's addresses.
 	carried := slices.ContainsFunc(u.found.Links, func(l netdev.Link) bool { return l.Ethernet && l.Carries })
-	c.lacking = u.lacking(u.entrances(nil, carried), without, now, &c)
+	c.Lacking = u.lacking(u.ingress(nil, carried), without, now, &c)
 	for i := range peers {
 		leads, known := u.found.Leads[peers[i].Address]
-		lacking := u.lacking(u.entrances(leads, known), without, now, &c)
+		lacking := u.lacking(u.ingress(leads, known), without, now, &c)
 		if len(lacking) > 0 {
-			c.unattached[peers[i].Name] = lacking[0]
+			c.Unattached[peers[i].Name] = lacking[0]
 		}
-		c.lacking = append(c.lacking, lacking...)
+		c.Lacking = append(c.Lacking, lacking...)
 	}
-	slices.Sort(c.lacking)
-	c.lacking = slices.Compact(c.lacking)
+	slices.Sort(c.Lacking)
+	c.Lacking = slices.Compact(c.Lacking)
 	return c
 }
 
 // without are the uplinks that are without the programs, by their indexes.
-func (u *uplinks) without() map[int]bool {
+func (u *Uplinks) without() map[int]bool {
 	without := map[int]bool{}
 	for _, link := range u.found.Links {
 		without[link.Index] = true
@@ -182,32 +194,32 @@ func (u *uplinks) without() map[int]bool {
 	return without
 }
 
-// entrances are the uplinks by which packets may come in: those with the node's addresses,
+// ingress are the uplinks by which packets may come in: those with the node's addresses,
 // and those that lead to the sender, or, where that is not known, all that could have the
 // programs.
-func (u *uplinks) entrances(leads []int, known bool) []netdev.Link {
-	var entrances []netdev.Link
+func (u *Uplinks) ingress(leads []int, known bool) []netdev.Link {
+	var ingress []netdev.Link
 	for _, link := range u.found.Links {
 		if slices.Contains(leads, link.Index) || link.Ethernet && (link.Carries || !known) {
-			entrances = append(entrances, link)
+			ingress = append(ingress, link)
 		}
 	}
-	return entrances
+	return ingress
 }
 
-// lacking says which of the entrances must have the programs and have not. One that is new
+// lacking says which of the ingress interfaces must have the programs and have not. One that is new
 // has time to get them.
-func (u *uplinks) lacking(entrances []netdev.Link, without map[int]bool, now time.Time, c *coverage) []string {
+func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.Time, c *Coverage) []string {
 	if len(without) == len(u.found.Links) {
 		return []string{"no uplink has the programs"}
 	}
 	var lacking []string
-	for _, link := range entrances {
+	for _, link := range ingress {
 		if !without[link.Index] {
 			continue
 		}
 		if left := netdev.HoldOff - now.Sub(u.since[link.Index]); left > 0 {
-			c.again = wake.Soonest(c.again, left)
+			c.Again = wake.Soonest(c.Again, left)
 			continue
 		}
 		lacking = append(lacking, fmt.Sprintf("uplink %s is without the programs", link.Name))
@@ -224,7 +236,7 @@ func withoutEthernet(link *netdev.Link) millracev1alpha1.InterfaceStatus {
 }
 
 // tell logs the uplinks where they have changed.
-func (u *uplinks) tell(interfaces []millracev1alpha1.InterfaceStatus) {
+func (u *Uplinks) tell(interfaces []millracev1alpha1.InterfaceStatus) {
 	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
 		u.told = texts
 		u.logger.Info("Uplinks", "interfaces", texts)

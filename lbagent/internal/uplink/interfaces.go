@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink
+
+import (
+	"fmt"
+	"strings"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+)
+
+// Names are those of interfaces.
+func Names(interfaces []millracev1alpha1.InterfaceStatus) []string {
+	list := make([]string, 0, len(interfaces))
+	for _, uplink := range interfaces {
+		list = append(list, uplink.Name)
+	}
+	return list
+}
+
+// Devices are the interfaces by which the programs can send, each with those by which they see
+// frames come in.
+func (u *Uplinks) Devices() map[int][]int {
+	devices := map[int][]int{}
+	attachments := u.plane.Attachments()
+	for i := range attachments {
+		if a := &attachments[i]; a.Mode != "" {
+			devices[a.Device] = append([]int{a.Device}, a.Members...)
+		}
+	}
+	return devices
+}
+
+func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.InterfaceStatus {
+	statuses := make([]millracev1alpha1.InterfaceStatus, 0, len(attachments))
+	for _, attachment := range attachments {
+		statuses = append(statuses, interfaceStatus(attachment))
+	}
+	return statuses
+}
+
+func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.InterfaceStatus {
+	status := millracev1alpha1.InterfaceStatus{Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone}
+	var messages []string
+	switch {
+	case attachment.Err != nil:
+		return millracev1alpha1.InterfaceStatus{
+			Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone, Message: attachment.Err.Error(),
+		}
+	case attachment.Mode == dataplane.Native:
+		status.XDPMode = millracev1alpha1.XDPNative
+	case attachment.Mode == dataplane.Generic:
+		status.XDPMode = millracev1alpha1.XDPGeneric
+		reason := "it was not when the programs were attached, by an agent before this one"
+		if attachment.NativeErr != nil {
+			reason = attachment.NativeErr.Error()
+		}
+		messages = append(messages, "native XDP not possible: "+reason)
+	}
+	if attachment.Device != attachment.Index {
+		messages = append(messages, "XDP runs on "+attachment.DeviceName)
+	}
+	if attachment.NoRedirects {
+		messages = append(messages, "frames from other uplinks leave by the kernel, since the driver takes none from XDP (ndo_xdp_xmit)")
+	}
+	status.Message = strings.Join(messages, "; ")
+	return status
+}
+
+func describeInterfaces(interfaces []millracev1alpha1.InterfaceStatus) []string {
+	texts := make([]string, 0, len(interfaces))
+	for _, status := range interfaces {
+		text := fmt.Sprintf("%s (%s)", status.Name, status.XDPMode)
+		if status.Message != "" {
+			text += ": " + status.Message
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
@@ -189,9 +190,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
-		duplicates:    newDuplicates(config.DuplicateDetection, func() { wake.Notify(links) }, logger.WithName("duplicates")),
 		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      uplink.NewNetworks(finder.Networks, netdev.Gateways),
+	}
+	if config.DuplicateDetection {
+		loop.duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
 	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
@@ -307,7 +310,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.canaries.Run(ctx) })
 	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
 	if loop.duplicates != nil {
-		group.Go(func() error { return loop.duplicates.prober.Run(ctx) })
+		group.Go(func() error { return loop.duplicates.Run(ctx) })
 	}
 	group.Go(func() error { return loop.layer2.responder.Run(ctx) })
 	if loop.healthPorts != nil {

@@ -140,7 +140,7 @@ func (d *directory) decide(now time.Time, observation *status.Observation) {
 func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
 	return &console.Server{
 		DataPlane: datapath, Hub: console.NewHub(), Directory: l.names.names, Decisions: l.names.decisions.Load, Speaker: l.speaker,
-		Hosts: l.duplicates.look, History: l.history.ask,
+		Hosts: l.duplicates.Look, History: l.history.ask,
 	}
 }
 

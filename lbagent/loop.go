@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
@@ -140,7 +141,7 @@ type loop struct {
 	// canaries probes through routers; nil where nothing does.
 	canaries canaryProber
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
-	duplicates *duplicates
+	duplicates *duplicate.Detector
 	// layer2 answers for VIPs on links; nil where nobody does.
 	layer2 *layer2
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
@@ -295,8 +296,8 @@ func (l *loop) setRoutes(
 	uplinks := uplink.Names(l.observation.Interfaces)
 	node.Silent = l.watch.Silent()
 	l.layer2.look(m, objects, l.dataplane.Attachments(), &node)
-	l.duplicates.leave(l.layer2.led())
-	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.judge(m, objects, uplinks, l.announced, now)
+	l.duplicates.Leave(l.layer2.led())
+	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.Judge(m, objects, uplinks, l.announced, now)
 	routes, decisions := l.decider.Decide(m, change, &node)
 	same := delta.IsSame(decisions, l.observation.Decisions)
 	l.observation.Decisions = decisions

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package duplicate
 
 import (
 	"context"
@@ -82,10 +82,10 @@ func TestDuplicatesOfKernel(t *testing.T) {
 	learnRouter(t, gateways[millracev1alpha1.FamilyIPv4][0])
 
 	changed := make(chan struct{}, 1)
-	d := newDuplicates(true, func() { wake.Notify(changed) }, logr.Discard())
+	d := NewDetector(func() { wake.Notify(changed) }, logr.Discard())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- d.prober.Run(ctx) }()
+	go func() { ended <- d.Run(ctx) }()
 	defer func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -105,7 +105,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			for _, network := range found {
 				networks = append(networks, model.Network(network))
 			}
-			withheld, holders, _ := d.judge(m, &model.Snapshot{OnLink: networks, Gateways: gateways}, []string{"eth0"}, nil, time.Now())
+			withheld, holders, _ := d.Judge(m, &model.Snapshot{OnLink: networks, Gateways: gateways}, []string{"eth0"}, nil, time.Now())
 			reasons := map[netip.Addr]string{}
 			for vip, decision := range withheld {
 				reasons[vip] = decision.Reason
@@ -129,7 +129,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 		vips[0]: announce.ReasonChecking, vips[1]: announce.ReasonChecking, vips[2]: announce.ReasonChecking, vips[4]: announce.ReasonChecking,
 	})
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
-	told, err := d.look(t.Context(), []netip.Addr{vips[0], vips[1], vips[2], vips[3], gateways[millracev1alpha1.FamilyIPv4][0]})
+	told, err := d.Look(t.Context(), []netip.Addr{vips[0], vips[1], vips[2], vips[3], gateways[millracev1alpha1.FamilyIPv4][0]})
 	want := []consoleapi.Host{
 		{Address: vips[0], Interface: "eth0", HardwareAddr: "02:00:00:00:00:09"},
 		{Address: vips[1], Interface: "eth0", HardwareAddr: "02:00:00:00:00:fe", Known: true},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package duplicate
 
 import (
 	"context"
@@ -16,17 +16,15 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// duplicates finds hosts with the address of a VIP on the links of the uplinks. A nil one finds
-// none.
-type duplicates struct {
-	prober    *duplicate.Prober
-	probation duplicate.Probation
+// Detector finds hosts with the address of a VIP on the links of the uplinks. A nil one finds none.
+type Detector struct {
+	prober    *Prober
+	probation Probation
 	// trusted are the addresses of nodes and routers. Where these answer for a VIP, it is by
 	// proxy ARP, or for kube-proxy in IPVS mode, which has all VIPs on an interface.
 	trusted atomic.Pointer[[]netip.Addr]
@@ -37,27 +35,28 @@ type duplicates struct {
 	elsewhere map[netip.Addr]bool
 }
 
-func newDuplicates(wanted bool, changed func(), logger logr.Logger) *duplicates {
-	if !wanted {
-		return nil
-	}
-	d := &duplicates{}
-	d.prober = duplicate.NewProber(d.ask, changed, logger)
+// NewDetector returns a Detector that calls changed after each answer that is new or another one.
+func NewDetector(changed func(), logger logr.Logger) *Detector {
+	d := &Detector{}
+	d.prober = NewProber(d.ask, changed, logger)
 	return d
 }
 
-// leave has VIPs left out that other nodes answer for.
-func (d *duplicates) leave(elsewhere map[netip.Addr]bool) {
+// Run asks hosts until ctx is done.
+func (d *Detector) Run(ctx context.Context) error { return d.prober.Run(ctx) }
+
+// Leave has VIPs left out that other nodes answer for.
+func (d *Detector) Leave(elsewhere map[netip.Addr]bool) {
 	if d != nil {
 		d.elsewhere = elsewhere
 	}
 }
 
-// judge returns the VIPs that are not to be announced for that, the hosts that have the address of
+// Judge returns the VIPs that are not to be announced for that, the hosts that have the address of
 // one, and after how long it is to be asked again; 0 means it is not.
-func (d *duplicates) judge(
+func (d *Detector) Judge(
 	m *model.Model, objects *model.Snapshot, uplinks []string, announced map[netip.Addr]bool, now time.Time,
-) (withheld map[netip.Addr]announce.Decision, holders []duplicate.Holder, again time.Duration) {
+) (withheld map[netip.Addr]announce.Decision, holders []Holder, again time.Duration) {
 	if d == nil {
 		return nil, nil, 0
 	}
@@ -67,22 +66,22 @@ func (d *duplicates) judge(
 		return n.Prefix.IsSingleIP() || !slices.Contains(uplinks, n.Interface)
 	})
 	d.networks.Store(&networks)
-	var vips []duplicate.VIP
-	var all []duplicate.Wanted
-	questions := map[netip.Addr][]duplicate.Question{}
+	var vips []VIP
+	var all []Wanted
+	questions := map[netip.Addr][]Question{}
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
 		if vip.Occupant != "" || len(vip.Services) == 0 || d.elsewhere[vip.Address] {
 			continue
 		}
-		entry := duplicate.VIP{
+		entry := VIP{
 			Address: vip.Address, Created: vip.Created, Waits: vip.Duplicate, Announced: announced[vip.Address],
 		}
 		for _, network := range networks {
-			question := duplicate.Question{Interface: network.Interface, Address: vip.Address}
+			question := Question{Interface: network.Interface, Address: vip.Address}
 			if network.Prefix.Contains(vip.Address) && !slices.Contains(questions[vip.Address], question) {
 				questions[vip.Address] = append(questions[vip.Address], question)
-				all = append(all, duplicate.Wanted{
+				all = append(all, Wanted{
 					Question: question, Created: vip.Created, Urgent: entry.Unproven(now),
 				})
 			}
@@ -96,7 +95,7 @@ func (d *duplicates) judge(
 }
 
 // withholding says why VIPs are not announced.
-func withholding(verdict duplicate.Verdict) map[netip.Addr]announce.Decision {
+func withholding(verdict Verdict) map[netip.Addr]announce.Decision {
 	withheld := make(map[netip.Addr]announce.Decision, len(verdict.Checking))
 	for address := range verdict.Checking {
 		withheld[address] = announce.Decision{
@@ -129,8 +128,8 @@ func hostsOf(m *model.Model, gateways model.Gateways) []netip.Addr {
 	return hosts
 }
 
-// look asks now for the hosts that have addresses, on the uplinks whose networks hold these.
-func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*consoleapi.Hosts, error) {
+// Look asks now for the hosts that have addresses, on the uplinks whose networks hold these.
+func (d *Detector) Look(ctx context.Context, addresses []netip.Addr) (*consoleapi.Hosts, error) {
 	if d == nil {
 		return nil, errors.New("this agent asks for no hosts: --duplicate-detection is false")
 	}
@@ -139,7 +138,7 @@ func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*console
 		return nil, errors.New("the agent does not know its networks yet: its first pass is not done")
 	}
 	told := &consoleapi.Hosts{}
-	var questions []duplicate.Question
+	var questions []Question
 	for _, address := range addresses {
 		for _, network := range *networks {
 			host := consoleapi.Host{Address: address, Interface: network.Interface, Known: slices.Contains(*trusted, address)}
@@ -149,7 +148,7 @@ func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*console
 			told.Hosts = append(told.Hosts, host)
 			// To ask, the kernel forgets what it knows. Packets to nodes and routers would wait for that.
 			if !host.Known {
-				questions = append(questions, duplicate.Question{Interface: network.Interface, Address: address})
+				questions = append(questions, Question{Interface: network.Interface, Address: address})
 			}
 		}
 	}
@@ -162,7 +161,7 @@ func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*console
 	}
 	for i := range told.Hosts {
 		host := &told.Hosts[i]
-		if answer := answers[duplicate.Question{Interface: host.Interface, Address: host.Address}]; len(answer.HardwareAddr) > 0 {
+		if answer := answers[Question{Interface: host.Interface, Address: host.Address}]; len(answer.HardwareAddr) > 0 {
 			host.HardwareAddr, host.Known = answer.HardwareAddr.String(), answer.Trusted
 		}
 	}
@@ -170,8 +169,8 @@ func (d *duplicates) look(ctx context.Context, addresses []netip.Addr) (*console
 }
 
 // ask asks on the links.
-func (d *duplicates) ask(ctx context.Context, questions []duplicate.Question) (map[duplicate.Question]duplicate.Answer, error) {
-	keys := make(map[fib.NeighbourKey]duplicate.Question, len(questions))
+func (d *Detector) ask(ctx context.Context, questions []Question) (map[Question]Answer, error) {
+	keys := make(map[fib.NeighbourKey]Question, len(questions))
 	asked := make([]fib.NeighbourKey, 0, len(questions))
 	for _, question := range questions {
 		link, err := net.InterfaceByName(question.Interface)
@@ -191,9 +190,9 @@ func (d *duplicates) ask(ctx context.Context, questions []duplicate.Question) (m
 	if err != nil {
 		return nil, err
 	}
-	answers := map[duplicate.Question]duplicate.Answer{}
+	answers := map[Question]Answer{}
 	for key, mac := range found {
-		answers[keys[key]] = duplicate.Answer{HardwareAddr: mac[:], Trusted: slices.Contains(known[key.Interface], mac)}
+		answers[keys[key]] = Answer{HardwareAddr: mac[:], Trusted: slices.Contains(known[key.Interface], mac)}
 	}
 	return answers, nil
 }

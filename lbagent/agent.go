@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
-	"github.com/millrace-lb/millrace/lbagent/internal/history/segments"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
@@ -197,7 +197,9 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		loop.duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
-	loop.history = newRecorder(config.StateDir, recordedOf(p, speaker, loop.names), logger.WithName("history"))
+	loop.history = recorder.New(config.StateDir, recorder.Source{
+		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.names.services,
+	}, logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
 	loop.canaries = canaries
@@ -287,7 +289,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
 	group.Go(func() error { return p.objects.Run(ctx) })
 	group.Go(func() error { return loop.checkpointer.Run(ctx) })
-	group.Go(func() error { return loop.history.run(ctx, config.Version) })
+	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
 	group.Go(func() error {
 		_ = loop.ending.learn(ctx)
 		return nil
@@ -433,7 +435,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
 			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.responder.Counts),
-			metrics.NewHistory(l.history.metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
+			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
 		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))
@@ -456,7 +458,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
 	}
 	if stateDir != "" {
-		err = errors.Join(err, segments.Remove(historyIn(stateDir)), checkpoint.Remove(stateDir))
+		err = errors.Join(err, recorder.Remove(stateDir), checkpoint.Remove(stateDir))
 	}
 	return errors.Join(err, natexempt.Remove())
 }

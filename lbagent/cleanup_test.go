@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -39,8 +40,9 @@ func TestCleanupWaitsForTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := filepath.Join(t.TempDir(), "state")
-	if r := newRecorder(state, recorded{}, logr.Discard()); r.off != nil {
-		t.Fatal(r.off)
+	recorder.New(state, recorder.Source{}, logr.Discard())
+	if _, err := os.Stat(state); err != nil {
+		t.Fatal(err)
 	}
 	if err := Cleanup(t.Context(), root, state, logr.Discard()); err != nil {
 		t.Errorf("after the agent: %v", err)

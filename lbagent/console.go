@@ -63,6 +63,11 @@ func BGP(ctx context.Context, socket string, routes bool, out io.Writer) error {
 	return console.Ask(ctx, socket, console.Request{Command: command}, out)
 }
 
+// History asks the agent at the socket what it recorded.
+func History(ctx context.Context, socket string, of consoleapi.HistoryQuery, out io.Writer) error {
+	return console.Ask(ctx, socket, console.Request{Command: console.History, History: &of}, out)
+}
+
 // Duplicates asks the agent at the socket which hosts on the links of its uplinks have addresses.
 func Duplicates(ctx context.Context, socket string, addresses []netip.Addr, out io.Writer) error {
 	return console.Ask(ctx, socket, console.Request{Command: console.Duplicates, Addresses: addresses}, out)
@@ -140,7 +145,7 @@ func (d *directory) decide(now time.Time, observation *status.Observation) {
 func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
 	return &console.Server{
 		DataPlane: datapath, Hub: console.NewHub(), Directory: l.names.names, Decisions: l.names.decisions.Load, Speaker: l.speaker,
-		Hosts: l.duplicates.Look, History: l.history.ask,
+		Hosts: l.duplicates.Look, History: l.history.Ask,
 	}
 }
 

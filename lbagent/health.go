@@ -76,7 +76,7 @@ func (h *health) end(now time.Time, failure error, sessions []bgp.Session) {
 	h.failure = failure
 	h.missing = nil
 	for _, session := range sessions {
-		if !isEstablished(session) {
+		if !session.IsEstablished() {
 			h.missing = append(h.missing, session.Peer)
 		}
 	}

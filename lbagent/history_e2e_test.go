@@ -60,7 +60,7 @@ func (w *world) checkHistory() {
 		}
 		return maps.Equal(got, want)
 	})
-	err := filepath.WalkDir(historyIn(w.stateDir), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(w.stateDir, "history"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -17,19 +17,20 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 )
 
 // recording runs a recorder until the test, or stop, ends it.
-func recording(t *testing.T, directory string, n *node) (r *recorder, stop func()) {
+func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, stop func()) {
 	t.Helper()
-	r = newRecorder(directory, recorded{
-		sessions: func() []bgp.Session { return speakerOf{n}.Sessions() },
-		drops:    func() (dataplane.DropCounts, error) { return dataplane.DropCounts{}, nil },
-		services: func() map[forwarding.FrontendKey]string { return nil },
+	r = recorder.New(directory, recorder.Source{
+		Sessions: func() []bgp.Session { return speakerOf{n}.Sessions() },
+		Drops:    func() (dataplane.DropCounts, error) { return dataplane.DropCounts{}, nil },
+		Services: func() map[forwarding.FrontendKey]string { return nil },
 	}, logr.Discard())
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- r.run(ctx, "v1") }()
+	go func() { ended <- r.Run(ctx, "v1") }()
 	stop = func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -40,12 +41,12 @@ func recording(t *testing.T, directory string, n *node) (r *recorder, stop func(
 }
 
 // awaitEntries waits for what passes did, as it is asked, in any order.
-func awaitEntries(t *testing.T, r *recorder, want ...string) {
+func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 	t.Helper()
 	slices.Sort(want)
 	var got []string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		history, err := r.ask(&consoleapi.HistoryQuery{})
+		history, err := r.Ask(&consoleapi.HistoryQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,12 +93,12 @@ func TestNoHistory(t *testing.T) {
 	for _, directory := range []string{"", filepath.Dir(occupied)} {
 		n := newNode(t)
 		l := newLoop(n, cluster())
-		l.history = newRecorder(directory, recorded{}, logr.Discard())
+		l.history = recorder.New(directory, recorder.Source{}, logr.Discard())
 		mustPass(t, l, start)
-		if history, err := l.history.ask(&consoleapi.HistoryQuery{}); err == nil {
+		if history, err := l.history.Ask(&consoleapi.HistoryQuery{}); err == nil {
 			t.Errorf("directory %q: history %+v, want an error", directory, history)
 		}
-		if err := l.history.run(t.Context(), "v1"); err != nil {
+		if err := l.history.Run(t.Context(), "v1"); err != nil {
 			t.Errorf("directory %q: %v", directory, err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -147,7 +148,7 @@ type loop struct {
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
 	// history records what passes saw; nil where nothing does.
-	history *recorder
+	history *recorder.Recorder
 	// observation is what the last pass saw.
 	observation status.Observation
 }
@@ -270,7 +271,7 @@ func (l *loop) report(now time.Time, m *model.Model) {
 	}
 	l.observation.OtherUplink = l.host != nil && l.host.OtherUplink()
 	l.status.Set(l.observation)
-	l.history.see(now, m, &l.observation, l.watch)
+	l.history.See(now, m, &l.observation, l.watch)
 }
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
@@ -320,7 +321,7 @@ func (l *loop) setRoutes(
 func (l *loop) logSessions() {
 	established := map[string]bool{}
 	for _, session := range l.speaker.Sessions() {
-		up := isEstablished(session)
+		up := session.IsEstablished()
 		established[session.Peer] = up
 		if up && !l.established[session.Peer] {
 			l.logger.Info("BGP session established", "peer", session.Peer, "address", session.Address, "routes", session.Routes)

@@ -76,7 +76,3 @@ func sessions(observed []bgp.Session) []millracev1alpha1.SessionStatus {
 	}
 	return statuses
 }
-
-func isEstablished(session bgp.Session) bool {
-	return session.State == millracev1alpha1.SessionEstablished
-}

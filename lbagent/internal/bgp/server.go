@@ -93,6 +93,9 @@ type Session struct {
 	Throttled time.Duration
 }
 
+// IsEstablished reports whether routes can be exchanged.
+func (s *Session) IsEstablished() bool { return s.State == millracev1alpha1.SessionEstablished }
+
 // Server holds one session with every peer. Nothing listens for routers unless a peer is
 // passive, and no route is accepted from a peer.
 //

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package recorder keeps the history of a node in files. Passes only hand over what they saw: what is
+// new in it is found (package history), and written (package segments), beside them.
+package recorder
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"sync"
 	"time"
@@ -17,7 +18,6 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
-	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/history"
@@ -26,7 +26,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
-	"github.com/millrace-lb/millrace/lbagent/internal/watch"
 )
 
 const (
@@ -38,18 +37,12 @@ const (
 	countEvery = time.Minute
 )
 
-// History asks the agent at the socket what it recorded.
-func History(ctx context.Context, socket string, of consoleapi.HistoryQuery, out io.Writer) error {
-	return console.Ask(ctx, socket, console.Request{Command: console.History, History: &of}, out)
-}
-
-// recorder keeps a history of the node. Passes only hand over what they saw: what is new in it is
-// found, and written, beside them.
-type recorder struct {
+// Recorder keeps a history of the node. A nil one keeps none.
+type Recorder struct {
 	// log is nil where nothing is recorded; off says why.
-	log *segments.Log
-	off error
-	recorded
+	log    *segments.Log
+	off    error
+	source Source
 	logger logr.Logger
 
 	wake chan struct{}
@@ -63,41 +56,47 @@ type recorder struct {
 	failing bool
 }
 
-// recorded is what the recorder looks at beside passes.
-type recorded struct {
-	sessions func() []bgp.Session
-	drops    func() (dataplane.DropCounts, error)
-	services func() map[forwarding.FrontendKey]string
+// Source is what a Recorder looks at beside passes.
+type Source struct {
+	Sessions func() []bgp.Session
+	Drops    func() (dataplane.DropCounts, error)
+	Services func() map[forwarding.FrontendKey]string
 }
 
-func recordedOf(p parts, speaker *bgp.Server, names *directory) recorded {
-	return recorded{sessions: speaker.Sessions, drops: p.datapath.DropCounts, services: names.services}
-}
+// directoryIn is the directory of the history in the state directory.
+func directoryIn(stateDir string) string { return filepath.Join(stateDir, "history") }
 
-// historyIn is the directory of the history in the state directory.
-func historyIn(stateDir string) string { return filepath.Join(stateDir, "history") }
-
-// newRecorder opens the history. The agent works without, so failures are only told.
-func newRecorder(stateDir string, of recorded, logger logr.Logger) *recorder {
-	r := &recorder{recorded: of, logger: logger, wake: make(chan struct{}, 1), keeper: history.NewKeeper()}
+// New opens the history in the state directory; empty means that none is kept. The agent works
+// without, so failures are only told.
+func New(stateDir string, of Source, logger logr.Logger) *Recorder {
+	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), keeper: history.NewKeeper()}
 	if stateDir == "" {
 		r.off = errors.New("no history is kept: --state-dir of the agent is empty")
 		return r
 	}
-	if r.log, r.off = segments.Open(historyIn(stateDir)); r.off != nil {
+	if r.log, r.off = segments.Open(directoryIn(stateDir)); r.off != nil {
 		r.log = nil
 		logger.Error(r.off, "No history is kept until the agent is restarted")
 	}
 	return r
 }
 
-// see hands over what a pass saw.
-func (r *recorder) see(now time.Time, m *model.Model, observation *status.Observation, w *watch.Watch) {
+// Remove removes the history in a state directory.
+func Remove(stateDir string) error { return segments.Remove(directoryIn(stateDir)) }
+
+// Nodes is what passes know of other nodes.
+type Nodes interface {
+	// Lost are the nodes that were down in the last pass, and whether this node may be cut off.
+	Lost() (down map[forwarding.NodeID]bool, cutOff bool)
+}
+
+// See hands over what a pass saw; m is nil where it built no model.
+func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observation, nodes Nodes) {
 	if r == nil || r.log == nil || m == nil {
 		return
 	}
 	state := &history.State{Time: now, Model: m, Decisions: observation.Decisions, Problems: problemsIn(observation)}
-	state.Down, state.CutOff = w.Lost()
+	state.Down, state.CutOff = nodes.Lost()
 	for i := range observation.Sessions {
 		session := history.Session{Peer: observation.Sessions[i].Peer}
 		if bfd := observation.Sessions[i].BFD; bfd != nil {
@@ -145,8 +144,8 @@ func objectName(object model.ObjectReference) string {
 	return object.Namespace + "/" + object.Name
 }
 
-// run records until ctx is done, and then the end.
-func (r *recorder) run(ctx context.Context, version string) error {
+// Run records until ctx is done, and then the end.
+func (r *Recorder) Run(ctx context.Context, version string) error {
 	if r.log == nil {
 		return nil
 	}
@@ -179,7 +178,7 @@ func (r *recorder) run(ctx context.Context, version string) error {
 }
 
 // look records what is new in what passes saw.
-func (r *recorder) look() {
+func (r *Recorder) look() {
 	r.mu.Lock()
 	state := r.next
 	r.next = nil
@@ -192,9 +191,9 @@ func (r *recorder) look() {
 		bfd[session.Peer] = session
 	}
 	state.Sessions = nil
-	for _, session := range r.sessions() {
+	for _, session := range r.source.Sessions() {
 		seen := history.Session{
-			Peer: session.Peer, Address: session.Address, Established: isEstablished(session), Since: session.Since, Flaps: session.Flaps,
+			Peer: session.Peer, Address: session.Address, Established: session.IsEstablished(), Since: session.Since, Flaps: session.Flaps,
 			Message: cmp.Or(session.Message, session.LastError), BFD: bfd[session.Peer].BFD, BFDMessage: bfd[session.Peer].BFDMessage,
 		}
 		if seen.Established {
@@ -206,12 +205,12 @@ func (r *recorder) look() {
 }
 
 // count records what was dropped, and what of the last minute was left out.
-func (r *recorder) count(now time.Time) {
-	counts, err := r.drops()
+func (r *Recorder) count(now time.Time) {
+	counts, err := r.source.Drops()
 	if err != nil {
 		r.logger.Error(err, "Dropped packets are not recorded; will try again", "after", countEvery)
 	}
-	services := r.services()
+	services := r.source.Services()
 	r.record(func(k *history.Keeper) (lines [][]byte) {
 		if err == nil {
 			lines = k.Count(history.Counters(counts), services, now)
@@ -221,7 +220,7 @@ func (r *recorder) count(now time.Time) {
 }
 
 // record writes the lines that make returns.
-func (r *recorder) record(makeLines func(*history.Keeper) [][]byte) {
+func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	lines := makeLines(r.keeper)
@@ -238,8 +237,8 @@ func (r *recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.failing = err != nil
 }
 
-// ask answers a question of the console.
-func (r *recorder) ask(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
+// Ask answers a question of the console.
+func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
 	if r.log == nil {
 		return nil, r.off
 	}
@@ -250,8 +249,8 @@ func (r *recorder) ask(query *consoleapi.HistoryQuery) (*consoleapi.History, err
 	return selection.Done(), nil
 }
 
-// metrics are those of the history.
-func (r *recorder) metrics() metrics.History {
+// Metrics are those of the history.
+func (r *Recorder) Metrics() metrics.History {
 	if r.log == nil {
 		return metrics.History{}
 	}

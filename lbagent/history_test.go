@@ -5,8 +5,6 @@ package lbagent
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -82,24 +80,4 @@ func TestPassesAreRecorded(t *testing.T) {
 	l.history, stop = recording(t, directory, n)
 	defer stop()
 	awaitEntries(t, l.history, append(first, "Agent Ended", "Agent Started")...)
-}
-
-// An agent that cannot keep a history works without, and says why to those who ask.
-func TestNoHistory(t *testing.T) {
-	occupied := filepath.Join(t.TempDir(), "history")
-	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, directory := range []string{"", filepath.Dir(occupied)} {
-		n := newNode(t)
-		l := newLoop(n, cluster())
-		l.history = recorder.New(directory, recorder.Source{}, logr.Discard())
-		mustPass(t, l, start)
-		if history, err := l.history.Ask(&consoleapi.HistoryQuery{}); err == nil {
-			t.Errorf("directory %q: history %+v, want an error", directory, history)
-		}
-		if err := l.history.Run(t.Context(), "v1"); err != nil {
-			t.Errorf("directory %q: %v", directory, err)
-		}
-	}
 }

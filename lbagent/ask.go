@@ -4,6 +4,7 @@ package lbagent
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/netip"
 	"sync"
@@ -15,10 +16,21 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/dump"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
+
+// Dump prints what the node's pinned maps hold, whether an agent runs or not: as a table, or
+// where asJSON as one consoleapi.Maps.
+func Dump(pinRoot string, asJSON bool, out io.Writer) error {
+	state, err := dataplane.Read(pinRoot)
+	if err != nil {
+		return fmt.Errorf("read the data plane below %s: %w", pinRoot, err)
+	}
+	return dump.Write(state, asJSON, out)
+}
 
 // Drops asks the agent at the socket which packets it drops and writes lines of
 // package api/console. The counters come first, then the samples of the recent past.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package dump prints what the maps of a node hold.
+package dump
 
 import (
 	"encoding/json"
@@ -13,17 +14,11 @@ import (
 	"text/tabwriter"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Dump prints what the node's pinned maps hold, whether an agent runs or not: as a table, or
-// where asJSON as one consoleapi.Maps.
-func Dump(pinRoot string, asJSON bool, out io.Writer) error {
-	state, err := dataplane.Read(pinRoot)
-	if err != nil {
-		return fmt.Errorf("read the data plane below %s: %w", pinRoot, err)
-	}
+// Write prints a State: as a table, or where asJSON as one consoleapi.Maps.
+func Write(state *forwarding.State, asJSON bool, out io.Writer) error {
 	write := writeMaps
 	if asJSON {
 		write = func(held *consoleapi.Maps, out io.Writer) error { return json.NewEncoder(out).Encode(held) }

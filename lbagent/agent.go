@@ -30,6 +30,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
+	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -190,7 +191,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
-		layer2:        newLayer2(newBeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
+		layer2:        l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
 		networks:      uplink.NewNetworks(finder.Networks, netdev.Gateways),
 	}
 	if config.DuplicateDetection {
@@ -314,7 +315,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	if loop.duplicates != nil {
 		group.Go(func() error { return loop.duplicates.Run(ctx) })
 	}
-	group.Go(func() error { return loop.layer2.responder.Run(ctx) })
+	group.Go(func() error { return loop.layer2.Run(ctx) })
 	if loop.healthPorts != nil {
 		group.Go(func() error { return loop.healthPorts.Run(ctx) })
 	}
@@ -434,7 +435,7 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.names.services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
-			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.responder.Counts),
+			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.Counts),
 			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
 		}
 		if w.prober != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -24,6 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
+	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
@@ -41,7 +41,6 @@ type (
 		Apply(op forwarding.Op) error
 		Dump() (*forwarding.State, error)
 		ReadBack(state *forwarding.State, failed []forwarding.Op) error
-		Attachments() []dataplane.Attachment
 	}
 	speaker interface {
 		Set(want bgp.Want) error
@@ -144,7 +143,7 @@ type loop struct {
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
 	duplicates *duplicate.Detector
 	// layer2 answers for VIPs on links; nil where nobody does.
-	layer2 *layer2
+	layer2 *l2.Answerer
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
 	// history records what passes saw; nil where nothing does.
@@ -276,7 +275,7 @@ func (l *loop) report(now time.Time, m *model.Model) {
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
 func (l *loop) hostProblems(m *model.Model, uplinks []string) []string {
-	problems := l.layer2.problems()
+	problems := l.layer2.Problems()
 	if l.host != nil {
 		problems = append(l.host.Problems(m, uplinks), problems...)
 	}
@@ -296,14 +295,14 @@ func (l *loop) setRoutes(
 	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
 	uplinks := uplink.Names(l.observation.Interfaces)
 	node.Silent = l.watch.Silent()
-	l.layer2.look(m, objects, l.dataplane.Attachments(), &node)
-	l.duplicates.Leave(l.layer2.led())
+	l.layer2.Look(m, objects, l.uplinks.Attached(), &node)
+	l.duplicates.Leave(l.layer2.Elsewhere())
 	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.Judge(m, objects, uplinks, l.announced, now)
 	routes, decisions := l.decider.Decide(m, change, &node)
 	same := delta.IsSame(decisions, l.observation.Decisions)
 	l.observation.Decisions = decisions
-	l.layer2.answer(m, decisions, node.Silent)
-	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.reach(), l.layer2 != nil, l.layer2.answers()
+	l.layer2.Answer(m, decisions, node.Silent)
+	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.Reach(), l.layer2 != nil, l.layer2.Answers()
 	l.health.move("BGP")
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 )
 
 // stuckSpeaker takes routes when it is released.
@@ -73,8 +74,8 @@ func TestStuckLoop(t *testing.T) {
 	l.health.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	var log journal
 	var stalls, beats atomic.Int64
-	beat := newBeat(func() error { beats.Add(1); return nil }, l.health.alive)
-	beat.others.Store(true)
+	heartbeat := l2.NewHeartbeat(func() error { beats.Add(1); return nil }, l.health.alive)
+	heartbeat.SetOthers(true)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -85,7 +86,7 @@ func TestStuckLoop(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	<-speaker.entered
-	if err := errors.Join(l.health.alive(), beat.do()); err != nil {
+	if err := errors.Join(l.health.alive(), heartbeat.Send()); err != nil {
 		t.Errorf("found stuck at once: %v", err)
 	}
 	later.Store(int64(stuckAfter + time.Second))
@@ -94,12 +95,12 @@ func TestStuckLoop(t *testing.T) {
 		t.Errorf("the health check says %v, want the step", err)
 	}
 	await(t, func() bool { return log.has("The agent is stuck", "stuckSpeaker.Set") })
-	if err := beat.do(); err == nil || beats.Load() != 1 {
+	if err := heartbeat.Send(); err == nil || beats.Load() != 1 {
 		t.Errorf("other nodes hear %d times that this one works, and it learns %v", beats.Load(), err)
 	}
 	// Nobody else could answer for its VIPs.
-	beat.others.Store(false)
-	if err := beat.do(); err != nil || beats.Load() != 2 {
+	heartbeat.SetOthers(false)
+	if err := heartbeat.Send(); err != nil || beats.Load() != 2 {
 		t.Errorf("a node alone leaves its VIPs: %v", err)
 	}
 	close(speaker.release)

@@ -19,6 +19,16 @@ func Names(interfaces []millracev1alpha1.InterfaceStatus) []string {
 	return list
 }
 
+// Attached are the names of the uplinks that have the programs.
+func (u *Uplinks) Attached() (names []string) {
+	for _, attachment := range u.plane.Attachments() {
+		if attachment.Err == nil && attachment.Mode != "" {
+			names = append(names, attachment.Interface)
+		}
+	}
+	return names
+}
+
 // Devices are the interfaces by which the programs can send, each with those by which they see
 // frames come in.
 func (u *Uplinks) Devices() map[int][]int {

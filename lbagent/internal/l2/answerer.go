@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// Bounds of LBNode.status.l2, as in the schema.
+const (
+	maxReachAdvertisements = 32
+	maxReachNetworks       = 32
+)
+
+// Answerer has this node answer on its links for the VIPs that it is chosen for. A nil one never does.
+type Answerer struct {
+	responder *Responder
+	logger    logr.Logger
+
+	// links are those of the present pass.
+	links map[string][]announce.Link
+	// answering are the VIPs that the last pass answered for, with their interfaces.
+	answering map[netip.Addr][]string
+	// up are the nodes that could answer in the last pass.
+	up map[forwarding.NodeID]bool
+	// elsewhere are the VIPs that other nodes answer for, as the last pass saw it.
+	elsewhere map[netip.Addr]bool
+	heartbeat *Heartbeat
+}
+
+// NewAnswerer returns an Answerer that sends a heartbeat while it answers.
+func NewAnswerer(heartbeat *Heartbeat, logger logr.Logger) *Answerer {
+	return &Answerer{responder: New(heartbeat.Send, logger), heartbeat: heartbeat, logger: logger}
+}
+
+// Run answers until ctx is done.
+func (a *Answerer) Run(ctx context.Context) error { return a.responder.Run(ctx) }
+
+// Counts are those of the links, by their interfaces.
+func (a *Answerer) Counts() map[string]Counts { return a.responder.Counts() }
+
+// Look gives a decision what it needs to know of links and nodes. attached are the interfaces that
+// have the programs.
+func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []string, node *announce.Node) {
+	if a == nil {
+		return
+	}
+	if a.links = nil; len(m.L2) == 0 {
+		return
+	}
+	a.links = announce.Reach(m, objects.OnLink, attached)
+	node.Links = a.links
+}
+
+// Answer has the responder answer as decided. Where a node is gone that could have answered before, all
+// hosts are told of all VIPs again: some may have sent to that node still.
+func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent map[forwarding.NodeID]bool) {
+	if a == nil || len(m.L2) == 0 && len(a.answering) == 0 {
+		return
+	}
+	wanted := map[string][]netip.Addr{}
+	answering := map[netip.Addr][]string{}
+	elsewhere := map[netip.Addr]bool{}
+	for i := range decisions {
+		decision := &decisions[i]
+		for _, name := range decision.Interfaces {
+			wanted[name] = append(wanted[name], decision.VIP)
+		}
+		if len(decision.Interfaces) > 0 {
+			answering[decision.VIP] = decision.Interfaces
+		}
+		if decision.Elsewhere {
+			elsewhere[decision.VIP] = true
+		}
+	}
+	up := couldAnswer(m, silent)
+	a.heartbeat.SetOthers(len(up) > 1 || len(up) == 1 && !up[m.Self.ID])
+	lost := false
+	for id := range a.up {
+		lost = lost || !up[id]
+	}
+	a.tell(answering)
+	a.answering, a.elsewhere, a.up = answering, elsewhere, up
+	a.responder.Set(wanted, lost)
+}
+
+// couldAnswer are the nodes that could answer for VIPs on a link.
+func couldAnswer(m *model.Model, silent map[forwarding.NodeID]bool) map[forwarding.NodeID]bool {
+	up := map[forwarding.NodeID]bool{}
+	for i := range m.Nodes {
+		node := &m.Nodes[i]
+		if len(m.Reach[node.ID]) > 0 && !node.Booting && !node.Down && !silent[node.ID] {
+			up[node.ID] = true
+		}
+	}
+	return up
+}
+
+// tell logs the VIPs that this node begins or ceases to answer for: single ones, or how many.
+func (a *Answerer) tell(answering map[netip.Addr][]string) {
+	var begun, ceased []string
+	for vip, interfaces := range answering {
+		if !slices.Equal(a.answering[vip], interfaces) {
+			begun = append(begun, vip.String())
+		}
+	}
+	for vip := range a.answering {
+		if answering[vip] == nil {
+			ceased = append(ceased, vip.String())
+		}
+	}
+	if len(begun)+len(ceased) == 0 {
+		return
+	}
+	slices.Sort(begun)
+	slices.Sort(ceased)
+	a.logger.Info("This node answers for other VIPs on its links", "all", len(answering), "begun", len(begun), "ceased", len(ceased),
+		"first", append(begun[:min(len(begun), 5)], ceased[:min(len(ceased), 5)]...))
+}
+
+// Reach is what the LBNode says of the links.
+func (a *Answerer) Reach() (reach []millracev1alpha1.L2Reach) {
+	if a == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.links)) {
+		var networks []string
+		for _, link := range a.links[name] {
+			networks = append(networks, link.Prefix.String())
+		}
+		slices.Sort(networks)
+		networks = slices.Compact(networks)
+		reach = append(reach, millracev1alpha1.L2Reach{
+			Advertisement: name, Networks: networks[:min(len(networks), maxReachNetworks)],
+		})
+	}
+	return reach[:min(len(reach), maxReachAdvertisements)]
+}
+
+// Problems are what keeps this node from answering.
+func (a *Answerer) Problems() []string {
+	if a == nil {
+		return nil
+	}
+	return a.responder.Problems()
+}
+
+// Answers are the VIPs that this node answers for, sorted.
+func (a *Answerer) Answers() []netip.Addr {
+	if a == nil {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(a.answering), netip.Addr.Compare)
+}
+
+// Elsewhere are the VIPs that other nodes answer for.
+func (a *Answerer) Elsewhere() map[netip.Addr]bool {
+	if a == nil {
+		return nil
+	}
+	return a.elsewhere
+}

@@ -27,6 +27,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/health"
+	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
@@ -161,7 +163,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
-	health := newHealth()
+	monitor := health.New(time.Now)
 	loop := &loop{
 		checkpointer:  checkpointer,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
@@ -181,7 +183,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		keys:          keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
 		status:        writer,
 		logger:        logger,
-		health:        health,
+		health:        monitor,
 		passes:        metrics.NewPasses(),
 		verifier:      &verifier{due: time.Now().Add(verifyEvery)},
 		names:         newDirectory(config.NodeName),
@@ -191,7 +193,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		announced:     adopted(have),
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
-		layer2:        l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, health.alive), logger.WithName("l2")),
+		layer2:        l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
 		networks:      uplink.NewNetworks(finder.Networks, netdev.Gateways),
 	}
 	if config.DuplicateDetection {
@@ -201,7 +203,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop.history = recorder.New(config.StateDir, recorder.Source{
 		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.names.services,
 	}, logger.WithName("history"))
-	loop.healthPorts = newHealthPorts(config, loop.health, logger.WithName("healthport"))
+	loop.healthPorts = newHealthPorts(config, monitor.Alive, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
 	loop.canaries = canaries
 	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, links}.runUntil(ctx, config, p)
@@ -226,6 +228,17 @@ func proberOf(prober *probe.Prober, heard func(now time.Time) time.Time) watch.P
 	}
 	prober.Witness(heard)
 	return prober
+}
+
+// newHealthPorts returns what answers at healthCheckNodePorts; nil where nothing is to.
+func newHealthPorts(config Config, alive func() error, logger logr.Logger) *healthport.Server {
+	if !config.HealthCheckNodePorts {
+		return nil
+	}
+	return healthport.New(healthport.Config{
+		ProxyPort: config.ServiceProxyPort, Patience: config.proxyPatience, Pause: healthport.ProxyPause, Retry: healthport.Retry,
+		Alive: alive, Logger: logger,
+	})
 }
 
 // newBFD returns a client of lbbfd at its socket, and what the agent sees of it: without a socket
@@ -323,7 +336,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		group.Go(func() error { return w.bfd.Run(ctx) })
 		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
 	}
-	group.Go(func() error { return loop.health.watch(ctx, watchEvery, loop.logger, loop.passes.Stalled) })
+	group.Go(func() error { return loop.health.Watch(ctx, health.WatchEvery, loop.logger, loop.passes.Stalled) })
 	group.Go(func() error {
 		// What is not known yet must not be taken for what is gone.
 		if err := loop.checkpointer.Await(ctx); err != nil {
@@ -396,7 +409,7 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w
 		if err != nil {
 			return err
 		}
-		checks := metrics.Health{Alive: l.health.alive, Ready: l.health.ready}
+		checks := metrics.Health{Alive: l.health.Alive, Ready: l.health.Ready}
 		group.Go(func() error { return metrics.ServeHealth(ctx, listener, checks) })
 	}
 	if config.MetricsBindAddress != "0" {

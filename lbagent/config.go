@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/watch"
@@ -139,7 +140,7 @@ func DefaultConfig() Config {
 		HealthCheckNodePorts: true,
 		DuplicateDetection:   true,
 		ServiceProxyPort:     10256,
-		proxyPatience:        proxyPatience,
+		proxyPatience:        healthport.ProxyPatience,
 	}
 }
 

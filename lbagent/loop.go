@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
@@ -105,7 +106,7 @@ type loop struct {
 	keys   *keeper.Keeper
 	status reporter
 	logger logr.Logger
-	health *health
+	health *health.Monitor
 	passes *metrics.Passes
 	names  *directory
 	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
@@ -168,7 +169,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		case <-timer.C:
 		}
 		now := time.Now()
-		l.health.begin(now)
+		l.health.Begin(now)
 		again, err := l.pass(now)
 		if err != nil {
 			l.logger.Error(err, "Pass failed in part; will try again", "after", retry)
@@ -184,7 +185,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		})
 		l.logSessions()
 		// Last: until here, whatever hangs is a pass that does.
-		l.health.end(ended, err, l.speaker.Sessions())
+		l.health.End(ended, err, l.speaker.Sessions())
 		timer.Stop()
 		if again > 0 {
 			timer.Reset(again)
@@ -212,14 +213,14 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.observation.TunnelKey, keyErr = l.keys.Update(objects.TunnelKey)
 	networksErr := l.networks.Add(objects)
 	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
-	l.health.move("model")
+	l.health.Move("model")
 	m, changed := l.models.Build(objects)
 	watchErr := l.watch.Want(m, l.keys.Keys())
 	var told time.Duration
 	l.observation.Watch, told = l.watch.Observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
 	l.names.set(m)
-	l.health.move("plan")
+	l.health.Move("plan")
 	want, differs, unplanned := l.planner.Replan(plan.Held{State: l.have, Pending: l.pending}, m, changed, l.limits)
 	schedule := forwarding.NewScheduleOf(l.have, want, differs)
 	waiting := l.due
@@ -236,7 +237,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		return held, errors.Join(programErr, keyErr)
 	}
 
-	l.health.move("uplinks")
+	l.health.Move("uplinks")
 	covered, attachErr := l.uplinks.Update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.Interfaces, covered.Lacking
 	l.observation.Host = l.hostProblems(m, uplink.Names(covered.Interfaces))
@@ -264,7 +265,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 
 // report tells what a pass saw; m is nil where it built no model.
 func (l *loop) report(now time.Time, m *model.Model) {
-	l.health.move("report")
+	l.health.Move("report")
 	if l.have != nil {
 		l.observation.Programmed = len(l.have.VIPs)
 	}
@@ -287,7 +288,7 @@ func (l *loop) hostProblems(m *model.Model, uplinks []string) []string {
 func (l *loop) setRoutes(
 	m *model.Model, change announce.Change, node announce.Node, objects *model.Snapshot, now time.Time,
 ) (again time.Duration, err error) {
-	l.health.move("routes")
+	l.health.Move("routes")
 	var departs, unready, checked time.Duration
 	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
 	node.Final = l.ending.isBegun()
@@ -303,7 +304,7 @@ func (l *loop) setRoutes(
 	l.observation.Decisions = decisions
 	l.layer2.Answer(m, decisions, node.Silent)
 	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.Reach(), l.layer2 != nil, l.layer2.Answers()
-	l.health.move("BGP")
+	l.health.Move("BGP")
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		l.ending.withdrawn()

@@ -17,7 +17,6 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -448,37 +447,6 @@ func TestFullMap(t *testing.T) {
 	if !n.routes[vipOf(2)] || len(n.observation.Problems) != 0 {
 		t.Errorf("routes %v, problems %v; want the second Service announced", n.routes, n.observation.Problems)
 	}
-}
-
-func TestHealth(t *testing.T) {
-	now := start
-	h := newHealth()
-	h.now = func() time.Time { return now }
-	down := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionActive}}
-	up := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
-	expect := func(what string, alive, ready bool) {
-		t.Helper()
-		if gotAlive, gotReady := h.alive(), h.ready(); (gotAlive == nil) != alive || (gotReady == nil) != ready {
-			t.Errorf("%s: alive: %v, ready: %v; want %t, %t", what, gotAlive, gotReady, alive, ready)
-		}
-	}
-	expect("before the first pass", true, false)
-	h.begin(now)
-	expect("in the first pass", true, false)
-	now = now.Add(stuckAfter + time.Second)
-	expect("in a pass that hangs", false, false)
-	h.end(now, nil, down)
-	expect("session not established", true, false)
-	now = now.Add(sessionGrace)
-	expect("session not established for long", true, true)
-	h = newHealth()
-	h.now = func() time.Time { return now }
-	h.end(now, nil, up)
-	expect("session established", true, true)
-	h.end(now, nil, down)
-	expect("session lost", true, true)
-	h.end(now, errInjected, up)
-	expect("pass failed", true, false)
 }
 
 // A Cluster VIP outlives a short gap of its endpoints, and no longer one.

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -304,7 +305,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
-		health:    newHealth(),
+		health:    health.New(time.Now),
 		passes:    metrics.NewPasses(),
 		names:     newDirectory("node1"),
 		watch:     watchBy(nil),

@@ -57,7 +57,7 @@ func (l *loop) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 }
 
 func (l *loop) apply(op forwarding.Op) error {
-	l.health.move("maps")
+	l.health.Move("maps")
 	return nameFlag(l.dataplane.Apply(op))
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 )
 
@@ -71,27 +72,27 @@ func TestStuckLoop(t *testing.T) {
 	speaker := stuckSpeaker{speakerOf{n}, make(chan struct{}), make(chan struct{})}
 	l.speaker = speaker
 	var later atomic.Int64
-	l.health.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
+	l.health = health.New(func() time.Time { return time.Now().Add(time.Duration(later.Load())) })
 	var log journal
 	var stalls, beats atomic.Int64
-	heartbeat := l2.NewHeartbeat(func() error { beats.Add(1); return nil }, l.health.alive)
+	heartbeat := l2.NewHeartbeat(func() error { beats.Add(1); return nil }, l.health.Alive)
 	heartbeat.SetOthers(true)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = l.run(ctx, nil, nil, nil) })
 	running.Go(func() {
-		_ = l.health.watch(ctx, time.Millisecond, log.logger(), func() { stalls.Add(1) })
+		_ = l.health.Watch(ctx, time.Millisecond, log.logger(), func() { stalls.Add(1) })
 	})
 	defer running.Wait()
 	defer cancel()
 	<-speaker.entered
-	if err := errors.Join(l.health.alive(), heartbeat.Send()); err != nil {
+	if err := errors.Join(l.health.Alive(), heartbeat.Send()); err != nil {
 		t.Errorf("found stuck at once: %v", err)
 	}
-	later.Store(int64(stuckAfter + time.Second))
+	later.Store(int64(health.StuckAfter + time.Second))
 	await(t, func() bool { return stalls.Load() == 1 })
-	if err := l.health.alive(); err == nil || !strings.Contains(err.Error(), `in step "BGP"`) {
+	if err := l.health.Alive(); err == nil || !strings.Contains(err.Error(), `in step "BGP"`) {
 		t.Errorf("the health check says %v, want the step", err)
 	}
 	await(t, func() bool { return log.has("The agent is stuck", "stuckSpeaker.Set") })
@@ -104,7 +105,7 @@ func TestStuckLoop(t *testing.T) {
 		t.Errorf("a node alone leaves its VIPs: %v", err)
 	}
 	close(speaker.release)
-	await(t, func() bool { return l.health.alive() == nil && log.has("The agent goes on") })
+	await(t, func() bool { return l.health.Alive() == nil && log.has("The agent goes on") })
 	if stalls.Load() != 1 {
 		t.Errorf("counted %d passes that are stuck, want one", stalls.Load())
 	}
@@ -130,20 +131,20 @@ func TestSlowPassIsAlive(t *testing.T) {
 	}
 	l := newLoop(n, objects)
 	now, writes := start, 0
-	l.health.now = func() time.Time { return now }
+	l.health = health.New(func() time.Time { return now })
 	l.dataplane = slowPlane{n, func() {
 		writes++
-		now = now.Add(stuckAfter / 2)
-		if err := l.health.alive(); err != nil {
+		now = now.Add(health.StuckAfter / 2)
+		if err := l.health.Alive(); err != nil {
 			t.Errorf("after %d writes: %v", writes, err)
 		}
 	}}
-	l.health.begin(now)
+	l.health.Begin(now)
 	mustPass(t, l, now)
-	if took := now.Sub(start); took < 10*stuckAfter {
+	if took := now.Sub(start); took < 10*health.StuckAfter {
 		t.Errorf("the pass took %s, too short for a test", took)
 	}
-	if err := l.health.alive(); err != nil {
+	if err := l.health.Alive(); err != nil {
 		t.Error(err)
 	}
 }

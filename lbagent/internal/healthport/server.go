@@ -15,7 +15,19 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// maxConnections bounds what strangers can make a port keep: a few load balancers need a few.
+// What an agent works with, but for tests.
+const (
+	// ProxyPatience is how long nobody has to be at the port of the service proxy before its work is
+	// done: an upgrade of kube-proxy takes a few seconds, and more where its image is not there yet.
+	ProxyPatience = 30 * time.Second
+	// ProxyPause is how often that is looked at. A service proxy that comes back listens there
+	// before it asks for the ports of Services.
+	ProxyPause = 500 * time.Millisecond
+	// Retry is how often a port is tried that somebody else has.
+	Retry = 10 * time.Second
+)
+
+// maxConnections bounds what untrusted clients can make a port keep: a few load balancers need a few.
 const maxConnections = 256
 
 // Config is how a Server works.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package health reports whether the agent is alive, which means that its passes make progress, and
+// whether its node is ready.
+package health
 
 import (
 	"context"
@@ -17,21 +19,21 @@ import (
 )
 
 const (
-	// stuckAfter is how long a pass may go without progress. The longest step
+	// StuckAfter is how long a pass may go without progress. The longest step
 	// known, the plan of 10,000 Services from nothing, takes some seconds.
-	stuckAfter = 2 * time.Minute
-	// watchEvery is how often that is looked at.
-	watchEvery = 5 * time.Second
+	StuckAfter = 2 * time.Minute
+	// WatchEvery is how often that is to be looked at.
+	WatchEvery = 5 * time.Second
 	// longestStacks bounds what is logged of a loop that is stuck.
 	longestStacks = 256 << 10
-	// sessionGrace is how long readiness waits for sessions: long enough for
+	// SessionGrace is how long readiness waits for sessions: long enough for
 	// those of a router that is there, short enough that one which is away
 	// does not stop a rollout.
-	sessionGrace = 30 * time.Second
+	SessionGrace = 30 * time.Second
 )
 
-// health reports whether the agent is alive and whether its node is ready.
-type health struct {
+// Monitor follows the passes of an agent.
+type Monitor struct {
 	now func() time.Time
 
 	mu sync.Mutex
@@ -51,22 +53,25 @@ type health struct {
 	missing    []string
 }
 
-func newHealth() *health { return &health{now: time.Now} }
+// New returns a Monitor with a clock, such as time.Now.
+func New(now func() time.Time) *Monitor { return &Monitor{now: now} }
 
-func (h *health) begin(now time.Time) {
+// Begin notes that a pass begins.
+func (h *Monitor) Begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.since, h.moved, h.step = now, now, "begin"
 }
 
-// move notes that the pass in progress has come to a step, or goes on in one.
-func (h *health) move(step string) {
+// Move notes that the pass in progress has come to a step, or goes on in one.
+func (h *Monitor) Move(step string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.moved, h.step = h.now(), step
 }
 
-func (h *health) end(now time.Time, failure error, sessions []bgp.Session) {
+// End notes how a pass ended, with the BGP sessions as they are then.
+func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.since = time.Time{}
@@ -85,25 +90,25 @@ func (h *health) end(now time.Time, failure error, sessions []bgp.Session) {
 	}
 }
 
-// alive fails where a pass makes no progress. A slow one does, and lasts as long as it takes. Between
+// Alive fails where a pass makes no progress. A slow one does, and lasts as long as it takes. Between
 // passes nothing is to be done.
-func (h *health) alive() error {
+func (h *Monitor) Alive() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.since.IsZero() {
 		return nil
 	}
 	now := h.now()
-	if idle := now.Sub(h.moved); idle > stuckAfter {
+	if idle := now.Sub(h.moved); idle > StuckAfter {
 		return fmt.Errorf("the pass that began %s ago has made no progress for %s, in step %q: the agent should be restarted; the node forwards meanwhile",
 			now.Sub(h.since).Round(time.Second), idle.Round(time.Second), h.step)
 	}
 	return nil
 }
 
-// watch tells, with the stacks of all goroutines, when a pass gets stuck, and when it goes on, until ctx
+// Watch tells, with the stacks of all goroutines, when a pass gets stuck, and when it goes on, until ctx
 // is done. Who restarts the agent has no other way to know why.
-func (h *health) watch(ctx context.Context, every time.Duration, logger logr.Logger, stalled func()) error {
+func (h *Monitor) Watch(ctx context.Context, every time.Duration, logger logr.Logger, stalled func()) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	var told error
@@ -113,7 +118,7 @@ func (h *health) watch(ctx context.Context, every time.Duration, logger logr.Log
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		err := h.alive()
+		err := h.Alive()
 		switch {
 		case err != nil && told == nil:
 			stalled()
@@ -134,7 +139,9 @@ func stacks() string {
 	return text[:min(len(text), longestStacks)]
 }
 
-func (h *health) ready() error {
+// Ready fails until the first pass that succeeds, and while the sessions of the start have time to be
+// established.
+func (h *Monitor) Ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -142,7 +149,7 @@ func (h *health) ready() error {
 		return errors.New("the first pass is not done: waiting for the API server's objects")
 	case h.failure != nil:
 		return fmt.Errorf("the last pass failed: %w", h.failure)
-	case h.announcing || h.now().Sub(h.first) >= sessionGrace:
+	case h.announcing || h.now().Sub(h.first) >= SessionGrace:
 		return nil
 	default:
 		return fmt.Errorf("BGP sessions are not established yet: %s", strings.Join(h.missing, ", "))

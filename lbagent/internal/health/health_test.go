@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+)
+
+// A pass is alive while it makes progress. A node is ready once its sessions were, or after a while.
+func TestHealth(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	clock := func() time.Time { return now }
+	h := New(clock)
+	down := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionActive}}
+	up := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
+	expect := func(what string, alive, ready bool) {
+		t.Helper()
+		if gotAlive, gotReady := h.Alive(), h.Ready(); (gotAlive == nil) != alive || (gotReady == nil) != ready {
+			t.Errorf("%s: alive: %v, ready: %v; want %t, %t", what, gotAlive, gotReady, alive, ready)
+		}
+	}
+	expect("before the first pass", true, false)
+	h.Begin(now)
+	expect("in the first pass", true, false)
+	now = now.Add(StuckAfter + time.Second)
+	expect("in a pass that hangs", false, false)
+	h.End(now, nil, down)
+	expect("session not established", true, false)
+	now = now.Add(SessionGrace)
+	expect("session not established for long", true, true)
+	h = New(clock)
+	h.End(now, nil, up)
+	expect("session established", true, true)
+	h.End(now, nil, down)
+	expect("session lost", true, true)
+	h.End(now, errors.New("injected"), up)
+	expect("pass failed", true, false)
+}

@@ -10,36 +10,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
+	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
-	"github.com/millrace-lb/millrace/lbagent/internal/live"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
-	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
-	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -167,13 +161,11 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop := &loop{
 		checkpointer:  checkpointer,
 		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
-		guard:         removalguard.New(config.RemovalHold, checkpointer.Former()),
-		readiness:     newReadiness(checkpointer.Former()),
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
 		unreadyDelay:  config.UnreadyDelay,
-		objects:       checkpointer.Objects,
+		inputs:        inputs.New(checkpointer.Objects, checkpointer.Former(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
 		uplinks:       uplink.New(finder.Find, p.datapath, logger),
 		dataplane:     p.datapath,
 		take:          takeFrom(p.datapath),
@@ -186,7 +178,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		health:        monitor,
 		passes:        metrics.NewPasses(),
 		verifier:      &verifier{due: time.Now().Add(verifyEvery)},
-		names:         newDirectory(config.NodeName),
+		published:     console.NewPublished(config.NodeName),
 		have:          have,
 		planner:       plan.NewPlanner(have).HashBy(p.seed.Constants()),
 		due:           map[removal]time.Time{},
@@ -194,14 +186,13 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		observation:   status.Observation{Version: config.Version},
 		host:          host,
 		layer2:        l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
-		networks:      uplink.NewNetworks(finder.Networks, netdev.Gateways),
 	}
 	if config.DuplicateDetection {
 		loop.duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
 	loop.history = recorder.New(config.StateDir, recorder.Source{
-		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.names.services,
+		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.published.Services,
 	}, logger.WithName("history"))
 	loop.healthPorts = newHealthPorts(config, monitor.Alive, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
@@ -258,238 +249,4 @@ func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatch
 		Vouch:        datapath.Vouch,
 		Report:       func(err error) { reportHops(logger, err) },
 	})
-}
-
-// workers are what runs beside each other.
-type workers struct {
-	loop    *loop
-	writer  *status.Writer
-	speaker *bgp.Server
-	hops    *netdev.HopWatcher
-	exempt  *natexempt.Keeper
-	host    *hostcheck.Checks
-	bfd     *control.Client
-	// prober is nil where nodes are not watched.
-	prober   *probe.Prober
-	canaries *canary.Prober
-	// links has a value when something of the host has changed.
-	links chan struct{}
-}
-
-// runUntil runs the workers until ctx is done and, where no other agent follows soon, the node has
-// handed over its routes.
-func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
-	working, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	go func() {
-		defer end()
-		select {
-		case <-working.Done():
-		case <-ctx.Done():
-			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
-		}
-	}()
-	return w.run(working, config, p)
-}
-
-// run runs the workers until ctx is done or one of them fails.
-func (w workers) run(ctx context.Context, config Config, p parts) error {
-	loop, links := w.loop, w.links
-	group, ctx := errgroup.WithContext(ctx)
-	if err := offer(ctx, group, config, p, w); err != nil {
-		return err
-	}
-	group.Go(func() error { return w.writer.Run(ctx) })
-	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
-	group.Go(func() error { return p.objects.Run(ctx) })
-	group.Go(func() error { return loop.checkpointer.Run(ctx) })
-	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
-	group.Go(func() error {
-		_ = loop.ending.learn(ctx)
-		return nil
-	})
-	group.Go(func() error { return w.hops.Run(ctx) })
-	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
-	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
-	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
-	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
-	if w.prober != nil {
-		group.Go(func() error { return w.prober.Run(ctx) })
-		group.Go(func() error {
-			return wake.Forward(ctx, w.prober.Changed(), func() {
-				loop.watch.Mark(p.datapath.SetDown)
-				wake.Notify(links)
-			})
-		})
-		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.Touch) })
-	}
-	group.Go(func() error { return w.canaries.Run(ctx) })
-	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
-	if loop.duplicates != nil {
-		group.Go(func() error { return loop.duplicates.Run(ctx) })
-	}
-	group.Go(func() error { return loop.layer2.Run(ctx) })
-	if loop.healthPorts != nil {
-		group.Go(func() error { return loop.healthPorts.Run(ctx) })
-	}
-	if config.BFDSocket != "" {
-		group.Go(func() error { return w.bfd.Run(ctx) })
-		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
-	}
-	group.Go(func() error { return loop.health.Watch(ctx, health.WatchEvery, loop.logger, loop.passes.Stalled) })
-	group.Go(func() error {
-		// What is not known yet must not be taken for what is gone.
-		if err := loop.checkpointer.Await(ctx); err != nil {
-			return err
-		}
-		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
-	})
-	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
-}
-
-func newWriter(p parts, logger logr.Logger) *status.Writer {
-	return status.NewWriter(p.bootID,
-		status.Target[*millracev1alpha1.LBNode]{
-			Observed: p.objects.LBNode, Update: status.Client[*millracev1alpha1.LBNode](p.clients.Millrace, "lbnodes"),
-		},
-		status.Target[*millracev1alpha1.LBNodeReport]{
-			Observed: p.objects.Report, Update: status.Client[*millracev1alpha1.LBNodeReport](p.clients.Millrace, "lbnodereports"),
-		}, logger)
-}
-
-// reportHops tells when prepared next hops begin to be unavailable, and when they
-// are there again. Packets are forwarded either way.
-func reportHops(logger logr.Logger, err error) {
-	if err != nil {
-		logger.Error(err, "Next hops cannot be prepared; the kernel is asked for each packet meanwhile")
-		return
-	}
-	logger.Info("Next hops are prepared again")
-}
-
-// newExemption keeps replies from NAT by a filter, and makes the loop run where that fails.
-func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Keeper {
-	return &natexempt.Keeper{
-		Filter: filter,
-		Changed: func(err error) {
-			reportExempt(logger, err)
-			wake.Notify(changed)
-		},
-	}
-}
-
-// runExemption takes away what is left of a former process where it is not wanted.
-func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
-	if wanted {
-		return keeper.Run(ctx)
-	}
-	if err := natexempt.Remove(); err != nil {
-		return fmt.Errorf("--nat-exempt=false: %w", err)
-	}
-	return nil
-}
-
-// reportExempt tells when replies begin to be left to NAT, and when they are exempt again.
-func reportExempt(logger logr.Logger, err error) {
-	if err != nil {
-		logger.Error(err, "Replies are not exempt from NAT")
-		return
-	}
-	logger.Info("Replies are exempt from NAT")
-}
-
-// offer serves metrics, health, the console and the aggregated API until ctx is done.
-func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
-	l := w.loop
-	if config.HealthBindAddress != "0" {
-		listener, err := metrics.Listen(config.HealthBindAddress, "health-probe-bind-address")
-		if err != nil {
-			return err
-		}
-		checks := metrics.Health{Alive: l.health.Alive, Ready: l.health.Ready}
-		group.Go(func() error { return metrics.ServeHealth(ctx, listener, checks) })
-	}
-	if config.MetricsBindAddress != "0" {
-		if err := offerMetrics(ctx, group, config, p, w); err != nil {
-			return err
-		}
-	}
-	console := newConsole(p.datapath, l)
-	if config.Socket != "" || config.LiveBindAddress != "0" {
-		group.Go(func() error {
-			serveConsole(ctx, config.Socket, console, p.datapath, l.logger.WithName("console"))
-			return nil
-		})
-	}
-	if config.LiveBindAddress != "0" {
-		listener, err := metrics.Listen(config.LiveBindAddress, "live-bind-address")
-		if err != nil {
-			return err
-		}
-		server := live.NewServer(&liveSource{console: console, datapath: p.datapath}, l.logger.WithName("live"))
-		group.Go(func() error { return server.Serve(ctx, listener, live.NewCertificates(config.LiveCertificates)) })
-	}
-	return nil
-}
-
-func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
-	l := w.loop
-	listener, err := metrics.Listen(config.MetricsBindAddress, "metrics-bind-address")
-	if err != nil {
-		return err
-	}
-	protection, err := protect(ctx, group, config, p.clients)
-	if err != nil {
-		return errors.Join(err, listener.Close())
-	}
-	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.names.services)
-	group.Go(func() error {
-		collectors := []prometheus.Collector{
-			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.Counts),
-			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
-		}
-		if w.prober != nil {
-			collectors = append(collectors, metrics.NewWatch(w.prober))
-		}
-		return metrics.Serve(ctx, listener, protection, collectors...)
-	})
-	return nil
-}
-
-// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
-// and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
-// end of the agent, which would put back what is removed before.
-func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
-	lock, err := lockDataplane(ctx, pinRoot, logger)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	if err = dataplane.Remove(pinRoot); err != nil {
-		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
-	}
-	if stateDir != "" {
-		err = errors.Join(err, recorder.Remove(stateDir), checkpoint.Remove(stateDir))
-	}
-	return errors.Join(err, natexempt.Remove())
-}
-
-// CheckClean fails as long as Cleanup has not removed everything, or an agent has
-// put it there again.
-func CheckClean(pinRoot string) error {
-	_, err := os.Lstat(pinRoot)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		left, err := natexempt.Left()
-		if left {
-			err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
-		}
-		return err
-	case err != nil:
-		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
-	}
-	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
 }

@@ -17,13 +17,13 @@ func TestConsoleHasTheLastDecisions(t *testing.T) {
 	addService(objects, 1, false, 1, 0)
 	addService(objects, 2, true, 0, 1)
 	l := newLoop(n, objects)
-	if l.names.decisions.Load() != nil {
+	if l.published.Decisions() != nil {
 		t.Fatal("decisions before the first pass")
 	}
 	mustPass(t, l, start)
 	check := func() {
 		t.Helper()
-		got := l.names.decisions.Load()
+		got := l.published.Decisions()
 		if got == nil || !got.Time.Equal(start) || len(got.VIPs) != 2 {
 			t.Fatalf("decisions %+v, want two of the first pass", got)
 		}

@@ -249,9 +249,9 @@ func (c *generated) open() {
 	}
 	n := newNode(c.t)
 	c.loop = newLoop(n, c.objects)
-	c.loop.objects, c.loop.limits = c.snapshot, c.config.Limits
+	c.loop.inputs.Objects, c.loop.limits = c.snapshot, c.config.Limits
 	c.loop.dataplane, c.loop.speaker = c.plane, anyRouter{speakerOf{n}}
-	c.loop.guard = removalguard.New(time.Minute, nil)
+	c.loop.inputs.Guard = removalguard.New(time.Minute, nil)
 	c.loop.planner, c.loop.have, c.loop.announced = plan.NewPlanner(have), have, adopted(have)
 	c.loop.withdrawDelay = time.Second
 }
@@ -363,7 +363,7 @@ func (c *generated) rate(report *figures.Report) {
 	events := make(chan struct{}, 1)
 	var waiting, taken []time.Time
 	var latencies []time.Duration
-	c.loop.objects = func() *model.Snapshot {
+	c.loop.inputs.Objects = func() *model.Snapshot {
 		c.mutex.Lock()
 		taken, waiting = append(taken, waiting...), nil
 		c.mutex.Unlock()
@@ -402,7 +402,7 @@ func (c *generated) rate(report *figures.Report) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		c.t.Fatal(err)
 	}
-	c.loop.objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
+	c.loop.inputs.Objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
 	if len(latencies) < c.moving/2 {
 		c.t.Fatalf("%d of %d changes were seen", len(latencies), c.moving)
 	}

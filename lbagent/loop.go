@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -23,12 +24,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
+	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
-	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
@@ -87,11 +88,8 @@ type loop struct {
 	unready      announce.Unready
 	decider      announce.Decider
 
-	objects func() *model.Snapshot
-	// guard keeps objects that were removed many at once; nil where nothing does.
-	guard *removalguard.Guard
-	// readiness has endpoints served that turned unready with most others; nil where nothing does.
-	readiness *readiness.Threshold
+	// inputs are what passes work by.
+	inputs *inputs.Inputs
 	// checkpointer keeps the objects for the next agent; nil where nothing does.
 	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplink.Uplinks
@@ -108,11 +106,10 @@ type loop struct {
 	logger logr.Logger
 	health *health.Monitor
 	passes *metrics.Passes
-	names  *directory
+	// published is what those who ask hear of passes.
+	published *console.Published
 	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
 	host hostChecks
-	// networks are those around the node; nil finds none.
-	networks *uplink.Networks
 
 	// verifier has what the maps hold compared with what was written; nil where nothing does.
 	verifier *verifier
@@ -180,7 +177,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
-			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: countHeld(l.observation.Held),
+			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints,
 		})
 		l.logSessions()
@@ -206,12 +203,12 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 			return 0, err
 		}
 	}
-	seen, held := l.heldObjects(now)
-	objects := l.watch.See(seen)
+	read := l.inputs.Read(l.watch, now)
+	objects := read.Objects
+	l.observation.Held, l.observation.Unready = read.Held, read.Unready
 	// Before all else: what a node sends without the key, others drop.
 	var keyErr error
 	l.observation.TunnelKey, keyErr = l.keys.Update(objects.TunnelKey)
-	networksErr := l.networks.Add(objects)
 	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
 	l.health.Move("model")
 	m, changed := l.models.Build(objects)
@@ -219,7 +216,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	var told time.Duration
 	l.observation.Watch, told = l.watch.Observe(m.Self.ID, now)
 	l.observation.Nodes = len(m.Nodes)
-	l.names.set(m)
+	l.published.SetModel(m)
 	l.health.Move("plan")
 	want, differs, unplanned := l.planner.Replan(plan.Held{State: l.have, Pending: l.pending}, m, changed, l.limits)
 	schedule := forwarding.NewScheduleOf(l.have, want, differs)
@@ -234,7 +231,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
 	if l.have == nil {
 		// Which routes are good is not known: they stay as they are.
-		return held, errors.Join(programErr, keyErr)
+		return read.Again, errors.Join(programErr, keyErr)
 	}
 
 	l.health.Move("uplinks")
@@ -249,7 +246,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
 	l.detector.Want(m)
 	l.detector.Observe(m, l.observation.Sessions)
-	l.names.decide(now, &l.observation)
+	l.published.SetDecisions(now, &l.observation)
 
 	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
 		wait, removeErr := l.remove(schedule, waiting, now)
@@ -258,9 +255,9 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 		again = wake.Soonest(again, wait)
 	}
 	verified, verifyErr := l.verify(now)
-	l.checkpointer.Keep(seen, l.keys.Ring())
-	again = wake.Soonest(again, verified, told, held)
-	return wake.Soonest(again, changes, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, networksErr, verifyErr)
+	l.checkpointer.Keep(read.Believed, l.keys.Ring())
+	again = wake.Soonest(again, verified, told, read.Again)
+	return wake.Soonest(again, changes, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, read.NetworksErr, verifyErr)
 }
 
 // report tells what a pass saw; m is nil where it built no model.

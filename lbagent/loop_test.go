@@ -92,7 +92,7 @@ func TestRemovalIsForgotten(t *testing.T) {
 	addService(objects, 1, false, 1, 0)
 	current := objects
 	l := newLoop(n, nil)
-	l.objects = func() *model.Snapshot { return current }
+	l.inputs.Objects = func() *model.Snapshot { return current }
 	mustPass(t, l, start)
 	current = empty
 	mustPass(t, l, start)
@@ -356,7 +356,7 @@ func TestFailingWrites(t *testing.T) {
 				scatterEndpoints(objects, random)
 				if l == nil || random.IntN(10) == 0 {
 					l = newLoop(n, nil)
-					l.objects = snapshot
+					l.inputs.Objects = snapshot
 					w.restart(l.have, l.limits)
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {

@@ -19,10 +19,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
+	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -295,7 +297,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		limits:        testLimits,
 		withdrawDelay: testDelay,
 		drainDelay:    5 * testDelay,
-		objects:       func() *model.Snapshot { return copied(objects) },
+		inputs:        &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
 		uplinks: uplink.New(func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
 			return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
 		}, n, logr.Discard()),
@@ -307,7 +309,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		logger:    logr.Discard(),
 		health:    health.New(time.Now),
 		passes:    metrics.NewPasses(),
-		names:     newDirectory("node1"),
+		published: console.NewPublished("node1"),
 		watch:     watchBy(nil),
 		planner:   plan.NewPlanner(have),
 		have:      have,

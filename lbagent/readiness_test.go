@@ -42,10 +42,10 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	addService(objects, 2, false, 1, 1)
 	current := objects
 	j := &judge{known: []membership.Known{{ID: 2}}}
-	loopOf := func(former *model.Snapshot) *loop {
+	loopOf := func(former []*discoveryv1.EndpointSlice) *loop {
 		l := newLoop(n, nil)
-		l.objects = func() *model.Snapshot { return current }
-		l.watch, l.readiness = watchBy(j), newReadiness(former)
+		l.inputs.Objects = func() *model.Snapshot { return current }
+		l.watch, l.inputs.Readiness = watchBy(j), readiness.New(former)
 		return l
 	}
 	l := loopOf(nil)
@@ -80,8 +80,8 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	current = unready(objects, 0, 1)
 	pass(true, true, 4)
 	// What the agent worked by is kept for the next one.
-	kept, _, _ := l.readiness.Advance(current.EndpointSlices, func(string) bool { return true }, now)
-	l = loopOf(&model.Snapshot{EndpointSlices: kept})
+	kept, _, _ := l.inputs.Readiness.Advance(current.EndpointSlices, func(string) bool { return true }, now)
+	l = loopOf(kept)
 	pass(true, true, 4)
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: now}}
 	j.known[0].Lost = now

@@ -230,7 +230,7 @@ func (p *player) startAgent(limits forwarding.Limits) error {
 	}
 	p.loop = newLoop(p.node, nil)
 	p.witness.restart(p.loop.have, limits)
-	p.loop.limits, p.loop.objects = limits, p.objects.snapshot
+	p.loop.limits, p.loop.inputs.Objects = limits, p.objects.snapshot
 	return nil
 }
 

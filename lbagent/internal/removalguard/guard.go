@@ -38,6 +38,14 @@ type Held struct {
 	Until time.Time
 }
 
+// Count is how many objects are held of all kinds.
+func Count(held []Held) (count int) {
+	for _, h := range held {
+		count += h.Count
+	}
+	return count
+}
+
 // Guard keeps what was removed at once. The zero value has seen nothing, and holds nothing for
 // longer than a moment.
 type Guard struct {

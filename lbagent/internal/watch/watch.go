@@ -23,9 +23,10 @@ import (
 
 const (
 	// ReportAfter is how long a node is down before the report has it, if the configuration says
-	// nothing else. ReportSpread is over how long the reports of all nodes are spread: the death of
+	// nothing else.
+	ReportAfter = 30 * time.Second
+	// ReportSpread is over how long the reports of all nodes are spread: the death of
 	// one must not make a thousand others write at once.
-	ReportAfter  = 30 * time.Second
 	ReportSpread = 30 * time.Second
 )
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package live
 
 import (
 	"net/netip"
@@ -13,36 +13,46 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// liveSource is what the agent tells the aggregated API.
-type liveSource struct {
-	console  *console.Server
-	datapath *dataplane.Dataplane
+// DataPlane has the flows of the node.
+type DataPlane interface {
+	Flows(limit int, wanted func(forwarding.FrontendKey, netip.Addr) bool) (flows []dataplane.Flow, more bool, err error)
 }
 
-// Node implements live.Source.
-func (s *liveSource) Node() string { return s.console.Directory().Node }
+// consoleSource tells what the console would.
+type consoleSource struct {
+	console  *console.Server
+	datapath DataPlane
+}
 
-// Counters implements live.Source.
-func (s *liveSource) Counters() (*consoleapi.Counters, error) {
+// NewSource returns what an agent tells: what its console would, and the flows of its data plane.
+func NewSource(console *console.Server, datapath DataPlane) Source {
+	return &consoleSource{console, datapath}
+}
+
+// Node implements Source.
+func (s *consoleSource) Node() string { return s.console.Directory().Node }
+
+// Counters implements Source.
+func (s *consoleSource) Counters() (*consoleapi.Counters, error) {
 	return s.console.Counters(func(forwarding.FrontendKey, string) bool { return true })
 }
 
-// VIPs implements live.Source.
-func (s *liveSource) VIPs(at time.Time) (*consoleapi.VIPs, error) {
+// VIPs implements Source.
+func (s *consoleSource) VIPs(at time.Time) (*consoleapi.VIPs, error) {
 	if decisions := s.console.Decisions(); decisions != nil && !decisions.Time.After(at) {
 		return nil, nil
 	}
 	return s.console.VIPs(nil)
 }
 
-// Sessions implements live.Source.
-func (s *liveSource) Sessions() []consoleapi.BGPPeer { return s.console.Peers().Peers }
+// Sessions implements Source.
+func (s *consoleSource) Sessions() []consoleapi.BGPPeer { return s.console.Peers().Peers }
 
-// Drops implements live.Source.
-func (s *liveSource) Drops() []consoleapi.Drop { return s.console.RecentDrops() }
+// Drops implements Source.
+func (s *consoleSource) Drops() []consoleapi.Drop { return s.console.RecentDrops() }
 
-// Flows implements live.Source.
-func (s *liveSource) Flows(service string, clients netip.Prefix, limit int) (told []liveapi.Flow, more bool, err error) {
+// Flows implements Source.
+func (s *consoleSource) Flows(service string, clients netip.Prefix, limit int) (told []liveapi.Flow, more bool, err error) {
 	services := s.console.Directory().Services
 	found, more, err := s.datapath.Flows(limit, func(key forwarding.FrontendKey, client netip.Addr) bool {
 		return services[key] == service && (!clients.IsValid() || clients.Contains(client))

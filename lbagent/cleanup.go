@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
+	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
+)
+
+// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
+// and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
+// end of the agent, which would put back what is removed before.
+func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
+	lock, err := lockDataplane(ctx, pinRoot, logger)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err = dataplane.Remove(pinRoot); err != nil {
+		err = fmt.Errorf("remove the data plane below %s: %w", pinRoot, err)
+	}
+	if stateDir != "" {
+		err = errors.Join(err, recorder.Remove(stateDir), checkpoint.Remove(stateDir))
+	}
+	return errors.Join(err, natexempt.Remove())
+}
+
+// CheckClean fails as long as Cleanup has not removed everything, or an agent has
+// put it there again.
+func CheckClean(pinRoot string) error {
+	_, err := os.Lstat(pinRoot)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		left, err := natexempt.Left()
+		if left {
+			err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
+		}
+		return err
+	case err != nil:
+		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
+	}
+	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
+}

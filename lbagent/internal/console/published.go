@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+)
+
+// Published has the names and the decisions of the last pass for those who ask.
+type Published struct {
+	node string
+	// current reads the names when they are first asked for: few passes are asked.
+	current   atomic.Pointer[func() *Directory]
+	decisions atomic.Pointer[Decisions]
+}
+
+// NewPublished returns what is published of a node before its first pass.
+func NewPublished(node string) *Published {
+	p := &Published{node: node}
+	p.SetModel(&model.Model{})
+	return p
+}
+
+// SetModel publishes the names of a pass.
+func (p *Published) SetModel(m *model.Model) {
+	read := sync.OnceValue(func() *Directory { return namesIn(p.node, m) })
+	p.current.Store(&read)
+}
+
+// Directory has the names of the last pass.
+func (p *Published) Directory() *Directory { return (*p.current.Load())() }
+
+// Services are namespace/name by frontend.
+func (p *Published) Services() map[forwarding.FrontendKey]string { return p.Directory().Services }
+
+func namesIn(node string, m *model.Model) *Directory {
+	names := &Directory{
+		Node:     node,
+		Services: make(map[forwarding.FrontendKey]string, len(m.Frontends)),
+		Local:    make(map[forwarding.FrontendKey]bool, len(m.Frontends)),
+		Backends: map[forwarding.FrontendKey][]Backend{},
+		Nodes:    make(map[forwarding.NodeID]string, len(m.Nodes)),
+	}
+	if zone := int(m.Self.Zone); zone < len(m.Zones) {
+		names.Zone = m.Zones[zone]
+	}
+	for _, frontend := range m.Frontends {
+		names.Services[frontend.Key] = frontend.Service.String()
+		names.Local[frontend.Key] = frontend.Local
+		for _, backend := range frontend.Backends {
+			names.Backends[frontend.Key] = append(names.Backends[frontend.Key], named(backend))
+		}
+	}
+	for _, node := range m.Nodes {
+		names.Nodes[node.ID] = node.Name
+	}
+	return names
+}
+
+// named is a backend as the console tells it.
+func named(backend model.Backend) Backend {
+	told := Backend{Weight: backend.Weight, Refused: backend.Refused}
+	if backend.Service.Name != "" {
+		told.Service = backend.Service.String()
+	}
+	for _, endpoint := range backend.Own {
+		told.Endpoints = append(told.Endpoints, netip.AddrPortFrom(endpoint.Address, endpoint.Port))
+	}
+	return told
+}
+
+// Decisions are those of the last pass that came to decide; nil before there was one.
+func (p *Published) Decisions() *Decisions { return p.decisions.Load() }
+
+// SetDecisions publishes what a pass decided; the observation is only read from then on.
+func (p *Published) SetDecisions(now time.Time, observation *status.Observation) {
+	p.decisions.Store(&Decisions{
+		Time: now, VIPs: observation.Decisions, Established: observation.Established(), Sessions: observation.Sessions,
+	})
+}

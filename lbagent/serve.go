@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/console"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/live"
+	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
+)
+
+// offer serves metrics, health, the console and the aggregated API until ctx is done.
+func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
+	l := w.loop
+	if config.HealthBindAddress != "0" {
+		listener, err := metrics.Listen(config.HealthBindAddress, "health-probe-bind-address")
+		if err != nil {
+			return err
+		}
+		checks := metrics.Health{Alive: l.health.Alive, Ready: l.health.Ready}
+		group.Go(func() error { return metrics.ServeHealth(ctx, listener, checks) })
+	}
+	if config.MetricsBindAddress != "0" {
+		if err := offerMetrics(ctx, group, config, p, w); err != nil {
+			return err
+		}
+	}
+	console := newConsole(p.datapath, l)
+	if config.Socket != "" || config.LiveBindAddress != "0" {
+		group.Go(func() error {
+			serveConsole(ctx, config.Socket, console, p.datapath, l.logger.WithName("console"))
+			return nil
+		})
+	}
+	if config.LiveBindAddress != "0" {
+		listener, err := metrics.Listen(config.LiveBindAddress, "live-bind-address")
+		if err != nil {
+			return err
+		}
+		server := live.NewServer(live.NewSource(console, p.datapath), l.logger.WithName("live"))
+		group.Go(func() error { return server.Serve(ctx, listener, live.NewCertificates(config.LiveCertificates)) })
+	}
+	return nil
+}
+
+func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p parts, w workers) error {
+	l := w.loop
+	listener, err := metrics.Listen(config.MetricsBindAddress, "metrics-bind-address")
+	if err != nil {
+		return err
+	}
+	protection, err := protect(ctx, group, config, p.clients)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.published.Services)
+	group.Go(func() error {
+		collectors := []prometheus.Collector{
+			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.Counts),
+			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
+		}
+		if w.prober != nil {
+			collectors = append(collectors, metrics.NewWatch(w.prober))
+		}
+		return metrics.Serve(ctx, listener, protection, collectors...)
+	})
+	return nil
+}
+
+// newConsole returns what answers the questions of the console and of the aggregated API.
+func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
+	return &console.Server{
+		DataPlane: datapath, Hub: console.NewHub(), Directory: l.published.Directory, Decisions: l.published.Decisions, Speaker: l.speaker,
+		Hosts: l.duplicates.Look, History: l.history.Ask,
+	}
+}
+
+// serveConsole samples drops, and answers clients of the console until ctx is done, where there
+// is a socket. Forwarding does not depend on the console, so its failures are logged.
+func serveConsole(ctx context.Context, socket string, server *console.Server, datapath *dataplane.Dataplane, logger logr.Logger) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	group.Go(func() {
+		samples, err := datapath.OpenDrops()
+		if err == nil {
+			err = server.Hub.Run(ctx, samples)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Error(err, "Dropped packets are counted, but not sampled until the agent is restarted")
+		}
+	})
+	if socket == "" {
+		return
+	}
+	group.Go(func() {
+		listener, err := console.Listen(socket)
+		if err == nil {
+			err = server.Serve(ctx, listener)
+		}
+		if err != nil && ctx.Err() == nil {
+			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips, bgp and duplicates")
+		}
+	})
+}

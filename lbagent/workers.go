@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/health"
+	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
+	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/wake"
+)
+
+// workers are what runs beside each other.
+type workers struct {
+	loop    *loop
+	writer  *status.Writer
+	speaker *bgp.Server
+	hops    *netdev.HopWatcher
+	exempt  *natexempt.Keeper
+	host    *hostcheck.Checks
+	bfd     *control.Client
+	// prober is nil where nodes are not watched.
+	prober   *probe.Prober
+	canaries *canary.Prober
+	// links has a value when something of the host has changed.
+	links chan struct{}
+}
+
+// runUntil runs the workers until ctx is done and, where no other agent follows soon, the node has
+// handed over its routes.
+func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
+	working, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	go func() {
+		defer end()
+		select {
+		case <-working.Done():
+		case <-ctx.Done():
+			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
+		}
+	}()
+	return w.run(working, config, p)
+}
+
+// run runs the workers until ctx is done or one of them fails.
+func (w workers) run(ctx context.Context, config Config, p parts) error {
+	loop, links := w.loop, w.links
+	group, ctx := errgroup.WithContext(ctx)
+	if err := offer(ctx, group, config, p, w); err != nil {
+		return err
+	}
+	group.Go(func() error { return w.writer.Run(ctx) })
+	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
+	group.Go(func() error { return p.objects.Run(ctx) })
+	group.Go(func() error { return loop.checkpointer.Run(ctx) })
+	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
+	group.Go(func() error {
+		_ = loop.ending.learn(ctx)
+		return nil
+	})
+	group.Go(func() error { return w.hops.Run(ctx) })
+	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
+	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
+	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
+	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
+	if w.prober != nil {
+		group.Go(func() error { return w.prober.Run(ctx) })
+		group.Go(func() error {
+			return wake.Forward(ctx, w.prober.Changed(), func() {
+				loop.watch.Mark(p.datapath.SetDown)
+				wake.Notify(links)
+			})
+		})
+		group.Go(func() error { return wake.Forward(ctx, w.prober.Learned(), loop.checkpointer.Touch) })
+	}
+	group.Go(func() error { return w.canaries.Run(ctx) })
+	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
+	if loop.duplicates != nil {
+		group.Go(func() error { return loop.duplicates.Run(ctx) })
+	}
+	group.Go(func() error { return loop.layer2.Run(ctx) })
+	if loop.healthPorts != nil {
+		group.Go(func() error { return loop.healthPorts.Run(ctx) })
+	}
+	if config.BFDSocket != "" {
+		group.Go(func() error { return w.bfd.Run(ctx) })
+		group.Go(func() error { return loop.detector.Run(ctx, w.bfd.Changed(), func() { wake.Notify(links) }) })
+	}
+	group.Go(func() error { return loop.health.Watch(ctx, health.WatchEvery, loop.logger, loop.passes.Stalled) })
+	group.Go(func() error {
+		// What is not known yet must not be taken for what is gone.
+		if err := loop.checkpointer.Await(ctx); err != nil {
+			return err
+		}
+		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
+	})
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func newWriter(p parts, logger logr.Logger) *status.Writer {
+	return status.NewWriter(p.bootID,
+		status.Target[*millracev1alpha1.LBNode]{
+			Observed: p.objects.LBNode, Update: status.Client[*millracev1alpha1.LBNode](p.clients.Millrace, "lbnodes"),
+		},
+		status.Target[*millracev1alpha1.LBNodeReport]{
+			Observed: p.objects.Report, Update: status.Client[*millracev1alpha1.LBNodeReport](p.clients.Millrace, "lbnodereports"),
+		}, logger)
+}
+
+// reportHops tells when prepared next hops begin to be unavailable, and when they
+// are there again. Packets are forwarded either way.
+func reportHops(logger logr.Logger, err error) {
+	if err != nil {
+		logger.Error(err, "Next hops cannot be prepared; the kernel is asked for each packet meanwhile")
+		return
+	}
+	logger.Info("Next hops are prepared again")
+}
+
+// newExemption keeps replies from NAT by a filter, and makes the loop run where that fails.
+func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *natexempt.Keeper {
+	return &natexempt.Keeper{
+		Filter: filter,
+		Changed: func(err error) {
+			reportExempt(logger, err)
+			wake.Notify(changed)
+		},
+	}
+}
+
+// runExemption takes away what is left of a former process where it is not wanted.
+func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
+	if wanted {
+		return keeper.Run(ctx)
+	}
+	if err := natexempt.Remove(); err != nil {
+		return fmt.Errorf("--nat-exempt=false: %w", err)
+	}
+	return nil
+}
+
+// reportExempt tells when replies begin to be left to NAT, and when they are exempt again.
+func reportExempt(logger logr.Logger, err error) {
+	if err != nil {
+		logger.Error(err, "Replies are not exempt from NAT")
+		return
+	}
+	logger.Info("Replies are exempt from NAT")
+}

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
@@ -35,6 +36,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
+	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
@@ -137,14 +139,9 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	if err != nil {
 		return err
 	}
-	adoption := p.datapath.Adoption()
-	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "copied", adoption.Copied, "emptied", adoption.Emptied,
-		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
-	speaker := bgp.New(bgp.Config{
-		// Frontends in the maps have been forwarded all the time.
-		Restarting: len(have.Frontends) > 0,
-		Logger:     logger.WithName("bgp"),
-	})
+	logAdoption(p.datapath.Adoption(), have, logger)
+	// Frontends in the maps have been forwarded all the time.
+	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Logger: logger.WithName("bgp")})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := newHops(p.datapath, logger)
 	client, process := newBFD(config.BFDSocket)
@@ -153,14 +150,15 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
 	checkpointer := checkpoint.NewCheckpointer(p.objects, checkpoint.Config{
 		Directory: config.StateDir, BootID: p.bootID, Node: config.NodeName,
-		Unforwarded: adoption.Kind == dataplane.Created, Logger: logger.WithName("checkpoint"),
+		Unforwarded: p.datapath.Adoption().Kind == dataplane.Created, Logger: logger.WithName("checkpoint"),
 	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
 	monitor := health.New(time.Now)
+	ends := shutdown.New(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger)
 	loop := &loop{
 		checkpointer:  checkpointer,
-		ending:        newEnding(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger),
+		handover:      ends,
 		limits:        config.limits(),
 		withdrawDelay: config.WithdrawDelay,
 		drainDelay:    config.DrainDelay,
@@ -197,7 +195,13 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop.healthPorts = newHealthPorts(config, monitor.Alive, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
 	loop.canaries = canaries
-	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, links}.runUntil(ctx, config, p)
+	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, ends, links}.runUntil(ctx, config, p)
+}
+
+// logAdoption tells what the maps are, and what they hold.
+func logAdoption(adoption dataplane.Adoption, have *forwarding.State, logger logr.Logger) {
+	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "copied", adoption.Copied, "emptied", adoption.Emptied,
+		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
 }
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the

@@ -59,6 +59,11 @@ type (
 		Problems(m *model.Model, uplinks []string) []string
 		OtherUplink() bool
 	}
+	handover interface {
+		See(shutsDown bool)
+		HasBegun() bool
+		Withdrawn()
+	}
 	hopWatcher interface {
 		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
 	}
@@ -81,8 +86,7 @@ type loop struct {
 	// drainDelay is how long a departing node announces its routes as those to be left.
 	drainDelay time.Duration
 	departure  announce.Departure
-	// ending is nil where nothing tells why the agent ends.
-	ending *ending
+	handover   handover
 	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
 	unreadyDelay time.Duration
 	unready      announce.Unready
@@ -242,10 +246,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
 		Programmed: l.have, Planned: want, Unattached: covered.Unattached, Announced: l.announced,
 	}, objects, now)
-	l.observation.Sessions = sessions(l.speaker.Sessions())
-	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
-	l.detector.Want(m)
-	l.detector.Observe(m, l.observation.Sessions)
+	l.observeSessions(m)
 	l.published.SetDecisions(now, &l.observation)
 
 	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
@@ -287,8 +288,8 @@ func (l *loop) setRoutes(
 ) (again time.Duration, err error) {
 	l.health.Move("routes")
 	var departs, unready, checked time.Duration
-	l.ending.see(m.Departing == millracev1alpha1.DepartureShuttingDown)
-	node.Final = l.ending.isBegun()
+	l.handover.See(m.Departing == millracev1alpha1.DepartureShuttingDown)
+	node.Final = l.handover.HasBegun()
 	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
 	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
 	uplinks := uplink.Names(l.observation.Interfaces)
@@ -304,7 +305,7 @@ func (l *loop) setRoutes(
 	l.health.Move("BGP")
 	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
-		l.ending.withdrawn()
+		l.handover.Withdrawn()
 	}
 	if told := l.speaker.Announced(); err != nil {
 		l.announced, l.told = announced(l.announced, decisions, told, err), nil
@@ -312,6 +313,14 @@ func (l *loop) setRoutes(
 		l.announced, l.told = announced(l.announced, decisions, told, nil), told
 	}
 	return wake.Soonest(departs, unready, checked), err
+}
+
+// observeSessions has the sessions of a pass watched and probed, and notes how they are.
+func (l *loop) observeSessions(m *model.Model) {
+	l.observation.Sessions = sessions(l.speaker.Sessions())
+	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
+	l.detector.Want(m)
+	l.detector.Observe(m, l.observation.Sessions)
 }
 
 // logSessions tells sessions that were established or lost since last time.

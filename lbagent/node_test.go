@@ -305,6 +305,7 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		hops:      n,
 		speaker:   speakerOf{n},
 		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
+		handover:  &end{},
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    health.New(time.Now),

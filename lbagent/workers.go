@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
@@ -35,6 +36,7 @@ type workers struct {
 	// prober is nil where nodes are not watched.
 	prober   *probe.Prober
 	canaries *canary.Prober
+	handover *shutdown.Handover
 	// links has a value when something of the host has changed.
 	links chan struct{}
 }
@@ -49,7 +51,7 @@ func (w workers) runUntil(ctx context.Context, config Config, p parts) error {
 		select {
 		case <-working.Done():
 		case <-ctx.Done():
-			w.loop.ending.end(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
+			w.handover.Run(working, config.DrainDelay, config.WithdrawDelay, func() { wake.Notify(w.links) })
 		}
 	}()
 	return w.run(working, config, p)
@@ -68,7 +70,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return loop.checkpointer.Run(ctx) })
 	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
 	group.Go(func() error {
-		_ = loop.ending.learn(ctx)
+		_ = w.handover.Learn(ctx)
 		return nil
 	})
 	group.Go(func() error { return w.hops.Run(ctx) })

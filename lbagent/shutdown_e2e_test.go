@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
+	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 )
 
 // An agent that is told to end leaves its routes while its DaemonSet is there, and withdraws them
@@ -39,7 +40,7 @@ func TestUninstall(t *testing.T) {
 		t.Errorf("the agent ended with %v", err)
 	}
 	config := DefaultConfig()
-	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+leaveTimeout {
+	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+shutdown.Timeout {
 		t.Errorf("the agent ended after %s", took)
 	}
 	if w.announced() {
@@ -69,7 +70,7 @@ func TestNodeShutdown(t *testing.T) {
 		t.Errorf("the agent ended with %v", err)
 	}
 	config := DefaultConfig()
-	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+leaveTimeout {
+	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+shutdown.Timeout {
 		t.Errorf("the agent ended after %s", took)
 	}
 	if w.announced() {

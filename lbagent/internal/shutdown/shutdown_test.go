@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package shutdown
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Only an agent whose DaemonSet was seen and is gone, or whose node shuts down, hands its routes
+// over before it ends.
+func TestHandover(t *testing.T) {
+	type answer struct {
+		there bool
+		err   error
+	}
+	yes, no, fails := answer{true, nil}, answer{false, nil}, answer{false, errors.New("injected")}
+	for what, test := range map[string]struct {
+		learned, asked answer
+		// node is what the Node says when the agent is told to end, later what it says then.
+		node, later answer
+		// seen is true where a pass saw that the node shuts down.
+		seen  bool
+		final bool
+		// after is how long the agent asks.
+		after time.Duration
+	}{
+		"restart":             {yes, yes, no, no, false, false, lookAgain},
+		"uninstalled":         {yes, no, no, no, false, true, 0},
+		"API server away":     {yes, fails, fails, fails, false, false, lookAgain},
+		"no such DaemonSet":   {no, no, no, no, false, false, lookAgain},
+		"no right to ask":     {fails, fails, fails, fails, false, false, lookAgain},
+		"away, then no right": {fails, no, no, no, false, false, lookAgain},
+		"shutdown":            {yes, yes, yes, yes, false, true, 0},
+		"shutdown, told late": {yes, yes, no, yes, false, true, 3 * askAgain},
+		"shutdown, seen by a pass before the API server was away": {yes, fails, fails, fails, true, true, 0},
+		"shutdown without a DaemonSet":                            {no, no, yes, yes, false, true, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				current := test.learned
+				began := time.Now()
+				node := func(context.Context) (bool, error) {
+					if time.Since(began) < 3*askAgain {
+						return test.node.there, test.node.err
+					}
+					return test.later.there, test.later.err
+				}
+				h := New(func(context.Context) (bool, error) { return current.there, current.err }, node, logr.Discard())
+				h.See(test.seen)
+				learning, stop := context.WithTimeout(t.Context(), time.Minute)
+				if err := h.Learn(learning); (err == nil) != (test.learned.err == nil) {
+					t.Errorf("learning ended with %v", err)
+				}
+				stop()
+				current = test.asked
+				began = time.Now()
+				h.Run(t.Context(), 5*time.Second, time.Second, func() {
+					if !h.HasBegun() {
+						t.Error("a pass begins too early")
+					}
+					go func() {
+						time.Sleep(5 * time.Second)
+						h.Withdrawn()
+					}()
+				})
+				want := test.after
+				if test.final {
+					want += 6 * time.Second
+				}
+				if took := time.Since(began); took != want || h.HasBegun() != test.final {
+					t.Errorf("ended after %s, handed over: %t; want %s, %t", took, h.HasBegun(), want, test.final)
+				}
+			})
+		})
+	}
+}
+
+// The end does not wait for ever, nor for an agent that fails meanwhile.
+func TestHandoverIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := func(context.Context) (bool, error) { return false, nil }
+		h := New(gone, func(context.Context) (bool, error) { return false, nil }, logr.Discard())
+		h.known.Store(true)
+		began := time.Now()
+		h.Run(t.Context(), 5*time.Second, time.Second, func() {})
+		if took := time.Since(began); took != 5*time.Second+Timeout {
+			t.Errorf("ended after %s", took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		h.Run(ctx, time.Hour, time.Hour, func() {})
+	})
+}

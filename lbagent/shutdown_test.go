@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lbagent
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// end is what passes say of the end of an agent, and what they hear.
+type end struct{ shutsDown, begun, withdrawn bool }
+
+func (e *end) See(shutsDown bool) { e.shutsDown = shutsDown }
+func (e *end) HasBegun() bool     { return e.begun }
+func (e *end) Withdrawn()         { e.withdrawn = true }
+
+// A node that is uninstalled withdraws a VIP that no other node can take, after the drain delay.
+func TestUninstalledNodeWithdraws(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	objects.LBNodes = objects.LBNodes[:1]
+	addService(objects, 1, false, 1, 0)
+	l := newLoop(n, objects)
+	ending := &end{}
+	l.handover = ending
+	mustPass(t, l, start)
+	ending.begun = true
+	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.drainDelay {
+		t.Errorf("routes %v, again in %s", n.routes, again)
+	}
+	for _, routes := range n.want.Routes {
+		if got := routes[0].Communities; len(got) != 1 || got[0] != 0xffff0000 {
+			t.Errorf("communities %x, want GRACEFUL_SHUTDOWN", got)
+		}
+	}
+	if ending.withdrawn {
+		t.Error("said to be withdrawn before it is")
+	}
+	mustPass(t, l, start.Add(l.drainDelay))
+	if n.routes[vipOf(1)] || !ending.withdrawn {
+		t.Errorf("routes %v, said to be withdrawn: %t", n.routes, ending.withdrawn)
+	}
+	if len(n.state.Frontends) != 1 {
+		t.Error("the maps do not forward any more")
+	}
+}
+
+// A node whose Node says that it shuts down departs, be there an operator or not. Its agent knows
+// by then why it is told to end.
+func TestNodeThatShutsDownDeparts(t *testing.T) {
+	n := newNode(t)
+	objects := cluster()
+	addService(objects, 1, false, 1, 1)
+	l := newLoop(n, objects)
+	ending := &end{}
+	l.handover = ending
+	mustPass(t, l, start)
+	objects.Node = objects.Node.DeepCopy()
+	objects.Node.Status.Conditions = []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "node is shutting down",
+	}}
+	mustPass(t, l, start)
+	for _, routes := range n.want.Routes {
+		if got := routes[0].Communities; len(got) != 1 || got[0] != 0xffff0000 {
+			t.Errorf("communities %x, want GRACEFUL_SHUTDOWN", got)
+		}
+	}
+	if !n.routes[vipOf(1)] || !ending.shutsDown {
+		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
+	}
+	mustPass(t, l, start.Add(l.drainDelay))
+	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
+		t.Errorf("routes %v, %d frontends", n.routes, len(n.state.Frontends))
+	}
+	// A cordoned node waits for its LBNode, as others see that, too.
+	objects.Node = objects.Node.DeepCopy()
+	objects.Node.Status.Conditions = nil
+	objects.Node.Spec.Unschedulable = true
+	mustPass(t, l, start.Add(2*l.drainDelay))
+	mustPass(t, l, start.Add(3*l.drainDelay))
+	if !n.routes[vipOf(1)] || ending.shutsDown {
+		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
+	}
+}

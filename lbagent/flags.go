@@ -34,7 +34,7 @@ var sizes = []size{
 	{"max-endpoints", func(c *Config) *int { return &c.MaxEndpoints }, 1, forwarding.Endpoints, "endpoints on this node that fit"},
 	{"max-vips", func(c *Config) *int { return &c.MaxVIPs }, 1, forwarding.VIPs, "VIPs that fit"},
 	{"max-source-ranges", func(c *Config) *int { return &c.MaxSourceRanges }, 1, forwarding.SourceRanges,
-		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes"},
+		"prefixes of loadBalancerSourceRanges that fit, for each address family; a list is counted twice while it changes, and one namespace gets half"},
 	{"connections", func(c *Config) *int { return &c.Connections }, 1, 0,
 		"TCP connections that are remembered, for each address family; about 320 bytes of memory each"},
 	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,

@@ -40,7 +40,7 @@ func (d *draft) addFrontend(entry entry) {
 	}
 	ranges, fits := d.sourceSet(frontend)
 	if !fits {
-		d.frontendFull(frontend, forwarding.SourceRanges)
+		d.sourcesFull(frontend)
 		if !programmed {
 			return
 		}

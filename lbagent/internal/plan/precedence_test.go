@@ -88,6 +88,31 @@ func TestOlderVIPsComeFirst(t *testing.T) {
 	}
 }
 
+// A namespace with more prefixes than there is room for leaves others half of it, also to change
+// their lists.
+func TestManySourcesOfOneNamespace(t *testing.T) {
+	limits := ample
+	limits.SourceRanges = 20
+	var frontends []model.Frontend
+	for vip := range 9 {
+		f := restricted(frontend(1+vip, fmt.Sprint("noise", vip), 1), 10*vip, 10*vip+1, 10*vip+2)
+		f.Service.Namespace = "noise"
+		frontends = append(frontends, f)
+	}
+	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
+	have, problems := advance(t, p, have, modelOf(frontends...), limits)
+	if len(have.Frontends) != 3 || len(problems) != 6 {
+		t.Errorf("%d frontends with 3 prefixes each, %d problems", len(have.Frontends), len(problems))
+	}
+	for _, lists := range [][]int{{200, 201, 202}, {210, 211, 212, 213}} {
+		shop := restricted(frontend(20, "shop", 1), lists...)
+		have, _ = advance(t, p, have, modelOf(append(frontends, shop)...), limits)
+		if got, want := admitted(have, key(20)), asksFor(&shop); !hasFrontend(have, 20) || got != want {
+			t.Errorf("shop admits %s, not %s", got, want)
+		}
+	}
+}
+
 // A namespace within its even share of the room has all of its frontends on a node with empty maps.
 func TestFairShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

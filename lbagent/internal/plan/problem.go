@@ -38,6 +38,11 @@ func (d *draft) frontendFull(frontend *model.Frontend, capacity forwarding.Capac
 	d.full(serviceOf(frontend), fmt.Sprintf("frontend %s", frontend.Key), capacity)
 }
 
+func (d *draft) sourcesFull(frontend *model.Frontend) {
+	d.fullFor(serviceOf(frontend), fmt.Sprintf("frontend %s: not programmed, or nobody is let in", frontend.Key),
+		forwarding.SourceRanges, ", of which a namespace gets half")
+}
+
 func (d *draft) zonesFull(frontend *model.Frontend) {
 	d.fullFor(serviceOf(frontend),
 		fmt.Sprintf("frontend %s: its clients get all endpoints and not those of the zone", frontend.Key),

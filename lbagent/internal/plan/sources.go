@@ -23,12 +23,21 @@ type sourceSets struct {
 	written map[forwarding.SourceSet][]netip.Prefix
 	named   map[string]forwarding.SourceSet
 	owners  map[forwarding.SourceSet]string
+	// taken are the prefixes of the lists that sets were given to.
+	taken map[sourceUser]int
+}
+
+// sourceUser is a namespace in one address family.
+type sourceUser struct {
+	namespace string
+	ipv4      bool
 }
 
 func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 	s := &sourceSets{
 		limit: limit, entries: map[bool]int{}, written: map[forwarding.SourceSet][]netip.Prefix{},
 		named: map[string]forwarding.SourceSet{}, owners: map[forwarding.SourceSet]string{},
+		taken: map[sourceUser]int{},
 	}
 	for source := range have.SourceRanges {
 		if !source.Set.OfFrontends() {
@@ -73,10 +82,12 @@ func isSubset(part, whole []netip.Prefix) bool {
 	return true
 }
 
-// room reports whether the prefixes that the set lacks fit.
-func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix) bool {
+// room reports whether the prefixes that the set lacks fit. One namespace gets half of the room: in the
+// other one the lists of others can change, for which both lists need room.
+func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix, namespace string) bool {
+	user := sourceUser{namespace, prefixes[0].Addr().Is4()}
 	missing := len(prefixes) - len(s.written[set])
-	return missing == 0 || s.entries[prefixes[0].Addr().Is4()]+missing <= s.limit
+	return missing == 0 || s.entries[user.ipv4]+missing <= s.limit && s.taken[user]+len(prefixes) <= (s.limit+1)/2
 }
 
 // sourceSet returns the set of those that a frontend admits; false where there
@@ -91,7 +102,7 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 	}
 	name := fmt.Sprint(prefixes)
 	set, found := d.sources.find(name, prefixes, d.planner.sourceSets[name])
-	if !d.sources.room(set, prefixes) {
+	if !d.sources.room(set, prefixes, frontend.Service.Namespace) {
 		return 0, false
 	}
 	if !found {
@@ -106,6 +117,7 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 	}
 	if d.sources.owners[set] == "" {
 		d.sources.take(set, name, prefixes)
+		d.sources.taken[sourceUser{frontend.Service.Namespace, prefixes[0].Addr().Is4()}] += len(prefixes)
 		for _, prefix := range prefixes {
 			d.want.SourceRanges[forwarding.SourceRange{Set: set, Prefix: prefix}] = struct{}{}
 		}

@@ -4,7 +4,10 @@
 // that are shared and never changed, so the same pointer is the same object. It is pure.
 package delta
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
 
 // few are compared one by one.
 const few = 8
@@ -30,6 +33,11 @@ func Between[T comparable](before, after []T) (came, went []T) {
 // one.
 func IsSame[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// IsSameMap reports whether two maps are one, in memory.
+func IsSameMap[K comparable, V any](a, b map[K]V) bool {
+	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
 }
 
 // without returns the elements that are not among others, without zero ones.

@@ -21,6 +21,8 @@ type draft struct {
 	limits   forwarding.Limits
 	want     *forwarding.State
 	problems []Problem
+	// shortages are problems that many frontends may have.
+	shortages map[shortage]*short
 	// waits is true where a Local frontend gets its node table once another one is removed, or a
 	// table its size.
 	waits bool
@@ -192,6 +194,7 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 	count := len(m.Frontends)
 	return &draft{
 		planner: p, have: have, model: m, limits: limits,
+		shortages:  map[shortage]*short{},
 		given:      map[forwarding.EndpointID]struct{}{},
 		keptIDs:    make(map[forwarding.FrontendID]struct{}, count),
 		frontends:  len(have.Frontends),

@@ -157,7 +157,7 @@ func (p *Planner) Plan(
 	}
 	p.spare = spare{}
 	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), rows: rows}
-	return d.want, d.problems
+	return d.want, d.allProblems()
 }
 
 func (d *draft) setNodes() {
@@ -240,7 +240,7 @@ func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 }
 
 // isWhole reports whether there was room for everything.
-func (d *draft) isWhole() bool { return len(d.problems) == 0 && !d.waits }
+func (d *draft) isWhole() bool { return len(d.problems)+len(d.shortages) == 0 && !d.waits }
 
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {

@@ -3,7 +3,9 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -19,40 +21,87 @@ type Problem struct {
 
 // full notes that a capacity has no room for what the subject names.
 func (d *draft) full(object model.ObjectReference, subject string, capacity forwarding.Capacity) {
-	d.fullFor(object, subject+": not or not wholly programmed", capacity, "")
-}
-
-// fullFor is full with what comes of it, and what else there is to say of the room.
-func (d *draft) fullFor(object model.ObjectReference, effect string, capacity forwarding.Capacity, remark string) {
 	d.problems = append(d.problems, Problem{
 		Problem: model.Problem{
-			Object:  object,
-			Reason:  millracev1alpha1.ReasonMapFull,
-			Message: fmt.Sprintf("%s, a node has room for %s%s", effect, capacity.Count(d.limits.Of(capacity)), remark),
+			Object: object, Reason: millracev1alpha1.ReasonMapFull,
+			Message: fmt.Sprintf("%s: %s, a node has room for %s", subject, partly, capacity.Count(d.limits.Of(capacity))),
 		},
 		Full: capacity,
 	})
 }
 
+// partly is what comes of no room.
+const partly = "not or not wholly programmed"
+
+// shortage is what frontends of one Service have no room for, and what comes of it. remark is what
+// else there is to say of the room.
+type shortage struct {
+	service        model.ServiceName
+	capacity       forwarding.Capacity
+	effect, remark string
+}
+
+// short are the frontends of a shortage: how many, and the first of them.
+type short struct {
+	first forwarding.FrontendKey
+	count int
+}
+
+// lacks notes that there is no room for a frontend.
+func (d *draft) lacks(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
+	of := shortage{frontend.Service, capacity, effect, remark}
+	known := d.shortages[of]
+	if known == nil {
+		known = &short{first: frontend.Key}
+		d.shortages[of] = known
+	}
+	known.count++
+}
+
+// allProblems are those noted, one for each shortage: a Service may have thousands of frontends.
+func (d *draft) allProblems() []Problem {
+	for of, frontends := range d.shortages {
+		d.problems = append(d.problems, Problem{
+			Problem: model.Problem{
+				Object:  model.ObjectReference{Kind: "Service", Namespace: of.service.Namespace, Name: of.service.Name},
+				Reason:  millracev1alpha1.ReasonMapFull,
+				Message: fmt.Sprintf("%s: %s, a node has room for %s%s", frontends, of.effect, of.capacity.Count(d.limits.Of(of.capacity)), of.remark),
+			},
+			Full: of.capacity,
+		})
+	}
+	clear(d.shortages)
+	slices.SortStableFunc(d.problems, func(a, b Problem) int {
+		return cmp.Or(
+			cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Namespace, b.Object.Namespace),
+			cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Message, b.Message))
+	})
+	return d.problems
+}
+
+// String names them.
+func (s *short) String() string {
+	if s.count == 1 {
+		return fmt.Sprintf("frontend %s", s.first)
+	}
+	return fmt.Sprintf("frontend %s and %d more", s.first, s.count-1)
+}
+
 func (d *draft) frontendFull(frontend *model.Frontend, capacity forwarding.Capacity) {
-	d.full(serviceOf(frontend), fmt.Sprintf("frontend %s", frontend.Key), capacity)
+	d.lacks(frontend, capacity, partly, "")
 }
 
 func (d *draft) sourcesFull(frontend *model.Frontend) {
-	d.fullFor(serviceOf(frontend), fmt.Sprintf("frontend %s: not programmed, or nobody is let in", frontend.Key),
-		forwarding.SourceRanges, ", of which a namespace gets half")
+	d.lacks(frontend, forwarding.SourceRanges, "not programmed, or nobody is let in", ", of which a namespace gets half")
 }
 
 func (d *draft) zonesFull(frontend *model.Frontend) {
-	d.fullFor(serviceOf(frontend),
-		fmt.Sprintf("frontend %s: its clients get all endpoints and not those of the zone", frontend.Key),
-		forwarding.NodeTables, ", and each zone takes one")
+	d.lacks(frontend, forwarding.NodeTables, "its clients get all endpoints and not those of the zone", ", and each zone takes one")
 }
 
 func (d *draft) localFull(frontend *model.Frontend) {
-	d.fullFor(serviceOf(frontend),
-		fmt.Sprintf("frontend %s: a connection that a router moves to another node is reset", frontend.Key),
-		forwarding.NodeTables, ", and Services of policy Local get what others leave")
+	d.lacks(frontend, forwarding.NodeTables, "a connection that a router moves to another node is reset",
+		", and Services of policy Local get what others leave")
 }
 
 // sameHash tells of a frontend that is left out. Its address was chosen for that, or it is one

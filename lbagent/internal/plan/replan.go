@@ -289,7 +289,7 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
 		finds: p.last.finds || d.finds(), rows: rows, settled: settled,
 	}
-	return d.want, differs, d.problems
+	return d.want, differs, d.allProblems()
 }
 
 // settle returns the index of the last plan, which the maps hold.

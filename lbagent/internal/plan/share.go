@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
@@ -18,6 +19,8 @@ type recipe struct {
 	// weights are empty where a table is held.
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
+	// minRows is that of the VIP, which the size follows from, too.
+	minRows int
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
 	// budgeted is true once the budget of Local Service ports knows it, finds where there was
@@ -61,14 +64,22 @@ func (s *service) add(p *port) {
 	if len(f.Weights) == 0 && !f.Living {
 		return
 	}
-	zonal, size := hasZones(f), SizeFor(f)
+	zonal := hasZones(f)
+	for _, r := range s.recipes {
+		// Of thousands of ports most have one map.
+		if !zonal && !r.zonal && r.minRows == f.MinRows && len(f.Backends) == 0 && delta.IsSameMap(r.weights, f.Weights) {
+			p.recipe = r
+			return
+		}
+	}
+	size := SizeFor(f)
 	for _, r := range s.recipes {
 		if !zonal && !r.zonal && r.size == size && maps.Equal(r.weights, f.Weights) {
 			p.recipe = r
 			return
 		}
 	}
-	p.recipe = &recipe{weights: f.Weights, size: size, zonal: zonal}
+	p.recipe = &recipe{weights: f.Weights, minRows: f.MinRows, size: size, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
 	s.rows += size.Rows
 }

@@ -33,6 +33,17 @@ type endpoints struct {
 	routed map[ServiceName]bool
 	// others is set where more was read for a VIP, or more is told of it, than its own objects say.
 	others bool
+	// alike are the frontends of the Service that is being read whose endpoints others may have, too,
+	// with another port: that of UDP and that of other protocols.
+	alike map[bool]*Frontend
+	// numbers are the ports of slices with many, by their names.
+	numbers map[*discoveryv1.EndpointSlice]map[portName]uint16
+}
+
+// portName is how a slice's port is found.
+type portName struct {
+	name     string
+	protocol uint8
 }
 
 func newEndpoints(b *builder) *endpoints {
@@ -44,8 +55,12 @@ func newEndpoints(b *builder) *endpoints {
 		zonal:    map[ServiceName]bool{},
 		routes:   map[routeKey][]backend{},
 		routed:   map[ServiceName]bool{},
+		numbers:  map[*discoveryv1.EndpointSlice]map[portName]uint16{},
 	}
 }
+
+// forService begins to read another Service's frontends.
+func (b *endpoints) forService() { b.alike = map[bool]*Frontend{} }
 
 // endpoint is one of a Service's port with where and how it is.
 type endpoint struct {
@@ -82,9 +97,58 @@ func compareTrueFirst(a, b bool) int {
 	}
 }
 
-// fill gives a frontend its endpoints and weights.
+// fill gives a frontend its endpoints and weights. Frontends of a Service whose pods all listen on one
+// number differ in that alone: what was found for the first is taken over, or else a Service with
+// thousands of ports would cost that many times its pods.
 func (b *endpoints) fill(frontend *Frontend) {
 	backends, routed := b.backendsOf(frontend)
+	number, uniform := uint16(0), false
+	if !routed {
+		number, uniform = b.uniformPort(frontend, backends[0])
+	}
+	isUDP := frontend.Key.Protocol == forwarding.ProtocolUDP
+	if first := b.alike[isUDP]; uniform && first != nil {
+		frontend.fillLike(first, number)
+		return
+	}
+	b.fillFrom(frontend, backends, routed)
+	if uniform {
+		b.alike[isUDP] = frontend
+	}
+}
+
+// uniformPort returns the number by which all of a Service's endpoints have a frontend's port; false
+// where some have it by another one, or not at all.
+func (b *endpoints) uniformPort(frontend *Frontend, from backend) (number uint16, uniform bool) {
+	for _, slice := range b.slicesOf[from.service] {
+		if slice.AddressType != addressType(frontend.Key.VIP) {
+			continue
+		}
+		port, found := b.slicePort(slice, portName{from.portName, frontend.Key.Protocol})
+		if !found || number != 0 && port != number {
+			return 0, false
+		}
+		number = port
+	}
+	return number, number != 0 && frontend.Key.Protocol != forwarding.ProtocolSCTP
+}
+
+// fillLike gives a frontend what another one of its Service has, at another port of the same pods.
+func (f *Frontend) fillLike(first *Frontend, port uint16) {
+	f.Weights, f.Zones = first.Weights, first.Zones
+	f.Living, f.Terminating, f.Unreached = first.Living, first.Terminating, first.Unreached
+	f.Endpoints, f.Draining = atPort(first.Endpoints, port), atPort(first.Draining, port)
+}
+
+func atPort(endpoints []forwarding.Endpoint, port uint16) []forwarding.Endpoint {
+	moved := slices.Clone(endpoints)
+	for i := range moved {
+		moved[i].Port = port
+	}
+	return moved
+}
+
+func (b *endpoints) fillFrom(frontend *Frontend, backends []backend, routed bool) {
 	pools := make([]pool, 0, len(backends))
 	for _, backend := range backends {
 		p := pool{backend: backend}
@@ -152,7 +216,7 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 		if slice.AddressType != family {
 			continue
 		}
-		port, hasPort := slicePort(slice, from.portName, frontend.Key.Protocol)
+		port, hasPort := b.slicePort(slice, portName{from.portName, frontend.Key.Protocol})
 		if !hasPort || !b.checkPort(frontend, port) {
 			continue
 		}
@@ -216,20 +280,42 @@ func (b *endpoints) checkPort(frontend *Frontend, port uint16) bool {
 	return false
 }
 
+// manyPorts is from how many ports on those of a slice are looked up by name.
+const manyPorts = 16
+
 // slicePort returns the port of the endpoints in a slice, which is found by the
 // name and protocol of the Service's port.
-func slicePort(slice *discoveryv1.EndpointSlice, name string, number uint8) (uint16, bool) {
-	for i := range slice.Ports {
-		port := &slice.Ports[i]
-		if port.Port == nil || *port.Port < 1 || *port.Port > 65535 {
-			continue
+func (b *endpoints) slicePort(slice *discoveryv1.EndpointSlice, name portName) (uint16, bool) {
+	if len(slice.Ports) < manyPorts {
+		for i := range slice.Ports {
+			if number, of, ok := readPort(&slice.Ports[i]); ok && of == name {
+				return number, true
+			}
 		}
-		protocol, supported := protocolNumber(deref(port.Protocol, ""))
-		if supported && protocol == number && deref(port.Name, "") == name {
-			return uint16(*port.Port), true
-		}
+		return 0, false
 	}
-	return 0, false
+	known := b.numbers[slice]
+	if known == nil {
+		known = make(map[portName]uint16, len(slice.Ports))
+		for i := range slice.Ports {
+			number, of, ok := readPort(&slice.Ports[i])
+			if _, taken := known[of]; ok && !taken {
+				known[of] = number
+			}
+		}
+		b.numbers[slice] = known
+	}
+	number, found := known[name]
+	return number, found
+}
+
+// readPort reads a port of a slice; false where it has no number, or none of a protocol that is served.
+func readPort(port *discoveryv1.EndpointPort) (number uint16, name portName, ok bool) {
+	if port.Port == nil || *port.Port < 1 || *port.Port > 65535 {
+		return 0, portName{}, false
+	}
+	protocol, supported := protocolNumber(deref(port.Protocol, ""))
+	return uint16(*port.Port), portName{deref(port.Name, ""), protocol}, supported
 }
 
 // readEndpoint reads an endpoint with the defaults of its conditions: ready nil

@@ -107,6 +107,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 	built := map[forwarding.FrontendKey]bool{}
 	for _, claimant := range claimants {
 		name, service := claimant.name, claimant.service
+		endpoints.forService()
 		endpoints.readDistribution(service)
 		affinity := b.affinity(name, service)
 		sources := b.readSources(service)

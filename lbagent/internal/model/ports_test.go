@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+)
+
+// portedSnapshot is one of three nodes and a Service with some ports on a VIP.
+func portedSnapshot(ports int, spec corev1.ServiceSpec, slices ...*discoveryv1.EndpointSlice) *Snapshot {
+	s := &Snapshot{NodeName: testNode, EndpointSlices: slices}
+	for id := int32(1); id <= 3; id++ {
+		s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", id)},
+			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", 10+id)}, Zone: fmt.Sprint("zone", id%2)},
+			Status:     millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+		})
+	}
+	class := millracev1alpha1.Class
+	spec.Type, spec.LoadBalancerClass, spec.Ports = corev1.ServiceTypeLoadBalancer, &class, spec.Ports[:ports]
+	s.Services = []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: spec}}
+	s.VIPs = []*millracev1alpha1.VIP{{
+		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
+		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: "web"}}},
+	}}
+	return s
+}
+
+// genPortedSlice draws a slice whose ports have mostly the numbers that those of other slices have.
+func genPortedSlice(t *rapid.T, number int, ports []corev1.ServicePort) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: fmt.Sprint("web", number), Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for i := range ports {
+		if rapid.IntRange(0, 9).Draw(t, "absent") == 0 {
+			continue
+		}
+		target := rapid.SampledFrom([]int32{8080, 8080, 8080, 9090}).Draw(t, "target")
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &ports[i].Name, Protocol: &ports[i].Protocol, Port: &target})
+	}
+	for range rapid.IntRange(0, 4).Draw(t, "endpoints") {
+		node := fmt.Sprint("node", rapid.IntRange(1, 3).Draw(t, "node"))
+		flag := func(label string) *bool { value := rapid.Bool().Draw(t, label); return &value }
+		e := discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprint("198.18.0.", rapid.IntRange(1, 6).Draw(t, "pod"))}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: flag("ready"), Serving: flag("serving"), Terminating: flag("terminating")},
+		}
+		if rapid.Bool().Draw(t, "hinted") {
+			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: fmt.Sprint("zone", rapid.IntRange(0, 1).Draw(t, "zone"))}}}
+		}
+		slice.Endpoints = append(slice.Endpoints, e)
+	}
+	return slice
+}
+
+// A port has what it has in a Service without other ports.
+func TestPortsStandAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		spec := corev1.ServiceSpec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster}
+		if rapid.Bool().Draw(t, "local") {
+			spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		}
+		// Beyond sixteen ports they are found in another way.
+		count := rapid.SampledFrom([]int{2, 3, 4, 40}).Draw(t, "ports")
+		for i := range count {
+			protocol := rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}).Draw(t, "protocol")
+			spec.Ports = append(spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(8079 + i), Protocol: protocol})
+		}
+		var all []*discoveryv1.EndpointSlice
+		for number := range rapid.IntRange(1, 3).Draw(t, "slices") {
+			all = append(all, genPortedSlice(t, number, spec.Ports))
+		}
+		together := Build(portedSnapshot(count, spec, all...))
+		for i := range spec.Ports {
+			one := spec
+			one.Ports = []corev1.ServicePort{spec.Ports[i]}
+			alone := Build(portedSnapshot(1, one, all...)).Frontends[0]
+			for _, f := range together.Frontends {
+				// What a port shares with the others of its VIP is another matter.
+				if f.Key == alone.Key {
+					alone.Shared = f.Shared
+				}
+				if f.Key == alone.Key && !reflect.DeepEqual(f, alone) {
+					t.Fatalf("port %s is\n%+v\nand alone\n%+v", f.PortName, f, alone)
+				}
+			}
+		}
+	})
+}
+
+// Thousands of ports with the same pods are one map of weights: each with its own would be as many
+// times the nodes.
+func TestPortsShareWeights(t *testing.T) {
+	spec := corev1.ServiceSpec{}
+	target, node := int32(8080), testNode
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.0.1"}, NodeName: &node}},
+	}
+	for i := range 1000 {
+		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i), Protocol: corev1.ProtocolTCP})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &spec.Ports[i].Name, Protocol: &spec.Ports[i].Protocol, Port: &target})
+	}
+	m := Build(portedSnapshot(1000, spec, slice))
+	if len(m.Frontends) != 1000 {
+		t.Fatalf("%d frontends", len(m.Frontends))
+	}
+	for _, f := range m.Frontends {
+		if len(f.Weights) != 1 || !delta.IsSameMap(f.Weights, m.Frontends[0].Weights) {
+			t.Fatalf("frontend %s has weights of its own: %v", f.Key, f.Weights)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// What the tests of moves from other load balancers share.
+
+// migrate makes pools of ours of another load balancer's, by the command line. What that makes of all
+// kinds of objects, the API server takes, too.
+func (e *environment) migrate(t *testing.T, from, kinds string) {
+	t.Helper()
+	program, directory := filepath.Join(t.TempDir(), "millrace"), t.TempDir()
+	buildOf(t, ".", "-o", program, "../cmd/millrace")
+	theirs, err := e.server.Kubectl(t.Context(), "get", kinds, "-A", "-o", "yaml")
+	must(t, err)
+	in, out := filepath.Join(directory, "theirs.yaml"), filepath.Join(directory, "millrace.yaml")
+	must(t, os.WriteFile(in, theirs, 0o600))
+	ours, err := exec.CommandContext(t.Context(), program, "migrate", from, in).Output()
+	must(t, err)
+	must(t, os.WriteFile(out, ours, 0o600))
+	_, err = e.server.Kubectl(t.Context(), "apply", "-f", out)
+	must(t, err)
+	_, err = e.server.Kubectl(t.Context(), "apply", "--dry-run=server", "-f", "../cmd/millrace/testdata/"+from+".golden.yaml")
+	must(t, err)
+}
+
+// sourcesOf is where the sources of a module are that another one depends on.
+func sourcesOf(t *testing.T, module, path string) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", path)
+	list.Dir = module
+	sources, err := list.Output()
+	must(t, err)
+	return strings.TrimSpace(string(sources))
+}
+
+// buildOf builds a program in the directory of a module.
+func buildOf(t *testing.T, module string, arguments ...string) {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "go", append([]string{"build"}, arguments...)...)
+	build.Dir = module
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build %q in %s: %v: %s", arguments, module, err, output)
+	}
+}
+
+// runForeign runs a program until stop is called, or the test ends.
+func runForeign(t *testing.T, program string, arguments ...string) (stop func()) {
+	t.Helper()
+	name := filepath.Base(program)
+	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
+	must(t, err)
+	command := exec.Command(program, arguments...)
+	command.Stdout, command.Stderr = log, log
+	must(t, command.Start())
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		must(t, command.Process.Signal(syscall.SIGTERM))
+		// How it ends is its own business.
+		_ = command.Wait()
+		must(t, log.Close())
+	}
+	t.Cleanup(func() {
+		stop()
+		if t.Failed() {
+			content, _ := os.ReadFile(log.Name())
+			t.Logf("%s logged: %s", name, content[max(0, len(content)-8000):])
+		}
+	})
+	return stop
+}
+
+func classless(service *corev1.Service) { service.Spec.LoadBalancerClass = nil }
+
+func onPort(port int32) option {
+	return func(service *corev1.Service) { service.Spec.Ports[0].Port = port }
+}
+
+// givenTo waits until all Services have addresses, and returns them.
+func (e *environment) givenTo(t *testing.T, services []*corev1.Service) map[string][]string {
+	t.Helper()
+	given := map[string][]string{}
+	eventually(t, func(ctx context.Context) error {
+		for _, service := range services {
+			if err := e.get(ctx, service); err != nil {
+				return err
+			}
+			if given[service.Name] = ingress(service); len(given[service.Name]) != len(service.Spec.IPFamilies) {
+				return fmt.Errorf("Service %s has %v", service.Name, given[service.Name])
+			}
+		}
+		return nil
+	})
+	return given
+}
+
+// claimed waits until the Services have claims on exactly these addresses.
+func (e *environment) claimed(t *testing.T, services []*corev1.Service, given map[string][]string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		vips := &millracev1alpha1.VIPList{}
+		if err := e.client.List(ctx, vips); err != nil {
+			return err
+		}
+		claims := map[string][]string{}
+		for _, vip := range vips.Items {
+			for _, claim := range vip.Spec.Claims {
+				claims[claim.Name] = append(claims[claim.Name], vip.Spec.Address)
+			}
+		}
+		for _, service := range services {
+			got, want := slices.Sorted(slices.Values(claims[service.Name])), slices.Sorted(slices.Values(given[service.Name]))
+			if !slices.Equal(got, want) {
+				return errors.Join(fmt.Errorf("Service %s has claims on %v, want %v", service.Name, got, want), e.get(ctx, service),
+					fmt.Errorf("its conditions are %+v", service.Status.Conditions))
+			}
+		}
+		return nil
+	})
+}
+
+// unchanged checks that the statuses have the same addresses, and that nobody fights for them.
+func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given map[string][]string) {
+	t.Helper()
+	for _, service := range services {
+		must(t, e.get(t.Context(), service))
+		if got := ingress(service); !slices.Equal(got, given[service.Name]) {
+			t.Errorf("Service %s has %v, had %v", service.Name, got, given[service.Name])
+		}
+		served := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
+		if served != nil && served.Reason == millracev1alpha1.ReasonStatusContested {
+			t.Errorf("the status of Service %s is contested: %s", service.Name, served.Message)
+		}
+	}
+}
+
+// atRest waits until no Service has been written for some seconds.
+func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
+	t.Helper()
+	versions, since := map[string]string{}, time.Now()
+	controlplane.Eventually(t, time.Minute, func(ctx context.Context) error {
+		for _, service := range services {
+			if err := e.get(ctx, service); err != nil {
+				return err
+			}
+			if versions[service.Name] != service.ResourceVersion {
+				versions[service.Name], since = service.ResourceVersion, time.Now()
+			}
+		}
+		if quiet := time.Since(since); quiet < 5*time.Second {
+			return fmt.Errorf("a Service was written %s ago", quiet)
+		}
+		return nil
+	})
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 )
 
 // maxConnections bounds what strangers can make a node keep: a few scrapers need a few.
@@ -44,7 +43,7 @@ func Listen(address, flag string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w (--%s)", address, err, flag)
 	}
-	return netutil.LimitListener(limitSources(listener), maxConnections), nil
+	return limitSources(listener, maxConnections), nil
 }
 
 // Serve serves /metrics until ctx is done.

@@ -5,6 +5,7 @@ package metrics
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 )
 
@@ -17,16 +18,21 @@ const (
 	sourceBits = 64
 )
 
-// sources is a listener that closes connections of sources which have too many.
+// sources is a listener that closes connections of sources which have too many. For one connection too
+// many of all, the source with the most loses its oldest. So many sources that hold as many as each may
+// have keep out none that has few.
 type sources struct {
 	net.Listener
+	// most is how many connections may be open.
+	most int
 
-	mu   sync.Mutex
-	open map[netip.Prefix]int
+	mu sync.Mutex
+	// open has the oldest first.
+	open []*sourced
 }
 
-func limitSources(listener net.Listener) *sources {
-	return &sources{Listener: listener, open: map[netip.Prefix]int{}}
+func limitSources(listener net.Listener, most int) *sources {
+	return &sources{Listener: listener, most: most}
 }
 
 // Accept implements net.Listener.
@@ -36,31 +42,46 @@ func (s *sources) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		source := sourceOf(conn.RemoteAddr())
-		if s.enter(source) {
-			return &sourced{Conn: conn, leave: sync.OnceFunc(func() { s.leave(source) })}, nil
+		accepted := &sourced{Conn: conn, of: s, source: sourceOf(conn.RemoteAddr())}
+		loser, entered := s.enter(accepted)
+		if loser != nil {
+			_ = loser.Conn.Close()
+		}
+		if entered {
+			return accepted, nil
 		}
 		// Nothing was said on it.
 		_ = conn.Close()
 	}
 }
 
-func (s *sources) enter(source netip.Prefix) bool {
+// enter adds a connection where its source may have one more, and returns the one that has to make room.
+func (s *sources) enter(accepted *sourced) (loser *sourced, entered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open[source] >= maxOfSource {
-		return false
+	count := map[netip.Prefix]int{}
+	for _, each := range s.open {
+		count[each.source]++
 	}
-	s.open[source]++
-	return true
+	if count[accepted.source] >= maxOfSource {
+		return nil, false
+	}
+	if len(s.open) >= s.most {
+		loser = s.open[0]
+		for _, each := range s.open {
+			if count[each.source] > count[loser.source] {
+				loser = each
+			}
+		}
+		s.remove(loser)
+	}
+	s.open = append(s.open, accepted)
+	return loser, true
 }
 
-func (s *sources) leave(source netip.Prefix) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.open[source]--; s.open[source] == 0 {
-		delete(s.open, source)
-	}
+// remove leaves out a connection, where it is there still.
+func (s *sources) remove(conn *sourced) {
+	s.open = slices.DeleteFunc(s.open, func(each *sourced) bool { return each == conn })
 }
 
 // sourceOf is the zero Prefix for what has no address.
@@ -79,11 +100,14 @@ func sourceOf(remote net.Addr) netip.Prefix {
 // sourced is a connection that counts until it is closed.
 type sourced struct {
 	net.Conn
-	leave func()
+	of     *sources
+	source netip.Prefix
 }
 
 // Close implements net.Conn.
 func (c *sourced) Close() error {
-	c.leave()
+	c.of.mu.Lock()
+	c.of.remove(c)
+	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

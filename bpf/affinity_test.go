@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/millrace-lb/millrace/bpf"
 )
 
@@ -33,8 +35,10 @@ func (w *world) affinities(t *testing.T) (n int) {
 	for range entries[bpf.DatapathAffinityKey4, bpf.DatapathAffinity](t, w.Affinities4) {
 		n++
 	}
-	for range entries[bpf.DatapathAffinityKey6, bpf.DatapathAffinity](t, w.Affinities6) {
-		n++
+	for _, m := range []*ebpf.Map{w.Affinities6, w.AffinitiesData} {
+		for range entries[bpf.DatapathAffinityKey6, bpf.DatapathAffinity](t, m) {
+			n++
+		}
 	}
 	return n
 }
@@ -99,7 +103,7 @@ func TestAffinity(t *testing.T) {
 		}{
 			{name: "another port of the client", in: syn.fromPort(2000), want: first},
 			{name: "another frontend of the Service port", in: syn.fromPort(2000).with(func(p *packet) { p.to = f.to(portLocal) }), want: first},
-			{name: "UDP has the same endpoint table here", in: f.udp(portCluster).fromPort(2000), want: first},
+			{name: "UDP has records of its own", in: f.udp(portCluster).fromPort(2000), want: other},
 			{name: "another client", in: syn.with(func(p *packet) {
 				p.from = netip.AddrPortFrom(p.from.Addr().Prev(), 2000)
 			}), want: other},
@@ -110,11 +114,14 @@ func TestAffinity(t *testing.T) {
 				w.establish(t, syn.fromPort(2001), first)
 				w.age(t, affinitySeconds-10)
 			}, in: syn.fromPort(2000), want: first},
-			{name: "renewed by a question", then: func(t *testing.T) {
+			{name: "of UDP, renewed by a question", then: func(t *testing.T) {
+				w.pointTo(t, f, 0)
+				w.establish(t, f.udp(portCluster).fromPort(3000), first)
+				w.putEndpointRows(t, f, nearlyAll)
 				w.age(t, affinitySeconds-10)
 				w.play(t, f.udp(portCluster).fromPort(2001))
 				w.age(t, affinitySeconds-10)
-			}, in: syn.fromPort(2000), want: first},
+			}, in: f.udp(portCluster).fromPort(2000), want: first},
 			{name: "not renewed by packets of old ones", then: func(t *testing.T) {
 				w.age(t, affinitySeconds-10)
 				w.play(t, f.tcp(portCluster, "A"))
@@ -173,6 +180,36 @@ func TestAffinityInFlood(t *testing.T) {
 			if n := w.affinities(t); n != 1 {
 				t.Errorf("%d records, want the one of the established connection", n)
 			}
+		})
+	}
+}
+
+// Anybody can send datagrams from any address, and pods answer them: those that come twice make
+// records. They drive out none of clients that have proved their address by a handshake.
+func TestAffinityInDatagramFlood(t *testing.T) {
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			affineWorld(t, w, f)
+			w.pointTo(t, f, 0)
+			client := f.tcp(portCluster, "S")
+			w.establish(t, client, f.pods[0])
+			s := newSpoofer(w, f.udp(portCluster))
+			for range 2 * flowEntries {
+				s.newSource()
+				s.send(t)
+				s.answered(t, f.pods[0], 0)
+				s.send(t)
+			}
+			if n := w.affinities(t); n < flowEntries/2 {
+				t.Fatalf("the flood made %d records, too few to fill a table", n)
+			}
+			w.pointTo(t, f, 1)
+			// Its endpoint has one row left, so a record counts and the hash leads elsewhere.
+			w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
+			defer w.pointTo(t, f, 0)
+			again := client.fromPort(2000)
+			checkFrame(t, w.ingress(t, again.frame()).frame, delivered(again, f.pods[0]))
 		})
 	}
 }

@@ -666,11 +666,11 @@ type DatapathZones struct {
 const (
 	DatapathMapAffinities4           = "affinities4"
 	DatapathMapAffinities6           = "affinities6"
+	DatapathMapAffinitiesData        = "affinities_data"
 	DatapathMapAgentBeat             = "agent_beat"
 	DatapathMapAnswerCounts          = "answer_counts"
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
-	DatapathMapCpuRepeats            = "cpu_repeats"
 	DatapathMapCpuUnknowns           = "cpu_unknowns"
 	DatapathMapCrowdData4            = "crowd_data4"
 	DatapathMapCrowdData6            = "crowd_data6"
@@ -850,11 +850,11 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	Affinities4       *ebpf.MapSpec `ebpf:"affinities4"`
 	Affinities6       *ebpf.MapSpec `ebpf:"affinities6"`
+	AffinitiesData    *ebpf.MapSpec `ebpf:"affinities_data"`
 	AgentBeat         *ebpf.MapSpec `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
-	CpuRepeats        *ebpf.MapSpec `ebpf:"cpu_repeats"`
 	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
 	CrowdData4        *ebpf.MapSpec `ebpf:"crowd_data4"`
 	CrowdData6        *ebpf.MapSpec `ebpf:"crowd_data6"`
@@ -986,11 +986,11 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	Affinities4       *ebpf.Map `ebpf:"affinities4"`
 	Affinities6       *ebpf.Map `ebpf:"affinities6"`
+	AffinitiesData    *ebpf.Map `ebpf:"affinities_data"`
 	AgentBeat         *ebpf.Map `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
-	CpuRepeats        *ebpf.Map `ebpf:"cpu_repeats"`
 	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
 	CrowdData4        *ebpf.Map `ebpf:"crowd_data4"`
 	CrowdData6        *ebpf.Map `ebpf:"crowd_data6"`
@@ -1059,11 +1059,11 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities4,
 		m.Affinities6,
+		m.AffinitiesData,
 		m.AgentBeat,
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
-		m.CpuRepeats,
 		m.CpuUnknowns,
 		m.CrowdData4,
 		m.CrowdData6,

@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"bytes"
 	"maps"
 	"net/netip"
 	"testing"
@@ -157,5 +158,42 @@ func TestStaleConnection(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A flood of datagrams, which pods answer, has no connection forgotten: they have slots of their own.
+func TestMemoryInDatagramFlood(t *testing.T) {
+	const connections = 200
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			var established []packet
+			for i := range connections {
+				p := f.tcp(portCluster, "A").fromPort(uint16(10000 + i))
+				w.establish(t, p, f.pods[0])
+				established = append(established, p)
+			}
+			s := newSpoofer(w, f.udp(portCluster))
+			for range 4 * w.Memories.MaxEntries() * uint32(bpf.DatapathShapeMEMORY_SLOTS) {
+				s.newSource()
+				s.send(t)
+				s.answered(t, f.pods[0], 0)
+				s.send(t)
+			}
+			w.wipe(t)
+			w.pointTo(t, f, 1)
+			defer w.pointTo(t, f, 0)
+			lost := 0
+			for _, p := range established {
+				if !bytes.Equal(w.ingress(t, p.frame()).frame, delivered(p, f.pods[0])) {
+					lost++
+				}
+			}
+			if lost != 0 {
+				t.Errorf("%d of %d connections are forgotten", lost, connections)
+			}
+		})
 	}
 }

@@ -260,7 +260,7 @@ func (w *world) flowMaps() []*ebpf.Map {
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
 		w.CrowdData4, w.CrowdData6, w.CrowdDataRev4, w.CrowdDataRev6,
 		w.Fragments, w.CrowdFragments,
-		w.Affinities4, w.Affinities6,
+		w.Affinities4, w.Affinities6, w.AffinitiesData,
 	}
 }
 
@@ -341,7 +341,9 @@ func (w *world) age(t testing.TB, seconds uint32) {
 	}
 	must(w.halfOpen().Age(ticks))
 	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
-	change[bpf.DatapathAffinityKey6](t, w.Affinities6, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
+	for _, m := range []*ebpf.Map{w.Affinities6, w.AffinitiesData} {
+		change[bpf.DatapathAffinityKey6](t, m, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
+	}
 }
 
 // change rewrites every entry of a map.

@@ -6,6 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "clock.h"
+#include "conntrack.h"
 #include "endpoint.h"
 #include "maps.h"
 #include "row.h"
@@ -16,8 +17,9 @@
  * record keeps the endpoint when the endpoints change.
  *
  * An established flow makes the record, and each new flow renews it, as in kube-proxy. Spoofed
- * SYNs make no record, so they evict none. The key has the frontend's endpoint table, which all
- * VIPs of a Service's port share.
+ * SYNs make no record, so they evict none. Spoofed datagrams do, where pods answer them: what is
+ * not TCP has a table of its own. The key has the frontend's endpoint table, which all VIPs of a
+ * Service's port share.
  */
 
 static __always_inline struct affinity_key4 affinity_key4(const struct flow *flow,
@@ -42,10 +44,25 @@ static __always_inline struct affinity_key6 affinity_key6(const struct flow *flo
 	return key;
 }
 
+/* Reports whether the record is in the table of IPv4. That of datagrams is of both families: a program
+ * has 64 maps at most, and an endpoint table has one family.
+ */
+static __always_inline int affinity_is_short(const struct flow *flow)
+{
+	return flow->family == ADDRESS_FAMILY_IPV4 && flow->protocol == IPPROTO_TCP;
+}
+
+static __always_inline void *affinity_map6(const struct flow *flow)
+{
+	return flow->protocol == IPPROTO_TCP ? (void *)&affinities6 : (void *)&affinities_data;
+}
+
 static __always_inline struct affinity *affinity_find(const struct flow *flow,
 						      const struct frontend *frontend)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	struct affinity *affinity;
+
+	if (affinity_is_short(flow)) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		return bpf_map_lookup_elem(&affinities4, &key);
@@ -53,13 +70,20 @@ static __always_inline struct affinity *affinity_find(const struct flow *flow,
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	return bpf_map_lookup_elem(&affinities6, &key);
+	if (flow->protocol != IPPROTO_TCP) {
+		affinity = bpf_map_lookup_elem(&affinities_data, &key);
+		KEEP_APART();
+		return affinity;
+	}
+	affinity = bpf_map_lookup_elem(&affinities6, &key);
+	KEEP_APART();
+	return affinity;
 }
 
 static __always_inline void affinity_add(const struct flow *flow, const struct frontend *frontend,
 					 const struct affinity *affinity)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	if (affinity_is_short(flow)) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		map_update(&affinities4, &key, affinity, BPF_ANY);
@@ -68,13 +92,13 @@ static __always_inline void affinity_add(const struct flow *flow, const struct f
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	map_update(&affinities6, &key, affinity, BPF_ANY);
+	map_update(affinity_map6(flow), &key, affinity, BPF_ANY);
 }
 
 static __always_inline void affinity_delete(const struct flow *flow,
 					    const struct frontend *frontend)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	if (affinity_is_short(flow)) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		map_delete(&affinities4, &key);
@@ -83,7 +107,7 @@ static __always_inline void affinity_delete(const struct flow *flow,
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	map_delete(&affinities6, &key);
+	map_delete(affinity_map6(flow), &key);
 }
 
 /* A search for a row of an endpoint in an endpoint table. */

@@ -343,12 +343,13 @@ struct {
 	__type(value, struct unknown);
 } unknowns SEC(".maps"), unknown_repeats SEC(".maps");
 
+/* By class and protocol. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, 4);
 	__type(key, __u32);
 	__type(value, struct unknown);
-} cpu_unknowns SEC(".maps"), cpu_repeats SEC(".maps");
+} cpu_unknowns SEC(".maps");
 
 /* Flows that were unknown lately (unknown_flow.h). */
 struct {
@@ -416,7 +417,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct affinity_key6);
 	__type(value, struct affinity);
-} affinities6 SEC(".maps");
+} affinities6 SEC(".maps"), affinities_data SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

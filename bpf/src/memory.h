@@ -19,13 +19,16 @@
  * rewritten, even if the endpoint has only one frontend. So a reply without an entry is
  * rewritten only if both directions are remembered and agree.
  *
- * Only established flows are remembered, so spoofed packets make none forgotten. A closed flow
- * is forgotten.
+ * Only established flows are remembered, so spoofed packets of TCP make none forgotten. Spoofed
+ * datagrams can establish flows, where pods answer them: what is not TCP has a part of each bucket
+ * of its own, as large in proportion as its tables of flows. A closed flow is forgotten.
  *
  * A flow's place is a bucket of one cache line, and there any slot with its fingerprint. That
  * is the rest of the hash; for the id of an endpoint it is changed by the endpoint's tag.
  */
-#define SLOT_MASK (MEMORY_SLOTS - 1)
+/* The slots of a bucket that flows of other protocols than TCP take: the first ones. */
+#define MEMORY_DATA_SLOTS (MEMORY_SLOTS / 4)
+#define MEMORY_TCP_SLOTS (MEMORY_SLOTS - MEMORY_DATA_SLOTS)
 
 /* The number of buckets less one; a power of two less one. Set by the loader. */
 volatile const __u32 memory_mask;
@@ -75,6 +78,20 @@ static __always_inline struct memory *memory_slot(struct memory_bucket *bucket, 
 	return NULL;
 }
 
+/* Reports whether the protocol's flows take the slot. */
+static __always_inline int memory_takes(__u8 protocol, int slot)
+{
+	return (protocol == IPPROTO_TCP) == (slot >= MEMORY_DATA_SLOTS);
+}
+
+/* Scales the upper half of the fingerprint to the slots that the protocol's flows take. */
+static __always_inline __u32 memory_pick(__u8 protocol, __u32 fingerprint)
+{
+	if (protocol != IPPROTO_TCP)
+		return (fingerprint >> 16) * MEMORY_DATA_SLOTS >> 16;
+	return MEMORY_DATA_SLOTS + ((fingerprint >> 16) * MEMORY_TCP_SLOTS >> 16);
+}
+
 /* Overwrites the same flow's slot, else an empty one, else one picked by the fingerprint. */
 static __always_inline void memory_put(const struct flow *flow, enum memory_seed seed, __u32 id,
 				       __u32 tag)
@@ -89,10 +106,10 @@ static __always_inline void memory_put(const struct flow *flow, enum memory_seed
 	slot = memory_slot(bucket, fingerprint);
 #pragma unroll
 	for (int i = 0; i < MEMORY_SLOTS; i++)
-		if (!slot && !bucket->slot[i].id)
+		if (!slot && !bucket->slot[i].id && memory_takes(flow->protocol, i))
 			slot = &bucket->slot[i];
 	if (!slot)
-		slot = &bucket->slot[fingerprint & SLOT_MASK];
+		slot = &bucket->slot[memory_pick(flow->protocol, fingerprint)];
 	slot->fingerprint = fingerprint;
 	slot->id = id;
 }

@@ -85,10 +85,9 @@ static __always_inline struct unknown *unknown_at(enum unknown_class class, __u3
 static __always_inline struct unknown *unknown_of_cpu(enum unknown_class class,
 						      const struct flow *flow)
 {
-	__u32 slot = flow->protocol == IPPROTO_TCP;
+	/* Both classes share a map: a program has 64 at most. */
+	__u32 slot = 2 * (class == UNKNOWN_REPEAT) + (flow->protocol == IPPROTO_TCP);
 
-	if (class == UNKNOWN_REPEAT)
-		return bpf_map_lookup_elem(&cpu_repeats, &slot);
 	return bpf_map_lookup_elem(&cpu_unknowns, &slot);
 }
 

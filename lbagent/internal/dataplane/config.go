@@ -160,6 +160,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapMemories:        c.memoryBuckets(),
 		bpf.DatapathMapAffinities4:     affinities,
 		bpf.DatapathMapAffinities6:     affinities,
+		bpf.DatapathMapAffinitiesData:  affinities,
 		bpf.DatapathMapDatagrams4:      datagrams,
 		bpf.DatapathMapDatagrams6:      datagrams,
 		bpf.DatapathMapDatagramsRev4:   datagrams,

@@ -34,15 +34,15 @@ type Config struct {
 	Limits forwarding.Limits
 	// Connections is how many established TCP connections each address family's
 	// table holds; the longest unused one makes room. The memory, about 500 bytes
-	// for each over both families and directions, is taken at once. About four times
-	// as many are remembered so far that an evicted one comes back as it was.
+	// for each over both families and directions, is taken at once. Three times as
+	// many at least are remembered so far that an evicted one comes back as it was.
 	Connections int
 	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
 	// of Connections, at least 4,096.
 	Datagrams int
 	// Affinities is for how many clients of Services with session affinity each
-	// address family's table remembers the endpoint. Zero means an eighth of
-	// Connections, at least 4,096.
+	// table remembers the endpoint: those of TCP for each address family, and that of
+	// other protocols. Zero means an eighth of Connections, at least 4,096.
 	Affinities int
 	// Exceptions is for how many flows of each address family there is room that are
 	// sent to another node than their row says, at 128 bytes. Zero means as many as

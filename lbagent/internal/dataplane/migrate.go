@@ -33,7 +33,6 @@ var losable = map[string]string{
 	bpf.DatapathMapUnknowns:        "they last a second",
 	bpf.DatapathMapUnknownRepeats:  "they last a second",
 	bpf.DatapathMapCpuUnknowns:     "they last a second",
-	bpf.DatapathMapCpuRepeats:      "they last a second",
 	bpf.DatapathMapUnknownFlows:    "they last seconds",
 	bpf.DatapathMapFragments:       "a datagram whose fragments are on the way is lost, and sent again",
 	bpf.DatapathMapCrowdFragments:  "as fragments",

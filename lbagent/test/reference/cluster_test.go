@@ -68,7 +68,7 @@ type flowAt struct {
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
 	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6,
-	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
+	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6, bpf.DatapathMapAffinitiesData,
 }
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {

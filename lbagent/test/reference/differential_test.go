@@ -294,7 +294,7 @@ func (d *differential) checkKept(want Forecast, got arrival, before map[forwardi
 	if frontend.Affinity == 0 || frontend.Endpoints == 0 || !ok || !entry.Established || before[got.at].Established {
 		return nil
 	}
-	kept, _ := d.cluster.Keeps(got.at, frontend.Endpoints, want.Flow.Client.Addr())
+	kept, _ := d.cluster.Keeps(got.at, frontend.Endpoints, want.Flow)
 	if kept != entry.Endpoint {
 		return fmt.Errorf("%v is established with endpoint %d, and the record of the client has endpoint %d", want.Flow, entry.Endpoint, kept)
 	}

@@ -3,7 +3,6 @@
 package reference
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -126,10 +125,14 @@ func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlo
 }
 
 // Keeps reads the records of session affinity.
-func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, client netip.Addr) (forwarding.EndpointID, bool) {
+func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool) {
+	client := flow.Client.Addr()
 	name := bpf.DatapathMapAffinities6
 	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: rig.Words(client)}, EndpointTable: uint32(slot)}
-	if client.Is4() {
+	switch {
+	case flow.Protocol != forwarding.ProtocolTCP:
+		name = bpf.DatapathMapAffinitiesData
+	case client.Is4():
 		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: rig.Words(client)[3], EndpointTable: uint32(slot)}
 	}
 	var record bpf.DatapathAffinity

@@ -77,8 +77,9 @@ type Knowledge interface {
 	// IsYoung reports whether the primary of a row, or of one of its group, changed at the node within
 	// the time that connections last.
 	IsYoung(node forwarding.NodeID, slot forwarding.NodeTableSlot, row uint32) bool
-	// Keeps returns the endpoint of the table that the client's last flows had.
-	Keeps(node forwarding.NodeID, slot forwarding.EndpointTableSlot, client netip.Addr) (forwarding.EndpointID, bool)
+	// Keeps returns the endpoint of the table that the last flows of the flow's client had, over TCP or
+	// over other protocols.
+	Keeps(node forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool)
 }
 
 // Fate is what becomes of a packet.

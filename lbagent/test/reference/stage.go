@@ -220,7 +220,7 @@ func (c Cluster) choose(at forwarding.NodeID, p packet, knowledge Knowledge) Tar
 	}
 	table := state.EndpointTables[frontend.Endpoints]
 	if frontend.Affinity != 0 {
-		kept, ok := knowledge.Keeps(at, frontend.Endpoints, flow.Client.Addr())
+		kept, ok := knowledge.Keeps(at, frontend.Endpoints, flow)
 		if ok && slices.Contains(table[:], kept) {
 			return Target{Node: at, Endpoint: kept}
 		}

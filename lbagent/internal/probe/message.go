@@ -25,6 +25,8 @@ type Key [KeySize]byte
 // The format is that of struct probe in bpf/src/types.h, behind a Geneve header without options.
 const (
 	messageSize = 8 + 24
+	// nonceAt is where the nonce begins.
+	nonceAt = 16
 	// vni is that of probes, protocol one for experiments (IEEE 802).
 	vni      = 0x4d4c50
 	protocol = 0x88b5
@@ -72,7 +74,7 @@ func (m message) encode(key Key) [messageSize]byte {
 	binary.BigEndian.PutUint32(b[8:], uint32(m.kind))
 	binary.BigEndian.PutUint16(b[12:], uint16(m.from))
 	binary.BigEndian.PutUint16(b[14:], uint16(m.to))
-	binary.LittleEndian.PutUint64(b[16:], m.nonce)
+	binary.LittleEndian.PutUint64(b[nonceAt:], m.nonce)
 	binary.LittleEndian.PutUint64(b[24:], m.tag(key))
 	return b
 }
@@ -86,7 +88,7 @@ func decode(b []byte, keys []Key) (message, bool) {
 		kind:  kind(binary.BigEndian.Uint32(b[8:])),
 		from:  forwarding.NodeID(binary.BigEndian.Uint16(b[12:])),
 		to:    forwarding.NodeID(binary.BigEndian.Uint16(b[14:])),
-		nonce: binary.LittleEndian.Uint64(b[16:]),
+		nonce: binary.LittleEndian.Uint64(b[nonceAt:]),
 		agent: b[1]&asksAgent != 0,
 	}
 	tag := binary.LittleEndian.Uint64(b[24:])

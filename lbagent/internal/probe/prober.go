@@ -67,7 +67,9 @@ type target struct {
 
 // Prober probes nodes, and says which are down.
 type Prober struct {
-	port   uint16
+	port uint16
+	// secret is the lower half of all nonces: the sockets take nothing without it.
+	secret uint32
 	logger logr.Logger
 	random *rand.Rand
 
@@ -103,15 +105,19 @@ func New(port uint16, logger logr.Logger) *Prober {
 	var seed [32]byte
 	// It never fails.
 	_, _ = crand.Read(seed[:])
-	return &Prober{
+	p := &Prober{
 		port: port, logger: logger, random: rand.New(rand.NewChaCha8(seed)),
 		changed: make(chan struct{}, 1), woken: make(chan struct{}, 1), learned: make(chan struct{}, 1),
 		targets: map[forwarding.NodeID]*target{},
 		sockets: Sockets[*socket]{
-			Open:  func(local netip.Addr) (*socket, error) { return openSocket(netip.AddrPortFrom(local, port)) },
 			Retry: reopen, Subject: "Nodes", Logger: logger,
 		},
 	}
+	p.secret = p.random.Uint32()
+	p.sockets.Open = func(local netip.Addr) (*socket, error) {
+		return openSocket(netip.AddrPortFrom(local, port), p.secret)
+	}
+	return p
 }
 
 // Want makes these the nodes to probe. The maps must not be changed afterwards.
@@ -274,7 +280,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	if !open || len(p.current.Keys) == 0 {
 		return
 	}
-	m := message{kind: request, from: p.current.Self, to: id, nonce: p.random.Uint64(), agent: p.current.Agents}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: uint64(p.random.Uint32())<<32 | uint64(p.secret), agent: p.current.Agents}
 	to.nonces[to.sent%remembered] = m.nonce
 	to.sent++
 	p.membership.Sent(id, now)
@@ -299,6 +305,7 @@ func (p *Prober) drain(now time.Time) {
 				p.discarded.Add(1)
 			}
 		}
+		p.discarded.Add(s.dropped())
 	}
 }
 

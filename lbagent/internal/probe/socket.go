@@ -5,9 +5,13 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 const (
@@ -21,9 +25,12 @@ const (
 type socket struct {
 	fd    int
 	local netip.AddrPort
+	// drops are those that were asked for.
+	drops uint32
 }
 
-func openSocket(local netip.AddrPort) (*socket, error) {
+// openSocket opens one that takes only what has the secret in place of the first half of the nonce.
+func openSocket(local netip.AddrPort, secret uint32) (*socket, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
 		family = unix.AF_INET
@@ -33,13 +40,16 @@ func openSocket(local netip.AddrPort) (*socket, error) {
 		return nil, fmt.Errorf("open a socket for probes: %w", err)
 	}
 	s := &socket{fd: fd, local: local}
-	if err := s.setUp(family); err != nil {
+	if err := s.setUp(family, secret); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the socket for probes at %s: %w", local, err), s.Close())
 	}
 	return s, nil
 }
 
-func (s *socket) setUp(family int) error {
+func (s *socket) setUp(family int, secret uint32) error {
+	if err := socketfilter.Attach(s.fd, answersOnly(secret)); err != nil {
+		return err
+	}
 	// Both only help: without, answers may be late or lost in a large cluster.
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer); err != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
@@ -57,6 +67,27 @@ func (s *socket) setUp(family int) error {
 		}
 	}
 	return unix.Bind(s.fd, sockaddr(s.local))
+}
+
+// answersOnly takes datagrams with the secret. Who sees no probe does not know it. Without it a flood
+// would fill the queue, answers would be lost, and nodes look dead.
+func answersOnly(secret uint32) []bpf.Instruction {
+	// The program reads from the UDP header on. Of a packet that is shorter the load fails: it is dropped.
+	const header = 8
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: header + nonceAt, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: bits.ReverseBytes32(secret), SkipFalse: 1},
+		bpf.RetConstant{Val: ^uint32(0)},
+		bpf.RetConstant{},
+	}
+}
+
+// dropped is how many datagrams were dropped since it was last asked for.
+func (s *socket) dropped() uint64 {
+	drops := socketfilter.Drops(s.fd)
+	since := drops - s.drops
+	s.drops = drops
+	return uint64(since)
 }
 
 // Close closes the socket.

@@ -8,10 +8,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"unsafe"
 
 	"golang.org/x/net/bpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 // A listener is one queue for all its sessions. What no session can take is dropped before it
@@ -118,31 +118,8 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 
 // admit makes a socket drop what an admission does not let through.
 func admit(fd int, a admission, v6 bool) error {
-	raw, err := bpf.Assemble(a.program(v6))
-	if err != nil {
-		return fmt.Errorf("assemble the filter of the BFD socket: %w", err)
-	}
-	filter := make([]unix.SockFilter, len(raw))
-	for i, instruction := range raw {
-		filter[i] = unix.SockFilter{Code: instruction.Op, Jt: instruction.Jt, Jf: instruction.Jf, K: instruction.K}
-	}
-	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-		return fmt.Errorf("attach the filter of the BFD socket, of %d instructions: %w", len(filter), err)
+	if err := socketfilter.Attach(fd, a.program(v6)); err != nil {
+		return fmt.Errorf("filter what no BFD session takes: %w", err)
 	}
 	return nil
-}
-
-// drops is how many packets a socket has dropped: by its filter, or for want of room in its queue.
-func drops(fd int) uint32 {
-	// SK_MEMINFO_DROPS of linux/sock_diag.h.
-	const at = 8
-	var numbers [at + 1]uint32
-	size := uint32(unsafe.Sizeof(numbers))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
-		uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
-	if errno != 0 {
-		return 0
-	}
-	return numbers[at]
 }

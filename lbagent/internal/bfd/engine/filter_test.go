@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 // receiver is a UDP socket at a port of the loopback addresses, with the filter of an admission.
@@ -99,8 +100,8 @@ func TestSocketFilter(t *testing.T) {
 			if taken := err == nil; taken != test.taken {
 				t.Errorf("taken: %t, want %t", taken, test.taken)
 			}
-			if dropped := drops(fd) == 1; dropped == test.taken {
-				t.Errorf("%d drops are counted", drops(fd))
+			if dropped := socketfilter.Drops(fd) == 1; dropped == test.taken {
+				t.Errorf("%d drops are counted", socketfilter.Drops(fd))
 			}
 		})
 	}

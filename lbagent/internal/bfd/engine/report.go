@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 // countDrops adds what a listener's socket has dropped since it was last asked.
@@ -17,7 +18,7 @@ func (e *Engine) countDrops(l *listener) {
 	if l.fd < 0 {
 		return
 	}
-	if now := drops(l.fd); now != l.dropped {
+	if now := socketfilter.Drops(l.fd); now != l.dropped {
 		e.discarded["socket"] += uint64(now - l.dropped)
 		l.dropped = now
 	}

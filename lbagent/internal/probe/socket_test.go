@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package probe
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+)
+
+// Nobody makes nodes look dead by a flood: what answers no probe takes no room in the socket, so an
+// answer behind any number of other datagrams gets in.
+func TestAnswerBehindFlood(t *testing.T) {
+	const secret, many = 0x01020304, 20_000
+	key := Key{1}
+	for name, local := range map[string]netip.AddrPort{
+		"IPv4": netip.MustParseAddrPort("127.0.81.1:47483"), "IPv6": netip.MustParseAddrPort("[::1]:47483"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := openSocket(local, secret)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(local))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			send := func(b []byte) {
+				t.Helper()
+				if _, err := conn.Write(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			forged := message{kind: answer, from: 1, to: 2, nonce: secret << 32}.encode(key)
+			for i := range many {
+				// Some are too short to have a nonce.
+				send(forged[:messageSize-i%messageSize])
+			}
+			real := message{kind: answer, from: 1, to: 2, nonce: 7<<32 | secret}.encode(key)
+			send(real[:])
+			if got := s.dropped(); got != many {
+				t.Errorf("%d datagrams were dropped, want the %d of the flood", got, many)
+			}
+			if got := s.dropped(); got != 0 {
+				t.Errorf("%d are counted again", got)
+			}
+			var b [messageSize + 1]byte
+			n, _, ok := s.receive(b[:])
+			if m, valid := decode(b[:n], []Key{key}); !ok || !valid || m.nonce != 7<<32|secret {
+				t.Errorf("the answer did not get in: %v, %+v", ok, m)
+			}
+		})
+	}
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package socketfilter makes sockets drop what nobody waits for before it takes room in their
+// queues, and counts what they drop.
+package socketfilter
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Attach makes a socket drop the packets for which a program returns zero (SO_ATTACH_FILTER,
+// socket(7)). It replaces the program before.
+func Attach(fd int, program []bpf.Instruction) error {
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return fmt.Errorf("assemble the filter of a socket: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, instruction := range raw {
+		filter[i] = unix.SockFilter{Code: instruction.Op, Jt: instruction.Jt, Jf: instruction.Jf, K: instruction.K}
+	}
+	attached := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &attached); err != nil {
+		return fmt.Errorf("attach a filter of %d instructions to a socket: %w", len(filter), err)
+	}
+	return nil
+}
+
+// Drops is how many packets a socket has dropped: by its filter, or for want of room in its queue.
+func Drops(fd int) uint32 {
+	// SK_MEMINFO_DROPS of linux/sock_diag.h.
+	const at = 8
+	var numbers [at + 1]uint32
+	size := uint32(unsafe.Sizeof(numbers))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return 0
+	}
+	return numbers[at]
+}

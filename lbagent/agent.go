@@ -35,6 +35,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
@@ -155,35 +156,34 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
 	monitor := health.New(time.Now)
+	passes := metrics.NewPasses()
+	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
+		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: takeFrom(p.datapath),
+		Explain: nameFlag, Moved: func() { monitor.Move("maps") }, Repaired: passes.Repaired, Logger: logger,
+	})
+	maps.VerifyFrom(time.Now().Add(reconcile.VerifyEvery))
 	ends := shutdown.New(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger)
 	loop := &loop{
-		checkpointer:  checkpointer,
-		handover:      ends,
-		limits:        config.limits(),
-		withdrawDelay: config.WithdrawDelay,
-		drainDelay:    config.DrainDelay,
-		unreadyDelay:  config.UnreadyDelay,
-		inputs:        inputs.New(checkpointer.Objects, checkpointer.Former(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
-		uplinks:       uplink.New(finder.Find, p.datapath, logger),
-		dataplane:     p.datapath,
-		take:          takeFrom(p.datapath),
-		hops:          hops,
-		speaker:       speaker,
-		detector:      detector.New(process, speaker.Down, logger.WithName("bfd")),
-		keys:          keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
-		status:        writer,
-		logger:        logger,
-		health:        monitor,
-		passes:        metrics.NewPasses(),
-		verifier:      &verifier{due: time.Now().Add(verifyEvery)},
-		published:     console.NewPublished(config.NodeName),
-		have:          have,
-		planner:       plan.NewPlanner(have).HashBy(p.seed.Constants()),
-		due:           map[removal]time.Time{},
-		announced:     adopted(have),
-		observation:   status.Observation{Version: config.Version},
-		host:          host,
-		layer2:        l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
+		checkpointer: checkpointer,
+		handover:     ends,
+		drainDelay:   config.DrainDelay,
+		unreadyDelay: config.UnreadyDelay,
+		inputs:       inputs.New(checkpointer.Objects, checkpointer.Former(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
+		uplinks:      uplink.New(finder.Find, p.datapath, logger),
+		maps:         maps,
+		hops:         hops,
+		speaker:      speaker,
+		detector:     detector.New(process, speaker.Down, logger.WithName("bfd")),
+		keys:         keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
+		status:       writer,
+		logger:       logger,
+		health:       monitor,
+		passes:       passes,
+		published:    console.NewPublished(config.NodeName),
+		announced:    adopted(have),
+		observation:  status.Observation{Version: config.Version},
+		host:         host,
+		layer2:       l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
 	}
 	if config.DuplicateDetection {
 		loop.duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))

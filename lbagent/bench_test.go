@@ -20,7 +20,7 @@ func BenchmarkPassAtRest(b *testing.B) {
 	}
 	n := newNode(b)
 	l := newLoop(n, objects)
-	l.limits.Endpoints = 10000
+	l.maps.Limits.Endpoints = 10000
 	for range 2 {
 		if _, err := l.pass(start); err != nil {
 			b.Fatal(err)
@@ -73,8 +73,8 @@ func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	}
 	n := newNode(b)
 	l := newLoop(n, objects)
-	l.dataplane, l.speaker = anyMaps{n}, anyRouter{speakerOf{n}}
-	l.limits = forwarding.Limits{
+	l.maps.Plane, l.speaker = anyMaps{n}, anyRouter{speakerOf{n}}
+	l.maps.Limits = forwarding.Limits{
 		Frontends: 2 * many, NodeTables: 2 * many, EndpointTables: 2 * many, Endpoints: 2 * many, VIPs: 2 * many,
 	}
 	l.inputs.Objects = func() *model.Snapshot { return objects }

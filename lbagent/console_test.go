@@ -35,7 +35,7 @@ func TestConsoleHasTheLastDecisions(t *testing.T) {
 		}
 	}
 	check()
-	l.have = nil
+	l.maps.Forget()
 	n.fails = func(what string) bool { return what == "Dump" }
 	if _, err := l.pass(start.Add(time.Minute)); err == nil {
 		t.Fatal("no error of a pass that cannot read the maps")

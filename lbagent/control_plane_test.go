@@ -35,6 +35,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
@@ -249,11 +250,11 @@ func (c *generated) open() {
 	}
 	n := newNode(c.t)
 	c.loop = newLoop(n, c.objects)
-	c.loop.inputs.Objects, c.loop.limits = c.snapshot, c.config.Limits
-	c.loop.dataplane, c.loop.speaker = c.plane, anyRouter{speakerOf{n}}
+	c.loop.inputs.Objects, c.loop.speaker = c.snapshot, anyRouter{speakerOf{n}}
 	c.loop.inputs.Guard = removalguard.New(time.Minute, nil)
-	c.loop.planner, c.loop.have, c.loop.announced = plan.NewPlanner(have), have, adopted(have)
-	c.loop.withdrawDelay = time.Second
+	config := c.loop.maps.Config
+	config.Plane, config.Limits, config.WithdrawDelay = c.plane, c.config.Limits, time.Second
+	c.loop.maps, c.loop.announced = reconcile.New(have, plan.NewPlanner(have), config), adopted(have)
 }
 
 // pass makes one, and returns how long it took.
@@ -280,7 +281,7 @@ func (c *generated) start(report *figures.Report) {
 	})
 	c.loop.speaker = router
 	c.pass()
-	if programmed := len(c.loop.have.Frontends); programmed != 4*c.services {
+	if programmed := len(c.loop.maps.Have().Frontends); programmed != 4*c.services {
 		c.t.Fatalf("%d frontends are in the maps, want %d", programmed, 4*c.services)
 	}
 }
@@ -327,18 +328,18 @@ func (c *generated) moves(report *figures.Report) {
 	without.Spec.Ports = without.Spec.Ports[:1]
 	c.objects.Services[c.services/2] = without
 	c.mutex.Unlock()
-	c.loop.withdrawDelay = time.Hour
+	c.loop.maps.WithdrawDelay = time.Hour
 	c.pass()
-	if len(c.loop.due) == 0 {
+	if len(c.loop.maps.Waiting()) == 0 {
 		c.t.Fatal("no removal waits: the case measures nothing")
 	}
 	report.Add("one pod moves while a removal waits", c.oneMove(), 5, "ms")
-	clear(c.loop.due)
-	c.loop.withdrawDelay = 0
+	clear(c.loop.maps.Waiting())
+	c.loop.maps.WithdrawDelay = 0
 	c.pass()
-	c.loop.withdrawDelay = time.Second
-	if c.pass(); len(c.loop.due) > 0 {
-		c.t.Fatalf("%d removals still wait", len(c.loop.due))
+	c.loop.maps.WithdrawDelay = time.Second
+	if c.pass(); len(c.loop.maps.Waiting()) > 0 {
+		c.t.Fatalf("%d removals still wait", len(c.loop.maps.Waiting()))
 	}
 }
 
@@ -439,7 +440,7 @@ func (c *generated) deadNode(report *figures.Report) {
 	report.Add("a node is down: until no packet goes there", milliseconds(time.Since(begin)), 5, "ms")
 	c.loop.watch = watchBy(&judge{verdict: membership.Verdict{Down: map[forwarding.NodeID]time.Time{dead: begin}}})
 	report.Add("a node is down: until all rows are written", c.pass().Seconds(), 1, "s")
-	for _, table := range c.loop.have.NodeTables {
+	for _, table := range c.loop.maps.Have().NodeTables {
 		for _, row := range *table {
 			if row.Primary == dead {
 				c.t.Fatal("the node has rows")

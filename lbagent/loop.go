@@ -29,7 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
-	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
@@ -39,11 +39,6 @@ import (
 
 // What a pass reads and writes.
 type (
-	dataPlane interface {
-		Apply(op forwarding.Op) error
-		Dump() (*forwarding.State, error)
-		ReadBack(state *forwarding.State, failed []forwarding.Op) error
-	}
 	speaker interface {
 		Set(want bgp.Want) error
 		Sessions() []bgp.Session
@@ -69,9 +64,6 @@ type (
 	}
 )
 
-// removal is an operation that takes something out of the maps.
-type removal = forwarding.Op
-
 const (
 	firstRetry   = time.Second
 	longestRetry = 30 * time.Second
@@ -81,8 +73,6 @@ const (
 // here: what fails in a pass is tried again by the next one, and holds up only what depends
 // on it.
 type loop struct {
-	limits        forwarding.Limits
-	withdrawDelay time.Duration
 	// drainDelay is how long a departing node announces its routes as those to be left.
 	drainDelay time.Duration
 	departure  announce.Departure
@@ -97,13 +87,9 @@ type loop struct {
 	// checkpointer keeps the objects for the next agent; nil where nothing does.
 	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplink.Uplinks
-	dataplane    dataPlane
-	// take has new connections of what is in the maps be ours, and no service proxy's; nil where they
-	// are anyway.
-	take     func(have *forwarding.State) error
-	hops     hopWatcher
-	speaker  speaker
-	detector *detector.Detector
+	hops         hopWatcher
+	speaker      speaker
+	detector     *detector.Detector
 	// keys are those for packets between nodes; nil where nothing sets them.
 	keys   *keeper.Keeper
 	status reporter
@@ -115,23 +101,11 @@ type loop struct {
 	// host says what on the host breaks traffic of the uplinks; nil finds nothing.
 	host hostChecks
 
-	// verifier has what the maps hold compared with what was written; nil where nothing does.
-	verifier *verifier
-
-	models  model.Builder
-	planner *plan.Planner
-	// have is what the maps hold; nil when that must be read from them. copied is true where it is this
-	// loop's alone: neither a plan nor read.
-	have   *forwarding.State
-	copied bool
+	models model.Builder
+	// maps are those of the data plane.
+	maps *reconcile.Maps
 	// targets are where packets to the other nodes go.
 	targets fib.UpTargets
-	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
-	// wanted beside it.
-	pending *forwarding.Pending
-	// due is when each removal that waits may be done. None waits on over a pass in which the
-	// maps could not be read or a route not withdrawn: what it removes may be announced since.
-	due map[removal]time.Time
 	// announced are the VIPs that the last pass announced or, after a start, those that the
 	// agent before may have announced.
 	announced map[netip.Addr]bool
@@ -181,7 +155,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
-			State: l.have, Limits: l.limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
+			State: l.maps.Have(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints,
 		})
 		l.logSessions()
@@ -201,11 +175,9 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	var m *model.Model
 	defer func() { l.report(now, m) }()
-	if l.have == nil {
-		if err := l.dump(); err != nil {
-			l.observation.ProgramError, l.observation.Forwards = err, false
-			return 0, err
-		}
+	if err := l.maps.Dump(); err != nil {
+		l.observation.ProgramError, l.observation.Forwards = err, false
+		return 0, err
 	}
 	read := l.inputs.Read(l.watch, now)
 	objects := read.Objects
@@ -222,18 +194,16 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.observation.Nodes = len(m.Nodes)
 	l.published.SetModel(m)
 	l.health.Move("plan")
-	want, differs, unplanned := l.planner.Replan(plan.Held{State: l.have, Pending: l.pending}, m, changed, l.limits)
-	schedule := forwarding.NewScheduleOf(l.have, want, differs)
-	waiting := l.due
-	l.due = map[removal]time.Time{}
-	programErr := l.add(schedule)
+	step := l.maps.Plan(m, changed)
+	programErr := step.Add()
 	l.observation.ProgramError = programErr
-	l.observation.Forwards = l.have != nil && schedule.Forwards() && keyErr == nil
+	l.observation.Forwards = step.Forwards() && keyErr == nil
 	if l.healthPorts != nil {
 		l.healthPorts.Set(healthport.Want(m), l.observation.Forwards)
 	}
-	l.observation.Problems = slices.Concat(m.Problems, nameFlags(unplanned), unwritten(m, schedule.Unfinished()))
-	if l.have == nil {
+	l.observation.Problems = slices.Concat(m.Problems, nameFlags(step.Unplanned), step.Unwritten(m))
+	have := l.maps.Have()
+	if have == nil {
 		// Which routes are good is not known: they stay as they are.
 		return read.Again, errors.Join(programErr, keyErr)
 	}
@@ -242,20 +212,20 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	covered, attachErr := l.uplinks.Update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.Interfaces, covered.Lacking
 	l.observation.Host = l.hostProblems(m, uplink.Names(covered.Interfaces))
-	l.hops.Want(l.targets.Of(l.have.Self, l.have.Nodes), l.uplinks.Devices())
-	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: differs}, announce.Node{
-		Programmed: l.have, Planned: want, Unattached: covered.Unattached, Announced: l.announced,
+	l.hops.Want(l.targets.Of(have.Self, have.Nodes), l.uplinks.Devices())
+	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: step.Differs}, announce.Node{
+		Programmed: have, Planned: step.Want, Unattached: covered.Unattached, Announced: l.announced,
 	}, objects, now)
 	l.observeSessions(m)
 	l.published.SetDecisions(now, &l.observation)
 
 	if !errors.Is(bgpErr, bgp.ErrNotWithdrawn) {
-		wait, removeErr := l.remove(schedule, waiting, now)
+		wait, removeErr := step.Remove(now)
 		programErr = errors.Join(programErr, removeErr)
 		l.observation.ProgramError = programErr
 		again = wake.Soonest(again, wait)
 	}
-	verified, verifyErr := l.verify(now)
+	verified, verifyErr := l.maps.Verify(now)
 	l.checkpointer.Keep(read.Believed, l.keys.Ring())
 	again = wake.Soonest(again, verified, told, read.Again)
 	return wake.Soonest(again, changes, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, read.NetworksErr, verifyErr)
@@ -264,8 +234,8 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 // report tells what a pass saw; m is nil where it built no model.
 func (l *loop) report(now time.Time, m *model.Model) {
 	l.health.Move("report")
-	if l.have != nil {
-		l.observation.Programmed = len(l.have.VIPs)
+	if have := l.maps.Have(); have != nil {
+		l.observation.Programmed = len(have.VIPs)
 	}
 	l.observation.OtherUplink = l.host != nil && l.host.OtherUplink()
 	l.status.Set(l.observation)

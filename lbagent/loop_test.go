@@ -357,7 +357,7 @@ func TestFailingWrites(t *testing.T) {
 				if l == nil || random.IntN(10) == 0 {
 					l = newLoop(n, nil)
 					l.inputs.Objects = snapshot
-					w.restart(l.have, l.limits)
+					w.restart(l.maps.Have(), l.maps.Limits)
 				}
 				if _, err := l.pass(now); err != nil && !errors.Is(err, errInjected) {
 					t.Fatal(err)
@@ -423,7 +423,7 @@ func TestFullMap(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)
 	l := newLoop(n, objects)
-	l.limits.NodeTables = 1
+	l.maps.Limits.NodeTables = 1
 	mustPass(t, l, start)
 	addService(objects, 2, false, 1, 0)
 	mustPass(t, l, start)

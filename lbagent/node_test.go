@@ -29,6 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
@@ -293,15 +294,12 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return &loop{
-		limits:        testLimits,
-		withdrawDelay: testDelay,
-		drainDelay:    5 * testDelay,
-		inputs:        &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
+	l := &loop{
+		drainDelay: 5 * testDelay,
+		inputs:     &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
 		uplinks: uplink.New(func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
 			return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
 		}, n, logr.Discard()),
-		dataplane: n,
 		hops:      n,
 		speaker:   speakerOf{n},
 		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
@@ -312,11 +310,13 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		passes:    metrics.NewPasses(),
 		published: console.NewPublished("node1"),
 		watch:     watchBy(nil),
-		planner:   plan.NewPlanner(have),
-		have:      have,
-		due:       map[removal]time.Time{},
 		announced: adopted(have),
 	}
+	l.maps = reconcile.New(have, plan.NewPlanner(have), reconcile.Config{
+		Plane: n, Limits: testLimits, WithdrawDelay: testDelay, Explain: nameFlag,
+		Moved: func() { l.health.Move("maps") }, Repaired: func(entries int) { l.passes.Repaired(entries) }, Logger: logr.Discard(),
+	})
+	return l
 }
 
 func mustPass(t *testing.T, l *loop, now time.Time) time.Duration {

@@ -123,7 +123,7 @@ func (p *player) survive(do func() error) (err error) {
 		switch cause := recover(); cause {
 		case nil:
 		case errKilled:
-			if err = p.startAgent(p.loop.limits); err == nil {
+			if err = p.startAgent(p.loop.maps.Limits); err == nil {
 				err = do()
 			}
 		default:

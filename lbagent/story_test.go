@@ -229,8 +229,8 @@ func (p *player) startAgent(limits forwarding.Limits) error {
 		return err
 	}
 	p.loop = newLoop(p.node, nil)
-	p.witness.restart(p.loop.have, limits)
-	p.loop.limits, p.loop.inputs.Objects = limits, p.objects.snapshot
+	p.witness.restart(p.loop.maps.Have(), limits)
+	p.loop.maps.Limits, p.loop.inputs.Objects = limits, p.objects.snapshot
 	return nil
 }
 

@@ -132,7 +132,7 @@ func TestSlowPassIsAlive(t *testing.T) {
 	l := newLoop(n, objects)
 	now, writes := start, 0
 	l.health = health.New(func() time.Time { return now })
-	l.dataplane = slowPlane{n, func() {
+	l.maps.Plane = slowPlane{n, func() {
 		writes++
 		now = now.Add(health.StuckAfter / 2)
 		if err := l.health.Alive(); err != nil {

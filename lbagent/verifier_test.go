@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -24,14 +25,14 @@ func TestMapsAreVerified(t *testing.T) {
 	c.open()
 	c.pass()
 	c.pass()
-	c.loop.verifier = &verifier{}
+	c.loop.maps.VerifyFrom(time.Time{})
 	now := time.Now()
 	// around reads all parts back, and returns how many entries were repaired.
 	around := func() float64 {
 		t.Helper()
 		before := repairs(t, c.loop)
-		for range verifyParts + 2 {
-			now = now.Add(verifyEvery)
+		for range reconcile.VerifyParts + 2 {
+			now = now.Add(reconcile.VerifyEvery)
 			if _, err := c.loop.pass(now); err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +43,7 @@ func TestMapsAreVerified(t *testing.T) {
 		t.Fatalf("%v entries were repaired, and nobody had written", wrong)
 	}
 	good := servedBy(t, c)
-	have := c.loop.have
+	have := c.loop.maps.Have()
 	var key forwarding.FrontendKey
 	var frontend forwarding.Frontend
 	var id forwarding.EndpointID

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
+	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
@@ -115,7 +116,7 @@ type loop struct {
 	// watch says which nodes are down.
 	watch *watch.Watch
 	// canaries probes through routers; nil where nothing does.
-	canaries canaryProber
+	canaries *canary.Prober
 	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
 	duplicates *duplicate.Detector
 	// layer2 answers for VIPs on links; nil where nobody does.
@@ -288,7 +289,7 @@ func (l *loop) setRoutes(
 // observeSessions has the sessions of a pass watched and probed, and notes how they are.
 func (l *loop) observeSessions(m *model.Model) {
 	l.observation.Sessions = sessions(l.speaker.Sessions())
-	probeRouters(l.canaries, m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
+	l.canaries.Observe(m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
 	l.detector.Want(m)
 	l.detector.Observe(m, l.observation.Sessions)
 }

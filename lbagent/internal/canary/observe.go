@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package canary
 
 import (
 	"net/netip"
@@ -9,7 +9,6 @@ import (
 	canaryapi "github.com/millrace-lb/millrace/api/canary"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
-	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
@@ -18,23 +17,16 @@ import (
 // probedSessions is how many sessions a report tells canaries of.
 const probedSessions = 16
 
-// canaryProber probes through routers.
-type canaryProber interface {
-	Want(want canary.Want)
-	Result(target canary.Target) canary.Result
-}
-
-// probeRouters has canaries probed through the routers of established sessions, and adds to these what
-// is known. Nothing is probed where the prober is nil.
-func probeRouters(
-	prober canaryProber, m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision,
-	sessions []millracev1alpha1.SessionStatus,
+// Observe has canaries probed through the routers of established sessions, and adds to these what is
+// known. A nil Prober probes nothing.
+func (p *Prober) Observe(
+	m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision, sessions []millracev1alpha1.SessionStatus,
 ) {
-	if prober == nil {
+	if p == nil {
 		return
 	}
-	want := canary.Want{Self: m.Self.ID, Keys: probe.Keys(tunnel), Targets: map[canary.Target]bool{}}
-	targets := map[string][]canary.Target{}
+	want := Want{Self: m.Self.ID, Keys: probe.Keys(tunnel), Targets: map[Target]bool{}}
+	targets := map[string][]Target{}
 	for i := range m.VIPs {
 		vip := &m.VIPs[i]
 		if vip.Canary == "" {
@@ -43,7 +35,7 @@ func probeRouters(
 		at, decided := slices.BinarySearchFunc(decisions, vip.Address, func(d announce.Decision, a netip.Addr) int { return d.VIP.Compare(a) })
 		for j := range m.Peers {
 			peer := &m.Peers[j]
-			target := canary.Target{Peer: peer.Name, Router: peer.Address, Canary: vip.Address, Source: m.Self.IPv6}
+			target := Target{Peer: peer.Name, Router: peer.Address, Canary: vip.Address, Source: m.Self.IPv6}
 			if vip.Address.Is4() {
 				target.Source = m.Self.IPv4
 			}
@@ -54,10 +46,10 @@ func probeRouters(
 			targets[peer.Name] = append(targets[peer.Name], target)
 		}
 	}
-	prober.Want(want)
+	p.Want(want)
 	for i := range sessions {
 		for _, target := range targets[sessions[i].Peer] {
-			sessions[i].Canaries = append(sessions[i].Canaries, canaryStatus(target, prober.Result(target)))
+			sessions[i].Canaries = append(sessions[i].Canaries, canaryStatus(target, p.Result(target)))
 		}
 	}
 }
@@ -68,7 +60,7 @@ func isUp(sessions []millracev1alpha1.SessionStatus, peer string) bool {
 	})
 }
 
-func canaryStatus(target canary.Target, result canary.Result) millracev1alpha1.CanaryStatus {
+func canaryStatus(target Target, result Result) millracev1alpha1.CanaryStatus {
 	status := millracev1alpha1.CanaryStatus{Address: target.Canary.String(), Announced: result.Announced}
 	if result.Known {
 		status.Reached, status.ReachedBySmall = canaryapi.FormatIDs(result.Reached), canaryapi.FormatIDs(result.Short)

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/sweep"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
@@ -75,7 +76,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	})
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
-	group.Go(func() error { return sweepFlows(ctx, p.datapath, loop.logger) })
+	group.Go(func() error { return sweep.Run(ctx, p.datapath, loop.logger) })
 	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
 	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
 	if w.prober != nil {

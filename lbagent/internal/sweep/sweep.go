@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+// Package sweep has the data plane forget marks of flows that have ended.
+package sweep
 
 import (
 	"context"
@@ -10,21 +11,21 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// sweepEvery is how long a row costs more than one at rest after its last exception has ended, and
+// every is how long a row costs more than one at rest after its last exception has ended, and
 // SYNs after the agent's start.
-const sweepEvery = 30 * time.Second
+const every = 30 * time.Second
 
-// sweeper is a data plane.
-type sweeper interface {
+// Plane is a data plane.
+type Plane interface {
 	SweepExceptions() error
 	SweepConnections() error
 }
 
-// sweepFlows sweeps the exceptions, and the filter of established connections, until the context
+// Run sweeps the exceptions, and the filter of established connections, until the context
 // ends. A sweep that fails leaves rows marked or the filter fuller, which costs packets some time
 // and nothing else; the next one tries again.
-func sweepFlows(ctx context.Context, plane sweeper, logger logr.Logger) error {
-	ticks := time.NewTicker(sweepEvery)
+func Run(ctx context.Context, plane Plane, logger logr.Logger) error {
+	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	failing := false
 	for {

@@ -34,6 +34,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
+	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
@@ -86,7 +87,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	}()
 	flowSeed, err := seed.OfNode(ctx, config.PinRoot, clients.TunnelKey, logger.WithName("seed"))
 	if err != nil {
-		return explainRefusal(err, securityContext)
+		return preflight.ExplainRefusal(err)
 	}
 	withSeed := config.Dataplane()
 	withSeed.Seed = flowSeed
@@ -97,7 +98,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		case <-told:
 		case <-time.After(tellTimeout):
 		}
-		return explainRefusal(err, securityContext)
+		return preflight.ExplainRefusal(err)
 	}
 	defer func() {
 		if err := datapath.Close(); err != nil {
@@ -121,7 +122,7 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 		return nil, fmt.Errorf("%w, and did not end in %s; is Millrace installed twice, or does a container of a deleted pod still run?",
 			err, lockTimeout)
 	default:
-		return lock, explainRefusal(err, securityContext)
+		return lock, preflight.ExplainRefusal(err)
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package preflight
 
 import (
 	"errors"
@@ -14,8 +14,10 @@ import (
 // this process.
 const securityContext = "/proc/self/attr/current"
 
-// explainRefusal adds what may be behind an error of the kernel that says no: besides
+// ExplainRefusal adds to an error of the kernel that says no what may be behind it: besides
 // capabilities, a security module of the machine.
+func ExplainRefusal(err error) error { return explainRefusal(err, securityContext) }
+
 func explainRefusal(err error, file string) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err

@@ -37,6 +37,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
+	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
@@ -164,16 +165,16 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	maps.VerifyFrom(time.Now().Add(reconcile.VerifyEvery))
 	ends := shutdown.New(p.clients.Installed, p.clients.ShutsDown(config.NodeName), logger)
+	var duplicates *duplicate.Detector
+	if config.DuplicateDetection {
+		duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
+	}
 	loop := &loop{
 		checkpointer: checkpointer,
-		handover:     ends,
-		drainDelay:   config.DrainDelay,
-		unreadyDelay: config.UnreadyDelay,
 		inputs:       inputs.New(checkpointer.Objects, checkpointer.Former(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
 		uplinks:      uplink.New(finder.Find, p.datapath, logger),
 		maps:         maps,
 		hops:         hops,
-		speaker:      speaker,
 		detector:     detector.New(process, speaker.Down, logger.WithName("bfd")),
 		keys:         keeper.New(p.datapath, p.seed, p.objects.Report, checkpointer.Generations, logger.WithName("tunnel")),
 		status:       writer,
@@ -181,13 +182,13 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		health:       monitor,
 		passes:       passes,
 		published:    console.NewPublished(config.NodeName),
-		announced:    adopted(have),
 		observation:  status.Observation{Version: config.Version},
 		host:         host,
-		layer2:       l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
-	}
-	if config.DuplicateDetection {
-		loop.duplicates = duplicate.NewDetector(func() { wake.Notify(links) }, logger.WithName("duplicates"))
+		routes: routes.New(have, routes.Config{
+			Speaker: speaker, Handover: ends, DrainDelay: config.DrainDelay, UnreadyDelay: config.UnreadyDelay, Duplicates: duplicates,
+			Layer2: l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
+			Moved:  monitor.Move, Logger: logger,
+		}),
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
 	loop.history = recorder.New(config.StateDir, recorder.Source{

@@ -73,7 +73,7 @@ func benchmarkPass(b *testing.B, change func(*model.Snapshot)) {
 	}
 	n := newNode(b)
 	l := newLoop(n, objects)
-	l.maps.Plane, l.speaker = anyMaps{n}, anyRouter{speakerOf{n}}
+	l.maps.Plane, l.routes.Speaker = anyMaps{n}, anyRouter{speakerOf{n}}
 	l.maps.Limits = forwarding.Limits{
 		Frontends: 2 * many, NodeTables: 2 * many, EndpointTables: 2 * many, Endpoints: 2 * many, VIPs: 2 * many,
 	}

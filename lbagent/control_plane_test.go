@@ -37,6 +37,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
@@ -250,11 +251,12 @@ func (c *generated) open() {
 	}
 	n := newNode(c.t)
 	c.loop = newLoop(n, c.objects)
-	c.loop.inputs.Objects, c.loop.speaker = c.snapshot, anyRouter{speakerOf{n}}
+	c.loop.inputs.Objects, c.loop.routes.Speaker = c.snapshot, anyRouter{speakerOf{n}}
 	c.loop.inputs.Guard = removalguard.New(time.Minute, nil)
 	config := c.loop.maps.Config
 	config.Plane, config.Limits, config.WithdrawDelay = c.plane, c.config.Limits, time.Second
-	c.loop.maps, c.loop.announced = reconcile.New(have, plan.NewPlanner(have), config), adopted(have)
+	c.loop.maps = reconcile.New(have, plan.NewPlanner(have), config)
+	c.loop.routes = routes.New(have, c.loop.routes.Config)
 }
 
 // pass makes one, and returns how long it took.
@@ -279,7 +281,7 @@ func (c *generated) start(report *figures.Report) {
 			c.t.Error(err)
 		}
 	})
-	c.loop.speaker = router
+	c.loop.routes.Speaker = router
 	c.pass()
 	if programmed := len(c.loop.maps.Have().Frontends); programmed != 4*c.services {
 		c.t.Fatalf("%d frontends are in the maps, want %d", programmed, 4*c.services)

@@ -5,21 +5,17 @@ package lbagent
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
-	"github.com/millrace-lb/millrace/lbagent/internal/delta"
-	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
@@ -27,11 +23,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/inputs"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
-	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
@@ -40,25 +36,12 @@ import (
 
 // What a pass reads and writes.
 type (
-	speaker interface {
-		Set(want bgp.Want) error
-		Sessions() []bgp.Session
-		Routes() announce.Routes
-		Announced() *announce.Prefixes
-		DynamicNeighbors() []netip.Addr
-		Refused() bgp.Refused
-	}
 	reporter interface {
 		Set(observation status.Observation)
 	}
 	hostChecks interface {
 		Problems(m *model.Model, uplinks []string) []string
 		OtherUplink() bool
-	}
-	handover interface {
-		See(shutsDown bool)
-		HasBegun() bool
-		Withdrawn()
 	}
 	hopWatcher interface {
 		Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int)
@@ -74,22 +57,12 @@ const (
 // here: what fails in a pass is tried again by the next one, and holds up only what depends
 // on it.
 type loop struct {
-	// drainDelay is how long a departing node announces its routes as those to be left.
-	drainDelay time.Duration
-	departure  announce.Departure
-	handover   handover
-	// unreadyDelay is how long a Cluster VIP stays announced without an endpoint.
-	unreadyDelay time.Duration
-	unready      announce.Unready
-	decider      announce.Decider
-
 	// inputs are what passes work by.
 	inputs *inputs.Inputs
 	// checkpointer keeps the objects for the next agent; nil where nothing does.
 	checkpointer *checkpoint.Checkpointer
 	uplinks      *uplink.Uplinks
 	hops         hopWatcher
-	speaker      speaker
 	detector     *detector.Detector
 	// keys are those for packets between nodes; nil where nothing sets them.
 	keys   *keeper.Keeper
@@ -107,20 +80,12 @@ type loop struct {
 	maps *reconcile.Maps
 	// targets are where packets to the other nodes go.
 	targets fib.UpTargets
-	// announced are the VIPs that the last pass announced or, after a start, those that the
-	// agent before may have announced.
-	announced map[netip.Addr]bool
-	// told are the prefixes that the speaker announced when announced was found out.
-	told        *announce.Prefixes
-	established map[string]bool
+	// routes are announced to routers and on links.
+	routes *routes.Announcer
 	// watch says which nodes are down.
 	watch *watch.Watch
 	// canaries probes through routers; nil where nothing does.
 	canaries *canary.Prober
-	// duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
-	duplicates *duplicate.Detector
-	// layer2 answers for VIPs on links; nil where nobody does.
-	layer2 *l2.Answerer
 	// healthPorts answers at healthCheckNodePorts; nil where nobody is to.
 	healthPorts *healthport.Server
 	// history records what passes saw; nil where nothing does.
@@ -159,9 +124,9 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 			State: l.maps.Have(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints,
 		})
-		l.logSessions()
+		l.routes.LogSessions()
 		// Last: until here, whatever hangs is a pass that does.
-		l.health.End(ended, err, l.speaker.Sessions())
+		l.health.End(ended, err, l.routes.Speaker.Sessions())
 		timer.Stop()
 		if again > 0 {
 			timer.Reset(again)
@@ -186,7 +151,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	// Before all else: what a node sends without the key, others drop.
 	var keyErr error
 	l.observation.TunnelKey, keyErr = l.keys.Update(objects.TunnelKey)
-	objects.DynamicNeighbors = l.speaker.DynamicNeighbors()
+	objects.DynamicNeighbors = l.routes.Speaker.DynamicNeighbors()
 	l.health.Move("model")
 	m, changed := l.models.Build(objects)
 	watchErr := l.watch.Want(m, l.keys.Keys())
@@ -212,11 +177,15 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	l.health.Move("uplinks")
 	covered, attachErr := l.uplinks.Update(m, now)
 	l.observation.Interfaces, l.observation.Lacking = covered.Interfaces, covered.Lacking
-	l.observation.Host = l.hostProblems(m, uplink.Names(covered.Interfaces))
+	names := uplink.Names(covered.Interfaces)
+	l.observation.Host = l.hostProblems(m, names)
 	l.hops.Want(l.targets.Of(have.Self, have.Nodes), l.uplinks.Devices())
-	changes, bgpErr := l.setRoutes(m, announce.Change{Model: changed, Maps: step.Differs}, announce.Node{
-		Programmed: have, Planned: step.Want, Unattached: covered.Unattached, Announced: l.announced,
-	}, objects, now)
+	decided, bgpErr := l.routes.Announce(&routes.Pass{
+		Model: m, Objects: objects, Change: announce.Change{Model: changed, Maps: step.Differs}, Programmed: have, Planned: step.Want,
+		Unattached: covered.Unattached, Uplinks: names, Attached: l.uplinks.Attached(), Silent: l.watch.Silent(),
+	}, now)
+	l.observation.Decisions, l.observation.Duplicates = decided.Decisions, decided.Duplicates
+	l.observation.L2, l.observation.L2Known, l.observation.Answering = decided.L2, l.routes.Layer2 != nil, decided.Answering
 	l.observeSessions(m)
 	l.published.SetDecisions(now, &l.observation)
 
@@ -229,7 +198,7 @@ func (l *loop) pass(now time.Time) (again time.Duration, err error) {
 	verified, verifyErr := l.maps.Verify(now)
 	l.checkpointer.Keep(read.Believed, l.keys.Ring())
 	again = wake.Soonest(again, verified, told, read.Again)
-	return wake.Soonest(again, changes, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, read.NetworksErr, verifyErr)
+	return wake.Soonest(again, decided.Again, covered.Again), errors.Join(programErr, keyErr, attachErr, bgpErr, watchErr, read.NetworksErr, verifyErr)
 }
 
 // report tells what a pass saw; m is nil where it built no model.
@@ -245,67 +214,17 @@ func (l *loop) report(now time.Time, m *model.Model) {
 
 // hostProblems are what of this host keeps packets of its uplinks from being carried.
 func (l *loop) hostProblems(m *model.Model, uplinks []string) []string {
-	problems := l.layer2.Problems()
+	problems := l.routes.Layer2.Problems()
 	if l.host != nil {
 		problems = append(l.host.Problems(m, uplinks), problems...)
 	}
 	return problems
 }
 
-// setRoutes gives the speaker the routes of a node, and returns after how long there may be
-// others.
-func (l *loop) setRoutes(
-	m *model.Model, change announce.Change, node announce.Node, objects *model.Snapshot, now time.Time,
-) (again time.Duration, err error) {
-	l.health.Move("routes")
-	var departs, unready, checked time.Duration
-	l.handover.See(m.Departing == millracev1alpha1.DepartureShuttingDown)
-	node.Final = l.handover.HasBegun()
-	node.Phase, departs = l.departure.Advance(m.Departing != "" || node.Final, l.drainDelay, now)
-	node.Unready, unready = l.unready.Advance(m, change.Model, l.announced, l.unreadyDelay, now)
-	uplinks := uplink.Names(l.observation.Interfaces)
-	node.Silent = l.watch.Silent()
-	l.layer2.Look(m, objects, l.uplinks.Attached(), &node)
-	l.duplicates.Leave(l.layer2.Elsewhere())
-	node.Duplicates, l.observation.Duplicates, checked = l.duplicates.Judge(m, objects, uplinks, l.announced, now)
-	routes, decisions := l.decider.Decide(m, change, &node)
-	same := delta.IsSame(decisions, l.observation.Decisions)
-	l.observation.Decisions = decisions
-	l.layer2.Answer(m, decisions, node.Silent)
-	l.observation.L2, l.observation.L2Known, l.observation.Answering = l.layer2.Reach(), l.layer2 != nil, l.layer2.Answers()
-	l.health.Move("BGP")
-	err = l.speaker.Set(wantBGP(m, routes, objects.Passwords))
-	if node.Final && node.Phase == announce.Left && err == nil {
-		l.handover.Withdrawn()
-	}
-	if told := l.speaker.Announced(); err != nil {
-		l.announced, l.told = announced(l.announced, decisions, told, err), nil
-	} else if told != l.told || !same {
-		l.announced, l.told = announced(l.announced, decisions, told, nil), told
-	}
-	return wake.Soonest(departs, unready, checked), err
-}
-
 // observeSessions has the sessions of a pass watched and probed, and notes how they are.
 func (l *loop) observeSessions(m *model.Model) {
-	l.observation.Sessions = sessions(l.speaker.Sessions())
+	l.observation.Sessions = l.routes.Sessions()
 	l.canaries.Observe(m, l.keys.Keys(), l.observation.Decisions, l.observation.Sessions)
 	l.detector.Want(m)
 	l.detector.Observe(m, l.observation.Sessions)
-}
-
-// logSessions tells sessions that were established or lost since last time.
-func (l *loop) logSessions() {
-	established := map[string]bool{}
-	for _, session := range l.speaker.Sessions() {
-		up := session.IsEstablished()
-		established[session.Peer] = up
-		if up && !l.established[session.Peer] {
-			l.logger.Info("BGP session established", "peer", session.Peer, "address", session.Address, "routes", session.Routes)
-		}
-		if !up && l.established[session.Peer] {
-			l.logger.Info("BGP session lost", "peer", session.Peer, "address", session.Address, "reason", session.Message)
-		}
-	}
-	l.established = established
 }

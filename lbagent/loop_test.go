@@ -455,26 +455,26 @@ func TestShortGapOfEndpoints(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 1)
 	l := newLoop(n, objects)
-	l.unreadyDelay = 2 * time.Second
+	l.routes.UnreadyDelay = 2 * time.Second
 	mustPass(t, l, start)
 	ready := objects.EndpointSlices
 	objects.EndpointSlices = nil
-	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.unreadyDelay {
+	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.routes.UnreadyDelay {
 		t.Errorf("routes %v, again in %s", n.routes, again)
 	}
 	objects.EndpointSlices = ready
-	mustPass(t, l, start.Add(l.unreadyDelay-1))
+	mustPass(t, l, start.Add(l.routes.UnreadyDelay-1))
 	objects.EndpointSlices = nil
-	mustPass(t, l, start.Add(l.unreadyDelay))
+	mustPass(t, l, start.Add(l.routes.UnreadyDelay))
 	if !n.routes[vipOf(1)] {
 		t.Error("withdrawn in a short gap")
 	}
-	mustPass(t, l, start.Add(2*l.unreadyDelay))
+	mustPass(t, l, start.Add(2*l.routes.UnreadyDelay))
 	if n.routes[vipOf(1)] {
 		t.Error("announced without an endpoint")
 	}
 	objects.EndpointSlices = ready
-	mustPass(t, l, start.Add(2*l.unreadyDelay))
+	mustPass(t, l, start.Add(2*l.routes.UnreadyDelay))
 	if !n.routes[vipOf(1)] {
 		t.Error("an endpoint does not announce at once")
 	}

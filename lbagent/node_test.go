@@ -30,6 +30,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
+	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 )
@@ -295,23 +296,22 @@ func newLoop(n *node, objects *model.Snapshot) *loop {
 		n.t.Fatal(err)
 	}
 	l := &loop{
-		drainDelay: 5 * testDelay,
-		inputs:     &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
+		inputs: &inputs.Inputs{Objects: func() *model.Snapshot { return copied(objects) }, Logger: logr.Discard()},
 		uplinks: uplink.New(func([]netip.Addr, []netip.Addr, time.Time) (*netdev.Uplinks, error) {
 			return &netdev.Uplinks{Links: n.uplinks, Leads: n.leads}, nil
 		}, n, logr.Discard()),
 		hops:      n,
-		speaker:   speakerOf{n},
 		detector:  detector.New(detector.NoProcess{}, nil, logr.Discard()),
-		handover:  &end{},
 		status:    reporterOf{n},
 		logger:    logr.Discard(),
 		health:    health.New(time.Now),
 		passes:    metrics.NewPasses(),
 		published: console.NewPublished("node1"),
 		watch:     watchBy(nil),
-		announced: adopted(have),
 	}
+	l.routes = routes.New(have, routes.Config{
+		Speaker: speakerOf{n}, Handover: &end{}, DrainDelay: 5 * testDelay, Moved: func(step string) { l.health.Move(step) }, Logger: logr.Discard(),
+	})
 	l.maps = reconcile.New(have, plan.NewPlanner(have), reconcile.Config{
 		Plane: n, Limits: testLimits, WithdrawDelay: testDelay, Explain: nameFlag,
 		Moved: func() { l.health.Move("maps") }, Repaired: func(entries int) { l.passes.Repaired(entries) }, Logger: logr.Discard(),

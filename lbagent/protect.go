@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
 
-// protect keeps the metrics from strangers, as the configuration says. What watches the
+// protect keeps the metrics from untrusted clients, as the configuration says. What watches the
 // certificate runs in the group.
 func protect(ctx context.Context, group *errgroup.Group, config Config, clients *source.Clients) (metrics.Protection, error) {
 	if !config.MetricsSecure {

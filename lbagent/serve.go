@@ -33,7 +33,7 @@ func offer(ctx context.Context, group *errgroup.Group, config Config, p parts, w
 			return err
 		}
 	}
-	console := newConsole(p.datapath, l)
+	console := newConsole(p.datapath, w)
 	if config.Socket != "" || config.LiveBindAddress != "0" {
 		group.Go(func() error {
 			serveConsole(ctx, config.Socket, console, p.datapath, l.logger.WithName("console"))
@@ -61,11 +61,11 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, l.speaker.Sessions, l.published.Services)
+	collector := metrics.NewCollector(config.Version, config.FrontendMetrics, p.datapath, w.speaker.Sessions, l.published.Services)
 	group.Go(func() error {
 		collectors := []prometheus.Collector{
-			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.layer2.Counts),
-			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(l.speaker.Refused),
+			collector, l.passes, metrics.NewBFD(l.detector.Report), metrics.NewLayer2(l.routes.Layer2.Counts),
+			metrics.NewHistory(l.history.Metrics), metrics.NewCanaries(w.canaries.Counters), metrics.NewRefused(w.speaker.Refused),
 		}
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))
@@ -76,10 +76,11 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 }
 
 // newConsole returns what answers the questions of the console and of the aggregated API.
-func newConsole(datapath *dataplane.Dataplane, l *loop) *console.Server {
+func newConsole(datapath *dataplane.Dataplane, w workers) *console.Server {
+	l := w.loop
 	return &console.Server{
-		DataPlane: datapath, Hub: console.NewHub(), Directory: l.published.Directory, Decisions: l.published.Decisions, Speaker: l.speaker,
-		Hosts: l.duplicates.Look, History: l.history.Ask,
+		DataPlane: datapath, Hub: console.NewHub(), Directory: l.published.Directory, Decisions: l.published.Decisions, Speaker: w.speaker,
+		Hosts: l.routes.Duplicates.Look, History: l.history.Ask,
 	}
 }
 

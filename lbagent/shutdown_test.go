@@ -23,10 +23,10 @@ func TestUninstalledNodeWithdraws(t *testing.T) {
 	addService(objects, 1, false, 1, 0)
 	l := newLoop(n, objects)
 	ending := &end{}
-	l.handover = ending
+	l.routes.Handover = ending
 	mustPass(t, l, start)
 	ending.begun = true
-	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.drainDelay {
+	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.routes.DrainDelay {
 		t.Errorf("routes %v, again in %s", n.routes, again)
 	}
 	for _, routes := range n.want.Routes {
@@ -37,7 +37,7 @@ func TestUninstalledNodeWithdraws(t *testing.T) {
 	if ending.withdrawn {
 		t.Error("said to be withdrawn before it is")
 	}
-	mustPass(t, l, start.Add(l.drainDelay))
+	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || !ending.withdrawn {
 		t.Errorf("routes %v, said to be withdrawn: %t", n.routes, ending.withdrawn)
 	}
@@ -54,7 +54,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	addService(objects, 1, false, 1, 1)
 	l := newLoop(n, objects)
 	ending := &end{}
-	l.handover = ending
+	l.routes.Handover = ending
 	mustPass(t, l, start)
 	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = []corev1.NodeCondition{{
@@ -69,7 +69,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	if !n.routes[vipOf(1)] || !ending.shutsDown {
 		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
 	}
-	mustPass(t, l, start.Add(l.drainDelay))
+	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
 		t.Errorf("routes %v, %d frontends", n.routes, len(n.state.Frontends))
 	}
@@ -77,8 +77,8 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = nil
 	objects.Node.Spec.Unschedulable = true
-	mustPass(t, l, start.Add(2*l.drainDelay))
-	mustPass(t, l, start.Add(3*l.drainDelay))
+	mustPass(t, l, start.Add(2*l.routes.DrainDelay))
+	mustPass(t, l, start.Add(3*l.routes.DrainDelay))
 	if !n.routes[vipOf(1)] || ending.shutsDown {
 		t.Errorf("routes %v, known to shut down: %t", n.routes, ending.shutsDown)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 )
 
 // witness sees a node's maps and routes after each single write, and holds them to
@@ -226,7 +227,7 @@ func (w *witness) hasRoom(s *forwarding.State, frontend *model.Frontend) bool {
 // restart tells of another agent, which does not know what the one before has announced: a
 // VIP with a frontend in the maps may have been.
 func (w *witness) restart(s *forwarding.State, limits forwarding.Limits) {
-	w.limits, w.announced = limits, adopted(s)
+	w.limits, w.announced = limits, routes.Adopted(s)
 }
 
 func (w *witness) checkAnnounced(s *forwarding.State) error {

@@ -70,7 +70,7 @@ func TestStuckLoop(t *testing.T) {
 	addService(objects, 1, false, 1, 1)
 	l := newLoop(n, objects)
 	speaker := stuckSpeaker{speakerOf{n}, make(chan struct{}), make(chan struct{})}
-	l.speaker = speaker
+	l.routes.Speaker = speaker
 	var later atomic.Int64
 	l.health = health.New(func() time.Time { return time.Now().Add(time.Duration(later.Load())) })
 	var log journal

@@ -91,10 +91,10 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	group.Go(func() error { return w.canaries.Run(ctx) })
 	group.Go(func() error { return wake.Forward(ctx, w.canaries.Changed(), func() { wake.Notify(links) }) })
-	if loop.duplicates != nil {
-		group.Go(func() error { return loop.duplicates.Run(ctx) })
+	if loop.routes.Duplicates != nil {
+		group.Go(func() error { return loop.routes.Duplicates.Run(ctx) })
 	}
-	group.Go(func() error { return loop.layer2.Run(ctx) })
+	group.Go(func() error { return loop.routes.Layer2.Run(ctx) })
 	if loop.healthPorts != nil {
 		group.Go(func() error { return loop.healthPorts.Run(ctx) })
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package lbagent
+package routes
 
 import (
 	"net/netip"
@@ -47,9 +47,9 @@ func announced(
 	return has
 }
 
-// adopted are the VIPs that the agent before may have announced: those with a frontend in
+// Adopted are the VIPs that the agent before may have announced: those with a frontend in
 // the maps that it has left.
-func adopted(have *forwarding.State) map[netip.Addr]bool {
+func Adopted(have *forwarding.State) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for key := range have.Frontends {
 		vips[key.VIP] = true
@@ -57,7 +57,9 @@ func adopted(have *forwarding.State) map[netip.Addr]bool {
 	return vips
 }
 
-func sessions(observed []bgp.Session) []millracev1alpha1.SessionStatus {
+// Sessions are those with routers, as the report has them.
+func (a *Announcer) Sessions() []millracev1alpha1.SessionStatus {
+	observed := a.Speaker.Sessions()
 	statuses := make([]millracev1alpha1.SessionStatus, 0, len(observed))
 	for _, session := range observed {
 		status := millracev1alpha1.SessionStatus{

@@ -38,24 +38,24 @@ type Checks struct {
 	logger logr.Logger
 
 	firewall    firewall
-	inFront     inFront
-	unsent      unsent
+	order       tcxOrder
+	drops       transmitDrops
 	otherUplink recentCounter
 }
 
 // New returns the checks of the host of a data plane. exempt returns why replies are not exempt from
 // NAT, if so. vethTransmit says that packets are sent on veths from XDP.
 func New(plane Plane, exempt func() error, vethTransmit bool, logger logr.Logger) *Checks {
-	return &Checks{plane: plane, exempt: exempt, logger: logger, unsent: unsent{vethTransmit: vethTransmit}}
+	return &Checks{plane: plane, exempt: exempt, logger: logger, drops: transmitDrops{vethTransmit: vethTransmit}}
 }
 
 // Run looks again and again until ctx is done, and calls changed when there is something else to tell.
 func (c *Checks) Run(ctx context.Context, changed func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
-	group.Go(func() error { return c.unsent.run(ctx, c.plane.Losses, changed, c.logger) })
+	group.Go(func() error { return c.drops.run(ctx, c.plane.Losses, changed, c.logger) })
 	group.Go(func() error { return c.firewall.run(ctx, forwardpolicy.Dropping, changed, c.logger) })
-	group.Go(func() error { return c.inFront.run(ctx, c.plane.InFront, changed, c.logger) })
+	group.Go(func() error { return c.order.run(ctx, c.plane.InFront, changed, c.logger) })
 	return group.Wait()
 }
 
@@ -63,8 +63,8 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 	c.firewall.want(m, uplinks)
 	attachments := c.plane.Attachments()
-	return slices.Concat(tagsBeside(attachments), c.unsent.problems(c.plane.LossesUncounted()), c.firewall.problems(),
-		c.inFront.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
+	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.LossesUncounted()), c.firewall.problems(),
+		c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
 		netdev.UnspreadTunnel(cards(attachments)))
 }
 

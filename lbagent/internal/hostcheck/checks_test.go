@@ -40,7 +40,7 @@ func (host) WrongUplinks() (uint64, error)             { return 0, nil }
 // The report has what each check finds.
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
-	checks.inFront.tell("eth0: program 12")
+	checks.order.tell("eth0: program 12")
 	checks.firewall.tell("ip filter FORWARD")
 	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
 	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "ip filter FORWARD"} {

@@ -17,7 +17,7 @@ const (
 	recentFor = 10 * time.Minute
 )
 
-// recentCounter reports whether a counter of losses grew in the last minutes.
+// recentCounter reports whether a counter of drops grew in the last minutes.
 type recentCounter struct {
 	// told is what the next report says.
 	told atomic.Bool

@@ -13,17 +13,17 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// inFrontEvery is how often programs of others on the uplinks are looked at: nobody tells of them.
-const inFrontEvery = 30 * time.Second
+// orderEvery is how often programs of others on the uplinks are looked at: nobody tells of them.
+const orderEvery = 30 * time.Second
 
-// inFront tells of programs of others that see replies before ours.
-type inFront struct {
+// tcxOrder tells of programs of others that tcx runs before ours: they see replies first.
+type tcxOrder struct {
 	// notice names the programs, such as "eth0: program 12 (name)".
 	notice
 }
 
 // observe takes in the programs by uplink, and reports whether there is something else to tell.
-func (f *inFront) observe(programs map[string][]string) (changed bool) {
+func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	var found []string
 	for _, uplink := range slices.Sorted(maps.Keys(programs)) {
 		found = append(found, uplink+": "+strings.Join(programs[uplink], ", "))
@@ -32,17 +32,17 @@ func (f *inFront) observe(programs map[string][]string) (changed bool) {
 }
 
 // run looks again and again until ctx is done, and calls changed when there is something to tell.
-func (f *inFront) run(
+func (f *tcxOrder) run(
 	ctx context.Context, read func() (map[string][]string, error), changed func(), logger logr.Logger,
 ) error {
-	return watchEvery(ctx, inFrontEvery, func() (bool, error) {
+	return watchEvery(ctx, orderEvery, func() (bool, error) {
 		programs, err := read()
 		return err == nil && f.observe(programs), err
 	}, changed, logger)
 }
 
 // problems are what the report says of them.
-func (f *inFront) problems() []string {
+func (f *tcxOrder) problems() []string {
 	if f.text() == "" {
 		return nil
 	}

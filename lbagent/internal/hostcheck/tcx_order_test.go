@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-func TestInFrontTells(t *testing.T) {
-	var f inFront
+func TestTCXOrderTells(t *testing.T) {
+	var f tcxOrder
 	for _, step := range []struct {
 		name     string
 		programs map[string][]string

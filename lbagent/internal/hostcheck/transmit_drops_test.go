@@ -12,9 +12,9 @@ import (
 )
 
 // The report names the uplinks and reasons, and changes only when these do.
-func TestUnsent(t *testing.T) {
+func TestTransmitDrops(t *testing.T) {
 	start := time.Unix(0, 0)
-	var u unsent
+	var u transmitDrops
 	eth0 := func(transmit, redirect uint64) dataplane.UplinkLosses {
 		return dataplane.UplinkLosses{Interface: "eth0", Transmit: transmit, Redirect: redirect}
 	}
@@ -22,11 +22,11 @@ func TestUnsent(t *testing.T) {
 	for _, step := range []struct {
 		name    string
 		after   time.Duration
-		losses  []dataplane.UplinkLosses
+		drops   []dataplane.UplinkLosses
 		changed bool
 		told    string
 	}{
-		{"losses of before", 0, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
+		{"drops of before", 0, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
 		{"nothing new", time.Minute, []dataplane.UplinkLosses{eth0(5, 6), eth1}, false, ""},
 		{"one reason", 2 * time.Minute, []dataplane.UplinkLosses{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
 		{"more of it", 3 * time.Minute, []dataplane.UplinkLosses{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
@@ -34,16 +34,16 @@ func TestUnsent(t *testing.T) {
 		{"long after the first", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
 		{"no uplink any more", 3*time.Minute + recentFor, []dataplane.UplinkLosses{eth1}, true, ""},
 	} {
-		if changed := u.observe(step.losses, start.Add(step.after)); changed != step.changed || u.text() != step.told {
+		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
 			t.Errorf("%s: changed %t, told %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
 		}
 	}
 }
 
-func TestUnsentProblems(t *testing.T) {
-	var u unsent
+func TestTransmitDropsProblems(t *testing.T) {
+	var u transmitDrops
 	if got := u.problems(nil); got != nil {
-		t.Errorf("without losses: %q", got)
+		t.Errorf("without drops: %q", got)
 	}
 	text := "eth0 (transmit)"
 	u.told.Store(&text)

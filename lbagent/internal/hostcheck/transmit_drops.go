@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
 
-// unsent reports which drivers lately took no frames from XDP.
-type unsent struct {
+// transmitDrops reports which drivers took no frames from XDP in the last minutes.
+type transmitDrops struct {
 	// vethTransmit is Config.VethTransmit.
 	vethTransmit bool
 	// notice names the interfaces and the drop reasons, such as "eth0 (redirect)".
@@ -25,12 +25,12 @@ type unsent struct {
 }
 
 // observe takes in the counters, and reports whether there is something else to tell.
-func (u *unsent) observe(losses []dataplane.UplinkLosses, now time.Time) (changed bool) {
+func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (changed bool) {
 	counters := map[string]*recentCounter{}
 	var found []string
-	for _, loss := range losses {
-		for reason, count := range map[string]uint64{"transmit": loss.Transmit, "redirect": loss.Redirect} {
-			key := fmt.Sprintf("%s (%s)", loss.Interface, reason)
+	for _, drop := range drops {
+		for reason, count := range map[string]uint64{"transmit": drop.Transmit, "redirect": drop.Redirect} {
+			key := fmt.Sprintf("%s (%s)", drop.Interface, reason)
 			counter := u.counters[key]
 			if counter == nil {
 				counter = &recentCounter{}
@@ -48,17 +48,17 @@ func (u *unsent) observe(losses []dataplane.UplinkLosses, now time.Time) (change
 }
 
 // run reads the counters until ctx is done, and calls changed when there is something to tell.
-func (u *unsent) run(
+func (u *transmitDrops) run(
 	ctx context.Context, read func() ([]dataplane.UplinkLosses, error), changed func(), logger logr.Logger,
 ) error {
 	return watchCounter(ctx, func() (bool, error) {
-		losses, err := read()
-		return err == nil && u.observe(losses, time.Now()), err
+		drops, err := read()
+		return err == nil && u.observe(drops, time.Now()), err
 	}, changed, logger)
 }
 
-// problems are what the report says of losses. uncounted is why they are not counted, if so.
-func (u *unsent) problems(uncounted error) []string {
+// problems are what the report says of drops. uncounted is why they are not counted, if so.
+func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {
 		message := fmt.Sprintf("in the last %s drivers did not take frames from XDP on %s, most often because their "+

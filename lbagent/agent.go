@@ -250,9 +250,9 @@ func newBFD(socket string) (*control.Client, detector.Process) {
 
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
 	return netdev.NewHopWatcher(netdev.HopConfig{
-		Set:          datapath.SetHops,
-		SetEntrances: datapath.SetEntrances,
-		Vouch:        datapath.Vouch,
-		Report:       func(err error) { reportHops(logger, err) },
+		Set:        datapath.SetHops,
+		SetIngress: datapath.SetEntrances,
+		RenewLease: datapath.Vouch,
+		Report:     func(err error) { reportHops(logger, err) },
 	})
 }

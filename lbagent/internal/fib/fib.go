@@ -102,11 +102,11 @@ type Network struct {
 	Leads map[Target][]int
 }
 
-// Entrances are the interfaces, in ascending order, by which the packets of those nodes come in:
+// Ingress are the interfaces, in ascending order, by which the packets of those nodes come in:
 // the ones by which this node may send to them. A node is missing where none is known, or more
 // than limit are.
-func (n *Network) Entrances(targets map[forwarding.NodeID]Target, limit int) map[forwarding.NodeID][]int {
-	entrances := make(map[forwarding.NodeID][]int, len(targets))
+func (n *Network) Ingress(targets map[forwarding.NodeID]Target, limit int) map[forwarding.NodeID][]int {
+	ingress := make(map[forwarding.NodeID][]int, len(targets))
 	for id, target := range targets {
 		var found []int
 		for _, link := range n.Leads[target] {
@@ -115,10 +115,10 @@ func (n *Network) Entrances(targets map[forwarding.NodeID]Target, limit int) map
 		slices.Sort(found)
 		found = slices.Compact(found)
 		if len(found) > 0 && len(found) <= limit {
-			entrances[id] = found
+			ingress[id] = found
 		}
 	}
-	return entrances
+	return ingress
 }
 
 // deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below.

@@ -146,26 +146,26 @@ func TestHops(t *testing.T) {
 	}
 }
 
-func TestEntrances(t *testing.T) {
+func TestIngress(t *testing.T) {
 	n, targets := newNetwork()
 	near, far := targets[1], targets[2]
 	n.Interfaces[inner] = Interface{Lower: vlan100}
-	type entrances = map[forwarding.NodeID][]int
+	type ingress = map[forwarding.NodeID][]int
 	for name, test := range map[string]struct {
 		leads map[Target][]int
 		limit int
-		want  entrances
+		want  ingress
 	}{
-		"its own index":                    {map[Target][]int{near: {eth0}}, 8, entrances{1: {eth0}}},
-		"below a VLAN: the bond's members": {map[Target][]int{far: {vlan100}}, 8, entrances{2: {7, 8}}},
-		"below two VLANs":                  {map[Target][]int{far: {inner}}, 8, entrances{2: {7, 8}}},
-		"by several ways":                  {map[Target][]int{near: {vlan100, eth0, eth0}}, 8, entrances{1: {eth0, 7, 8}}},
-		"more than the limit":              {map[Target][]int{near: {vlan100, eth0}, far: {eth0}}, 2, entrances{2: {eth0}}},
-		"no program on the interface":      {map[Target][]int{near: {gre0}}, 8, entrances{}},
-		"no route":                         {nil, 8, entrances{}},
+		"its own index":                    {map[Target][]int{near: {eth0}}, 8, ingress{1: {eth0}}},
+		"below a VLAN: the bond's members": {map[Target][]int{far: {vlan100}}, 8, ingress{2: {7, 8}}},
+		"below two VLANs":                  {map[Target][]int{far: {inner}}, 8, ingress{2: {7, 8}}},
+		"by several ways":                  {map[Target][]int{near: {vlan100, eth0, eth0}}, 8, ingress{1: {eth0, 7, 8}}},
+		"more than the limit":              {map[Target][]int{near: {vlan100, eth0}, far: {eth0}}, 2, ingress{2: {eth0}}},
+		"no program on the interface":      {map[Target][]int{near: {gre0}}, 8, ingress{}},
+		"no route":                         {nil, 8, ingress{}},
 	} {
 		n.Leads = test.leads
-		if got := n.Entrances(targets, test.limit); !reflect.DeepEqual(got, test.want) {
+		if got := n.Ingress(targets, test.limit); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
 		}
 	}

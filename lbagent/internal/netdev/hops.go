@@ -23,8 +23,8 @@ const (
 	// takes more than a small part of a processor.
 	gather = 10 * time.Millisecond
 	rest   = 5
-	// refresh is how often hops are vouched for, and neighbours asked for that
-	// have no address.
+	// refresh is how often the lease of the hops is renewed, and neighbours asked for
+	// that have no address.
 	refresh = 5 * time.Second
 	// resync is how often everything is read again: the kernel tells of most
 	// changes, but not of a path MTU that it forgets.
@@ -35,11 +35,12 @@ const (
 type HopConfig struct {
 	// Set makes the hops the prepared ones.
 	Set func(map[forwarding.NodeID]forwarding.Hop) error
-	// SetEntrances says by which interfaces the packets of each node come in. Those of a
+	// SetIngress says by which interfaces the packets of each node may come in. Those of a
 	// missing node may come in by any.
-	SetEntrances func(map[forwarding.NodeID][]int) error
-	// Vouch confirms that the hops set last are right.
-	Vouch func() error
+	SetIngress func(map[forwarding.NodeID][]int) error
+	// RenewLease confirms that the hops set last are right: the program uses them no longer
+	// than their lease.
+	RenewLease func() error
 	// Report is told when the work begins to fail, and nil when it is well again.
 	Report func(error)
 }
@@ -83,8 +84,8 @@ func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int][]int) 
 	return w.targets, w.devices
 }
 
-// Run works until ctx is done. While it cannot, nobody vouches for the hops, and
-// the program asks the kernel instead.
+// Run works until ctx is done. While it cannot, the lease of the hops runs out,
+// and the program asks the kernel instead.
 func (w *HopWatcher) Run(ctx context.Context) error {
 	failing := false
 	report := func(err error) {
@@ -221,13 +222,13 @@ func (s *watching) schedule(changed scope) {
 	s.pending = max(s.pending, changed)
 }
 
-// tick vouches for what is right, and tries again what is not.
+// tick renews the lease of what is right, and tries again what is not.
 func (s *watching) tick() {
 	if s.failure != nil || time.Since(s.full) >= resync {
 		s.schedule(everything)
 		return
 	}
-	s.failure = errors.Join(s.cache.resolve(), s.config.Vouch())
+	s.failure = errors.Join(s.cache.resolve(), s.config.RenewLease())
 	s.report(s.failure)
 }
 
@@ -252,7 +253,7 @@ func (s *watching) set(changed scope) error {
 	if err := s.config.Set(s.cache.network.Hops(targets)); err != nil {
 		return err
 	}
-	if err := s.config.SetEntrances(s.cache.network.Entrances(targets, forwarding.NodeEntrances)); err != nil {
+	if err := s.config.SetIngress(s.cache.network.Ingress(targets, forwarding.NodeEntrances)); err != nil {
 		return err
 	}
 	if changed == everything {
@@ -260,5 +261,5 @@ func (s *watching) set(changed scope) error {
 			return err
 		}
 	}
-	return s.config.Vouch()
+	return s.config.RenewLease()
 }

@@ -121,10 +121,10 @@ func runHops(t *testing.T) (*HopWatcher, <-chan map[forwarding.NodeID]forwarding
 			hops <- set
 			return nil
 		},
-		SetEntrances: func(map[forwarding.NodeID][]int) error { return nil },
+		SetIngress: func(map[forwarding.NodeID][]int) error { return nil },
 
-		Vouch:  func() error { return nil },
-		Report: func(err error) { t.Errorf("reported: %v", err) },
+		RenewLease: func() error { return nil },
+		Report:     func(err error) { t.Errorf("reported: %v", err) },
 	})
 	return w, hops
 }
@@ -229,7 +229,7 @@ func TestHopWatcher(t *testing.T) {
 	await("link deleted", routed, nil)
 }
 
-// What cannot be set is reported once, nobody vouches for it, and it is tried
+// What cannot be set is reported once, its lease is not renewed, and it is tried
 // again. Needs root.
 func TestHopsNotSet(t *testing.T) {
 	newFar(t)
@@ -245,16 +245,16 @@ func TestHopsNotSet(t *testing.T) {
 			}
 			return nil
 		},
-		SetEntrances: func(map[forwarding.NodeID][]int) error { return nil },
-		Vouch: func() error {
-			events <- "vouch"
+		SetIngress: func(map[forwarding.NodeID][]int) error { return nil },
+		RenewLease: func() error {
+			events <- "renew"
 			return nil
 		},
 		Report: func(err error) {
 			events <- fmt.Sprintf("report %v", err)
 		},
 	})
-	for i, want := range []string{"set", "report refused", "set", "set", "vouch", "report <nil>", "vouch"} {
+	for i, want := range []string{"set", "report refused", "set", "set", "renew", "report <nil>", "renew"} {
 		select {
 		case got := <-events:
 			if got != want {

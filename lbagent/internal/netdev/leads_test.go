@@ -16,7 +16,7 @@ import (
 )
 
 // Real routes: by which uplinks the packets of a node come in. Needs root.
-func TestEntrances(t *testing.T) {
+func TestIngress(t *testing.T) {
 	f := newFar(t)
 	first := f.connect(t, "first", "198.51.100.1/25", "198.51.100.2/25", 1)
 	second := f.connect(t, "second", "198.51.100.129/25", "198.51.100.130/25", 2)
@@ -24,16 +24,16 @@ func TestEntrances(t *testing.T) {
 	set := make(chan map[forwarding.NodeID][]int, 1)
 	w := runWatcher(t, HopConfig{
 		Set: func(map[forwarding.NodeID]forwarding.Hop) error { return nil },
-		SetEntrances: func(entrances map[forwarding.NodeID][]int) error {
+		SetIngress: func(ingress map[forwarding.NodeID][]int) error {
 			select {
 			case <-set:
 			default:
 			}
-			set <- entrances
+			set <- ingress
 			return nil
 		},
-		Vouch:  func() error { return nil },
-		Report: func(err error) { t.Errorf("reported: %v", err) },
+		RenewLease: func() error { return nil },
+		Report:     func(err error) { t.Errorf("reported: %v", err) },
 	})
 	const onLink, routed forwarding.NodeID = 1, 2
 	source := netip.MustParseAddr("198.51.100.1")

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inputs
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
+	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
+)
+
+// others are nodes of which the second is down; none is asked.
+type others struct{}
+
+func (others) Answers(*model.Snapshot) func(string) bool { return nil }
+
+func (others) See(objects *model.Snapshot) *model.Snapshot {
+	seen := *objects
+	seen.Down = map[forwarding.NodeID]bool{2: true}
+	return &seen
+}
+
+func peer(name string) *millracev1alpha1.LBPeer {
+	return &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+}
+
+// Removals at once are held, and reported until they are obeyed. What the node sees itself is in
+// what it works by, and not in what it leaves to the next agent.
+func TestRead(t *testing.T) {
+	const hold = time.Minute
+	objects := &model.Snapshot{Peers: []*millracev1alpha1.LBPeer{peer("a"), peer("b"), peer("c"), peer("d")}}
+	network := netdev.Network{Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.0/24")}
+	failure := errors.New("no netlink")
+	var networksErr error
+	networks := uplink.NewNetworks(
+		func() ([]netdev.Network, error) { return []netdev.Network{network}, networksErr },
+		func() (map[int][]netip.Addr, error) { return nil, nil },
+	)
+	in := New(func() *model.Snapshot { copied := *objects; return &copied }, nil, hold, networks, logr.Discard())
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	read := in.Read(others{}, start)
+	if len(read.Objects.Peers) != 4 || !read.Objects.Down[2] || len(read.Objects.OnLink) != 1 || len(read.Held) != 0 || read.Again != 0 {
+		t.Errorf("read %+v", read)
+	}
+	if read.Believed.Down != nil || read.Believed.OnLink != nil {
+		t.Errorf("what the node saw itself is left to the next agent: %+v", read.Believed)
+	}
+	objects, networksErr = &model.Snapshot{}, failure
+	read = in.Read(others{}, start.Add(time.Second))
+	if len(read.Objects.Peers) != 4 || len(read.Believed.Peers) != 4 || len(read.Held) != 1 || read.Again == 0 || read.Again > hold {
+		t.Errorf("after all peers were removed: read %+v", read)
+	}
+	if !errors.Is(read.NetworksErr, failure) || len(read.Objects.OnLink) != 1 {
+		t.Errorf("networks %v, error %v; want those of before, and %v", read.Objects.OnLink, read.NetworksErr, failure)
+	}
+	if read = in.Read(others{}, start.Add(2*hold)); len(read.Objects.Peers) != 0 || len(read.Held) != 0 {
+		t.Errorf("after the hold: read %+v", read)
+	}
+}

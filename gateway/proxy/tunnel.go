@@ -52,16 +52,27 @@ func (s *server) sniff(conn net.Conn) {
 	}
 }
 
+// tunnelBytes is what a tunnel costs beside the client's connection: a buffer for each direction.
+const tunnelBytes = 2 * bufferSize
+
 // tunnel passes bytes between a client and an endpoint, until both are done.
 func (s *server) tunnel(client net.Conn, table *table, site *site, host string) {
 	defer client.Close()
+	observe := site.metrics.tunnel()
+	result := "no room"
+	defer func() { observe(result) }()
 	if patient := patientOf(client); patient != nil {
 		patient.handshake.end()
 		patient.entry.Busy()
+		room, _, evicted := patient.entry.Begin(tunnelBytes)
+		s.proxy.metrics.shed.WithLabelValues("idle connection").Add(float64(evicted))
+		if !room {
+			s.proxy.metrics.shed.WithLabelValues("connection").Inc()
+			return
+		}
+		defer patient.entry.End(tunnelBytes)
 	}
-	observe := site.metrics.tunnel()
-	result := "no route"
-	defer func() { observe(result) }()
+	result = "no route"
 	group, ok := site.groups.Find(host)
 	if !ok || len(group.rules) == 0 {
 		return

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -139,6 +140,47 @@ func TestTunnels(t *testing.T) {
 	c := client(t, port, &tls.Config{RootCAs: ours.pool(), ServerName: "http.example.com"})
 	if got := get(t, c, "https://http.example.com/", "Host: end.example.com"); got.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("a request for a tunnel's host: %d; want 421", got.StatusCode)
+	}
+}
+
+// A tunnel counts with its buffers: those of a client beyond its share are closed.
+func TestTunnelsCount(t *testing.T) {
+	const most = 10
+	port, authority := freePort(t), newCA(t)
+	start(t, func(s *Settings) {
+		// The rest has room for a ClientHello, but for no connection.
+		s.MaxBytes, s.MaxClientBytes = 0, most*(admission.ConnectionBytes+tunnelBytes)+admission.ConnectionBytes/2
+	}, all(
+		one(authority.resource("c", "a.example.com"), bytesListener("l", port, resource.Listener_TLS_TERMINATE, "a.example.com", "c"),
+			routes("r", "l", nil, toward("", "a"))),
+		bytesBackend("a", serveBytes(t, "a", nil)))...)
+	config := &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}
+	var conns []net.Conn
+	for range 2 * most {
+		// One for which there is no room ends at once.
+		if conn, err := tls.Dial("tcp", client127(port), config); err == nil {
+			defer conn.Close()
+			conns = append(conns, conn)
+		}
+	}
+	var open []net.Conn
+	for _, conn := range conns {
+		if !isClosed(conn, 200*time.Millisecond) {
+			open = append(open, conn)
+		}
+	}
+	if len(open) != most {
+		t.Fatalf("%d tunnels are open in a share for %d", len(open), most)
+	}
+	_ = open[0].Close()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		got, err := exchangeBytes(t, port, config, "x")
+		if err == nil && got == "a got 1 bytes: x" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("when one has ended another gets %q, %v", got, err)
+		}
 	}
 }
 

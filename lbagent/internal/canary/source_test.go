@@ -45,8 +45,24 @@ func TestSource(t *testing.T) {
 			if err := netlink.AddrAdd(loopback, &netlink.Addr{IPNet: prefix, Flags: unix.IFA_F_NODAD}); err != nil {
 				t.Fatal(err)
 			}
+			awaitLocal(t, address)
 		}
 		exchange(t, way, from, to)
+	}
+}
+
+// awaitLocal waits until the kernel takes packets to an address: it inserts the route of one of IPv6
+// some time after the address.
+func awaitLocal(t *testing.T, address netip.Addr) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		routes, err := netlink.RouteGet(address.AsSlice())
+		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has no local route: %v, %v", address, routes, err)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/connlimit"
 )
 
 // What an agent works with, but for tests.
@@ -177,7 +179,7 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	}
 	s.open[key] = server
 	go func() {
-		if err := server.Serve(&newest{Listener: listener, most: maxConnections}); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(connlimit.New(listener, maxConnections, 0)); !errors.Is(err, http.ErrServerClosed) {
 			s.config.Logger.Error(err, "A healthCheckNodePort is not served any more", "network", network, "port", key.Port)
 		}
 	}()

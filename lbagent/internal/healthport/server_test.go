@@ -3,6 +3,7 @@
 package healthport
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -235,5 +236,44 @@ func TestHeldConnections(t *testing.T) {
 	began := time.Now()
 	if got := n.get("127.0.0.1:30001"); !strings.HasPrefix(got, "200 2") {
 		t.Errorf("beside %d held connections: %q after %s", maxConnections, got, time.Since(began))
+	}
+}
+
+// A flood of connections from one source closes none of a load balancer's.
+func TestFloodOfConnections(t *testing.T) {
+	n := newNode(t)
+	n.Set(map[Key]Check{port: shop}, true)
+	n.await("127.0.0.1:30001", "200 2")
+	dial := func(source net.IP) net.Conn {
+		t.Helper()
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: source}}).Dial("tcp", "127.0.0.1:30001")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	check := func(conn net.Conn) error {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, response.Body)
+		return err
+	}
+	balancer := dial(net.IPv4(127, 0, 0, 2))
+	if err := check(balancer); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * maxConnections {
+		dial(net.IPv4(127, 0, 0, 3))
+	}
+	if err := check(balancer); err != nil {
+		t.Errorf("a connection that was open before the flood: %v", err)
+	}
+	if err := check(dial(net.IPv4(127, 0, 0, 2))); err != nil {
+		t.Errorf("a connection in the flood: %v", err)
 	}
 }

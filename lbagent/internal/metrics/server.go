@@ -15,10 +15,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/connlimit"
 )
 
 // maxConnections bounds what strangers can make a node keep: a few scrapers need a few.
 const maxConnections = 64
+
+// maxOfSource bounds the connections of one source, so that nobody keeps others out by connections that
+// say nothing. Scrapers behind one address have room.
+const maxOfSource = 16
 
 // Health tells what is wrong with the agent; nil means nothing.
 type Health struct {
@@ -43,7 +49,7 @@ func Listen(address, flag string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w (--%s)", address, err, flag)
 	}
-	return limitSources(listener, maxConnections), nil
+	return connlimit.New(listener, maxConnections, maxOfSource), nil
 }
 
 // Serve serves /metrics until ctx is done.

@@ -6,6 +6,7 @@ package operator_test
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -23,7 +24,7 @@ func TestMetalLB(t *testing.T) {
 	services := e.servicesOfMetalLB(t)
 	given := e.givenTo(t, services)
 
-	e.migrate(t, "metallb", "ipaddresspools")
+	e.migrate(t, "metallb", "ipaddresspools", "-A")
 	flags := []string{"--default-class", "--annotations-of=metallb"}
 	operator := e.run(t, append(flags, "--adopt")...)
 	e.claimed(t, services, given)
@@ -114,6 +115,6 @@ func (e *environment) runMetalLB(t *testing.T) (stop func()) {
 	buildOf(t, metalLBModule, "-o", program, "go.universe.tf/metallb/controller")
 	kubeconfig, err := e.server.WriteKubeconfig("admin")
 	must(t, err)
-	return runForeign(t, program, "--kubeconfig="+kubeconfig, "--namespace="+metalLBNamespace, "--port=0",
-		"--webhook-mode=disabled", "--disable-cert-rotation", "--log-level=info")
+	return runForeign(t, exec.Command(program, "--kubeconfig="+kubeconfig, "--namespace="+metalLBNamespace, "--port=0",
+		"--webhook-mode=disabled", "--disable-cert-rotation", "--log-level=info"))
 }

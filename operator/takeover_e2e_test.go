@@ -28,11 +28,11 @@ import (
 
 // migrate makes pools of ours of another load balancer's, by the command line. What that makes of all
 // kinds of objects, the API server takes, too.
-func (e *environment) migrate(t *testing.T, from, kinds string) {
+func (e *environment) migrate(t *testing.T, from string, objects ...string) {
 	t.Helper()
 	program, directory := filepath.Join(t.TempDir(), "millrace"), t.TempDir()
 	buildOf(t, ".", "-o", program, "../cmd/millrace")
-	theirs, err := e.server.Kubectl(t.Context(), "get", kinds, "-A", "-o", "yaml")
+	theirs, err := e.server.Kubectl(t.Context(), append([]string{"get", "-o", "yaml"}, objects...)...)
 	must(t, err)
 	in, out := filepath.Join(directory, "theirs.yaml"), filepath.Join(directory, "millrace.yaml")
 	must(t, os.WriteFile(in, theirs, 0o600))
@@ -66,12 +66,11 @@ func buildOf(t *testing.T, module string, arguments ...string) {
 }
 
 // runForeign runs a program until stop is called, or the test ends.
-func runForeign(t *testing.T, program string, arguments ...string) (stop func()) {
+func runForeign(t *testing.T, command *exec.Cmd) (stop func()) {
 	t.Helper()
-	name := filepath.Base(program)
+	name := filepath.Base(command.Path)
 	log, err := os.Create(filepath.Join(t.TempDir(), name+".log"))
 	must(t, err)
-	command := exec.Command(program, arguments...)
 	command.Stdout, command.Stderr = log, log
 	must(t, command.Start())
 	stopped := false
@@ -177,4 +176,14 @@ func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
 		}
 		return nil
 	})
+}
+
+// same checks that Services have the addresses that they had before.
+func (e *environment) same(t *testing.T, before, now map[string][]string) {
+	t.Helper()
+	for name, had := range before {
+		if !slices.Equal(now[name], had) {
+			t.Errorf("Service %s has %v, had %v", name, now[name], had)
+		}
+	}
 }

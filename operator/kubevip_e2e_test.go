@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package operator_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	kubeVIPModule     = "../hack/tools/kube-vip"
+	kubeVIPAnnotation = "kube-vip.io/loadbalancerIPs"
+)
+
+// TestKubeVIP takes over the Services to which kube-vip's own cloud provider gave addresses, and gives
+// them back. The provider writes what it chose as if the user had asked for it. No address changes, and
+// neither writes at rest.
+func TestKubeVIP(t *testing.T) {
+	e := newEnvironment(t)
+	config := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubevip"},
+		Data: map[string]string{
+			"cidr-" + namespace:    "203.0.113.0/27,2001:db8:cafe::/120",
+			"range-global":         "198.51.100.1-198.51.100.14",
+			"skip-end-ips-in-cidr": "true",
+		},
+	}
+	must(t, client.IgnoreAlreadyExists(e.client.Create(t.Context(), config)))
+	stop := e.runKubeVIP(t)
+	services := e.servicesOfKubeVIP(t)
+	given := e.askedBy(t, services)
+
+	// The provider has stopped choosing, Millrace gives what it chose.
+	stop()
+	e.migrate(t, "kube-vip", "configmap", config.Name, "--namespace="+config.Namespace)
+	operator := e.run(t, "--default-class", "--annotations-of=kube-vip")
+	e.claimed(t, services, given)
+	after := e.service(t, "after", classless)
+	services = append(services, after)
+	now := e.givenTo(t, services)
+	e.same(t, given, now)
+	e.atRest(t, services)
+	e.unchanged(t, services, now)
+
+	// And back: who has an address of Millrace has to ask for it, or the provider chooses another.
+	operator.stop(t)
+	must(t, e.get(t.Context(), after))
+	after.Annotations = map[string]string{kubeVIPAnnotation: strings.Join(now[after.Name], ",")}
+	must(t, e.client.Update(t.Context(), after))
+	e.runKubeVIP(t)
+	back := e.service(t, "back", classless)
+	e.same(t, now, e.askedBy(t, append(services, back)))
+	e.atRest(t, services)
+	e.unchanged(t, services, now)
+}
+
+// servicesOfKubeVIP are of two namespaces, one of which has a pool of its own.
+func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
+	t.Helper()
+	var services []*corev1.Service
+	for i := range 2 {
+		services = append(services,
+			e.service(t, fmt.Sprintf("asking%d", i), classless, annotated(kubeVIPAnnotation, fmt.Sprintf("203.0.113.%d", 20+i))),
+			e.service(t, fmt.Sprintf("both%d", i), classless, families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol)),
+			e.service(t, fmt.Sprintf("plain%d", i), classless),
+			e.service(t, fmt.Sprintf("global%d", i), classless, in(otherNamespace)))
+	}
+	return services
+}
+
+// askedBy waits until all Services ask for addresses of each of their families, and returns them.
+func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[string][]string {
+	t.Helper()
+	asked := map[string][]string{}
+	eventually(t, func(ctx context.Context) error {
+		for _, service := range services {
+			if err := e.get(ctx, service); err != nil {
+				return err
+			}
+			asked[service.Name] = strings.Split(service.Annotations[kubeVIPAnnotation], ",")
+			if asked[service.Name][0] == "" || len(asked[service.Name]) != len(service.Spec.IPFamilies) {
+				return fmt.Errorf("Service %s asks for %v", service.Name, asked[service.Name])
+			}
+		}
+		return nil
+	})
+	return asked
+}
+
+// runKubeVIP runs kube-vip's cloud provider until stop is called, or the test ends. It reads the
+// kubeconfig of a home directory.
+func (e *environment) runKubeVIP(t *testing.T) (stop func()) {
+	t.Helper()
+	home := t.TempDir()
+	program := filepath.Join(home, "kube-vip-cloud-provider")
+	buildOf(t, kubeVIPModule, "-o", program, "github.com/kube-vip/kube-vip-cloud-provider")
+	written, err := e.server.WriteKubeconfig("admin")
+	must(t, err)
+	content, err := os.ReadFile(written)
+	must(t, err)
+	kubeconfig := filepath.Join(home, ".kube", "config")
+	must(t, os.Mkdir(filepath.Dir(kubeconfig), 0o700))
+	must(t, os.WriteFile(kubeconfig, content, 0o600))
+	command := exec.Command(program, "--OutSideCluster", "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0")
+	command.Env = append(os.Environ(), "HOME="+home)
+	return runForeign(t, command)
+}

@@ -155,12 +155,15 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 
 // isPromised reports whether a plan writes to a VIP that another plan is being written to.
 func (l *ledger) isPromised(plan ipam.Plan) bool {
+	return slices.ContainsFunc(writtenBy(plan), l.isPromisedAddress)
+}
+
+// isPromisedAddress reports whether a plan is being written to the VIP of an address.
+func (l *ledger) isPromisedAddress(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(slices.Concat(plan.Create, plan.Bind), func(write ipam.Write) bool {
-		_, promised := l.promised[write.Address]
-		return promised
-	})
+	_, promised := l.promised[address]
+	return promised
 }
 
 // claimed returns the VIPs with a claim of a Service of that name.

@@ -145,6 +145,8 @@ func (r *serviceReconciler) connect(objects client.Client, events recorder) {
 // Reconcile brings the addresses of one Service in line with what it wants.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
 	err = r.turns.take(request.NamespacedName, func() error {
+		defer r.callJoining()
+		r.waiting.stopJoining(request.NamespacedName)
 		result.RequeueAfter, err = r.reconcile(ctx, request)
 		return err
 	})
@@ -157,7 +159,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 // reconcile returns after how long there is more to do; 0 means there is not.
 func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
 	again, err = r.bringInLine(ctx, request)
-	if errors.Is(err, errServiceChanged) {
+	if errors.Is(err, errServiceChanged) || errors.Is(err, errJoins) {
 		return 0, nil
 	}
 	return again, err
@@ -349,6 +351,7 @@ func (r *serviceReconciler) carryOut(
 				r.later(refused, brokenPromisePause)
 			}
 		}
+		r.waiting.mayJoin()
 		r.turns.tell()
 	}()
 	// The status brings the finalizers of a Service whose addresses are new: one that vanishes before

@@ -225,3 +225,76 @@ func TestEventsLetOthersRun(t *testing.T) {
 		t.Error("no namespace was asked for: the case tests nothing")
 	}
 }
+
+// heldClient writes no claims to existing VIPs before it is released.
+type heldClient struct {
+	client.Client
+	released chan struct{}
+}
+
+func (h heldClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
+	if _, isVIP := object.(*millracev1alpha1.VIP); isVIP {
+		<-h.released
+	}
+	return h.Client.Update(ctx, object, options...)
+}
+
+// Services that wait until they can join an address keep no worker from the others, however many they
+// are; and all of them join in the end.
+func TestSharersHoldUpNobody(t *testing.T) {
+	c := newCluster(t, poolWith("203.0.113.0/24"))
+	add := func(name string, port int) {
+		c.add(name, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns"}
+			service.Spec.Ports = []corev1.ServicePort{{Port: int32(port), Protocol: corev1.ProtocolTCP}}
+		})
+		c.reconciler.noteWaiting(c.service(name), false)
+	}
+	add("first", 999)
+	c.reconcile("first")
+	names := []string{}
+	for i := range 3 * serviceWorkers {
+		names = append(names, fmt.Sprintf("dns-%02d", i))
+		add(names[i], 1000+i)
+	}
+	c.add("other", nil)
+	c.reconciler.noteWaiting(c.service("other"), false)
+	held := heldClient{c.reconciler.client, make(chan struct{})}
+	c.reconciler.client = held
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.crowd(names...)
+	}()
+	// One of them writes, the others are to join after it.
+	waiting := c.reconciler.waiting
+	joining := func() int {
+		waiting.mu.Lock()
+		defer waiting.mu.Unlock()
+		return len(waiting.joining)
+	}
+	for deadline := time.Now().Add(time.Minute); joining() < len(names)-1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d Services are to join, not %d", joining(), len(names)-1)
+		}
+	}
+	served := make(chan error, 1)
+	go func() {
+		_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "other"}})
+		served <- err
+	}()
+	select {
+	case err := <-served:
+		if err != nil || len(c.service("other").Status.LoadBalancer.Ingress) == 0 {
+			t.Errorf("another Service has no address: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("another Service waits for those that share an address")
+	}
+	close(held.released)
+	<-done
+	address := c.service("first").Status.LoadBalancer.Ingress[0].IP
+	for _, name := range names {
+		c.has(map[string]string{name: address})
+	}
+}

@@ -5,6 +5,8 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,6 +33,10 @@ type waitingServices struct {
 	// changes of pools and namespaces, after which each of them may want something else.
 	changes *atomic.Uint64
 	views   uint64
+	// joining are those that join VIPs of others as soon as nobody writes to these.
+	joining map[types.NamespacedName]*waiter
+	// recall is true where others of them than those that were called may join now.
+	recall bool
 }
 
 // waiter is a Service that waits.
@@ -43,10 +49,13 @@ type waiter struct {
 	tried, viewed uint64
 	wants         []ipam.Want
 	isKnown       bool
+	// joins are the addresses that it joins, isCalled is true once it is in the queue again for that.
+	joins    []netip.Addr
+	isCalled bool
 }
 
 func newWaitingServices(l *ledger) *waitingServices {
-	return &waitingServices{services: map[types.NamespacedName]*waiter{}, changes: &l.changes}
+	return &waitingServices{services: map[types.NamespacedName]*waiter{}, changes: &l.changes, joining: map[types.NamespacedName]*waiter{}}
 }
 
 // begin takes note that a Service waits, since a time if it does not already. A Service whose
@@ -61,6 +70,7 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	key := client.ObjectKeyFromObject(service)
 	if known := w.services[key]; known == nil || known.uid != service.UID {
 		w.services[key] = &waiter{uid: service.UID, since: since, created: service.CreationTimestamp.Time}
+		w.leave(key)
 	}
 }
 
@@ -69,6 +79,98 @@ func (w *waitingServices) end(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.services, service)
+	w.leave(service)
+}
+
+// leave takes a Service out of those that join.
+func (w *waitingServices) leave(service types.NamespacedName) {
+	if known := w.joining[service]; known != nil {
+		known.joins, w.recall = nil, true
+		delete(w.joining, service)
+	}
+}
+
+// join takes note that a Service joins the VIPs that its plan writes to, once nobody else does.
+func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.services[service]; known != nil {
+		known.joins, known.isCalled = writtenBy(plan), false
+		w.joining[service], w.recall = known, true
+	}
+}
+
+// stopJoining takes note that a worker has a Service.
+func (w *waitingServices) stopJoining(service types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leave(service)
+}
+
+// mayJoin takes note that a VIP was written.
+func (w *waitingServices) mayJoin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.recall = true
+}
+
+// joinsBefore reports whether one that has waited longer joins a VIP that a Service's plan writes to.
+func (w *waitingServices) joinsBefore(service types.NamespacedName, plan ipam.Plan) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other, waiting := range w.joining {
+		if waiting.isJoinedBy(plan) && w.compare(other, service) < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// call returns those that are to join now: as many as there are workers, the first in the line, of
+// each address that nobody writes to. They are called once.
+func (w *waitingServices) call(isPromised func(netip.Addr) bool) (called []types.NamespacedName) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.recall {
+		return nil
+	}
+	w.recall = false
+	lines := map[netip.Addr][]types.NamespacedName{}
+	for service, waiting := range w.joining {
+		for _, address := range waiting.joins {
+			lines[address] = append(lines[address], service)
+		}
+	}
+	for address, line := range lines {
+		if isPromised(address) {
+			continue
+		}
+		slices.SortFunc(line, w.compare)
+		for _, service := range line[:min(len(line), serviceWorkers)] {
+			if waiting := w.joining[service]; !waiting.isCalled {
+				waiting.isCalled = true
+				called = append(called, service)
+			}
+		}
+	}
+	return called
+}
+
+// isJoinedBy reports whether a plan writes to a VIP that the Service joins.
+func (w *waiter) isJoinedBy(plan ipam.Plan) bool {
+	written := writtenBy(plan)
+	return slices.ContainsFunc(w.joins, func(address netip.Addr) bool { return slices.Contains(written, address) })
+}
+
+// writtenBy are the addresses of the VIPs that a plan writes to.
+func writtenBy(plan ipam.Plan) []netip.Addr {
+	addresses := make([]netip.Addr, 0, len(plan.Create)+len(plan.Bind))
+	for _, writes := range [...][]ipam.Write{plan.Create, plan.Bind} {
+		for _, write := range writes {
+			addresses = append(addresses, write.Address)
+		}
+	}
+	return addresses
 }
 
 // moment is how many changes and views there were.
@@ -106,12 +208,16 @@ func (w *waitingServices) view() {
 }
 
 // ahead returns those that have waited longer than a Service and may want what its plan gives, and
-// were not tried since the last change, the first in the line first.
+// were not tried since the last change, the first in the line first. Of one that joins a VIP it is
+// known that it wants nothing else.
 func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var ahead []types.NamespacedName
 	for other, waiting := range w.services {
+		if len(waiting.joins) > 0 && !waiting.isJoinedBy(plan) {
+			continue
+		}
 		mayWant := waiting.tried == 0 || waiting.viewed < w.views ||
 			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wants))
 		if mayWant && w.compare(other, service) < 0 {
@@ -139,13 +245,14 @@ func rankOf(w *waiter) int {
 	return 0
 }
 
-// requests returns the waiting Services of a namespace, of all with "".
+// requests returns the waiting Services of a namespace, of all with "", but for those that join a VIP:
+// they are called in their turn.
 func (w *waitingServices) requests(namespace string) []reconcile.Request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var requests []reconcile.Request
-	for service := range w.services {
-		if namespace == "" || service.Namespace == namespace {
+	for service, waiting := range w.services {
+		if len(waiting.joins) == 0 && (namespace == "" || service.Namespace == namespace) {
 			requests = append(requests, reconcile.Request{NamespacedName: service})
 		}
 	}
@@ -178,10 +285,24 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	r.waiting.begin(service, since)
 }
 
+// errJoins says that a Service joins a VIP as soon as others have. It is called then.
+var errJoins = errors.New("others write to the VIP at the moment")
+
+// callJoining has those come back that can join a VIP now.
+func (r *serviceReconciler) callJoining() {
+	for _, service := range r.waiting.call(r.ledger.isPromisedAddress) {
+		r.later(service, atOnce)
+	}
+}
+
+// atOnce is a pause for what is to come back at once, and not as after a failure.
+const atOnce = time.Nanosecond
+
 // serveAhead tries those that have waited longer than a Service, before that one is given what its
 // plan says. It returns the plan that is left for it, made by plan. What it leaves to do for
 // others, and failures, are for the queue. Beside other workers it waits for those that they have,
-// and returns errAlone where there are more.
+// and returns errAlone where there are more. Where others write to a VIP that it is to join, or are to
+// do so first, it returns errJoins: a worker that waited would keep all other Services waiting, too.
 func (r *serviceReconciler) serveAhead(
 	ctx context.Context, service types.NamespacedName, plan func() ipam.Plan,
 ) (ipam.Plan, error) {
@@ -194,9 +315,12 @@ func (r *serviceReconciler) serveAhead(
 		ahead := r.waiting.ahead(service, planned)
 		gives := len(planned.Create)+len(planned.Bind) > 0
 		switch {
+		case r.ledger.isPromised(planned) || r.waiting.joinsBefore(service, planned):
+			r.waiting.join(service, planned)
+			return planned, errJoins
 		case gives && len(ahead) > 0 && !r.turns.areActive(ahead):
 			return planned, errAlone
-		case gives && len(ahead) > 0 || r.ledger.isPromised(planned):
+		case gives && len(ahead) > 0:
 			r.turns.wait()
 			planned = plan()
 		default:

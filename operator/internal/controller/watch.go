@@ -21,7 +21,7 @@ import (
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // coalesce is how long changes of VIPs and pools are gathered before the
-// statuses that count them are written.
+// statuses that count them, or are about Services beside them, are written.
 const coalesce = 500 * time.Millisecond
 
 // gathered is a handler that makes one request of all events in the time of
@@ -58,7 +58,7 @@ func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev
 	if equality.Semantic.DeepEqual(e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims) {
 		return
 	}
-	h.enqueueClaims(q, e.ObjectOld, e.ObjectNew)
+	h.enqueueChanged(q, e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims)
 	h.enqueueWaiting(q)
 }
 
@@ -76,6 +76,31 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
 		for _, claim := range object.Spec.Claims {
 			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
 		}
+	}
+}
+
+// enqueueChanged adds the Services whose claims are others now, at once. What is said of those that share
+// the address with them may differ, too, and is looked at once for several such changes: each of
+// hundreds that share an address would have all others looked at.
+func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPClaim) {
+	request := func(claim *millracev1alpha1.VIPClaim) reconcile.Request {
+		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
+	}
+	known := make(map[reconcile.Request]*millracev1alpha1.VIPClaim, len(before))
+	for i := range before {
+		known[request(&before[i])] = &before[i]
+	}
+	for i := range after {
+		claimant := request(&after[i])
+		if former := known[claimant]; former != nil && equality.Semantic.DeepEqual(former, &after[i]) {
+			q.AddAfter(claimant, coalesce)
+		} else {
+			q.Add(claimant)
+		}
+		delete(known, claimant)
+	}
+	for claimant := range known {
+		q.Add(claimant)
 	}
 }
 

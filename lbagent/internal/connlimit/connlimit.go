@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package connlimit bounds the connections that strangers can have a listener keep, and shares them among
-// their sourcel.
+// their sources.
 package connlimit
 
 import (

@@ -312,15 +312,18 @@ func (r *serviceReconciler) serveAhead(
 		return planned, nil
 	}
 	for !r.turns.isAlone {
+		if len(planned.Create)+len(planned.Bind) == 0 {
+			// Nothing that others could want. Thousands that wait are not compared with each other.
+			return planned, nil
+		}
 		ahead := r.waiting.ahead(service, planned)
-		gives := len(planned.Create)+len(planned.Bind) > 0
 		switch {
 		case r.ledger.isPromised(planned) || r.waiting.joinsBefore(service, planned):
 			r.waiting.join(service, planned)
 			return planned, errJoins
-		case gives && len(ahead) > 0 && !r.turns.areActive(ahead):
+		case len(ahead) > 0 && !r.turns.areActive(ahead):
 			return planned, errAlone
-		case gives && len(ahead) > 0:
+		case len(ahead) > 0:
 			r.turns.wait()
 			planned = plan()
 		default:

@@ -20,7 +20,7 @@ func (w *world) ago(t testing.TB, seconds uint32) uint32 {
 // tick is the kernel's time, as a heartbeat notes it.
 func (w *world) tick(t testing.TB) uint64 {
 	t.Helper()
-	w.vouch(t)
+	w.renewLease(t)
 	var now uint64
 	if err := w.Heartbeat.Lookup(uint32(0), &now); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func (w *world) changeNode(t testing.TB, id uint32, change func(*bpf.DatapathNod
 	put(t, w.Nodes, uint32(nodeID(uint16(id))), node)
 }
 
-func (w *world) vouch(t testing.TB) {
+func (w *world) renewLease(t testing.TB) {
 	t.Helper()
 	if _, err := w.Vouch.Run(&ebpf.RunOptions{}); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestIngressPrepared(t *testing.T) {
 		} {
 			for _, fixture := range fixtures {
 				t.Run(f.name+"/"+kind+"/"+fixture.name, func(t *testing.T) {
-					w.vouch(t)
+					w.renewLease(t)
 					w.check(t, fixture)
 				})
 			}
@@ -71,7 +71,7 @@ func TestPreparedHop(t *testing.T) {
 	// beat makes the agent's last word so many seconds old.
 	beat := func(seconds uint64) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
-			w.vouch(t)
+			w.renewLease(t)
 			var last uint64
 			if err := w.Heartbeat.Lookup(uint32(0), &last); err != nil {
 				t.Fatal(err)
@@ -81,7 +81,7 @@ func TestPreparedHop(t *testing.T) {
 	}
 	with := func(change func(*bpf.DatapathNode)) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
-			w.vouch(t)
+			w.renewLease(t)
 			w.changeNode(t, 2, change)
 			t.Cleanup(func() { w.prepareHop(t, 2, w.uplink, uplinkMAC, hopMAC) })
 		}
@@ -103,9 +103,9 @@ func TestPreparedHop(t *testing.T) {
 				name: "used though the kernel has no route", given: beat(29), in: lost.frame(), verdict: xdpTX,
 				out: lost.tunnelled(node5, 5).sent(uplinkMAC, hopMAC), counts: f.received(lost),
 			},
-			{name: "vouched for too long ago", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
+			{name: "a lease that was renewed too long ago", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
 			{
-				name: "never vouched for", given: func(t *testing.T, w *world) { put(t, w.Heartbeat, uint32(0), uint64(0)) },
+				name: "a lease that was never renewed", given: func(t *testing.T, w *world) { put(t, w.Heartbeat, uint32(0), uint64(0)) },
 				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
 			},
 			{

@@ -183,11 +183,11 @@ func TestNodeUplinks(t *testing.T) {
 			"another one and again": {[]int{w.second, w.third}, false},
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
-				var entrances bpf.DatapathEntrances
+				var interfaces bpf.DatapathEntrances
 				for i, index := range test.by {
-					entrances.Ifindex[i] = uint32(index)
+					interfaces.Ifindex[i] = uint32(index)
 				}
-				put(t, w.NodeUplinks, uint32(nodeID(2)), entrances)
+				put(t, w.NodeUplinks, uint32(nodeID(2)), interfaces)
 				fixture := fixture{in: in, verdict: xdpPass, out: delivered(syn, f.pods[0]), counts: f.opened(portCluster)}
 				if !test.taken {
 					fixture.verdict, fixture.out, fixture.counts = xdpDrop, nil, dropped(bpf.DatapathDropReasonDROP_TUNNEL_UPLINK)

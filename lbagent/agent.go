@@ -251,8 +251,8 @@ func newBFD(socket string) (*control.Client, detector.Process) {
 func newHops(datapath *dataplane.Dataplane, logger logr.Logger) *netdev.HopWatcher {
 	return netdev.NewHopWatcher(netdev.HopConfig{
 		Set:        datapath.SetHops,
-		SetIngress: datapath.SetEntrances,
-		RenewLease: datapath.Vouch,
+		SetIngress: datapath.SetIngressInterfaces,
+		RenewLease: datapath.RenewLease,
 		Report:     func(err error) { reportHops(logger, err) },
 	})
 }

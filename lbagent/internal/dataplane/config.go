@@ -22,7 +22,7 @@ var (
 	_ = [1]struct{}{}[bpf.DatapathShapeZONES-forwarding.Zones]
 	_ = [1]struct{}{}[bpf.DatapathShapeENDPOINT_ROWS-forwarding.EndpointRows]
 	_ = [1]struct{}{}[bpf.DatapathReservedIdENDPOINT_REFUSED-bpf.DatapathReservedId(forwarding.RefusedEndpoint)]
-	_ = [1]struct{}{}[bpf.DatapathShapeNODE_UPLINKS-forwarding.NodeEntrances]
+	_ = [1]struct{}{}[bpf.DatapathShapeNODE_UPLINKS-forwarding.NodeIngressInterfaces]
 	_ = [1]struct{}{}[bpf.DatapathShapeNODES-forwarding.MaxNodeID-1]
 	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-forwarding.BloomWords]
 )

@@ -109,9 +109,9 @@ type Dataplane struct {
 	// unfinished are the nodes of which a change has failed half way, with all
 	// addresses that may be accepted as theirs.
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
-	// trust and entrances are what the maps tunnel_trust and node_uplinks hold.
-	trust     bpf.DatapathTrust
-	entrances map[forwarding.NodeID]bpf.DatapathEntrances
+	// trust and ingress are what the maps tunnel_trust and node_uplinks hold.
+	trust   bpf.DatapathTrust
+	ingress map[forwarding.NodeID]bpf.DatapathEntrances
 	// tunnelKeys are what the map tunnel_keys holds, by number.
 	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	// bloom is what the vip_filter map holds.

@@ -92,7 +92,7 @@ func (n *network) awaitFlow(t *testing.T, client net.Addr, key forwarding.Fronte
 func (n *network) flows(t *testing.T, limit int, wanted func(forwarding.FrontendKey) bool) (found []Flow, more bool) {
 	t.Helper()
 	for _, node := range n.nodes {
-		if err := node.dataplane.Vouch(); err != nil {
+		if err := node.dataplane.RenewLease(); err != nil {
 			t.Fatal(err)
 		}
 		flows, truncated, err := node.dataplane.Flows(limit, func(key forwarding.FrontendKey, client netip.Addr) bool {

@@ -150,28 +150,28 @@ func (n *network) checkUntouched(t *testing.T, node *node) {
 	}
 }
 
-// SetEntrances writes what changed, and takes no entry of a node that the maps cannot have.
-func TestSetEntrances(t *testing.T) {
+// SetIngressInterfaces writes what changed, and takes no entry of a node that the maps cannot have.
+func TestSetIngressInterfaces(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}},
 		forwarding.PutNode{ID: 3, Node: forwarding.Node{IPv4: ip("198.51.100.13")}})
 	check := func(step string, id uint32, want ...uint32) {
 		t.Helper()
 		var got struct {
-			Ifindex [forwarding.NodeEntrances]uint32
+			Ifindex [forwarding.NodeIngressInterfaces]uint32
 		}
 		if err := d.maps.NodeUplinks.Lookup(id, &got); err != nil {
 			t.Fatal(err)
 		}
-		var expected [forwarding.NodeEntrances]uint32
+		var expected [forwarding.NodeIngressInterfaces]uint32
 		copy(expected[:], want)
 		if got.Ifindex != expected {
 			t.Errorf("%s: node %d comes in by %v, want %v", step, id, got.Ifindex, expected)
 		}
 	}
-	set := func(entrances map[forwarding.NodeID][]int) {
+	set := func(interfaces map[forwarding.NodeID][]int) {
 		t.Helper()
-		if err := d.SetEntrances(entrances); err != nil {
+		if err := d.SetIngressInterfaces(interfaces); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -79,7 +79,7 @@ func TestRowMarksBecomeGroups(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
 	exampleState(t, d)
-	if err := d.Vouch(); err != nil {
+	if err := d.RenewLease(); err != nil {
 		t.Fatal(err)
 	}
 	var beat uint64

@@ -21,7 +21,7 @@ import (
 // are set.
 //
 // A node that changes its address loses its hop until SetHops is called again.
-// The program uses hops only while Vouch is called.
+// The program uses hops only while RenewLease is called.
 func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,11 +65,11 @@ func (d *Dataplane) writeNode(id forwarding.NodeID, node bpf.DatapathNode) error
 	return write(d.maps.Nodes, bpf.DatapathMapNodes, id, uint32(id), d.marked(id, node))
 }
 
-// Vouch confirms that the prepared next hops are right. If it is not called for 30
+// RenewLease confirms that the prepared next hops are right. If it is not called for 30
 // seconds, the program no longer relies on them and asks the kernel.
-func (d *Dataplane) Vouch() error {
+func (d *Dataplane) RenewLease() error {
 	if _, err := d.programs.Vouch.Run(&ebpf.RunOptions{}); err != nil {
-		return fmt.Errorf("vouch for the prepared next hops: %w", err)
+		return fmt.Errorf("renew the lease of the prepared next hops: %w", err)
 	}
 	return nil
 }

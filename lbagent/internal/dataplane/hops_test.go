@@ -60,7 +60,7 @@ func TestSetHops(t *testing.T) {
 	check("deleted and put", 2, forwarding.Hop{})
 }
 
-func TestVouch(t *testing.T) {
+func TestRenewLease(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	beat := func() (ticks uint64) {
 		t.Helper()
@@ -72,7 +72,7 @@ func TestVouch(t *testing.T) {
 	if got := beat(); got != 0 {
 		t.Errorf("heartbeat %d before the first, want 0", got)
 	}
-	if err := d.Vouch(); err != nil {
+	if err := d.RenewLease(); err != nil {
 		t.Fatal(err)
 	}
 	if beat() == 0 {

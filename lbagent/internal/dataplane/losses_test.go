@@ -76,7 +76,7 @@ func (w *lossWorld) hop(t *testing.T, uplink Uplink) {
 	if err := w.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Vouch(); err != nil {
+	if err := w.RenewLease(); err != nil {
 		t.Fatal(err)
 	}
 }

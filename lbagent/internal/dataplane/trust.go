@@ -34,10 +34,10 @@ func (d *Dataplane) restoreTrust() error {
 	if err := d.writeTrust(trust); err != nil {
 		return err
 	}
-	d.entrances = map[forwarding.NodeID]bpf.DatapathEntrances{}
-	err := readMap(d.maps.NodeUplinks, func(id uint32, entrances bpf.DatapathEntrances) {
-		if entrances != (bpf.DatapathEntrances{}) {
-			d.entrances[forwarding.NodeID(id)] = entrances
+	d.ingress = map[forwarding.NodeID]bpf.DatapathEntrances{}
+	err := readMap(d.maps.NodeUplinks, func(id uint32, interfaces bpf.DatapathEntrances) {
+		if interfaces != (bpf.DatapathEntrances{}) {
+			d.ingress[forwarding.NodeID(id)] = interfaces
 		}
 	})
 	if err != nil {
@@ -79,14 +79,14 @@ func (d *Dataplane) WrongUplinks() (uint64, error) {
 	return total, nil
 }
 
-// SetEntrances replaces by which interfaces, as XDP names them, the packets of each node come
+// SetIngressInterfaces replaces by which interfaces, as XDP names them, the packets of each node come
 // in; those that come in by others are dropped. The packets of a node that is missing may come
 // in by any, as those of a node that is new.
-func (d *Dataplane) SetEntrances(entrances map[forwarding.NodeID][]int) error {
+func (d *Dataplane) SetIngressInterfaces(interfaces map[forwarding.NodeID][]int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := make(map[forwarding.NodeID]bpf.DatapathEntrances, len(entrances))
-	for id, indexes := range entrances {
+	next := make(map[forwarding.NodeID]bpf.DatapathEntrances, len(interfaces))
+	for id, indexes := range interfaces {
 		var value bpf.DatapathEntrances
 		if len(indexes) > len(value.Ifindex) || id < 1 || int(id) > forwarding.MaxNodeID {
 			continue
@@ -97,29 +97,29 @@ func (d *Dataplane) SetEntrances(entrances map[forwarding.NodeID][]int) error {
 		next[id] = value
 	}
 	changed := slices.Sorted(maps.Keys(next))
-	for id := range d.entrances {
+	for id := range d.ingress {
 		if _, stays := next[id]; !stays {
 			changed = append(changed, id)
 		}
 	}
 	var errs []error
 	for _, id := range changed {
-		if err := d.writeEntrances(id, next[id]); err != nil {
+		if err := d.writeIngressInterfaces(id, next[id]); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (d *Dataplane) writeEntrances(id forwarding.NodeID, entrances bpf.DatapathEntrances) error {
-	if d.entrances[id] == entrances {
+func (d *Dataplane) writeIngressInterfaces(id forwarding.NodeID, interfaces bpf.DatapathEntrances) error {
+	if d.ingress[id] == interfaces {
 		return nil
 	}
-	if err := write(d.maps.NodeUplinks, bpf.DatapathMapNodeUplinks, id, uint32(id), entrances); err != nil {
+	if err := write(d.maps.NodeUplinks, bpf.DatapathMapNodeUplinks, id, uint32(id), interfaces); err != nil {
 		return err
 	}
-	if d.entrances[id] = entrances; entrances == (bpf.DatapathEntrances{}) {
-		delete(d.entrances, id)
+	if d.ingress[id] = interfaces; interfaces == (bpf.DatapathEntrances{}) {
+		delete(d.ingress, id)
 	}
 	return nil
 }

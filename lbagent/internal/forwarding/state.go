@@ -30,9 +30,9 @@ const (
 	MaxNodeID = 16383
 	// MaxShortNodeID is the highest one of 12 bits. A packet whose path has a longer one is longer.
 	MaxShortNodeID = 4095
-	// NodeEntrances is of how many interfaces the packets of one node are taken, unless they are
+	// NodeIngressInterfaces is of how many interfaces the packets of one node are taken, unless they are
 	// taken of all.
-	NodeEntrances = 8
+	NodeIngressInterfaces = 8
 )
 
 // NodeID is the small number that the operator gives a node (LBNode.spec.id).

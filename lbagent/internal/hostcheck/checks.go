@@ -22,9 +22,9 @@ import (
 // Plane is what a data plane tells of the host.
 type Plane interface {
 	Attachments() []dataplane.Attachment
-	// InFront are programs of others by uplink, Losses the frames that drivers did not take, and
+	// ProgramsBefore are programs of others by uplink, Losses the frames that drivers did not take, and
 	// WrongUplinks the packets of nodes that came in by an uplink on which those are not reached.
-	InFront() (map[string][]string, error)
+	ProgramsBefore() (map[string][]string, error)
 	Losses() ([]dataplane.UplinkLosses, error)
 	LossesUncounted() error
 	WrongUplinks() (uint64, error)
@@ -55,7 +55,7 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
 	group.Go(func() error { return c.drops.run(ctx, c.plane.Losses, changed, c.logger) })
 	group.Go(func() error { return c.firewall.run(ctx, forwardpolicy.Dropping, changed, c.logger) })
-	group.Go(func() error { return c.order.run(ctx, c.plane.InFront, changed, c.logger) })
+	group.Go(func() error { return c.order.run(ctx, c.plane.ProgramsBefore, changed, c.logger) })
 	return group.Wait()
 }
 

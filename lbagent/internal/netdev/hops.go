@@ -253,7 +253,7 @@ func (s *watching) set(changed scope) error {
 	if err := s.config.Set(s.cache.network.Hops(targets)); err != nil {
 		return err
 	}
-	if err := s.config.SetIngress(s.cache.network.Ingress(targets, forwarding.NodeEntrances)); err != nil {
+	if err := s.config.SetIngress(s.cache.network.Ingress(targets, forwarding.NodeIngressInterfaces)); err != nil {
 		return err
 	}
 	if changed == everything {

@@ -42,9 +42,9 @@ func (w *world) openMarks() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// ticks is the kernel's time in the unit of the maps: the agent has just vouched.
+// ticks is the kernel's time in the unit of the maps: the agent has just renewed the lease.
 func (w *world) ticks() (uint32, error) {
-	if err := w.Plane.Vouch(); err != nil {
+	if err := w.Plane.RenewLease(); err != nil {
 		return 0, err
 	}
 	var now uint64

@@ -126,7 +126,7 @@ func (w *world) fillTables(cases []*benchCase) error {
 			continue
 		}
 		for _, s := range c.subjects {
-			if err := w.Plane.Vouch(); err != nil {
+			if err := w.Plane.RenewLease(); err != nil {
 				return err
 			}
 			if _, err := c.stream.pass(s.program, connections); err != nil {
@@ -214,10 +214,10 @@ func (w *world) measureCase(c *benchCase, results figures) error {
 
 // prepare makes all flows idle for as long as the case wants. Without that it warms up caches and
 // branch predictors, and renews flows. Beside random flows, established ones live: they have just had
-// a packet. Before each run it vouches for the next hops, which the
+// a packet. Before each run it renews the lease of the next hops, which the
 // programs use for half a minute.
 func (w *world) prepare(c *benchCase, s subject) error {
-	if err := w.Plane.Vouch(); err != nil {
+	if err := w.Plane.RenewLease(); err != nil {
 		return err
 	}
 	if c.port == portMoved {
@@ -232,7 +232,7 @@ func (w *world) prepare(c *benchCase, s subject) error {
 	}
 	if c.idle > 0 && s.name != empty {
 		time.Sleep(c.idle)
-		return w.Plane.Vouch()
+		return w.Plane.RenewLease()
 	}
 	warm := c.count / 10
 	if c.stream.flows == flowCount {
@@ -241,5 +241,5 @@ func (w *world) prepare(c *benchCase, s subject) error {
 	if _, err := c.stream.run(warm); err != nil {
 		return err
 	}
-	return w.Plane.Vouch()
+	return w.Plane.RenewLease()
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/rig"
 )
 
-// vouchEvery is well within the time for which the program uses its prepared next hops.
-const vouchEvery = 5 * time.Second
+// renewEvery is well within the time for which the program uses its prepared next hops.
+const renewEvery = 5 * time.Second
 
 // servePin pins the XDP program, prints how to run it, and removes it when the context ends.
 func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err error) {
@@ -44,14 +44,14 @@ func (w *world) servePin(ctx context.Context, path string, out io.Writer) (err e
 	if err := w.describe(path, directory, out); err != nil {
 		return err
 	}
-	ticks := time.NewTicker(vouchEvery)
+	ticks := time.NewTicker(renewEvery)
 	defer ticks.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticks.C:
-			if err := w.Plane.Vouch(); err != nil {
+			if err := w.Plane.RenewLease(); err != nil {
 				return err
 			}
 		}

@@ -104,10 +104,10 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	return c
 }
 
-// vouch confirms the next hops of all nodes: 30 seconds later the programs ask the kernel instead.
-func (c *testCluster) vouch() error {
+// renewLeases confirms the next hops of all nodes: 30 seconds later the programs ask the kernel instead.
+func (c *testCluster) renewLeases() error {
 	for _, n := range c.nodes {
-		if err := n.Plane.Vouch(); err != nil {
+		if err := n.Plane.RenewLease(); err != nil {
 			return err
 		}
 	}

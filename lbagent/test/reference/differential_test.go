@@ -113,7 +113,7 @@ type differential struct {
 }
 
 func (d *differential) batch(t *testing.T) {
-	if err := d.cluster.vouch(); err != nil {
+	if err := d.cluster.renewLeases(); err != nil {
 		t.Error(err)
 		return
 	}

@@ -171,7 +171,7 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, strangers, most int) int {
 	t.Helper()
 	holder := c.holder(flow)
-	if err := c.vouch(); err != nil {
+	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
 	}
 	for try := 1; try <= most; try++ {
@@ -215,7 +215,7 @@ func (c *testCluster) holder(flow Flow) forwarding.NodeID {
 // establish makes a connection through a node.
 func (c *testCluster) establish(t *testing.T, at forwarding.NodeID, flow Flow) {
 	t.Helper()
-	if err := c.vouch(); err != nil {
+	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
 	}
 	got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagSYN, 0))

@@ -85,7 +85,7 @@ func (r *Rig) Become(want *forwarding.State, next net.HardwareAddr) error {
 			Interface: r.Uplink.Index, MTU: r.Uplink.MTU, Source: [6]byte(r.Uplink.HardwareAddr), Destination: [6]byte(next),
 		}
 	}
-	return errors.Join(r.Plane.SetHops(hops), r.Plane.Vouch())
+	return errors.Join(r.Plane.SetHops(hops), r.Plane.RenewLease())
 }
 
 // Map opens a map of the data plane.

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// InFront returns, by the name of the uplink, the programs that the kernel runs on its replies
+// ProgramsBefore returns, by the name of the uplink, the programs that the kernel runs on its replies
 // before ours. One that ends a packet's way keeps ours from making it the VIP's. It looks at tcx,
 // not at filters of clsact.
-func (d *Dataplane) InFront() (attached map[string][]string, err error) {
+func (d *Dataplane) ProgramsBefore() (attached map[string][]string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	attached = map[string][]string{}
@@ -23,7 +23,7 @@ func (d *Dataplane) InFront() (attached map[string][]string, err error) {
 		if a.Mode == "" {
 			continue
 		}
-		programs, err := d.inFront(a.Index)
+		programs, err := d.programsBefore(a.Index)
 		if err != nil {
 			return nil, fmt.Errorf("find the programs in front of ours on %s: %w", a.Interface, err)
 		}
@@ -34,7 +34,7 @@ func (d *Dataplane) InFront() (attached map[string][]string, err error) {
 	return attached, nil
 }
 
-func (d *Dataplane) inFront(ifindex int) ([]string, error) {
+func (d *Dataplane) programsBefore(ifindex int) ([]string, error) {
 	ours, err := newLinkPin(d.linkDir, ifindex, egressHook.link).open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a filter of clsact

@@ -39,7 +39,7 @@ func attachForeign(t *testing.T, name string, ifindex int, anchor link.Anchor) (
 
 // What a CNI attaches in front of our program is found, also by an agent that comes later; what
 // it attaches behind is no matter.
-func TestInFront(t *testing.T) {
+func TestProgramsBefore(t *testing.T) {
 	config := smallConfig(mountBPF(t))
 	d := openDataplane(t, config)
 	uplink, other := newTap(t, "uplink"), newTap(t, "other")
@@ -48,7 +48,7 @@ func TestInFront(t *testing.T) {
 	}
 	check := func(step string, want ...string) {
 		t.Helper()
-		got, err := d.InFront()
+		got, err := d.ProgramsBefore()
 		if err != nil {
 			t.Fatalf("%s: %v", step, err)
 		}

@@ -36,8 +36,17 @@ type endpoints struct {
 	// alike are the frontends of the Service that is being read whose endpoints others may have, too,
 	// with another port: that of UDP and that of other protocols.
 	alike map[bool]*Frontend
+	// lists are the endpoints of Services whose pods all listen on one number, for the VIP that is
+	// being read: VIPRoutes may name one in thousands of places.
+	lists map[ServiceName]endpointList
 	// numbers are the ports of slices with many, by their names.
 	numbers map[*discoveryv1.EndpointSlice]map[portName]uint16
+}
+
+// endpointList is what collect finds, and whether a node that is down has more.
+type endpointList struct {
+	found     []endpoint
+	unreached bool
 }
 
 // portName is how a slice's port is found.
@@ -59,13 +68,18 @@ func newEndpoints(b *builder) *endpoints {
 	}
 }
 
+// forVIP begins to read another VIP's frontends.
+func (b *endpoints) forVIP() { b.others, b.lists = false, map[ServiceName]endpointList{} }
+
 // forService begins to read another Service's frontends.
 func (b *endpoints) forService() { b.alike = map[bool]*Frontend{} }
 
 // endpoint is one of a Service's port with where and how it is.
 type endpoint struct {
 	forwarding.Endpoint
-	node    string
+	node string
+	// id is that of the node; zero for this node where it has no LBNode yet.
+	id      forwarding.NodeID
 	ready   bool
 	serving bool
 	// leaving is serving and terminating.
@@ -158,7 +172,7 @@ func (b *endpoints) fillFrom(frontend *Frontend, backends []backend, routed bool
 		p.judge(frontend.ServesOwn())
 		pools = append(pools, p)
 	}
-	weights, each, refused := b.weigh(pools, routed)
+	weights, each, refused := weigh(pools, routed)
 	takeLate(b.snapshot.NodeName, pools)
 	frontend.Weights = weights
 	frontend.Living = len(weights) == 0 && slices.ContainsFunc(pools, func(p pool) bool { return p.lives(frontend) })
@@ -210,6 +224,26 @@ func isCovered(nodes, by map[forwarding.NodeID]uint32) bool {
 // collect returns the endpoints that a backend has for a frontend on known nodes, sorted, each
 // once.
 func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
+	number, uniform := b.uniformPort(frontend, from)
+	if !uniform {
+		return b.readSlices(frontend, from)
+	}
+	known, found := b.lists[from.service]
+	if !found {
+		asked := Frontend{Key: frontend.Key, Service: frontend.Service}
+		known = endpointList{found: b.readSlices(&asked, from), unreached: asked.Unreached}
+		b.lists[from.service] = known
+	}
+	frontend.Unreached = frontend.Unreached || known.unreached
+	list := slices.Clone(known.found)
+	for i := range list {
+		list[i].Port = number
+	}
+	return list
+}
+
+// readSlices reads what collect returns.
+func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 	family := addressType(frontend.Key.VIP)
 	var found []endpoint
 	for _, slice := range b.slicesOf[from.service] {
@@ -240,7 +274,8 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 			if !b.reaches(frontend, &e) {
 				continue
 			}
-			if _, known := b.nodes[e.node]; known || e.node == b.snapshot.NodeName {
+			node, known := b.nodes[e.node]
+			if e.id = node.ID; known || e.node == b.snapshot.NodeName {
 				found = append(found, e)
 			} else if e.ready || e.leaving {
 				b.stray(from.service, e, why)

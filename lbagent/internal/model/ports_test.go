@@ -5,15 +5,18 @@ package model
 import (
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // portedSnapshot is one of three nodes and a Service with some ports on a VIP.
@@ -37,10 +40,10 @@ func portedSnapshot(ports int, spec corev1.ServiceSpec, slices ...*discoveryv1.E
 }
 
 // genPortedSlice draws a slice whose ports have mostly the numbers that those of other slices have.
-func genPortedSlice(t *rapid.T, number int, ports []corev1.ServicePort) *discoveryv1.EndpointSlice {
+func genPortedSlice(t *rapid.T, name string, zonal bool, ports []corev1.ServicePort) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: fmt.Sprint("web", number), Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+			Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: strings.TrimRight(name, "0123456789")},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 	}
@@ -58,12 +61,33 @@ func genPortedSlice(t *rapid.T, number int, ports []corev1.ServicePort) *discove
 			Addresses: []string{fmt.Sprint("198.18.0.", rapid.IntRange(1, 6).Draw(t, "pod"))}, NodeName: &node,
 			Conditions: discoveryv1.EndpointConditions{Ready: flag("ready"), Serving: flag("serving"), Terminating: flag("terminating")},
 		}
-		if rapid.Bool().Draw(t, "hinted") {
+		if zonal && rapid.Bool().Draw(t, "hinted") {
 			e.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: fmt.Sprint("zone", rapid.IntRange(0, 1).Draw(t, "zone"))}}}
 		}
 		slice.Endpoints = append(slice.Endpoints, e)
 	}
 	return slice
+}
+
+// genPortedRoute draws a VIPRoute that leads some of the ports to those of another Service, several times.
+func genPortedRoute(t *rapid.T, ports []corev1.ServicePort) *millracev1alpha1.VIPRoute {
+	route := &millracev1alpha1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1alpha1.VIPRouteSpec{ServiceName: "web"},
+	}
+	for i := range ports {
+		if rapid.IntRange(0, 2).Draw(t, "routed") > 0 {
+			continue
+		}
+		port := millracev1alpha1.VIPRoutePort{Port: ports[i].Port, Protocol: ports[i].Protocol}
+		for range rapid.IntRange(1, 3).Draw(t, "backends") {
+			to := rapid.SampledFrom(ports).Draw(t, "to")
+			port.Backends = append(port.Backends, millracev1alpha1.VIPRouteBackend{
+				Name: "other", Port: to.Port, Weight: rapid.Int32Range(0, 3).Draw(t, "weight"),
+			})
+		}
+		route.Spec.Ports = append(route.Spec.Ports, port)
+	}
+	return route
 }
 
 // A port has what it has in a Service without other ports.
@@ -73,6 +97,11 @@ func TestPortsStandAlone(t *testing.T) {
 		if rapid.Bool().Draw(t, "local") {
 			spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
+		// Hints of one port are the whole Service's: so it asks for zones where there are any.
+		zonal := rapid.Bool().Draw(t, "zonal")
+		if zonal {
+			spec.TrafficDistribution = ptr.To(corev1.ServiceTrafficDistributionPreferClose)
+		}
 		// Beyond sixteen ports they are found in another way.
 		count := rapid.SampledFrom([]int{2, 3, 4, 40}).Draw(t, "ports")
 		for i := range count {
@@ -80,14 +109,25 @@ func TestPortsStandAlone(t *testing.T) {
 			spec.Ports = append(spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(8079 + i), Protocol: protocol})
 		}
 		var all []*discoveryv1.EndpointSlice
-		for number := range rapid.IntRange(1, 3).Draw(t, "slices") {
-			all = append(all, genPortedSlice(t, number, spec.Ports))
+		for _, service := range []string{"web", "other"} {
+			for number := range rapid.IntRange(1, 3).Draw(t, "slices") {
+				all = append(all, genPortedSlice(t, fmt.Sprint(service, number), zonal, spec.Ports))
+			}
 		}
-		together := Build(portedSnapshot(count, spec, all...))
+		other := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}, Spec: corev1.ServiceSpec{Ports: spec.Ports}}
+		route := genPortedRoute(t, spec.Ports)
+		down := rapid.Bool().Draw(t, "down")
+		build := func(ports int, spec corev1.ServiceSpec) *Model {
+			s := portedSnapshot(ports, spec, all...)
+			s.Down = map[forwarding.NodeID]bool{3: down}
+			s.Services, s.Routes = append(s.Services, other), []*millracev1alpha1.VIPRoute{route}
+			return Build(s)
+		}
+		together := build(count, spec)
 		for i := range spec.Ports {
 			one := spec
 			one.Ports = []corev1.ServicePort{spec.Ports[i]}
-			alone := Build(portedSnapshot(1, one, all...)).Frontends[0]
+			alone := build(1, one).Frontends[0]
 			for _, f := range together.Frontends {
 				// What a port shares with the others of its VIP is another matter.
 				if f.Key == alone.Key {

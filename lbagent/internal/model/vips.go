@@ -59,7 +59,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	// What is found now is the VIP's.
 	before := b.model.Problems
 	b.model.Problems = nil
-	endpoints.others = false
+	endpoints.forVIP()
 	claimants := b.claimants(object, b.former.objects.services)
 	read := &readVIP{VIP: VIP{
 		Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants),

@@ -45,11 +45,11 @@ func units(pools []pool, counts []int) (each []uint32, refused uint64) {
 
 // weigh returns the weights by node of the usable endpoints, what one endpoint of each pool
 // weighs, and what is refused. Without a route the endpoints are counted.
-func (b *endpoints) weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each []uint32, refused uint64) {
+func weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each []uint32, refused uint64) {
 	numbers := make([]int, len(pools))
 	for i := range pools {
 		for j, e := range pools[i].found {
-			if _, known := b.nodes[e.node]; known && pools[i].usable[j] {
+			if e.id != 0 && pools[i].usable[j] {
 				numbers[i]++
 			}
 		}
@@ -65,8 +65,8 @@ func (b *endpoints) weigh(pools []pool, routed bool) (nodes map[forwarding.NodeI
 	nodes = map[forwarding.NodeID]uint32{}
 	for i := range pools {
 		for j, e := range pools[i].found {
-			if node, known := b.nodes[e.node]; known && pools[i].usable[j] {
-				nodes[node.ID] += each[i]
+			if e.id != 0 && pools[i].usable[j] {
+				nodes[e.id] += each[i]
 			}
 		}
 	}
@@ -79,7 +79,9 @@ func (p *pool) judge(servesOwn bool) {
 	readyAnywhere, readyOn := false, map[string]bool{}
 	for _, e := range p.found {
 		readyAnywhere = readyAnywhere || e.ready
-		readyOn[e.node] = readyOn[e.node] || e.ready
+		if servesOwn && e.ready {
+			readyOn[e.node] = true
+		}
 	}
 	p.usable = make([]bool, len(p.found))
 	for i, e := range p.found {

@@ -111,7 +111,7 @@ func (b *endpoints) fillZones(frontend *Frontend, pools []pool, routed bool) {
 	zones := 0
 	for _, node := range b.nodes {
 		if frontend.Zones[node.Zone] == nil {
-			frontend.Zones[node.Zone] = b.weightsFor(b.model.Zones[node.Zone], pools, routed)
+			frontend.Zones[node.Zone] = weightsFor(b.model.Zones[node.Zone], pools, routed)
 			zones++
 		}
 	}
@@ -122,25 +122,24 @@ func (b *endpoints) fillZones(frontend *Frontend, pools []pool, routed bool) {
 
 // weightsFor returns the weights that hold for a zone. Each backend keeps its share: it is
 // divided over the endpoints that are hinted for the zone, or over all where none is.
-func (b *endpoints) weightsFor(zone string, pools []pool, routed bool) map[forwarding.NodeID]uint32 {
+func weightsFor(zone string, pools []pool, routed bool) map[forwarding.NodeID]uint32 {
 	hinted := make([]pool, len(pools))
 	for i, p := range pools {
-		p.usable = b.hintedFor(zone, &p)
+		p.usable = hintedFor(zone, &p)
 		hinted[i] = p
 	}
-	weights, _, _ := b.weigh(hinted, routed)
+	weights, _, _ := weigh(hinted, routed)
 	return weights
 }
 
 // hintedFor reports which of a pool's endpoints take new connections from a zone.
-func (b *endpoints) hintedFor(zone string, p *pool) []bool {
+func hintedFor(zone string, p *pool) []bool {
 	if slices.ContainsFunc(p.found, func(e endpoint) bool { return e.ready && len(e.zones) == 0 }) {
 		return p.usable
 	}
 	hinted, some := make([]bool, len(p.found)), false
 	for i, e := range p.found {
-		_, known := b.nodes[e.node]
-		hinted[i] = p.usable[i] && known && e.ready && slices.Contains(e.zones, zone)
+		hinted[i] = p.usable[i] && e.id != 0 && e.ready && slices.Contains(e.zones, zone)
 		some = some || hinted[i]
 	}
 	if !some {

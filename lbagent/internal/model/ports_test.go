@@ -164,3 +164,35 @@ func TestPortsShareWeights(t *testing.T) {
 		}
 	}
 }
+
+// Each port says that a node which is down has an endpoint that takes new connections, also where a
+// VIPRoute leads it to that one.
+func TestUnreached(t *testing.T) {
+	spec := corev1.ServiceSpec{}
+	target, node := int32(8080), "node3"
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.0.1"}, NodeName: &node}},
+	}
+	route := &millracev1alpha1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1alpha1.VIPRouteSpec{ServiceName: "web"},
+	}
+	for i := range 4 {
+		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i), Protocol: corev1.ProtocolTCP})
+		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &spec.Ports[i].Name, Protocol: &spec.Ports[i].Protocol, Port: &target})
+	}
+	for _, port := range spec.Ports[2:] {
+		route.Spec.Ports = append(route.Spec.Ports, millracev1alpha1.VIPRoutePort{
+			Port: port.Port, Backends: []millracev1alpha1.VIPRouteBackend{{Name: "web", Port: 1000, Weight: 1}},
+		})
+	}
+	for _, down := range []bool{false, true} {
+		s := portedSnapshot(4, spec, slice)
+		s.Down, s.Routes = map[forwarding.NodeID]bool{3: down}, []*millracev1alpha1.VIPRoute{route}
+		for _, f := range Build(s).Frontends {
+			if f.Unreached != down {
+				t.Errorf("node down: %t, frontend %s unreached: %t", down, f.Key, f.Unreached)
+			}
+		}
+	}
+}

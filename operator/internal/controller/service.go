@@ -352,6 +352,8 @@ func (r *serviceReconciler) carryOut(
 			}
 		}
 		r.waiting.mayJoin()
+		// Not only when the status is written, too.
+		r.callJoining()
 		r.turns.tell()
 	}()
 	// The status brings the finalizers of a Service whose addresses are new: one that vanishes before

@@ -22,13 +22,15 @@ import (
 // network namespace, with one link between them. They need root.
 
 const (
-	ms          = time.Millisecond
-	upWithin    = 10 * time.Second
-	poll        = 5 * ms
-	routerName4 = "router4"
-	routerName6 = "router6"
-	multihop4   = "multihop4"
-	multihop6   = "multihop6"
+	ms       = time.Millisecond
+	upWithin = 10 * time.Second
+	// countedWithin is for counters, which are told every ten seconds where nothing else is to be told.
+	countedWithin = 30 * time.Second
+	poll          = 5 * ms
+	routerName4   = "router4"
+	routerName6   = "router6"
+	multihop4     = "multihop4"
+	multihop6     = "multihop6"
 )
 
 var (

@@ -5,8 +5,10 @@ package controller
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
@@ -36,6 +38,30 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	c.reconcile("web")
 	if vips := c.vips(); len(vips) > 0 {
 		t.Errorf("VIPs are %+v", vips)
+	}
+}
+
+// An operator creates a VIP before it writes anything to the Service. Another one leaves that alone, but
+// for a VIP that nobody came to note.
+func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
+	web := ours("web", func(service *corev1.Service) {
+		other := otherClass
+		service.Spec.LoadBalancerClass = &other
+	})
+	vip := &millracev1alpha1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0", UID: "v", CreationTimestamp: metav1.Unix(2e9, 0)},
+		Spec: millracev1alpha1.VIPSpec{
+			Address: "203.0.113.0", Pool: "main", Claims: []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: "web", UID: string(web.GetUID())}},
+		},
+	}
+	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), web, vip)
+	c.reconciler.ledger.put(&c.vips()[0])
+	c.reconciler.now = func() time.Time { return vip.CreationTimestamp.Time }
+	if again := c.after(0, "web"); again != notedWithin || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
+		t.Errorf("comes back after %s, VIPs are %+v", again, c.vips())
+	}
+	if again := c.after(notedWithin, "web"); again != 0 || len(c.vips()) != 0 {
+		t.Errorf("nobody noted it: comes back after %s, VIPs are %+v", again, c.vips())
 	}
 }
 

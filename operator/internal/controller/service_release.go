@@ -95,8 +95,11 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 		// The cache lags behind; the Service's own event follows.
 		return 0, nil
 	}
-	delete(r.contests, client.ObjectKeyFromObject(service))
 	held := r.heldBy(service)
+	if wait := r.untilNoted(service, held); wait > 0 {
+		return wait, nil
+	}
+	delete(r.contests, client.ObjectKeyFromObject(service))
 	if err := r.clearIngress(ctx, service, held); err != nil {
 		return 0, err
 	}
@@ -109,6 +112,23 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 		}
 	}
 	return 0, r.clearConditions(ctx, service)
+}
+
+// notedWithin is how long an operator has to note on a Service what it gave it. It creates VIPs before.
+const notedWithin = time.Minute
+
+// untilNoted returns for how long the VIPs of a Service may be those of an operator for its class, which
+// has not noted that yet. Zero: they are not, or it never came to that.
+func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millracev1alpha1.VIP) (wait time.Duration) {
+	_, isNoted := service.Annotations[millracev1alpha1.AnnotationClass]
+	if isNoted || service.DeletionTimestamp != nil ||
+		service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.LoadBalancerClass == nil {
+		return 0
+	}
+	for _, vip := range held {
+		wait = max(wait, vip.CreationTimestamp.Add(notedWithin).Sub(r.now()))
+	}
+	return min(wait, notedWithin)
 }
 
 // heldBy returns the VIPs with a claim of this very Service.

@@ -356,6 +356,15 @@ func (a *agent) end(sent os.Signal) error {
 	return a.cmd.Wait()
 }
 
+// answers reports whether the agent answers at its health port, whatever it says.
+func answers() bool {
+	response, err := http.Get("http://" + healthPort + "/readyz")
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	return err == nil
+}
+
 func ready() bool {
 	response, err := http.Get("http://" + healthPort + "/readyz")
 	if err != nil {

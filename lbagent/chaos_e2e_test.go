@@ -185,6 +185,8 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			c.agent = c.start()
 			c.done["agents killed"]++
 		case 1:
+			// Until the process has begun, the signal ends it as any other.
+			c.Await(time.Minute, "the agent has begun", answers)
 			must(c.agent.end(syscall.SIGTERM))
 			c.agent = c.start()
 			c.done["agents ended"]++

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -180,10 +181,18 @@ func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev
 }
 
 // enqueueServed enqueues all Services with an address, a moment later: what changes
-// together is looked at once.
+// together is looked at once. They go after Services of which something else is to be done: where
+// the first node announces 20,000, their conditions take minutes to write, and a new Service would
+// get its address after them.
 func enqueueServed(l *ledger, q queue) {
+	options := priorityqueue.AddOpts{After: coalesce, Priority: new(handler.LowPriority)}
 	for _, owner := range l.owners() {
-		q.AddAfter(reconcile.Request{NamespacedName: owner}, coalesce)
+		request := reconcile.Request{NamespacedName: owner}
+		if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+			prioritized.AddWithOpts(options, request)
+		} else {
+			q.AddAfter(request, coalesce)
+		}
 	}
 }
 

@@ -5,11 +5,15 @@ package controller
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
@@ -104,5 +108,34 @@ func TestCapacityCensus(t *testing.T) {
 	step("b", nil, "", web, dns)
 	if len(c.nodes)+len(c.byNode) > 0 {
 		t.Errorf("left are %v and %v", c.nodes, c.byNode)
+	}
+}
+
+// Where all Services with an address are looked at again, one that is new goes first.
+func TestServedGoAfterOthers(t *testing.T) {
+	l := newLedger()
+	for _, name := range []string{"1", "2", "3"} {
+		vip := vipAt(name, types.UID(name), "old-"+name)
+		vip.Name = "203.0.113." + name
+		vip.Spec.Address = vip.Name
+		l.put(vip)
+	}
+	q := priorityqueue.New[reconcile.Request]("served")
+	defer q.ShutDown()
+	await := func(length int) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); q.Len() < length; runtime.Gosched() {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d are enqueued, want %d", q.Len(), length)
+			}
+		}
+	}
+	enqueueServed(l, q)
+	await(3)
+	fresh := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "new"}}
+	q.Add(fresh)
+	await(4)
+	if first, _ := q.Get(); first != fresh {
+		t.Errorf("%s goes first, want the new one", first)
 	}
 }

@@ -30,6 +30,9 @@ func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 // readGRPCRule reads one rule, as readHTTPRule does.
 func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
+	if refused == nil {
+		refused = of.spend(matches)
+	}
 	if refused != nil {
 		return refused
 	}
@@ -137,7 +140,9 @@ func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*reso
 			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "method: %v", err)
 		}
 	}
-	return &resource.PathMatch{
-		Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: "/" + part(service) + "/" + part(method),
-	}, nil
+	both := "/" + part(service) + "/" + part(method)
+	if err := validExpression(both); err != nil {
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "method: service and method together: %v", err)
+	}
+	return &resource.PathMatch{Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: both}, nil
 }

@@ -53,6 +53,9 @@ func (r *route) drop(dropped []*refusal, of int) {
 // a rule that is less specific, and perhaps less strict.
 func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
+	if refused == nil {
+		refused = of.spend(matches)
+	}
 	if refused != nil {
 		return refused
 	}
@@ -167,6 +170,9 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 	return found, refused
 }
 
+// maxAttempts bounds what one request costs: with a backend that fails at once, no time limit ends it.
+const maxAttempts = 10
+
 // retry reads how often a rule tries again.
 func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	if of == nil {
@@ -175,6 +181,10 @@ func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	found := &resource.Retry{Attempts: 1}
 	if of.Attempts != nil {
 		found.Attempts = uint32(max(*of.Attempts, 0))
+	}
+	if found.Attempts > maxAttempts {
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+			"retry.attempts: %d; a request is sent again %d times at most", found.Attempts, maxAttempts)
 	}
 	for i, code := range of.Codes {
 		if code < 400 || code > 599 {

@@ -4,7 +4,6 @@ package route
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -108,18 +107,6 @@ func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*re
 		}
 	}
 	return append(to, &resource.ValueMatch{Name: name, Value: text, RegularExpression: regular}), nil
-}
-
-// maxExpression keeps a compiled expression small. Gateway API's longest value has 4096.
-const maxExpression = 4096
-
-// validExpression reports what is wrong with a regular expression, of RE2.
-func validExpression(text string) error {
-	if len(text) > maxExpression {
-		return fmt.Errorf("a regular expression has at most %d characters, this one has %d", maxExpression, len(text))
-	}
-	_, err := regexp.Compile(text)
-	return err
 }
 
 // milliseconds reads a duration of Gateway API (GEP-2257).

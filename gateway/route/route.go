@@ -27,6 +27,8 @@ type route struct {
 
 	// reading is the number of the rule that is being read.
 	reading int
+	// steps are those of its regular expressions so far.
+	steps int
 	// rules are in order of precedence, with the backends that they lead to.
 	rules    []*orderedRule
 	backends []*backend

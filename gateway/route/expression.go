@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"errors"
+	"fmt"
+	"regexp/syntax"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	// maxExpression keeps a regular expression short. Gateway API's longest value has 4096.
+	maxExpression = 4096
+	// maxSteps bounds what an expression becomes: few characters can stand for millions of
+	// instructions, of 40 bytes each.
+	maxSteps = 5000
+	// maxRouteSteps is for all expressions of a route, which each of its hosts has.
+	maxRouteSteps = 20_000
+	// runesInStep is how many runes of a class weigh as much as an instruction.
+	runesInStep = 8
+)
+
+// expressionSteps gives the size of a regular expression, of RE2, in instructions, or says what is
+// wrong with it. Proxies match a value as a whole, with a group around the expression: it
+// has to be valid in that, too.
+func expressionSteps(text string) (int, error) {
+	if len(text) > maxExpression {
+		return 0, fmt.Errorf("a regular expression has at most %d characters, this one has %d", maxExpression, len(text))
+	}
+	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
+		return 0, parseError(err)
+	}
+	parsed, err := syntax.Parse("^(?:"+text+")$", syntax.Perl)
+	if err != nil {
+		return 0, fmt.Errorf("%w, with a group around it", parseError(err))
+	}
+	if found := steps(parsed); found < maxSteps {
+		return found, nil
+	}
+	return 0, fmt.Errorf("a regular expression becomes %d instructions at most, this one more: count less", maxSteps)
+}
+
+// parseError leaves the expression out of an error: it may be long.
+func parseError(err error) error {
+	var of *syntax.Error
+	if errors.As(err, &of) && len(of.Expr) > 100 {
+		return fmt.Errorf("error parsing regexp: %s", of.Code)
+	}
+	return err
+}
+
+// steps is about the number of instructions of an expression, maxSteps where it has so many or more.
+// Nothing is compiled for it.
+func steps(of *syntax.Regexp) int {
+	found := 1 + len(of.Rune)/runesInStep
+	switch of.Op {
+	case syntax.OpLiteral:
+		found = len(of.Rune)
+	case syntax.OpConcat, syntax.OpRepeat:
+		found = 0
+	}
+	for _, part := range of.Sub {
+		found = min(found+steps(part), maxSteps)
+	}
+	if of.Op == syntax.OpRepeat {
+		// x{2,} is xx+, and x{2,4} is xx(xx?)?.
+		if of.Max < 0 {
+			found = found*max(of.Min, 1) + 1
+		} else {
+			found = found*of.Max + of.Max - of.Min
+		}
+	}
+	return min(found, maxSteps)
+}
+
+// validExpression reports what is wrong with a regular expression.
+func validExpression(text string) error {
+	_, err := expressionSteps(text)
+	return err
+}
+
+// spend counts the expressions of a rule, and refuses one that its route has no room for.
+func (r *route) spend(matches []*orderedRule) *refusal {
+	needed := 0
+	count := func(text string) {
+		// It is valid: else its match would not be there.
+		found, _ := expressionSteps(text)
+		needed += found
+	}
+	for _, match := range matches {
+		if path := match.rule.Match.GetPath(); path.GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
+			count(path.GetValue())
+		}
+		for _, values := range [][]*resource.ValueMatch{match.rule.Match.Headers, match.rule.Match.QueryParameters} {
+			for _, value := range values {
+				if value.RegularExpression {
+					count(value.Value)
+				}
+			}
+		}
+	}
+	if r.steps+needed > maxRouteSteps {
+		return refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+			"matches: the regular expressions of a route become %d instructions at most, those up to this rule %d",
+			maxRouteSteps, r.steps+needed)
+	}
+	r.steps += needed
+	return nil
+}

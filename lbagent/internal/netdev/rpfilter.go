@@ -51,8 +51,10 @@ func strictlyFiltered(uplinks []string, value func(name string) (int, error)) []
 // FilterProblems says what to do about uplinks that are strictly filtered.
 func FilterProblems(filtered []string) (problems []string) {
 	for _, name := range filtered {
-		problems = append(problems, fmt.Sprintf("net.ipv4.conf.%s.rp_filter is 1: packets whose answers would leave by another "+
-			"of the uplinks are dropped; set it to 2, and net.ipv4.conf.all.rp_filter to 0 or 2", name))
+		// sysctl(8) takes a dot of a name for a slash, and the other way round.
+		problems = append(problems, fmt.Sprintf("%s filters strictly by the reverse path: IPv4 packets whose answers would leave by "+
+			"another uplink are dropped. Run `sysctl -w net.ipv4.conf.%s.rp_filter=2`, also at each boot (/etc/sysctl.d)",
+			name, strings.ReplaceAll(name, ".", "/")))
 	}
 	return problems
 }

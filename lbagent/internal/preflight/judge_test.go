@@ -18,7 +18,7 @@ func fine() *Facts {
 		Kernel: "6.12.48-amd64", BTF: true, BPFFS: true, Forwarding: map[string]bool{forwardIPv4: true, forwardIPv6: true},
 		Uplinks: []netdev.Link{{Name: "eth0", MTU: 1500, Ethernet: true, Up: true}},
 		Cards:   []netdev.Card{{Name: "eth0", Native: true, Known: true}},
-		Reached: []Reached{{Address: netip.MustParseAddr("192.0.2.2"), Answers: true, Whole: true, Length: 1500}},
+		Reached: []Reached{{Address: netip.MustParseAddr("198.51.100.2"), Answers: true, Whole: true, Length: 1500}},
 	}
 }
 
@@ -38,7 +38,7 @@ func TestFine(t *testing.T) {
 // Each check is tripped, and by its own fault alone.
 func TestFaults(t *testing.T) {
 	const warns, breaks = consoleapi.LevelWarning, consoleapi.LevelFault
-	router := netip.MustParseAddrPort("192.0.2.254:179")
+	router := netip.MustParseAddrPort("198.51.100.254:179")
 	tested := map[string]bool{}
 	for name, test := range map[string]struct {
 		check   string
@@ -60,13 +60,13 @@ func TestFaults(t *testing.T) {
 		"no native XDP":    {CheckDriver, warns, func(f *Facts) { f.Cards[0].Native = false }, "generic"},
 		"Open vSwitch":     {CheckOVS, breaks, func(f *Facts) { f.Cards[0].Kind = openVSwitch }, "eth0"},
 		"port of one":      {CheckOVS, breaks, func(f *Facts) { f.Cards[0].Master = openVSwitch }, "eth0"},
-		"strict filter":    {CheckFilter, warns, func(f *Facts) { f.Filtered = []string{"eth1"} }, "net.ipv4.conf.eth1.rp_filter is 1"},
+		"strict filter":    {CheckFilter, warns, func(f *Facts) { f.Filtered = []string{"eth1"} }, "net.ipv4.conf.eth1.rp_filter=2"},
 		"one queue":        {CheckQueues, warns, func(f *Facts) { f.Unspread = []string{"eth0 hashes by addresses"} }, "eth0 hashes"},
 		"legacy tables":    {CheckLegacy, warns, func(f *Facts) { f.Legacy = []string{"ip6tables-legacy"} }, "`ip6tables-legacy -S FORWARD`"},
 		"taken port":       {CheckPorts, breaks, func(f *Facts) { f.Ports = []string{"TCP 7480"} }, "TCP 7480"},
-		"Calico peers":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Remote: router}} }, "192.0.2.254"},
+		"Calico peers":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Remote: router}} }, "198.51.100.254"},
 		"BIRD listens":     {CheckBGP, warns, func(f *Facts) { f.BGP = []Socket{{Listens: true}} }, "listens at TCP port 179"},
-		"firewall":         {CheckNodes, breaks, func(f *Facts) { f.Reached[0] = Reached{Address: f.Reached[0].Address, Length: 1500} }, "192.0.2.2"},
+		"firewall":         {CheckNodes, breaks, func(f *Facts) { f.Reached[0] = Reached{Address: f.Reached[0].Address, Length: 1500} }, "198.51.100.2"},
 		"port of probes":   {CheckNodes, warns, func(f *Facts) { f.Unasked, f.Reached = "in use", nil }, "was not tried: in use"},
 		"switch of 1500":   {CheckMTU, breaks, func(f *Facts) { f.Reached[0].Whole, f.Reached[0].Length = false, 9000 }, "9000 bytes"},
 		"many silent ones": {CheckNodes, breaks, func(f *Facts) { f.Reached = make([]Reached, 30) }, "and 22 more"},

@@ -276,7 +276,11 @@ func trialSet(image string, pullSecrets []corev1.Secret) *appsv1.DaemonSet {
 					ImagePullSecrets: pull,
 					NodeSelector:     map[string]string{corev1.LabelOSStable: "linux"},
 					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
-					SecurityContext:  &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+					SecurityContext: &corev1.PodSecurityContext{
+						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+						// Root's group alone may read which tables iptables-legacy has.
+						SupplementalGroups: []int64{0},
+					},
 					Containers: []corev1.Container{{
 						Name: agentContainer, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 						Command: []string{"/lbagent", "preflight", "--answer"}, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,

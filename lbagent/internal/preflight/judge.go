@@ -21,6 +21,8 @@ type Facts struct {
 	Kernel string
 	// BTF: the kernel describes its types. BPFFS: the BPF file system is where agents look for it.
 	BTF, BPFFS bool
+	// Addresses are the node's own of the Node; none: they are not known.
+	Addresses []netip.Addr
 	// Forwarding are the settings by their names; those that are absent are not there, as without IPv6.
 	Forwarding map[string]bool
 	Uplinks    []netdev.Link
@@ -137,7 +139,7 @@ func (f *Facts) files() []consoleapi.Finding {
 func (f *Facts) forwarding() []consoleapi.Finding {
 	var off []string
 	for name, on := range f.Forwarding {
-		if !on {
+		if !on && f.mayUse(name) {
 			off = append(off, name)
 		}
 	}
@@ -145,13 +147,23 @@ func (f *Facts) forwarding() []consoleapi.Finding {
 		return []consoleapi.Finding{ok(CheckForwarding, "IP forwarding is on")}
 	}
 	slices.Sort(off)
-	level := fault
-	if !slices.Contains(off, forwardIPv4) {
-		// Clusters of IPv4 alone do well without it.
-		level = warning
+	level, unless := fault, ""
+	if len(f.Addresses) == 0 {
+		unless = ", unless the cluster does not use the family"
+		if !slices.Contains(off, forwardIPv4) {
+			// Clusters of IPv4 alone do well without it.
+			level = warning
+		}
 	}
 	return []consoleapi.Finding{level(CheckForwarding, "%s is 0: packets of that family are not forwarded; set it to 1 at each boot "+
-		"(/etc/sysctl.d), unless the cluster does not use the family", strings.Join(off, " and "))}
+		"(/etc/sysctl.d)%s", strings.Join(off, " and "), unless)}
+}
+
+// mayUse reports whether the cluster may use the family of a setting: the Node of a cluster of one
+// family has no address of the other.
+func (f *Facts) mayUse(setting string) bool {
+	return len(f.Addresses) == 0 ||
+		slices.ContainsFunc(f.Addresses, func(a netip.Addr) bool { return a.Unmap().Is4() == (setting == forwardIPv4) })
 }
 
 func (f *Facts) uplinks() []consoleapi.Finding {
@@ -159,37 +171,38 @@ func (f *Facts) uplinks() []consoleapi.Finding {
 		return []consoleapi.Finding{fault(CheckUplinks, "no interface has a default route or the node's address: name the uplinks "+
 			"(--uplinks of the agents; docs/install.md, Uplinks)")}
 	}
-	var names, bare, down []string
+	var names []string
+	var bad []consoleapi.Finding
 	for _, uplink := range f.Uplinks {
 		names = append(names, uplink.Name)
 		if !uplink.Ethernet {
-			bare = append(bare, uplink.Name)
+			bad = append(bad, fault(CheckUplinks, "%s has no Ethernet header, so no program of Millrace can run there: "+
+				"name other uplinks (--uplinks of the agents)", uplink.Name))
 		}
 		if !uplink.Up {
-			down = append(down, uplink.Name)
+			bad = append(bad, warning(CheckUplinks, "%[1]s is down or has no carrier: packets do not come in by it; "+
+				"see `ip link show %[1]s`, the cable and the switch", uplink.Name))
 		}
 	}
-	found := []consoleapi.Finding{ok(CheckUplinks, "%s", strings.Join(names, ", "))}
-	if len(bare) > 0 {
-		found = append(found, fault(CheckUplinks, "%s has no Ethernet header, so no program of Millrace can run there: "+
-			"name other uplinks (--uplinks of the agents)", strings.Join(bare, ", ")))
-	}
-	if len(down) > 0 {
-		found = append(found, warning(CheckUplinks, "%s is down", strings.Join(down, ", ")))
-	}
-	return found
+	return append([]consoleapi.Finding{ok(CheckUplinks, "%s", strings.Join(names, ", "))}, bad...)
+}
+
+// runsNothing reports whether a card is an uplink without Ethernet, which is a fault of its own.
+func (f *Facts) runsNothing(card *netdev.Card) bool {
+	return slices.ContainsFunc(f.Uplinks, func(u netdev.Link) bool { return u.Name == card.Name && !u.Ethernet })
 }
 
 // host is what agents tell in HostCompatible, too, but for tables of iptables-legacy: most of them
 // accept.
 func (f *Facts) host() []consoleapi.Finding {
 	var found []consoleapi.Finding
-	for _, card := range f.Cards {
+	for i := range f.Cards {
+		card := &f.Cards[i]
 		if card.Kind == openVSwitch || card.Master == openVSwitch {
 			found = append(found, fault(CheckOVS, "%s belongs to Open vSwitch, which takes packets before the kernel's stack and sends "+
 				"past it: move the node's address to a card, a bond or a VLAN of its own, and name that (--uplinks of the agents)", card.Name))
 		}
-		if card.Known && !card.Native {
+		if card.Known && !card.Native && !f.runsNothing(card) {
 			found = append(found, warning(CheckDriver, "the driver of %s does not run XDP programs: they run in generic mode, "+
 				"which is slower", card.Name))
 		}
@@ -295,6 +308,10 @@ func (f *Facts) nodes() []consoleapi.Finding {
 	if len(silent) > 0 {
 		found[0] = fault(CheckNodes, "%s: no answer to UDP port 6081 from port 7482. Open both ports between the nodes' addresses, "+
 			"also for answers", list(silent))
+	}
+	if f.mtu() == 0 {
+		// Without an uplink, which is a fault of its own, nothing long was sent.
+		return found
 	}
 	if len(short) > 0 {
 		return append(found, fault(CheckMTU, "%s: packets of %d bytes, the MTU of this node, do not get there. Give all nodes and "+

@@ -89,12 +89,13 @@ func ask(ctx context.Context, nodes []Reached) (unasked string) {
 	if err != nil {
 		return fmt.Sprintf("UDP port %d could not be used: %v", askPort, err)
 	}
-	a := &asker{connection: listened.(*net.UDPConn), waiting: map[[tokenLength]byte]*bool{}}
+	a := &asker{connection: listened.(*net.UDPConn), waiting: map[[tokenLength]byte]*bool{}, done: make(chan struct{}, 1)}
 	var reading sync.WaitGroup
 	reading.Go(a.read)
 	for try := 0; try < tries && a.again(nodes) && ctx.Err() == nil; try++ {
 		select {
 		case <-ctx.Done():
+		case <-a.done:
 		case <-time.After(pause):
 		}
 	}
@@ -110,12 +111,16 @@ type asker struct {
 	mutex sync.Mutex
 	// waiting is what is to be true once a token comes back.
 	waiting map[[tokenLength]byte]*bool
+	// unanswered counts what of the last questions has no answer yet; done has an element once it is 0.
+	unanswered int
+	done       chan struct{}
 }
 
 // again asks whoever has not answered, and reports whether there was anybody.
 func (a *asker) again(nodes []Reached) (asked bool) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
+	a.unanswered = 0
 	for i := range nodes {
 		node := &nodes[i]
 		if !node.Answers {
@@ -136,6 +141,7 @@ func (a *asker) send(node netip.Addr, length int, note *bool) {
 	question := slices.Concat(magic, token[:])
 	question = append(question, make([]byte, max(0, length-len(question)))...)
 	a.waiting[token] = note
+	a.unanswered++
 	// The kernel refuses one that is too long for the interface: then there is no answer.
 	_, _ = a.connection.WriteToUDPAddrPort(question, netip.AddrPortFrom(node, tunnelPort))
 }
@@ -155,8 +161,11 @@ func (a *asker) read() {
 			continue
 		}
 		a.mutex.Lock()
-		if note := a.waiting[[tokenLength]byte(buffer[:n])]; note != nil {
+		if note := a.waiting[[tokenLength]byte(buffer[:n])]; note != nil && !*note {
 			*note = true
+			if a.unanswered--; a.unanswered == 0 {
+				a.done <- struct{}{}
+			}
 		}
 		a.mutex.Unlock()
 	}

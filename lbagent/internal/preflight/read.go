@@ -50,7 +50,7 @@ func Read(patterns []string, addresses []netip.Addr) (*Facts, error) {
 	if err := unix.Uname(&name); err != nil {
 		return nil, fmt.Errorf("read the version of the kernel: %w", err)
 	}
-	facts := &Facts{Kernel: unix.ByteSliceToString(name.Release[:]), BPFFS: isBPFFS(bpffsDirectory), Forwarding: map[string]bool{}}
+	facts := &Facts{Kernel: unix.ByteSliceToString(name.Release[:]), BPFFS: isBPFFS(bpffsDirectory), Addresses: addresses, Forwarding: map[string]bool{}}
 	_, err := os.Stat(btfFile)
 	facts.BTF = err == nil
 	for _, setting := range []string{forwardIPv4, forwardIPv6} {

@@ -38,12 +38,12 @@ func addUplink(t *testing.T) netlink.Link {
 		must(t, err)
 		must(t, netlink.LinkSetUp(each))
 	}
-	address, err := netlink.ParseAddr("192.0.2.1/24")
+	address, err := netlink.ParseAddr("198.51.100.1/24")
 	must(t, err)
 	must(t, netlink.AddrAdd(link, address))
 	_, all, err := net.ParseCIDR("0.0.0.0/0")
 	must(t, err)
-	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: net.IPv4(192, 0, 2, 254)}))
+	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: all, Gw: net.IPv4(198, 51, 100, 254)}))
 	return link
 }
 
@@ -61,7 +61,7 @@ func TestRead(t *testing.T) {
 	write(t, "/proc/sys/net/ipv4/ip_forward", "1")
 	read := func() *Facts {
 		t.Helper()
-		facts, err := Read(nil, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+		facts, err := Read(nil, []netip.Addr{netip.MustParseAddr("198.51.100.1")})
 		must(t, err)
 		return facts
 	}
@@ -101,7 +101,7 @@ func TestRead(t *testing.T) {
 		t.Errorf("the program is %d, told is %+v", id, read().Cards[0])
 	}
 
-	metrics, err := net.Listen("tcp", "192.0.2.1:7480")
+	metrics, err := net.Listen("tcp", "198.51.100.1:7480")
 	must(t, err)
 	defer metrics.Close()
 	probes, err := net.ListenPacket("udp", "127.0.0.1:7482")
@@ -111,16 +111,16 @@ func TestRead(t *testing.T) {
 		t.Errorf("taken ports are %q", got)
 	}
 
-	speaker, err := net.Listen("tcp", "192.0.2.1:179")
+	speaker, err := net.Listen("tcp", "198.51.100.1:179")
 	must(t, err)
 	defer speaker.Close()
-	if got := read().BGP; len(got) != 1 || !got[0].Listens || got[0].Local.String() != "192.0.2.1:179" {
+	if got := read().BGP; len(got) != 1 || !got[0].Listens || got[0].Local.String() != "198.51.100.1:179" {
 		t.Errorf("told of a speaker that listens is %+v", got)
 	}
-	session, err := net.Dial("tcp", "192.0.2.1:179")
+	session, err := net.Dial("tcp", "198.51.100.1:179")
 	must(t, err)
 	defer session.Close()
-	if !slices.ContainsFunc(read().BGP, func(s Socket) bool { return !s.Listens && s.Remote.String() == "192.0.2.1:179" }) {
+	if !slices.ContainsFunc(read().BGP, func(s Socket) bool { return !s.Listens && s.Remote.String() == "198.51.100.1:179" }) {
 		t.Errorf("told of a session is %+v", read().BGP)
 	}
 }
@@ -137,7 +137,7 @@ func TestAsk(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	answered := make(chan error, 1)
 	go func() { answered <- Answer(ctx) }()
-	here, nobody := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.77")
+	here, nobody := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.77")
 	for _, test := range []struct {
 		length int
 		want   []Reached

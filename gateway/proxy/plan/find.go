@@ -73,9 +73,13 @@ func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)
 	if way.Group, ok = found.Group(host); !ok {
 		return way, http.StatusNotFound
 	}
-	way.Rule, ok = way.Group.Matcher().Find(&match.Request{
+	request := match.Request{
 		Method: message.Method, Host: host, Path: way.Path, RawQuery: message.RawQuery, Header: message.Header,
-	})
+	}
+	way.Rule, ok = way.Group.Matcher().Find(&request)
+	if request.Exhausted() {
+		return way, http.StatusServiceUnavailable
+	}
 	if !ok {
 		return way, http.StatusNotFound
 	}

@@ -5,7 +5,6 @@ package match
 import (
 	"fmt"
 	"net/textproto"
-	"regexp"
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -17,13 +16,13 @@ type conditions struct {
 	headers    []value
 	parameters []value
 	// path is nil where the path is looked up.
-	path *regexp.Regexp
+	path *expression
 }
 
 type value struct {
 	name       string
 	exact      string
-	expression *regexp.Regexp
+	expression *expression
 }
 
 func compileConditions(match *resource.Match) (conditions, error) {
@@ -56,31 +55,31 @@ func compileValue(match *resource.ValueMatch) (value, error) {
 	return v, err
 }
 
-func (v *value) met(have string) bool {
+func (v *value) met(request *Request, have string) bool {
 	if v.expression != nil {
-		return v.expression.MatchString(have)
+		return v.expression.matches(request, have)
 	}
 	return have == v.exact
 }
 
 func (c *conditions) met(request *Request) bool {
-	if c.method != "" && c.method != request.Method {
+	if c.method != "" && c.method != request.Method || !request.spend(conditionSteps) {
 		return false
 	}
 	for i := range c.headers {
 		have, ok := request.header(c.headers[i].name)
-		if !ok || !c.headers[i].met(have) {
+		if !ok || !c.headers[i].met(request, have) {
 			return false
 		}
 	}
 	for i := range c.parameters {
 		// Of a repeated parameter the first counts, as Gateway API recommends.
 		have, ok := request.parameters()[c.parameters[i].name]
-		if !ok || !c.parameters[i].met(have[0]) {
+		if !ok || !c.parameters[i].met(request, have[0]) {
 			return false
 		}
 	}
-	return c.path == nil || c.path.MatchString(request.Path)
+	return c.path == nil || c.path.matches(request, request.Path)
 }
 
 // hostHeader is a header of the request as rules see it. net/http keeps it elsewhere.
@@ -98,6 +97,7 @@ func (r *Request) header(name string) (string, bool) {
 	case 1:
 		return values[0], true
 	default:
-		return strings.Join(values, ","), true
+		list := strings.Join(values, ",")
+		return list, r.spend(len(list) / bytesInStep)
 	}
 }

@@ -26,6 +26,8 @@ type Request struct {
 	Header map[string][]string
 
 	query url.Values
+	// steps are what has been spent.
+	steps int
 }
 
 func (r *Request) parameters() url.Values {
@@ -115,7 +117,8 @@ func literalElements(pattern string) string {
 	return literal[:max(strings.LastIndexByte(literal, '/'), 0)]
 }
 
-// Find gives the index of the first rule that matches.
+// Find gives the index of the first rule that matches. It finds none where that is too much work
+// (Exhausted): a rule that is less specific must not take the request.
 func (g *Group) Find(request *Request) (rule int, ok bool) {
 	none := int32(len(g.conditions))
 	best := g.first(g.exact[request.Path], none, request)
@@ -134,7 +137,7 @@ func (g *Group) Find(request *Request) (rule int, ok bool) {
 			end = max(strings.LastIndexByte(request.Path[:end], '/'), 0)
 		}
 	}
-	return int(best), best < none
+	return int(best), best < none && !request.Exhausted()
 }
 
 // cutElements gives the length of the first elements of a path.
@@ -149,13 +152,4 @@ func cutElements(path string, elements int) int {
 		elements--
 	}
 	return len(path)
-}
-
-// whole compiles an expression that matches a whole value.
-func whole(pattern string) (*regexp.Regexp, error) {
-	// By itself first: a stray ")" must not close the group around it.
-	if _, err := regexp.Compile(pattern); err != nil {
-		return nil, err
-	}
-	return regexp.Compile(`^(?:` + pattern + `)$`)
 }

@@ -383,3 +383,45 @@ func processorTime(tb testing.TB) time.Duration {
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
+
+// TestExhausted: too much work finds no rule, not one that is less specific.
+func TestExhausted(t *testing.T) {
+	slow := &resource.Match{Path: &resource.PathMatch{Value: "/"}, Headers: []*resource.ValueMatch{
+		{Name: "x-a", Value: "(x+x+){1,500}y", RegularExpression: true},
+	}}
+	plain := &resource.Match{Path: &resource.PathMatch{Value: "/"}}
+	for name, tc := range map[string]struct {
+		rules  []*resource.Match
+		values []string
+		want   bool
+	}{
+		"short":                     {[]*resource.Match{slow, plain}, []string{"xxx"}, false},
+		"long":                      {[]*resource.Match{slow, plain}, []string{strings.Repeat("x", 60_000)}, true},
+		"many rules":                {append(slices.Repeat([]*resource.Match{slow}, 50), plain), []string{strings.Repeat("x", 1000)}, true},
+		"found before":              {[]*resource.Match{plain, slow}, []string{strings.Repeat("x", 60_000)}, false},
+		"5,000 rules without":       {slices.Repeat([]*resource.Match{plain}, 5000), []string{strings.Repeat("x", 60_000)}, false},
+		"a list put together often": {append(slices.Repeat([]*resource.Match{joined}, 50_000), plain), []string{strings.Repeat("x", 30_000), strings.Repeat("y", 30_000)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			group, err := Compile(tc.rules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request := Request{Path: "/", Header: map[string][]string{"X-A": tc.values}}
+			rule, ok := group.Find(&request)
+			if request.Exhausted() != tc.want || ok == tc.want {
+				t.Errorf("exhausted: %v, rule %d, %v; want exhausted: %v, and a rule where it is not",
+					request.Exhausted(), rule, ok, tc.want)
+			}
+		})
+	}
+}
+
+// joined asks for a header that has to be put together, and for what no request has.
+var joined = &resource.Match{
+	Path: &resource.PathMatch{Value: "/"},
+	Headers: []*resource.ValueMatch{
+		{Name: "x-a", Value: "[z]", RegularExpression: true},
+		{Name: "x-b", Value: "z", RegularExpression: true},
+	},
+}

@@ -166,6 +166,14 @@ func (l *ledger) isPromisedAddress(address netip.Addr) bool {
 	return promised
 }
 
+// isUsed reports whether an address has a VIP, or is promised to a Service.
+func (l *ledger) isUsed(address netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, used := l.table.Get(address)
+	return used
+}
+
 // claimed returns the VIPs with a claim of a Service of that name.
 func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
 	l.mu.Lock()

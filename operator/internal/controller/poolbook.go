@@ -173,6 +173,18 @@ func (b *poolBook) pools(objects []millracev1alpha1.VIPPool) poolView {
 	return b.made
 }
 
+// poolOf returns the pool that gives out an address, as they were seen last.
+func (b *poolBook) poolOf(address netip.Addr) (name string, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, pool := range b.made.planned {
+		if pool.Addresses.Contains(address) {
+			return pool.Name, true
+		}
+	}
+	return "", false
+}
+
 // poolVersion is a VIPPool's specification.
 type poolVersion struct {
 	uid        types.UID

@@ -41,14 +41,20 @@ type cluster struct {
 	writes     int
 }
 
-func newCluster(t *testing.T, objects ...client.Object) *cluster {
-	t.Helper()
+// testScheme is made once: it takes longer than most tests.
+var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
-			t.Fatal(err)
+			panic(err)
 		}
 	}
+	return scheme
+})
+
+func newCluster(t *testing.T, objects ...client.Object) *cluster {
+	t.Helper()
+	scheme := testScheme()
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
 	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).Build()
 	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(1000)}

@@ -100,7 +100,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers, r.links = newZoneCensus(r.ledger), newAnnouncers(r.ledger), newLinkCensus(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
-	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting})
+	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
 	controller := newController(mgr, "service", serviceWorkers).
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
@@ -144,6 +144,11 @@ func (r *serviceReconciler) connect(objects client.Client, events recorder) {
 
 // Reconcile brings the addresses of one Service in line with what it wants.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
+	before := r.waiting.present()
+	defer func() {
+		r.waiting.looked(request.NamespacedName, before)
+		r.wakeWaiting()
+	}()
 	err = r.turns.take(request.NamespacedName, func() error {
 		defer r.callJoining()
 		r.waiting.stopJoining(request.NamespacedName)
@@ -227,7 +232,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	var objects map[netip.Addr]*millracev1alpha1.VIP
 	var planned moment
 	makePlan := func() (plan ipam.Plan) {
-		planned = r.waiting.present()
+		planned = r.waiting.plan(key)
 		plan, objects = r.ledger.plan(pools.planned, request)
 		result = r.outcomeOf(service, plan, misunderstood)
 		return result.plan
@@ -239,7 +244,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		}
 		// Not before: until now those who came later left it what it may get.
 		r.waiting.try(key, planned)
-		r.waiting.want(key, plan.Wants)
+		r.waiting.want(key, wishOf(&request, &result))
 		carriedOut, err := r.carryOut(ctx, service, plan, objects)
 		if err != nil {
 			return 0, err

@@ -29,6 +29,9 @@ import (
 type waitingServices struct {
 	mu       sync.Mutex
 	services map[types.NamespacedName]*waiter
+	// line are the same in their order.
+	line   []*waiter
+	waking waking
 	// changes counts what may help one of them: VIPs that get free, or ports of them. views counts
 	// changes of pools and namespaces, after which each of them may want something else.
 	changes *atomic.Uint64
@@ -41,21 +44,29 @@ type waitingServices struct {
 
 // waiter is a Service that waits.
 type waiter struct {
-	uid types.UID
+	name types.NamespacedName
+	uid  types.UID
 	// since is when it began to wait; of those that began at once, created counts.
 	since, created time.Time
-	// tried and viewed are how many changes and views there were when it was tried last, and wants is
-	// what it did not get then. isKnown is true once it was tried.
-	tried, viewed uint64
-	wants         []ipam.Want
-	isKnown       bool
+	// tried and viewed are how many changes and views there were when it was tried last, and wish is
+	// what it did not get then. isKnown is true once it was tried, isPlanned while it is.
+	tried, viewed      uint64
+	wish               wish
+	isKnown, isPlanned bool
+	// owed is the last change that may help it, looked the last one before a worker looked at it.
+	// isWoken is true while it is in the queue for that.
+	owed, looked uint64
+	isWoken      bool
 	// joins are the addresses that it joins, isCalled is true once it is in the queue again for that.
 	joins    []netip.Addr
 	isCalled bool
 }
 
 func newWaitingServices(l *ledger) *waitingServices {
-	return &waitingServices{services: map[types.NamespacedName]*waiter{}, changes: &l.changes, joining: map[types.NamespacedName]*waiter{}}
+	return &waitingServices{
+		services: map[types.NamespacedName]*waiter{}, changes: &l.changes, joining: map[types.NamespacedName]*waiter{},
+		waking: waking{freed: map[poolFamily]*freedAddresses{}},
+	}
 }
 
 // begin takes note that a Service waits, since a time if it does not already. A Service whose
@@ -69,8 +80,11 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	defer w.mu.Unlock()
 	key := client.ObjectKeyFromObject(service)
 	if known := w.services[key]; known == nil || known.uid != service.UID {
-		w.services[key] = &waiter{uid: service.UID, since: since, created: service.CreationTimestamp.Time}
-		w.leave(key)
+		w.forget(key)
+		waiting := &waiter{name: key, uid: service.UID, since: since, created: service.CreationTimestamp.Time}
+		w.services[key] = waiting
+		at, _ := slices.BinarySearchFunc(w.line, waiting, (*waiter).compare)
+		w.line = slices.Insert(w.line, at, waiting)
 	}
 }
 
@@ -78,8 +92,16 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 func (w *waitingServices) end(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.services, service)
+	w.forget(service)
+}
+
+func (w *waitingServices) forget(service types.NamespacedName) {
 	w.leave(service)
+	if known := w.services[service]; known != nil {
+		at, _ := slices.BinarySearchFunc(w.line, known, (*waiter).compare)
+		w.line = slices.Delete(w.line, at, at+1)
+		delete(w.services, service)
+	}
 }
 
 // leave takes a Service out of those that join.
@@ -182,6 +204,16 @@ func (w *waitingServices) present() moment {
 	return moment{w.changes.Load(), w.views}
 }
 
+// plan takes note that a plan is made for a Service, with all that has changed by now.
+func (w *waitingServices) plan(service types.NamespacedName) moment {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if known := w.services[service]; known != nil {
+		known.isPlanned = true
+	}
+	return moment{w.changes.Load(), w.views}
+}
+
 // try takes note that a Service is tried with all that had changed by a moment.
 func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	w.mu.Lock()
@@ -192,11 +224,11 @@ func (w *waitingServices) try(service types.NamespacedName, with moment) {
 }
 
 // want takes note of what a Service did not get when it was tried.
-func (w *waitingServices) want(service types.NamespacedName, wants []ipam.Want) {
+func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
-		known.wants, known.isKnown = wants, true
+		known.wish, known.isKnown, known.isPlanned = wish, true, false
 	}
 }
 
@@ -219,7 +251,7 @@ func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []
 			continue
 		}
 		mayWant := waiting.tried == 0 || waiting.viewed < w.views ||
-			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wants))
+			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wish.wants))
 		if mayWant && w.compare(other, service) < 0 {
 			ahead = append(ahead, other)
 		}
@@ -235,7 +267,11 @@ func (w *waitingServices) compare(a, b types.NamespacedName) int {
 		// Who does not wait is behind all others.
 		return cmp.Or(cmp.Compare(rankOf(x), rankOf(y)), cmp.Compare(a.String(), b.String()))
 	}
-	return cmp.Or(x.since.Compare(y.since), x.created.Compare(y.created), cmp.Compare(a.String(), b.String()))
+	return x.compare(y)
+}
+
+func (w *waiter) compare(other *waiter) int {
+	return cmp.Or(w.since.Compare(other.since), w.created.Compare(other.created), cmp.Compare(w.name.String(), other.name.String()))
 }
 
 func rankOf(w *waiter) int {
@@ -265,7 +301,7 @@ func (w *waitingServices) refused() []types.NamespacedName {
 	defer w.mu.Unlock()
 	var refused []types.NamespacedName
 	for service, waiting := range w.services {
-		if len(waiting.wants) > 0 {
+		if len(waiting.wish.wants) > 0 {
 			refused = append(refused, service)
 		}
 	}
@@ -294,9 +330,6 @@ func (r *serviceReconciler) callJoining() {
 		r.later(service, atOnce)
 	}
 }
-
-// atOnce is a pause for what is to come back at once, and not as after a failure.
-const atOnce = time.Nanosecond
 
 // serveAhead tries those that have waited longer than a Service, before that one is given what its
 // plan says. It returns the plan that is left for it, made by plan. What it leaves to do for

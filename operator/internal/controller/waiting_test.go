@@ -151,7 +151,7 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	wanted := netip.MustParseAddr("203.0.113.1")
 	want := func(name string, want ipam.Want) {
 		waiting.try(key(name), waiting.present())
-		waiting.want(key(name), []ipam.Want{want})
+		waiting.want(key(name), wish{wants: []ipam.Want{want}})
 	}
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
 	want("address", ipam.Want{Address: wanted})
@@ -174,7 +174,7 @@ func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	expect("after an address got free", "same", "untried", "address")
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
 	waiting.try(key("untried"), waiting.present())
-	waiting.want(key("untried"), nil)
+	waiting.want(key("untried"), wish{})
 	expect("after two were tried", "address")
 	waiting.view()
 	expect("after a pool has changed", "same", "untried", "address", "family", "pool")

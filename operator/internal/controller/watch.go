@@ -36,10 +36,11 @@ func gathered() handler.EventHandler {
 }
 
 // vipEvents keeps the ledger and enqueues the Services that a change of a VIP
-// is about: those with a claim, and those that wait when an address got free.
+// is about: those with a claim, and those of the waiting ones that it may help.
 type vipEvents struct {
 	ledger  *ledger
 	waiting *waitingServices
+	pools   *poolBook
 }
 
 var _ handler.TypedEventHandler[*millracev1alpha1.VIP, reconcile.Request] = vipEvents{}
@@ -51,7 +52,8 @@ func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev
 }
 
 func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.VIP], q queue) {
-	if e.ObjectOld.UID != e.ObjectNew.UID {
+	isAnother := e.ObjectOld.UID != e.ObjectNew.UID
+	if isAnother {
 		h.ledger.remove(e.ObjectOld)
 	}
 	h.ledger.put(e.ObjectNew)
@@ -59,13 +61,13 @@ func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev
 		return
 	}
 	h.enqueueChanged(q, e.ObjectOld.Spec.Claims, e.ObjectNew.Spec.Claims)
-	h.enqueueWaiting(q)
+	h.wake(q, e.ObjectOld, e.ObjectNew, isAnother)
 }
 
 func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.VIP], q queue) {
 	h.ledger.remove(e.Object)
 	h.enqueueClaims(q, e.Object)
-	h.enqueueWaiting(q)
+	h.wake(q, e.Object, nil, true)
 }
 
 // Generic does nothing: no source sends such events.
@@ -103,8 +105,6 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPC
 		q.Add(claimant)
 	}
 }
-
-func (h vipEvents) enqueueWaiting(q queue) { enqueueAll(q, h.waiting) }
 
 func enqueueAll(q queue, waiting *waitingServices) {
 	for _, request := range waiting.requests("") {

@@ -38,7 +38,7 @@ func (p *planner) grantAsked() {
 		wanted := map[slot]grant{at: {address: address, pool: pool.Name}}
 		if over := p.overQuota(wanted); over != "" {
 			p.refuseAsked(family, QuotaExceeded, "%s", over)
-			p.wants = append(p.wants, Want{Address: address}, Want{Pool: pool.Name, Family: family})
+			p.wants = append(p.wants, Want{Address: address, OverQuota: true}, Want{Pool: pool.Name, Family: family, OverQuota: true})
 			continue
 		}
 		maps.Copy(p.granted, wanted)
@@ -191,9 +191,10 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 		if !pool.Addresses.hasFamily(family) {
 			continue
 		}
-		p.wants = append(p.wants, Want{Pool: pool.Name, Family: family})
 		address, ok := p.table.next(pool, family)
-		if message := p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}}); ok && message != "" {
+		message := p.overQuota(map[slot]grant{firstOf(family): {address, pool.Name}})
+		p.wants = append(p.wants, Want{Pool: pool.Name, Family: family, OverQuota: message != ""})
+		if ok && message != "" {
 			over = append(over, message)
 		} else {
 			names = append(names, fmt.Sprintf("%q", pool.Name))

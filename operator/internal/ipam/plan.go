@@ -112,6 +112,9 @@ type Want struct {
 	Address netip.Addr
 	Pool    string
 	Family  Family
+	// OverQuota is true where the quota of the Service's namespace keeps it away: free or not, only
+	// what else the namespace has matters.
+	OverQuota bool
 }
 
 // Takes reports whether a plan gives something away that is wanted.

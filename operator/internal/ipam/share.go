@@ -56,7 +56,7 @@ func (p *planner) join(family Family) bool {
 		return false
 	}
 	p.refuseAsked(family, reason, "%s", message)
-	p.wants = append(p.wants, Want{Address: refused})
+	p.wants = append(p.wants, Want{Address: refused, OverQuota: reason == QuotaExceeded})
 	return true
 }
 

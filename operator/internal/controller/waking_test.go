@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"pgregory.net/rapid"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
+)
+
+// queued is a cluster with the queue of the controller of Services, and the events of VIPs.
+type queued struct {
+	*cluster
+	queue queue
+	vips  vipEvents
+	// known are the VIPs as they were when pending got the last event, looks counts Services that were
+	// looked at.
+	known   map[string]millracev1alpha1.VIP
+	pending []func()
+	looks   int
+	// namespaces are those of all Services by their names.
+	namespaces map[string]string
+}
+
+func newQueued(t *testing.T, objects ...client.Object) *queued {
+	t.Helper()
+	w := &queued{
+		cluster: newCluster(t, objects...), known: map[string]millracev1alpha1.VIP{}, namespaces: map[string]string{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()),
+	}
+	t.Cleanup(w.queue.ShutDown)
+	r := w.reconciler
+	w.vips = vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools}
+	r.later = func(service types.NamespacedName, _ time.Duration) {
+		w.queue.Add(ctrl.Request{NamespacedName: service})
+	}
+	return w
+}
+
+// create makes a Service, and has its event be seen.
+func (w *queued) create(service *corev1.Service) error {
+	service.UID = types.UID(fmt.Sprintf("%s %d", service.Name, w.writes))
+	w.namespaces[service.Name] = service.Namespace
+	if err := w.api.Create(w.t.Context(), service); err != nil {
+		return err
+	}
+	w.reconciler.noteWaiting(service, false)
+	w.queue.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(service)})
+	return nil
+}
+
+func (w *queued) delete(name string) error {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespaces[name], Name: name}}
+	w.queue.Add(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(service)})
+	return client.IgnoreNotFound(w.api.Delete(w.t.Context(), service))
+}
+
+// happen takes note of what has happened to VIPs. Their events come later.
+func (w *queued) happen() error {
+	list := &millracev1alpha1.VIPList{}
+	if err := w.api.List(w.t.Context(), list); err != nil {
+		return err
+	}
+	gone := w.known
+	w.known = map[string]millracev1alpha1.VIP{}
+	add := func(event func()) { w.pending = append(w.pending, event) }
+	for _, vip := range list.Items {
+		w.known[vip.Name] = vip
+		before, known := gone[vip.Name]
+		delete(gone, vip.Name)
+		switch {
+		case !known:
+			add(func() {
+				w.vips.Create(w.t.Context(), event.TypedCreateEvent[*millracev1alpha1.VIP]{Object: &vip}, w.queue)
+			})
+		case before.ResourceVersion != vip.ResourceVersion:
+			add(func() {
+				w.vips.Update(w.t.Context(), event.TypedUpdateEvent[*millracev1alpha1.VIP]{ObjectOld: &before, ObjectNew: &vip}, w.queue)
+			})
+		}
+	}
+	for _, vip := range gone {
+		add(func() {
+			w.vips.Delete(w.t.Context(), event.TypedDeleteEvent[*millracev1alpha1.VIP]{Object: &vip}, w.queue)
+		})
+	}
+	return nil
+}
+
+// show delivers the events of VIPs.
+func (w *queued) show() {
+	for _, deliver := range w.pending {
+		deliver()
+	}
+	w.pending = nil
+}
+
+// look has a worker take one Service from the queue.
+func (w *queued) look() error {
+	request, _ := w.queue.Get()
+	defer w.queue.Done(request)
+	w.looks++
+	_, err := w.reconciler.Reconcile(w.t.Context(), request)
+	for len(w.told.Events) > 0 {
+		<-w.told.Events
+	}
+	return errors.Join(err, w.happen())
+}
+
+// rest delivers events and looks at Services until there is nothing left.
+func (w *queued) rest() error {
+	for {
+		w.show()
+		if w.queue.Len() == 0 {
+			return nil
+		}
+		for w.queue.Len() > 0 {
+			if err := w.look(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Where thousands wait for a full pool, a freed address has only that one of them looked at which gets
+// it: the first. One that cannot use it passes it on.
+func TestFreedAddressWakesOne(t *testing.T) {
+	const waiting = 100
+	six := poolWith("2001:db8::/128")
+	six.Name = "six"
+	w := newQueued(t, poolWith("203.0.113.0/31"), six)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"one", "two"} {
+		must(w.create(ours(name, nil)))
+	}
+	must(w.create(ours("three", func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} })))
+	must(w.rest())
+	both := func(service *corev1.Service) {
+		policy := corev1.IPFamilyPolicyRequireDualStack
+		service.Spec.IPFamilyPolicy = &policy
+		service.Spec.IPFamilies = append(service.Spec.IPFamilies, corev1.IPv6Protocol)
+	}
+	// It comes before the others, and waits for two addresses.
+	must(w.create(ours("dual", both)))
+	for i := range waiting {
+		must(w.create(ours(fmt.Sprintf("web-%04d", i), nil)))
+	}
+	must(w.rest())
+	for i, gone := range []string{"one", "two", "web-0000"} {
+		w.looks = 0
+		must(w.delete(gone))
+		must(w.rest())
+		next := fmt.Sprintf("web-%04d", i)
+		if len(w.service(next).Status.LoadBalancer.Ingress) == 0 {
+			t.Errorf("%s is the next in the line, and has no address", next)
+		}
+		t.Logf("%s is deleted: %d looks", gone, w.looks)
+		if w.looks > 12 {
+			t.Errorf("%d looks at Services after %s was deleted, of which %d wait", w.looks, gone, waiting)
+		}
+	}
+}
+
+// drawWaiting returns a Service of any kind that may have to wait.
+func drawWaiting(t *rapid.T, name string) *corev1.Service {
+	return ours(name, func(service *corev1.Service) {
+		service.Namespace = rapid.SampledFrom([]string{"shop", "farm"}).Draw(t, "namespace")
+		service.Annotations = map[string]string{}
+		annotate := func(annotation string, values ...string) {
+			if value := rapid.SampledFrom(append(values, "", "", "")).Draw(t, annotation); value != "" {
+				service.Annotations[annotation] = value
+			}
+		}
+		annotate(millracev1alpha1.AnnotationAddresses, "203.0.113.0", "203.0.113.1", "203.0.113.0,203.0.113.9", "203.0.113.9,2001:db8::")
+		annotate(millracev1alpha1.AnnotationPool, "main", "other")
+		annotate(millracev1alpha1.AnnotationSharingKey, "dns", "dns", "web")
+		service.Spec.Ports = nil
+		for _, port := range rapid.SliceOfNDistinct(rapid.Int32Range(80, 82), 1, 2, rapid.ID).Draw(t, "ports") {
+			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Port: port, Protocol: corev1.ProtocolTCP})
+		}
+		families := rapid.SampledFrom([][]corev1.IPFamily{
+			{corev1.IPv4Protocol}, {corev1.IPv4Protocol}, {corev1.IPv6Protocol}, {corev1.IPv4Protocol, corev1.IPv6Protocol},
+		}).Draw(t, "families")
+		policy := corev1.IPFamilyPolicySingleStack
+		if len(families) > 1 {
+			policy = rapid.SampledFrom([]corev1.IPFamilyPolicy{
+				corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack,
+			}).Draw(t, "policy")
+		}
+		service.Spec.IPFamilies, service.Spec.IPFamilyPolicy = families, &policy
+		if rapid.IntRange(0, 9).Draw(t, "foreign") == 0 {
+			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}
+		}
+	})
+}
+
+func drawWakingPools(t *rapid.T) []client.Object {
+	scope := rapid.SampledFrom([]millracev1alpha1.SharingScope{millracev1alpha1.ShareInNamespace, millracev1alpha1.ShareInCluster})
+	var pools []client.Object
+	for _, name := range []string{"main", "other"} {
+		pool := poolWith("203.0.113.0/31", "2001:db8::/128")
+		if name == "other" {
+			pool = poolWith("203.0.113.8/31", "2001:db8::8/127")
+		}
+		pool.Name, pool.UID, pool.Spec.SharingScope = name, types.UID(name), scope.Draw(t, "scope of "+name)
+		if most := rapid.Int32Range(0, 3).Draw(t, "quota of "+name); most > 0 {
+			pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: most}
+		}
+		if name == "other" {
+			pool.Spec.AutoAssign = new(bool)
+			*pool.Spec.AutoAssign = rapid.Bool().Draw(t, "autoAssign")
+			if rapid.Bool().Draw(t, "selects") {
+				pool.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "farm"}}
+			}
+		}
+		pools = append(pools, pool)
+	}
+	return append(pools, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "farm", Labels: map[string]string{"kubernetes.io/metadata.name": "farm"},
+	}})
+}
+
+// No wake-up is lost: once the queue is empty, a look at all Services, as before only some were woken,
+// gives no address to any.
+func TestWakingFewIsAsGoodAsAll(t *testing.T) {
+	fewChecks(t, "20")
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newQueued(t, drawWakingPools(rt)...)
+		must := func(err error) {
+			if err != nil {
+				rt.Fatal(err)
+			}
+		}
+		var alive []string
+		made := 0
+		for range rapid.IntRange(4, 24).Draw(rt, "steps") {
+			switch action := rapid.IntRange(0, 9).Draw(rt, "action"); {
+			case action < 5 || len(alive) == 0:
+				name := fmt.Sprintf("s%02d", made)
+				made++
+				alive = append(alive, name)
+				must(w.create(drawWaiting(rt, name)))
+			case action < 8:
+				i := rapid.IntRange(0, len(alive)-1).Draw(rt, "gone")
+				must(w.delete(alive[i]))
+				alive = slices.Delete(alive, i, i+1)
+			default:
+				must(w.reserveOrFree(rapid.SampledFrom([]string{"203.0.113.0", "203.0.113.9", "2001:db8::"}).Draw(rt, "reserved")))
+			}
+			// Workers and events come when they come.
+			for range rapid.IntRange(0, 6).Draw(rt, "looks") {
+				if w.queue.Len() > 0 {
+					must(w.look())
+				}
+			}
+			if rapid.Bool().Draw(rt, "shown") {
+				w.show()
+			}
+		}
+		must(w.rest())
+		before := w.claims()
+		for _, name := range alive {
+			_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespaces[name], Name: name}})
+			must(err)
+			if now := w.claims(); !maps.Equal(now, before) {
+				rt.Fatalf("nobody has looked at %s, which has something to gain: VIPs were %v, and are %v", name, before, now)
+			}
+		}
+	})
+}
+
+// fewChecks has rapid make so many checks, each of which takes a third of a second, unless it was told how
+// many.
+func fewChecks(t *testing.T, number string) {
+	checks := flag.Lookup("rapid.checks")
+	if checks.Value.String() != checks.DefValue {
+		return
+	}
+	t.Cleanup(func() { _ = checks.Value.Set(checks.DefValue) })
+	if err := checks.Value.Set(number); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reserveOrFree makes a VIP manually, or deletes one that nobody has.
+func (w *queued) reserveOrFree(address string) error {
+	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))}}
+	err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(vip), vip)
+	switch {
+	case err == nil && len(vip.Spec.Claims) == 0:
+		return errors.Join(w.api.Delete(w.t.Context(), vip), w.happen())
+	case err == nil:
+		return nil
+	}
+	vip.Spec.Address = address
+	return errors.Join(w.api.Create(w.t.Context(), vip), w.happen())
+}
+
+// claims are the Services that have an address, by addresses.
+func (w *queued) claims() map[string]string {
+	claims := map[string]string{}
+	for _, vip := range w.cluster.vips() {
+		claims[vip.Spec.Address] = claimants(vip.Spec.Claims)
+	}
+	return claims
+}
+
+// A change that comes while a plan is made, and that the plan has not seen, is looked at afterwards.
+func TestChangeDuringAPlan(t *testing.T) {
+	l := newLedger()
+	waiting := newWaitingServices(l)
+	service := ours("web", nil)
+	key := client.ObjectKeyFromObject(service)
+	waiting.begin(service, time.Now())
+	before := waiting.present()
+	planned := waiting.plan(key)
+	l.changes.Add(1)
+	waiting.change(newVIPChange(address, nil, nil))
+	waiting.try(key, planned)
+	waiting.want(key, wish{wants: []ipam.Want{{Pool: "main", Family: ipam.IPv4}}})
+	waiting.looked(key, before)
+	isUsed := func(netip.Addr) bool { return false }
+	if woken := waiting.wake(isUsed); !slices.Equal(woken, []types.NamespacedName{key}) {
+		t.Errorf("%v are woken, want %s", woken, key)
+	}
+	waiting.try(key, waiting.plan(key))
+	waiting.looked(key, waiting.present())
+	if woken := waiting.wake(isUsed); len(woken) > 0 {
+		t.Errorf("%v are woken though nothing has changed since", woken)
+	}
+}
+
+// Each of what may help a Service makes it be looked at, and nothing else does.
+func TestWhatMayHelp(t *testing.T) {
+	claims := func(namespace, key string) []millracev1alpha1.VIPClaim {
+		return []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "other", SharingKey: key}}
+	}
+	other := netip.MustParseAddr("203.0.113.77")
+	full := ipam.Want{Pool: "main", Family: ipam.IPv4}
+	over := ipam.Want{Pool: "main", Family: ipam.IPv4, OverQuota: true}
+	for name, test := range map[string]struct {
+		waits  waiter
+		change vipChange
+		want   bool
+	}{
+		"any of a pool":               {waiter{wish: wish{wants: []ipam.Want{full}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"the address":                 {waiter{wish: wish{wants: []ipam.Want{{Address: other}}}}, newVIPChange(other, nil, nil), true},
+		"another address":             {waiter{wish: wish{wants: []ipam.Want{{Address: address}}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"its quota":                   {waiter{wish: wish{wants: []ipam.Want{full, over}}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"the quota of another one":    {waiter{wish: wish{wants: []ipam.Want{over}}}, newVIPChange(other, claims("farm", ""), claims("farm", "")), false},
+		"its sharing key":             {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", ""), claims("farm", "dns")), true},
+		"its sharing key, before":     {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "dns"), nil), true},
+		"another key elsewhere":       {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "web"), nil), false},
+		"a sharer's quota":            {waiter{wish: wish{sharingKey: "dns"}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"others without a key":        {waiter{wish: wish{wants: []ipam.Want{full}}}, newVIPChange(other, claims("farm", ""), nil), false},
+		"anything":                    {waiter{wish: wish{isOpen: true}}, newVIPChange(other, nil, nil), true},
+		"one that is being planned":   {waiter{isPlanned: true}, newVIPChange(other, nil, nil), true},
+		"one that wants nothing more": {waiter{}, newVIPChange(other, claims("shop", ""), nil), false},
+	} {
+		test.waits.name, test.waits.isKnown = types.NamespacedName{Namespace: "shop", Name: "web"}, true
+		if got := test.change.mayHelp(&test.waits); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+	}
+	dual := &ipam.Request{Families: []ipam.Family{ipam.IPv4, ipam.IPv6}}
+	if !wishOf(dual, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+		t.Error("where a quota keeps one of two addresses away, another pool for the first one may help")
+	}
+	if wishOf(&ipam.Request{Families: dual.Families[:1]}, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+		t.Error("where a quota keeps the only address away, other pools do not help")
+	}
+	if !wishOf(dual, &outcome{leftAlone: true}).isOpen {
+		t.Error("one that is left alone gets what its status names when that is free")
+	}
+}

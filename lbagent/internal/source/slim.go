@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/slim"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
 // slimService leaves of a Service what agents read.
@@ -58,15 +57,7 @@ func newShared() *shared {
 // slimSlice leaves of an EndpointSlice what agents read. Endpoints are most of a large cluster's
 // objects, and each comes with a dozen pieces of memory.
 func (s *shared) slimSlice(slice *discoveryv1.EndpointSlice) {
-	service, ofService := slice.Labels[discoveryv1.LabelServiceName]
-	_, confirmed := slice.Annotations[millracev1alpha1.AnnotationConfirmRemoval]
-	slice.ObjectMeta = namespaced(&slice.ObjectMeta)
-	if ofService {
-		slice.Labels = map[string]string{discoveryv1.LabelServiceName: service}
-	}
-	if confirmed {
-		slice.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
-	}
+	slice.ObjectMeta = slim.EndpointSliceMeta(&slice.ObjectMeta)
 	for i := range slice.Ports {
 		slice.Ports[i].AppProtocol = nil
 	}

@@ -49,6 +49,8 @@ const (
 	// that it is installed with.
 	liveUser = "system:serviceaccount:millrace-system:millrace-liveapi"
 	tenant   = "tenant"
+	// agentUser is the service account of config/rbac/agent.
+	agentUser = "system:serviceaccount:millrace-system:millrace-agent"
 
 	systemNamespace = "millrace-system"
 	serviceName     = "millrace-liveapi"
@@ -77,14 +79,15 @@ func newEnvironment(t *testing.T) *environment {
 	ctrllog.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	e := &environment{
-		server: controlplane.Start(t, "..", liveUser, tenant), told: &controlplane.Warnings{},
+		server: controlplane.Start(t, "..", liveUser, tenant, agentUser), told: &controlplane.Warnings{},
 		directory: filepath.Join(t.TempDir(), "mounted"), authority: newAuthority(t), port: controlplane.FreePort(t), agents: map[string]*agent{},
 	}
 	config := e.server.Admin()
 	config.WarningHandlerWithContext = e.told
 	e.client = e.server.Install(t, config, client.Options{}, livev1alpha1.AddToScheme)
 	e.client.MakeNamespaces(t, systemNamespace, "shop", "office")
-	e.client.MakeOf(t, "liveapi/role.yaml", "liveapi/viewer.yaml")
+	e.client.MakeNamespaces(t, "millrace-bgp")
+	e.client.MakeOf(t, "liveapi/role.yaml", "liveapi/viewer.yaml", "rbac/agent/role.yaml", "rbac/agent/role_binding.yaml")
 	e.mount(t, e.authority, e.authority.encoded())
 	return e
 }
@@ -155,7 +158,7 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 	done, said := make(chan error, 1), &controlplane.Log{}
 	go func() {
 		done <- liveapi.Run(ctx, liveapi.Config{
-			REST: e.server.User(liveUser), Kubeconfig: kubeconfig, Address: address, CertDir: e.directory, AgentPort: e.port,
+			REST: e.server.User(liveUser), Kubeconfig: kubeconfig, Address: address, CertDir: e.directory, AgentPort: e.port, Relay: true,
 		}, logr.FromSlogHandler(slog.NewJSONHandler(said, nil)))
 	}()
 	stop = sync.OnceFunc(func() {

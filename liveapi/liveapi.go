@@ -8,16 +8,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	wire "github.com/millrace-lb/millrace/api/relay"
 	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
 	"github.com/millrace-lb/millrace/liveapi/internal/collect"
 	"github.com/millrace-lb/millrace/liveapi/internal/server"
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
+	"github.com/millrace-lb/millrace/liveapi/relay"
 
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
@@ -38,6 +41,8 @@ type Config struct {
 	CertDir string
 	// AgentPort is where agents listen.
 	AgentPort uint16
+	// Relay tells agents what changes of EndpointSlices, in place of the API server.
+	Relay bool
 }
 
 // Run serves until the context ends, which is no error.
@@ -57,19 +62,32 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 			logger.Info("the agent answers again", "node", node)
 		},
 	})
+	group, ctx := errgroup.WithContext(ctx)
 	served, err := server.New(server.Options{
 		Address: configuration.Address, CertDir: configuration.CertDir, Kubeconfig: configuration.Kubeconfig,
 		Storage: liverest.Storage(liverest.Sources{Store: told, Cluster: copied, Collector: collector}),
 		Synced:  copied.Synced,
+		Streams: streams(ctx, group, configuration, logger.WithName("relay")),
 	})
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return ended(ctx, "watching the API server", copied.Start(ctx)) })
 	group.Go(func() error { return ended(ctx, "asking agents", followNodes(ctx, copied, collector)) })
 	group.Go(func() error { return ended(ctx, "serving the API", served.Run(ctx)) })
 	return group.Wait()
+}
+
+// streams are the relay, if there is to be one, which copies in the group.
+func streams(ctx context.Context, group *errgroup.Group, configuration Config, logger logr.Logger) map[string]http.Handler {
+	if !configuration.Relay {
+		return nil
+	}
+	log := &relay.Log{}
+	group.Go(func() error {
+		return ended(ctx, "watching EndpointSlices", relay.Copy(ctx, configuration.REST, log, logger))
+	})
+	return map[string]http.Handler{wire.PathEndpointSlices: relay.NewHandler(ctx, log, logger)}
 }
 
 // ended is why a part ended although the context had not.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -31,6 +32,7 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/api/relay"
 )
 
 const (
@@ -73,6 +75,7 @@ func TestLive(t *testing.T) {
 	t.Run("schemas", func(t *testing.T) { testSchemas(t, e) })
 	t.Run("tenants", func(t *testing.T) { testTenants(t, e) })
 	t.Run("command", func(t *testing.T) { testCommand(t, e) })
+	t.Run("relay", func(t *testing.T) { testRelay(t, e) })
 	t.Run("strangers", func(t *testing.T) { testStrangers(t, address) })
 	t.Run("rotation", func(t *testing.T) { testRotation(t, e) })
 	t.Run("partial", func(t *testing.T) { testPartial(t, e) })
@@ -406,6 +409,52 @@ func testStrangers(t *testing.T, address string) {
 			if response.StatusCode != want {
 				t.Errorf("%s gives %s", path, response.Status)
 			}
+		}
+	}
+}
+
+// testRelay asks as the agents of nodes do, with the rights that these are installed with. Nobody else
+// gets an answer.
+func testRelay(t *testing.T, e *environment) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
+	}}}
+	for user, want := range map[string]int{agentUser: http.StatusOK, tenant: http.StatusForbidden, "": http.StatusForbidden, "nobody": http.StatusUnauthorized} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+			"https://"+e.address+relay.PathEndpointSlices+"?"+relay.Request{Snapshot: true}.Values().Encode(), nil)
+		must(t, err)
+		if user != "" {
+			request.Header.Set("Authorization", "Bearer "+user)
+		}
+		response, err := client.Do(request)
+		must(t, err)
+		if response.StatusCode != want {
+			t.Errorf("user %q gets %s, want %d", user, response.Status, want)
+		}
+		if response.StatusCode == http.StatusOK {
+			snapshot(t, response.Body)
+		}
+		must(t, response.Body.Close())
+	}
+}
+
+// snapshot reads until its end, and looks for the slices of the Services.
+func snapshot(t *testing.T, stream io.Reader) {
+	t.Helper()
+	names := map[string]bool{}
+	for decoder := relay.NewDecoder(stream); ; {
+		event, err := decoder.Decode()
+		must(t, err)
+		if event.Type == relay.Bookmark {
+			break
+		}
+		names[event.Slice.Namespace+"/"+event.Slice.Name] = true
+	}
+	for _, name := range []string{"shop/web-1", "office/mail-1"} {
+		if !names[name] {
+			t.Errorf("the relay tells %v, want also %s", names, name)
 		}
 	}
 }

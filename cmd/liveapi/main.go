@@ -66,6 +66,8 @@ func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	flags.StringVar(&c.Address, "bind-address", ":8443", "address to serve the API, probes and metrics on")
 	flags.StringVar(&c.CertDir, "certificates", "/etc/millrace/live",
 		"directory with tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards agents")
+	flags.BoolVar(&c.Relay, "relay", c.Relay,
+		"tell agents what changes of EndpointSlices, in place of the API server (their --relay)")
 	port := flags.Uint("agent-port", live.Port, "port that agents listen on (their --live-bind-address)")
 	config.RegisterFlags(flags)
 	return c, port

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -43,6 +44,8 @@ type Options struct {
 	// Synced waits until there is something to answer with. Readiness depends on that and on no
 	// agent: an API that is away holds up the deletion of every namespace.
 	Synced func(context.Context) bool
+	// Streams answer at paths of their own, for as long as who asks stays.
+	Streams map[string]http.Handler
 }
 
 // Server serves live.millrace.io.
@@ -73,6 +76,10 @@ func New(options Options) (*Server, error) {
 	configuration.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(
 		openapi.GetOpenAPIDefinitions, openapinamer.NewDefinitionNamer(scheme))
 	configuration.OpenAPIConfig.Info.Title = "Millrace live state"
+	lasts := configuration.LongRunningFunc
+	configuration.LongRunningFunc = func(r *http.Request, info *request.RequestInfo) bool {
+		return options.Streams[r.URL.Path] != nil || lasts(r, info)
+	}
 	if err := apply(options, configuration); err != nil {
 		return nil, err
 	}
@@ -80,13 +87,16 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the API server: %w", err)
 	}
+	for path, handler := range options.Streams {
+		generic.Handler.NonGoRestfulMux.Handle(path, handler)
+	}
 	group := genericapiserver.NewDefaultAPIGroupInfo(livev1alpha1.GroupVersion.Group, scheme, runtime.NewParameterCodec(scheme), codecs)
 	group.VersionedResourcesStorageMap[livev1alpha1.GroupVersion.Version] = options.Storage
 	if err := generic.InstallAPIGroup(&group); err != nil {
 		return nil, fmt.Errorf("adding the resources: %w", err)
 	}
-	if err := generic.AddReadyzChecks(healthz.NamedCheck("objects", func(request *http.Request) error {
-		ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)
+	if err := generic.AddReadyzChecks(healthz.NamedCheck("objects", func(r *http.Request) error {
+		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
 		defer cancel()
 		if !options.Synced(ctx) {
 			return errors.New("the copy of Services, EndpointSlices and LBNodes is not whole yet")

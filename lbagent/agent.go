@@ -66,6 +66,11 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	if err != nil {
 		return err
 	}
+	if config.Relay != "" {
+		if err := clients.AskRelay(config.Relay, config.LiveCertificates, logger.WithName("relay")); err != nil {
+			return err
+		}
+	}
 	objects, err := source.New(clients, config.NodeName)
 	if err != nil {
 		return err

@@ -73,6 +73,9 @@ type Config struct {
 	// LiveCertificates is the directory with its ca.crt, tls.crt and tls.key, which may be empty
 	// at first: then nobody is answered.
 	LiveBindAddress, LiveCertificates string
+	// Relay is the URL of relays of EndpointSlices, whose certificate the same ca.crt vouches for.
+	// Empty: the API server alone is asked.
+	Relay string
 	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
 	// lbagent/bfd). Empty: there is none.
 	BFDSocket string

@@ -74,6 +74,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"host:port that answers the aggregated API live.millrace.io, over TLS and to nobody else; 0: none")
 	flags.StringVar(&c.LiveCertificates, "live-certificates", c.LiveCertificates,
 		"directory with ca.crt, tls.crt and tls.key for --live-bind-address; they may come and change while the agent runs")
+	flags.StringVar(&c.Relay, "relay", c.Relay,
+		"URL of relays that tell what changes of EndpointSlices in place of the API server, as https://millrace-liveapi.millrace-system.svc; --live-certificates has their ca.crt; empty: none")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,

@@ -70,6 +70,9 @@ func offerMetrics(ctx context.Context, group *errgroup.Group, config Config, p p
 		if w.prober != nil {
 			collectors = append(collectors, metrics.NewWatch(w.prober))
 		}
+		if p.clients.Relay != nil {
+			collectors = append(collectors, metrics.NewRelay(p.clients.Relay.Connected))
+		}
 		return metrics.Serve(ctx, listener, protection, collectors...)
 	})
 	return nil

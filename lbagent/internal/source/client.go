@@ -5,6 +5,7 @@ package source
 import (
 	"fmt"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/source/relay"
 )
 
 const (
@@ -25,6 +27,8 @@ const (
 // Clients talk to the API server, one for each API group that the agent needs.
 type Clients struct {
 	Core, Discovery, Millrace rest.Interface
+	// Relay tells what changes of EndpointSlices, in place of the API server. It may be nil.
+	Relay *relay.Client
 
 	config *rest.Config
 }
@@ -39,6 +43,13 @@ func NewClients(kubeconfig, userAgent string) (*Clients, error) {
 	}
 	config.UserAgent = userAgent
 	return NewClientsForConfig(config)
+}
+
+// AskRelay has EndpointSlices be watched by the relays at a URL, whose certificate the ca.crt of a
+// directory vouches for. The logger is told when the API server has to be asked after all.
+func (c *Clients) AskRelay(base, directory string, logger logr.Logger) (err error) {
+	c.Relay, err = relay.NewClient(base, directory, c.config, logger)
+	return err
 }
 
 // NewClientsForConfig returns clients by a configuration.

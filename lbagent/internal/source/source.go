@@ -22,11 +22,14 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/internal/source/relay"
 )
 
 // +kubebuilder:rbac:groups="",resources=services;nodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
 // +kubebuilder:rbac:groups=millrace.io,resources=vips;vippools;lbnodes;lbnodereports;lbpeers;vipadvertisements;viproutes,verbs=get;list;watch
+
+// +kubebuilder:rbac:urls=/relay/*,verbs=get
 
 // +kubebuilder:rbac:groups="",namespace=millrace-bgp,resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",namespace=millrace-system,resources=secrets,resourceNames=millrace-tunnel-key,verbs=get;list;watch
@@ -121,7 +124,9 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		return informer(client, resource, object, options, list, func() { signal(s.events) })
 	}
 	s.services = watch(clients.Core, "services", &corev1.Service{}, everything, &s.objects.services)
-	s.slices = watch(clients.Discovery, "endpointslices", &discoveryv1.EndpointSlice{}, everything, &s.objects.slices)
+	if err == nil {
+		s.slices, err = watchSlices(clients, common, changes{&s.objects.slices, func() { signal(s.events) }})
+	}
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode, &s.objects.nodes)
 	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, &s.objects.vips, func() { signal(s.arrivals) })
 	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything, &s.objects.pools)
@@ -141,6 +146,19 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	return s, nil
 }
 
+// watchSlices watches EndpointSlices, by a relay where there is one. What comes from there is slim
+// already, and must not be changed.
+func watchSlices(clients *Clients, common *shared, to changes) (cache.SharedIndexInformer, error) {
+	const resource = "endpointslices"
+	server := cache.NewFilteredListWatchFromClient(clients.Discovery, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
+	if clients.Relay == nil {
+		return newInformer(resource, server, &discoveryv1.EndpointSlice{}, common.strip, to)
+	}
+	relayed := relay.NewListWatch(clients.Relay, server, common.slimSlice)
+	asItIs := func(object any) (any, error) { return object, nil }
+	return newInformer(resource, relayed, &discoveryv1.EndpointSlice{}, asItIs, to)
+}
+
 // changes are where those of a kind go: all into the list, which is nil where nobody needs one, and
 // those that matter to notify, once the list has them.
 type changes struct {
@@ -149,7 +167,7 @@ type changes struct {
 }
 
 func newInformer(
-	resource string, listWatch *cache.ListWatch, object runtime.Object, strip cache.TransformFunc, to changes,
+	resource string, listWatch cache.ListerWatcher, object runtime.Object, strip cache.TransformFunc, to changes,
 ) (cache.SharedIndexInformer, error) {
 	informer := cache.NewSharedIndexInformer(listWatch, object, 0, cache.Indexers{})
 	if err := informer.SetTransform(strip); err != nil {

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var relayDescription = description("relay_connected",
+	"1 while a relay tells what changes of EndpointSlices, 0 while the API server is asked in its place. Absent without --relay.")
+
+// Relay is the metric of an agent that asks relays.
+type Relay struct {
+	connected func() bool
+}
+
+// NewRelay returns the metric of whether a relay answers.
+func NewRelay(connected func() bool) *Relay { return &Relay{connected} }
+
+// Describe implements prometheus.Collector.
+func (*Relay) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- relayDescription }
+
+// Collect implements prometheus.Collector.
+func (r *Relay) Collect(metrics chan<- prometheus.Metric) {
+	connected := 0.0
+	if r.connected() {
+		connected = 1
+	}
+	metrics <- prometheus.MustNewConstMetric(relayDescription, prometheus.GaugeValue, connected)
+}

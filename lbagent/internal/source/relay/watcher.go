@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/millrace-lb/millrace/api/relay"
+)
+
+// watcher has the events of a stream as those of a watch.
+type watcher struct {
+	decoder *relay.Decoder
+	// snapshot is true until the bookmark that ends one.
+	snapshot bool
+	// known are the slices that the stream told, which changes are applied to.
+	known map[cache.ObjectName]*discoveryv1.EndpointSlice
+	slim  func(*discoveryv1.EndpointSlice)
+	// silence is how long nothing may come.
+	silence time.Duration
+	results chan watch.Event
+	cancel  context.CancelFunc
+}
+
+// ResultChan implements watch.Interface.
+func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
+
+// Stop implements watch.Interface.
+func (w *watcher) Stop() { w.cancel() }
+
+// run reads until the stream or the context ends.
+func (w *watcher) run(ctx context.Context) error {
+	// The decoder waits at the connection, which the context closes.
+	silence := time.AfterFunc(w.silence, w.cancel)
+	defer silence.Stop()
+	for {
+		told, err := w.decoder.Decode()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		silence.Reset(w.silence)
+		event, err := w.event(told)
+		if err != nil {
+			return err
+		}
+		select {
+		case w.results <- event:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// event is what an event of the stream means.
+func (w *watcher) event(told *relay.Event) (watch.Event, error) {
+	if told.Type == relay.Bookmark {
+		return w.bookmark(told.Version), nil
+	}
+	slice := told.Slice
+	name := cache.ObjectName{Namespace: slice.Namespace, Name: slice.Name}
+	before := w.known[name]
+	event := watch.Event{Type: watch.Modified, Object: slice}
+	switch told.Type {
+	case relay.Delete:
+		delete(w.known, name)
+		event.Type = watch.Deleted
+		return event, nil
+	case relay.Change:
+		if before == nil {
+			return watch.Event{}, fmt.Errorf("the relay changes EndpointSlice %s, which it has not told", name)
+		}
+		endpoints, err := relay.Apply(before.Endpoints, slice.Endpoints, told.Runs)
+		if err != nil {
+			return watch.Event{}, fmt.Errorf("EndpointSlice %s: %w", name, err)
+		}
+		slice.Endpoints = endpoints
+	case relay.Put:
+		if before == nil {
+			event.Type = watch.Added
+		}
+	default:
+		return watch.Event{}, fmt.Errorf("the relay tells something of type %d", told.Type)
+	}
+	w.slim(slice)
+	w.known[name] = slice
+	return event, nil
+}
+
+func (w *watcher) bookmark(version uint64) watch.Event {
+	object := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.FormatUint(version, 10)}}
+	if w.snapshot {
+		object.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		w.snapshot = false
+	}
+	return watch.Event{Type: watch.Bookmark, Object: object}
+}

@@ -183,6 +183,9 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if version < l.version {
+		l.restart()
+	}
 	listed := make(map[types.NamespacedName]bool, len(list))
 	for _, slice := range list {
 		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
@@ -210,6 +213,13 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	l.floor = version + 1
 	l.advance(version)
 	return nil
+}
+
+// restart ends all streams: versions begin anew, as where etcd was restored from a backup. Agents that
+// know later ones are sent to the API server, which tells them so.
+func (l *Log) restart() {
+	l.first, l.entries, l.size = l.place()+1, nil, 0
+	l.version = 0
 }
 
 // tells reports whether a Put tells this version of a slice.

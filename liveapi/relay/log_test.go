@@ -234,6 +234,31 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Where the API server's versions are lower than before, as after a restored backup, nobody goes on.
+func TestVersionsBeginAnew(t *testing.T) {
+	l, a := &Log{}, &agent{}
+	must(t, l.Replace(nil, "100"))
+	must(t, l.Put(slice("web", 101, "198.18.0.1")))
+	must(t, a.connect(l, false))
+	must(t, l.Replace([]*discoveryv1.EndpointSlice{slice("dns", 40, "198.18.0.2")}, "50"))
+	if _, _, err := a.reader.Next(); !errors.Is(err, errExpired) {
+		t.Errorf("a stream from before goes on: %v, want %v", err, errExpired)
+	}
+	if _, _, err := l.Open(relay.Request{Since: a.version}); !errors.Is(err, errAhead) {
+		t.Errorf("an agent that knows more gets %v, want %v", err, errAhead)
+	}
+	fresh := &agent{}
+	must(t, fresh.connect(l, false))
+	if len(fresh.known) != 1 || fresh.version != 50 {
+		t.Errorf("an agent that knows nothing has %d slices at version %d, want one at 50", len(fresh.known), fresh.version)
+	}
+	must(t, l.Put(slice("dns", 51, "198.18.0.3")))
+	must(t, fresh.read(func(count int) int { return count }))
+	if got := fresh.known[types.NamespacedName{Namespace: "shop", Name: "dns"}]; got == nil || got.Endpoints[0].Addresses[0] != "198.18.0.3" {
+		t.Errorf("the slice is %v, want that of version 51", got)
+	}
+}
+
 func TestCutOff(t *testing.T) {
 	l, start := &Log{}, time.Now()
 	must(t, l.Replace(nil, "10"))

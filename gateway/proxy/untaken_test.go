@@ -120,8 +120,19 @@ func TestUntakenBodiesCount(t *testing.T) {
 	}
 	// Of 2 MiB 1,872 KiB are left beside the connection and a header in progress: for 4 requests of 41 KiB
 	// and 10 of 168.
-	if got := c.outcome(begin()); got != "503" {
-		t.Errorf("one body too many: %s, want 503", got)
+	begin()
+	// Which one comes too late is the scheduler's choice.
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			t.Fatalf("one body too many: %v, want 503", err)
+		}
+		if answer, ok := frame.(*http2.MetaHeadersFrame); ok {
+			if got := answer.PseudoValue("status"); got != "503" {
+				t.Errorf("one body too many: %s, want 503", got)
+			}
+			return
+		}
 	}
 }
 

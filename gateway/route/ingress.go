@@ -29,6 +29,8 @@ type ingressRun struct {
 	tls     map[hostname]*ingressTLS
 	// defaults are the backends for what no rule matches, of all hosts.
 	defaults []*ingressRule
+	// claimed are the hosts that the class's own certificate is for, and the oldest Ingress of each.
+	claimed map[hostname]*networkingv1.Ingress
 	// wanted are the hosts of which an Ingress wants TLS, also where it cannot be had.
 	wanted map[hostname]bool
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
@@ -67,6 +69,7 @@ func (c *compilation) ingresses(objects *Objects) {
 			tls:         make(map[hostname]*ingressTLS, room),
 			wanted:      make(map[hostname]bool, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
+			claimed:     map[hostname]*networkingv1.Ingress{},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
@@ -74,13 +77,15 @@ func (c *compilation) ingresses(objects *Objects) {
 
 // compile gives the proxy of a fleet.
 func (r *ingressRun) compile() *Proxy {
+	r.addDefaultCertificate()
 	for _, ingress := range r.members {
 		r.addTLS(ingress)
+		r.claimRules(ingress)
 	}
 	for _, ingress := range r.members {
 		r.addRules(ingress)
 	}
-	r.addClassDefaults()
+	r.addClassDefault()
 
 	ports := map[int32]bool{portHTTP: true}
 	if len(r.tls) > 0 {

@@ -176,21 +176,9 @@ func (r *ingressRun) service(of key, name string, number int32) (string, *refusa
 	return found.name, found.refused()
 }
 
-// addClassDefaults adds the default certificate and backend of the class.
-func (r *ingressRun) addClassDefaults() {
+// addClassDefault adds the default backend of the class.
+func (r *ingressRun) addClassDefault() {
 	object := Object{Kind: "IngressClass", Name: r.class.name}
-	if at := r.class.defaultCertificate; at.name != "" {
-		if found, refused := r.certificateOf(at); refused != nil {
-			r.problem(object, "parameters."+ParameterDefaultCertificate, refused.reason, refused.message)
-		} else {
-			known := r.tls[""]
-			if known == nil {
-				known = &ingressTLS{}
-				r.tls[""] = known
-			}
-			known.certificates = append([]*certificate{found}, known.certificates...)
-		}
-	}
 	of := r.class.defaultBackend
 	if of.name == "" {
 		return

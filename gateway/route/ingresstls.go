@@ -35,6 +35,40 @@ func number(b bool) int {
 	return 0
 }
 
+// addDefaultCertificate gives the class's own certificate to all hosts. It goes before those of
+// Ingresses: none of them gives all hosts another one.
+func (r *ingressRun) addDefaultCertificate() {
+	at := r.class.defaultCertificate
+	if at.name == "" {
+		return
+	}
+	found, refused := r.certificateOf(at)
+	if refused != nil {
+		r.problem(Object{Kind: "IngressClass", Name: r.class.name},
+			"parameters."+ParameterDefaultCertificate, refused.reason, refused.message)
+		return
+	}
+	r.tls[""] = &ingressTLS{certificates: []*certificate{found}}
+}
+
+// claim notes who is served with the class's own certificate: no younger Ingress of another namespace
+// brings another one for the host.
+func (r *ingressRun) claim(ingress *networkingv1.Ingress, host hostname) {
+	if all := r.tls[""]; all != nil && all.owner == nil && r.claimed[host] == nil {
+		r.claimed[host] = ingress
+	}
+}
+
+// claimRules claims the hosts of an Ingress's rules.
+func (r *ingressRun) claimRules(ingress *networkingv1.Ingress) {
+	for i := range ingress.Spec.Rules {
+		// The problem of a host that cannot be read is told of its rule.
+		if host, err := parseHostname(ingress.Spec.Rules[i].Host); err == nil {
+			r.claim(ingress, host)
+		}
+	}
+}
+
 // addTLS reads the certificates of an Ingress.
 func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 	for i := range ingress.Spec.TLS {
@@ -48,6 +82,9 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 			if r.class.defaultCertificate.name == "" {
 				r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonNotFound,
 					"it is empty, and the class has no "+ParameterDefaultCertificate)
+			}
+			for _, host := range hosts {
+				r.claim(ingress, host.name)
 			}
 			continue
 		}
@@ -132,11 +169,22 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 		return
 	}
 	known := r.tls[host]
+	if older := r.claimed[host]; known == nil && older != nil && older.Namespace != ingress.Namespace {
+		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
+			fmt.Sprintf("Ingress %s/%s is older and has %s with the class's %s",
+				older.Namespace, older.Name, displayed(host), ParameterDefaultCertificate))
+		return
+	}
 	if known == nil {
 		known = &ingressTLS{owner: ingress}
 		r.tls[host] = known
 	}
 	if slices.ContainsFunc(known.certificates, func(c *certificate) bool { return c.resource.Name == found.resource.Name }) {
+		return
+	}
+	if known.owner == nil {
+		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
+			"the class gives all hosts a certificate: "+ParameterDefaultCertificate+"; name the hosts")
 		return
 	}
 	if known.owner != ingress {

@@ -24,7 +24,7 @@ import (
 //	-- objects --   YAML
 //	-- requests --  OWNER [METHOD] URL [NAME: VALUE]… => ANSWER, one a line
 //	-- ingresses -- NAMESPACE/NAME OWNER PORT[:ERROR]…, sorted; all of them
-//	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order in which they are tried
+//	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order in which they are tried; HOST may be "all"
 //	-- problems --  KIND NAMESPACE/NAME FIELD REASON, sorted; all of them
 //	-- status --    OBJECT [PARENT or LISTENER] CONDITION=STATUS/REASON…; those that matter
 //	-- frontends -- GATEWAY LISTENER PORT/PROTOCOL SERVICE:PORT*WEIGHT…; all of them
@@ -162,7 +162,7 @@ func certificates(result *route.Result, line string) string {
 		for _, found := range proxy.Resources {
 			listener := found.GetListener()
 			if proxy.Owner.Name != fields[0] || len(listener.GetCertificates()) == 0 ||
-				displayHost(listener.Hostname) != fields[1] {
+				displayHost(listener.Hostname) != strings.TrimPrefix(fields[1], "all") {
 				continue
 			}
 			for _, name := range listener.Certificates {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // validPath reports what is wrong with the path of a rule. A path that no request can have
@@ -16,6 +17,10 @@ func validPath(path string) error {
 	}
 	if len(path) > maxPath {
 		return fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
+	}
+	if !utf8.ValidString(path) {
+		// Nor could it be sent to proxies: they would get nothing more of anybody.
+		return fmt.Errorf("%q is no UTF-8", path)
 	}
 	for i := range len(path) {
 		if path[i] <= ' ' || path[i] == 0x7f {

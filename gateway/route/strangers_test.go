@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/tools/txtar"
+	"google.golang.org/protobuf/proto"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -38,5 +39,36 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 		if got := certificates(result, line); got != line {
 			t.Errorf("certificates are %s, want %s", got, line)
 		}
+	}
+}
+
+// TestPathsOfStrangers: a client that speaks protobuf with the API server can write a path that is no
+// UTF-8. No resource that cannot be sent to proxies comes of it: it would hold back all others.
+func TestPathsOfStrangers(t *testing.T) {
+	const file = "testdata/ingress/path_rules.txtar"
+	archive, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := parse(t, file, txtar.Parse(archive).Files[0].Data)
+	stranger := objects.Ingresses[0].DeepCopy()
+	stranger.Namespace, stranger.Name = "other", "stranger"
+	stranger.Spec.Rules = stranger.Spec.Rules[:1]
+	stranger.Spec.Rules[0].Host = "stranger.example"
+	stranger.Spec.Rules[0].HTTP.Paths = stranger.Spec.Rules[0].HTTP.Paths[:1]
+	stranger.Spec.Rules[0].HTTP.Paths[0].Path = "/\xff"
+	objects.Ingresses = append(objects.Ingresses, stranger)
+	result := route.Compile(objects, route.DefaultSettings())
+	for _, proxy := range result.Proxies {
+		for _, r := range proxy.Resources {
+			if _, err := proto.Marshal(r); err != nil {
+				t.Errorf("resource %s cannot be sent: %v", r.GetName(), err)
+			}
+		}
+	}
+	if !slices.ContainsFunc(result.Problems, func(p route.Problem) bool {
+		return p.Object.Name == "stranger" && p.Reason == route.ReasonInvalid
+	}) {
+		t.Errorf("nobody is told of the path: %v", result.Problems)
 	}
 }

@@ -10,9 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/ethtool.h: the hash of IPv4's and IPv6's UDP packets, and the flag by which it takes
-// the first two bytes behind the IP header, where the source port is.
+// Of linux/ethtool.h: the hash of IPv4's and IPv6's TCP and UDP packets, and the flag by which it
+// takes the first two bytes behind the IP header, where the source port is.
 const (
+	tcpOverIPv4      = 0x01
+	tcpOverIPv6      = 0x05
 	udpOverIPv4      = 0x02
 	udpOverIPv6      = 0x06
 	rxHashSourcePort = 1 << 6
@@ -53,10 +55,16 @@ func (s *spread) problems(name string) []string {
 	}
 	var told []string
 	for _, family := range []struct {
-		flowType uint32
+		udp, tcp uint32
 		flow, ip string
-	}{{udpOverIPv4, "udp4", "IPv4"}, {udpOverIPv6, "udp6", "IPv6"}} {
-		if hash, known := s.hashes[family.flowType]; known && hash&rxHashSourcePort == 0 {
+	}{{udpOverIPv4, tcpOverIPv4, "udp4", "IPv4"}, {udpOverIPv6, tcpOverIPv6, "udp6", "IPv6"}} {
+		hash, known := s.hashes[family.udp]
+		if hash == 0 && s.hashes[family.tcp] == 0 {
+			// A card that hashes neither has no hash that ethtool sets: queues of virtio without RSS are
+			// chosen by the hypervisor.
+			continue
+		}
+		if known && hash&rxHashSourcePort == 0 {
 			told = append(told, fmt.Sprintf("%s hashes UDP over %s by addresses alone: all packets that another node encapsulates "+
 				"come in by one of its %d receive queues; run \"ethtool -N %s rx-flow-hash %s sdfn\" (docs/install.md, Uplinks)",
 				name, family.ip, s.queues, name, family.flow))
@@ -76,7 +84,7 @@ func readSpread(name string) (*spread, error) {
 		return nil, fmt.Errorf("read the receive queues of %s: %w", name, err)
 	}
 	s := &spread{queues: rings.data, hashes: map[uint32]uint64{}}
-	for _, flowType := range []uint32{udpOverIPv4, udpOverIPv6} {
+	for _, flowType := range []uint32{tcpOverIPv4, udpOverIPv4, tcpOverIPv6, udpOverIPv6} {
 		hash := rxnfc{command: unix.ETHTOOL_GRXFH, flowType: flowType}
 		// Where the driver does not tell, it is left out.
 		if hash.ask(socket, name) == nil {

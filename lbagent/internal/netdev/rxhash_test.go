@@ -18,7 +18,8 @@ func TestUnspreadTunnel(t *testing.T) {
 		"both by addresses":  {spread{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
 		"one queue":          {spread{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
 		"it does not tell":   {spread{8, nil}, nil},
-		"no hash":            {spread{8, map[uint32]uint64{udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
+		"no hash of UDP":     {spread{8, map[uint32]uint64{tcpOverIPv4: all, udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
+		"no hash at all":     {spread{8, map[uint32]uint64{tcpOverIPv4: 0, udpOverIPv4: 0, tcpOverIPv6: 0, udpOverIPv6: 0}}, nil},
 		"destination's port": {spread{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
 	} {
 		got := test.spread.problems("eth0")

@@ -22,7 +22,7 @@ set -eu
 # make the kernel forget connections. procps: tests stop programs. tcpdump is for people.
 runtime="frr bird2 iproute2 ethtool nftables iptables conntrack procps libseccomp-dev pkg-config gcc libc6-dev util-linux curl"
 # dpkg, xz-utils: unpack kernels and their modules.
-kernels="qemu-system-x86 iproute2 ethtool nftables dpkg xz-utils"
+kernels="qemu-system-x86 iproute2 ethtool nftables iptables dpkg xz-utils"
 # bird2: another router for tests. clang-16: a second compiler of the BPF programs (compilers.sh).
 # clang-format-19 checks how they are written. openssl verifies the signature of a release in a test.
 develop="bird2 openssl clang-19 clang-format-19 llvm-19 clang-16 llvm-16 libbpf-dev bpftool shellcheck tcpdump"

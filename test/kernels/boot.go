@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/millrace-lb/millrace/test/kernels/console"
 )
@@ -33,11 +34,15 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 	}
 	fmt.Printf("kernel %s (%s):\n", k.name, k.version)
 	// A reboot ends qemu: that is how the machine says that it is done.
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+	args := []string{
 		"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072",
 		"-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", vmlinuz, "-initrd", initrd,
-		"-append", "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off random.trust_cpu=on")
+		"-append", "console=ttyS0 quiet loglevel=4 oops=panic panic=-1 mitigations=off random.trust_cpu=on",
+	}
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, cards()...)...)
+	// The other ends of the cards are in a network namespace that ends with qemu.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET}
 	output, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
@@ -61,6 +66,17 @@ func boot(ctx context.Context, k kernel, directory string, o options) error {
 		return fmt.Errorf("kernel %s: tests failed", k.name)
 	}
 	return nil
+}
+
+// cards are two with two queues each, eth0 and eth1. Of the first one the driver sets by what packets
+// are spread over these.
+func cards() (args []string) {
+	for i, feature := range []string{",rss=on,hash=on", ""} {
+		args = append(args,
+			"-netdev", fmt.Sprintf("tap,id=net%[1]d,ifname=net%[1]d,queues=2,script=no,downscript=no,vhost=off", i),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mq=on,vectors=6,romfile=%s", i, feature))
+	}
+	return args
 }
 
 // watch follows the console. What it says is shown where a test or the machine fails.

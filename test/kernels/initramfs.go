@@ -14,7 +14,7 @@ import (
 )
 
 // tools are programs of this machine that the tests run.
-var tools = []string{"ip", "ethtool", "nft"}
+var tools = []string{"ip", "ethtool", "nft", "iptables-legacy", "ip6tables-legacy"}
 
 // initramfs is a cpio archive in the "newc" format (Linux,
 // Documentation/driver-api/early-userspace/buffer-format.rst).

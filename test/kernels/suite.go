@@ -16,13 +16,14 @@ import (
 )
 
 // suite is the packages whose tests depend on the kernel: the verifier, packets through
-// the programs, attaching, links and neighbours, socket filters.
+// the programs, attaching, links and neighbours, socket filters, what keeps nodes from working.
 var suite = []string{
 	"bpf",
 	"lbagent/internal/dataplane",
 	"lbagent/internal/netdev",
 	"lbagent/internal/dataplane/clsact",
 	"lbagent/internal/bfd/engine",
+	"lbagent/internal/preflight",
 }
 
 // programOf is the file name of a package's test program.

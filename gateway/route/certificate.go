@@ -71,6 +71,10 @@ func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	return found, nil
 }
 
+// maxChain bounds what each handshake holds in memory, uncounted. It is far more than a chain has,
+// and less than what OpenSSL takes as a client (SSL_CTX_set_max_cert_list: 100 KB).
+const maxChain = 64 << 10
+
 // parseCertificate reads a Secret, and checks that certificate and key are a pair.
 func parseCertificate(secret *corev1.Secret) *certificate {
 	if secret.Type != "" && secret.Type != corev1.SecretTypeTLS && secret.Type != corev1.SecretTypeOpaque {
@@ -81,6 +85,9 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 		if !found {
 			return &certificate{problem: "it has no " + name}
 		}
+	}
+	if len(chain) > maxChain {
+		return &certificate{problem: fmt.Sprintf("%s has at most %d bytes, this one %d", corev1.TLSCertKey, maxChain, len(chain))}
 	}
 	pair, err := tls.X509KeyPair(chain, secretKey)
 	if err != nil {

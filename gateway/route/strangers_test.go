@@ -3,12 +3,14 @@
 package route_test
 
 import (
+	"bytes"
 	"os"
 	"slices"
 	"testing"
 
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -70,5 +72,36 @@ func TestPathsOfStrangers(t *testing.T) {
 		return p.Object.Name == "stranger" && p.Reason == route.ReasonInvalid
 	}) {
 		t.Errorf("nobody is told of the path: %v", result.Problems)
+	}
+}
+
+// TestLongChain: a chain goes to each client whole, and all of its handshakes hold it in memory.
+func TestLongChain(t *testing.T) {
+	const file = "testdata/ingress/tls.txtar"
+	archive, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		bytes int
+		want  string
+	}{
+		"a chain":    {16 << 10, "web *.wild.example shop/wild"},
+		"a megabyte": {1 << 20, "web *.wild.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := parse(t, file, txtar.Parse(archive).Files[0].Data)
+			for _, secret := range objects.Secrets {
+				if chain := secret.Data[corev1.TLSCertKey]; secret.Name == "wild" {
+					secret.Data[corev1.TLSCertKey] = bytes.Repeat(chain, tc.bytes/len(chain))
+				}
+			}
+			result := route.Compile(objects, route.DefaultSettings())
+			for _, want := range []string{tc.want, "web b.example shop/ab"} {
+				if got := certificates(result, want); got != want {
+					t.Errorf("certificates are %s, want %s", got, want)
+				}
+			}
+		})
 	}
 }

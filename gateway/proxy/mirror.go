@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,37 +20,48 @@ import (
 // mirrorTimeout ends a mirrored request whose rule has no time limit.
 const mirrorTimeout = 30 * time.Second
 
-// mirrors are the mirrored requests under way. A backend has a quarter of the places at most, so one
-// that does not answer takes none of the others' away.
+// mirrors are the mirrored requests under way. The backends of a namespace have a quarter of the places
+// at most, so those that do not answer take none of the others' away.
 type mirrors struct {
 	most int
 
 	mutex sync.Mutex
 	all   int
-	// of are those of each backend that has any.
+	// of are those of each namespace that has any.
 	of map[string]int
 }
 
 func newMirrors(most int) *mirrors { return &mirrors{most: most, of: map[string]int{}} }
 
+// tenant is the namespace of a backend: the name is "backend/NAMESPACE/SERVICE/PORT".
+func tenant(backend string) string {
+	rest, named := strings.CutPrefix(backend, "backend/")
+	if namespace, _, found := strings.Cut(rest, "/"); named && found {
+		return namespace
+	}
+	return backend
+}
+
 // take reports whether there is a place for one more.
 func (m *mirrors) take(backend string) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
-	if m.all >= m.most || m.of[backend] >= max(m.most/4, 1) {
+	of := tenant(backend)
+	if m.all >= m.most || m.of[of] >= max(m.most/4, 1) {
 		return false
 	}
 	m.all++
-	m.of[backend]++
+	m.of[of]++
 	return true
 }
 
 func (m *mirrors) give(backend string) {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
+	of := tenant(backend)
 	m.all--
-	if m.of[backend]--; m.of[backend] == 0 {
-		delete(m.of, backend)
+	if m.of[of]--; m.of[of] == 0 {
+		delete(m.of, of)
 	}
 }
 

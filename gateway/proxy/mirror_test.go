@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import "testing"
+
+// TestMirrorsOfTenants: backends of one namespace that do not answer, however many, leave places to
+// those of others, and give theirs back.
+func TestMirrorsOfTenants(t *testing.T) {
+	m := newMirrors(1000)
+	var taken []string
+	for range 250 {
+		for _, backend := range []string{
+			"backend/hostile/a/80", "backend/hostile/b/80", "backend/hostile/b/80/h2c", "backend/hostile/c/80", "backend/hostile/d/80",
+		} {
+			if m.take(backend) {
+				taken = append(taken, backend)
+			}
+		}
+	}
+	if len(taken) != 250 {
+		t.Errorf("the backends of a namespace have %d places; want a quarter of 1,000", len(taken))
+	}
+	if !m.take("backend/other/a/80") {
+		t.Error("there is no place for another namespace")
+	}
+	m.give("backend/other/a/80")
+	for _, backend := range taken {
+		m.give(backend)
+	}
+	if m.all != 0 || len(m.of) != 0 {
+		t.Errorf("all gave their places back, and %d are taken, by %v", m.all, m.of)
+	}
+}

@@ -26,14 +26,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// lbNodeReconciler keeps one LBNode per Node. One worker runs it: ids are
-// given one after the other.
+// nodeWorkers is how many nodes are reconciled at once. They wait for the API server.
+const nodeWorkers = 8
+
+// lbNodeReconciler keeps one LBNode per Node.
 type lbNodeReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
-	// created are ids of LBNodes that the cache may not show yet, by name.
-	created map[string]int32
-	ids     *nodeIDs
+	ids      *nodeIDs
 }
 
 // indexID is the index of LBNodes by spec.id. It saves looking through all of them for each event:
@@ -55,10 +55,9 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 	r := &lbNodeReconciler{
 		client:   mgr.GetClient(),
 		recorder: newRecorder(mgr),
-		created:  map[string]int32{},
-		ids:      &nodeIDs{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace},
+		ids:      &nodeIDs{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace, given: map[string]int32{}},
 	}
-	return newController(mgr, "lbnode", 1).
+	return newController(mgr, "lbnode", nodeWorkers).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
 		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).
@@ -119,12 +118,8 @@ func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1alpha1.LB
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {
-		delete(r.created, request.Name)
-		used, err := r.used(ctx)
-		if err != nil {
-			return ctrl.Result{}, err
-		}
-		return ctrl.Result{}, r.ids.note(ctx, used)
+		r.ids.shown(request.Name)
+		return ctrl.Result{}, r.ids.note(ctx)
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -134,7 +129,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	delete(r.created, node.Name)
+	r.ids.shown(node.Name)
 	others, err := r.withID(ctx, existing)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -147,11 +142,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 }
 
 func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error {
-	used, err := r.used(ctx)
-	if err != nil {
-		return err
-	}
-	id, ok, err := r.ids.give(ctx, used)
+	id, ok, err := r.ids.give(ctx, node.Name)
 	if err != nil {
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
@@ -174,24 +165,7 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error 
 		}
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
-	r.created[node.Name] = id
 	return nil
-}
-
-// used are the ids of all LBNodes.
-func (r *lbNodeReconciler) used(ctx context.Context) (map[int32]struct{}, error) {
-	list := &millracev1alpha1.LBNodeList{}
-	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing LBNodes: %w", err)
-	}
-	used := make(map[int32]struct{}, len(list.Items)+1)
-	for i := range list.Items {
-		used[list.Items[i].Spec.ID] = struct{}{}
-	}
-	for _, id := range r.created {
-		used[id] = struct{}{}
-	}
-	return used, nil
 }
 
 func ownerReference(node *corev1.Node) metav1.OwnerReference {

@@ -31,7 +31,7 @@ type lbNodeReportReconciler struct {
 
 func setupLBNodeReports(mgr ctrl.Manager) error {
 	r := &lbNodeReportReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	return newController(mgr, "lbnodereport", 1).
+	return newController(mgr, "lbnodereport", nodeWorkers).
 		Watches(&millracev1alpha1.LBNode{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(replaced())).
 		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reportChanged())).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(readinessChanged())).

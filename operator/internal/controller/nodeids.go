@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
@@ -20,38 +22,133 @@ import (
 const nodeIDsName = "millrace-node-ids"
 
 // nodeIDs gives ids to nodes, and stores which were given, so that an operator after
-// this one does not give them again soon. It is not for concurrent use; of two operators
-// at once, only one can store.
+// this one does not give them again soon. Of two operators at once, only one can store.
 type nodeIDs struct {
 	client client.Client
 	// live reads the ConfigMap, which is not cached.
 	live      client.Reader
 	namespace string
+
+	// storing is held by the worker that reads or writes what is stored.
+	storing sync.Mutex
 	// stored is the ConfigMap as it was last read or written; nil: it must be read.
 	stored *corev1.ConfigMap
+
+	// mu guards what follows.
+	mu sync.Mutex
+	// given are ids of LBNodes that the cache may not show yet, by name.
+	given map[string]int32
+	// asking are those that want an id: the worker that stores next gives one to each.
+	asking []*askedID
+}
+
+// askedID is a request for an id, and the answer.
+type askedID struct {
+	node   string
+	id     int32
+	ok     bool
+	err    error
+	isDone bool
 }
 
 // give returns an id that no node has; false when all are in use. It is stored as given
-// before it is used.
-func (n *nodeIDs) give(ctx context.Context, used map[int32]struct{}) (int32, bool, error) {
-	state, err := n.read(ctx)
-	if err != nil {
-		return 0, false, err
+// before it is used. Workers that ask at once share one write. A node that was given one, and whose
+// LBNode was not seen yet, keeps it.
+func (n *nodeIDs) give(ctx context.Context, node string) (int32, bool, error) {
+	asked := &askedID{node: node}
+	n.mu.Lock()
+	id, isGiven := n.given[node]
+	if !isGiven {
+		n.asking = append(n.asking, asked)
 	}
-	id, next, ok := state.Observe(used).Give()
-	if !ok {
-		return 0, false, nil
+	n.mu.Unlock()
+	if isGiven {
+		return id, true, nil
 	}
-	return id, true, n.write(ctx, state, next)
+	n.storing.Lock()
+	defer n.storing.Unlock()
+	if !asked.isDone {
+		n.mu.Lock()
+		all := n.asking
+		n.asking = nil
+		n.mu.Unlock()
+		n.answer(ctx, all)
+	}
+	return asked.id, asked.ok, asked.err
+}
+
+// answer gives an id to each that asks. Only the worker that stores calls it.
+func (n *nodeIDs) answer(ctx context.Context, all []*askedID) {
+	err := func() error {
+		state, next, err := n.observe(ctx)
+		if err != nil {
+			return err
+		}
+		for _, asked := range all {
+			asked.id, next, asked.ok = next.Give()
+		}
+		return n.write(ctx, state, next)
+	}()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, asked := range all {
+		asked.isDone, asked.err = true, err
+		if err == nil && asked.ok {
+			n.given[asked.node] = asked.id
+		}
+	}
+}
+
+// shown takes note that the cache shows the LBNode of a node, or that the node is gone.
+func (n *nodeIDs) shown(node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.given, node)
 }
 
 // note stores which ids have become free.
-func (n *nodeIDs) note(ctx context.Context, used map[int32]struct{}) error {
-	state, err := n.read(ctx)
+func (n *nodeIDs) note(ctx context.Context) error {
+	n.storing.Lock()
+	defer n.storing.Unlock()
+	state, next, err := n.observe(ctx)
 	if err != nil {
 		return err
 	}
-	return n.write(ctx, state, state.Observe(used))
+	return n.write(ctx, state, next)
+}
+
+// observe returns the state as it is stored, and as it is with the ids that are used now.
+func (n *nodeIDs) observe(ctx context.Context) (stored, now nodeid.State, err error) {
+	used, err := n.used(ctx)
+	if err != nil {
+		return stored, now, err
+	}
+	stored, err = n.read(ctx)
+	return stored, stored.Observe(used), err
+}
+
+// used are the ids of all LBNodes.
+func (n *nodeIDs) used(ctx context.Context) (map[int32]struct{}, error) {
+	// Before the list: what is shown in between is in it.
+	used := n.notShown()
+	list := &millracev1alpha1.LBNodeList{}
+	if err := n.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing LBNodes: %w", err)
+	}
+	for i := range list.Items {
+		used[list.Items[i].Spec.ID] = struct{}{}
+	}
+	return used, nil
+}
+
+func (n *nodeIDs) notShown() map[int32]struct{} {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	ids := make(map[int32]struct{}, len(n.given))
+	for _, id := range n.given {
+		ids[id] = struct{}{}
+	}
+	return ids
 }
 
 func (n *nodeIDs) read(ctx context.Context) (nodeid.State, error) {

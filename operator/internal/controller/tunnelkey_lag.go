@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -38,7 +39,7 @@ func (r *tunnelKeyReconciler) tell(
 		}
 	}
 	message := r.lagMessage(state)
-	var failed []error
+	var writes []func() error
 	for name, report := range reports {
 		var want *metav1.Condition
 		if lagging.Has(name) {
@@ -48,10 +49,24 @@ func (r *tunnelKeyReconciler) tell(
 			}
 		}
 		if !sameKeyCurrent(keyCurrent(report.Status.Conditions), want) {
-			failed = append(failed, r.tellReport(ctx, report, want))
+			writes = append(writes, func() error { return r.tellReport(ctx, report, want) })
 		}
 	}
-	return again, errors.Join(failed...)
+	return again, allOf(writes)
+}
+
+// allOf carries out writes, as many at once as there are workers of nodes, and returns all errors.
+func allOf(writes []func() error) error {
+	var group errgroup.Group
+	group.SetLimit(nodeWorkers)
+	failed := make([]error, len(writes))
+	for i, write := range writes {
+		group.Go(func() error {
+			failed[i] = write()
+			return nil
+		})
+	}
+	return errors.Join(group.Wait(), errors.Join(failed...))
 }
 
 // lagMessage says what a node that lags behind holds up, or what becomes of it.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"errors"
+	"sync"
+	"testing"
+)
+
+// Conditions of many nodes are written several at once, never more than there are workers, and each
+// failure is told.
+func TestConditionsAreWrittenAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	running, most := 0, 0
+	full := make(chan struct{})
+	failure := errors.New("the API server does not answer")
+	writes := make([]func() error, 5*nodeWorkers)
+	for i := range writes {
+		writes[i] = func() error {
+			mu.Lock()
+			running++
+			if most = max(most, running); running == nodeWorkers {
+				select {
+				case <-full:
+				default:
+					close(full)
+				}
+			}
+			mu.Unlock()
+			// All workers are needed before the first of them goes on.
+			<-full
+			mu.Lock()
+			defer mu.Unlock()
+			running--
+			if i == len(writes)-1 {
+				return failure
+			}
+			return nil
+		}
+	}
+	if err := allOf(writes); !errors.Is(err, failure) {
+		t.Errorf("one write has failed, and the error is %v", err)
+	}
+	if most != nodeWorkers {
+		t.Errorf("%d writes at once, want %d", most, nodeWorkers)
+	}
+}

@@ -35,6 +35,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/live"
+	"github.com/millrace-lb/millrace/operator/internal/nodes"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
@@ -119,7 +120,11 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		DefaultLoadBalancer: configuration.DefaultLoadBalancer,
 		Reading:             reading,
 		ReleaseDelay:        configuration.ReleaseDelay,
-		Namespace:           ownNamespace(configuration.LeaderElectionNamespace),
+	}); err != nil {
+		return err
+	}
+	if err := nodes.Setup(ctx, mgr, nodes.Options{
+		Namespace: ownNamespace(configuration.LeaderElectionNamespace),
 		TunnelKey: rotation.Settings{
 			Lifetime: configuration.TunnelKeyLifetime, NodeTimeout: configuration.TunnelKeyNodeTimeout,
 		},
@@ -187,8 +192,8 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 				&millracev1alpha1.LBNodeReport{}: {Transform: controller.StripReport},
 				// The operator may read one Secret.
 				&corev1.Secret{}: {
-					Namespaces: map[string]cache.Config{controller.TunnelKeySecret().Namespace: {}},
-					Field:      fields.OneTermEqualSelector(metav1.ObjectNameField, controller.TunnelKeySecret().Name),
+					Namespaces: map[string]cache.Config{nodes.TunnelKeySecret().Namespace: {}},
+					Field:      fields.OneTermEqualSelector(metav1.ObjectNameField, nodes.TunnelKeySecret().Name),
 				},
 			},
 		},

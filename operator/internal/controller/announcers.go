@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
 // announcers knows which nodes can announce anything: those with an established BGP session and, where
@@ -148,7 +149,7 @@ func (a *announcers) events(read func(client.Object, *announcer), gone func(*ann
 func (a *announcers) ofNodes() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
 		node.exists, node.labels = true, object.GetLabels()
-		node.notReady = notReady(object.(*corev1.Node)) != nil
+		node.notReady = nodes.NotReady(object.(*corev1.Node)) != nil
 	}, func(node *announcer) { node.exists, node.labels, node.notReady = false, nil, false })
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
 // answerCensus knows, by the LBNodeReports, which node answers for a VIP on its links. As a handler of
@@ -87,7 +88,7 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 
 func (c *answerCensus) update(q queue, report *millracev1alpha1.LBNodeReport) {
 	answering := report.Status.Answering
-	if nodeReady(report.Status.Conditions) != nil {
+	if nodes.ReadyCondition(report.Status.Conditions) != nil {
 		answering = nil
 	}
 	c.enqueue(q, c.set(report.Name, answering))

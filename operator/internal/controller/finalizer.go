@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -85,7 +86,7 @@ func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev
 }
 
 func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *corev1.Service, what string) error {
-	if err := r.client.Patch(ctx, service, sameObject{Patch: client.StrategicMergeFrom(base), uid: base.UID}); err != nil {
+	if err := r.client.Patch(ctx, service, control.SameObject{Patch: client.StrategicMergeFrom(base), UID: base.UID}); err != nil {
 		return fmt.Errorf("%s Service %s/%s: %w", what, service.Namespace, service.Name, changedMeanwhile(err))
 	}
 	r.written.note(service)

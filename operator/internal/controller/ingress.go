@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
@@ -67,10 +68,10 @@ func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev
 // namesOf returns the addresses or host names of entries, a few of many.
 func namesOf(entries []corev1.LoadBalancerIngress) string {
 	var names []string
-	for _, entry := range entries[:min(len(entries), maxNamed)] {
+	for _, entry := range entries[:min(len(entries), control.MaxNamed)] {
 		names = append(names, cmp.Or(entry.IP, entry.Hostname))
 	}
-	if len(entries) > maxNamed {
+	if len(entries) > control.MaxNamed {
 		names = append(names, "...")
 	}
 	return strings.Join(names, ", ")

@@ -23,6 +23,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
+	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
 // collectTimeout bounds how long a scrape waits for caches that are not filled yet.
@@ -310,7 +311,7 @@ func (o *counted) able() *announcers {
 	for i := range o.nodes.Items {
 		node := &o.nodes.Items[i]
 		all.change(node.Name, func(a *announcer) {
-			a.exists, a.labels, a.notReady = true, node.Labels, notReady(node) != nil
+			a.exists, a.labels, a.notReady = true, node.Labels, nodes.NotReady(node) != nil
 		})
 	}
 	for i := range o.reports.Items {

@@ -19,6 +19,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/hack/catalogue"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 func poolWithFree(name, prefix string, free int64) *millracev1alpha1.VIPPool {
@@ -39,7 +40,7 @@ func limitedPool(name, prefix string) *millracev1alpha1.VIPPool {
 }
 
 func namespaceLabelled(name, tier string) *metav1.PartialObjectMetadata {
-	namespace := namespaceMetadata()
+	namespace := control.NamespaceMetadata()
 	namespace.Name, namespace.Labels = name, map[string]string{"tier": tier}
 	return namespace
 }

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // capacityCensus knows, by the LBNodeReports, which Services do not fit into the maps of
@@ -85,7 +86,7 @@ func (c *capacityCensus) set(node string, references []millracev1alpha1.ServiceR
 
 func (c *capacityCensus) update(q queue, report *millracev1alpha1.LBNodeReport, references []millracev1alpha1.ServiceReference) {
 	for _, service := range c.set(report.Name, references) {
-		q.AddAfter(reconcile.Request{NamespacedName: service}, coalesce)
+		q.AddAfter(reconcile.Request{NamespacedName: service}, control.Coalesce)
 	}
 }
 

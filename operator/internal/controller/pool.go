@@ -17,12 +17,10 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
-
-// maxNamed is how many addresses or Services a text names.
-const maxNamed = 5
 
 // poolReconciler writes the status of all VIPPools at once: what one can use
 // depends on the others.
@@ -33,10 +31,10 @@ type poolReconciler struct {
 
 func setupPools(mgr ctrl.Manager) error {
 	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolBook()}
-	controller := newController(mgr, "vippool", 1).
-		Watches(&millracev1alpha1.VIPPool{}, gathered()).
-		Watches(&millracev1alpha1.VIP{}, gathered())
-	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, coalesce) }); err != nil {
+	controller := control.New(mgr, "vippool", 1).
+		Watches(&millracev1alpha1.VIPPool{}, control.Gathered()).
+		Watches(&millracev1alpha1.VIP{}, control.Gathered())
+	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, control.Coalesce) }); err != nil {
 		return err
 	}
 	return controller.Complete(r)
@@ -93,7 +91,7 @@ func limitedCondition(condition metav1.Condition, limits []desired.Problem) meta
 		messages = append(messages, condition.Message)
 	}
 	condition.Reason = limits[0].Reason
-	condition.Message = truncate(strings.Join(messages, "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(messages, "; "), maxMessage)
 	return condition
 }
 
@@ -116,10 +114,10 @@ func strayNote(stray []netip.Addr) string {
 		return ""
 	}
 	var names []string
-	for _, address := range stray[:min(len(stray), maxNamed)] {
+	for _, address := range stray[:min(len(stray), control.MaxNamed)] {
 		names = append(names, address.String())
 	}
-	if len(stray) > maxNamed {
+	if len(stray) > control.MaxNamed {
 		names = append(names, "...")
 	}
 	return fmt.Sprintf("%d assigned addresses are not given out by the pool any longer and stay until they are released: %s",

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // routingReconciler writes the status of all LBPeers and VIPAdvertisements at
@@ -26,14 +27,14 @@ type routingReconciler struct {
 }
 
 func setupRouting(mgr ctrl.Manager) error {
-	return newController(mgr, "routing", 1).
-		Watches(&millracev1alpha1.LBPeer{}, gathered()).
-		Watches(&millracev1alpha1.VIPAdvertisement{}, gathered()).
-		Watches(&millracev1alpha1.VIPPool{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1alpha1.VIP{}, gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Service{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&corev1.Node{}, gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&millracev1alpha1.LBNodeReport{}, gathered(), builder.WithPredicates(canariesChanged())).
+	return control.New(mgr, "routing", 1).
+		Watches(&millracev1alpha1.LBPeer{}, control.Gathered()).
+		Watches(&millracev1alpha1.VIPAdvertisement{}, control.Gathered()).
+		Watches(&millracev1alpha1.VIPPool{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1alpha1.VIP{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Service{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&millracev1alpha1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(canariesChanged())).
 		Complete(&routingReconciler{client: mgr.GetClient()})
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -96,12 +97,12 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 
 		releaseDelay: options.ReleaseDelay,
 	}
-	r.connect(mgr.GetClient(), newRecorder(mgr))
+	r.connect(mgr.GetClient(), control.NewRecorder(mgr))
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers, r.links = newZoneCensus(r.ledger), newAnnouncers(r.ledger), newLinkCensus(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
 	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
-	controller := newController(mgr, "service", serviceWorkers).
+	controller := control.New(mgr, "service", serviceWorkers).
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
 			r.later = func(service types.NamespacedName, pause time.Duration) {
@@ -137,9 +138,9 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 }
 
 // connect has others run while a worker waits for the API server, also before an event.
-func (r *serviceReconciler) connect(objects client.Client, events recorder) {
-	events.live = reader{events.live, &r.turns}
-	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.live, events
+func (r *serviceReconciler) connect(objects client.Client, events control.Recorder) {
+	events.Live = reader{events.Live, &r.turns}
+	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.Live, events
 }
 
 // Reconcile brings the addresses of one Service in line with what it wants.
@@ -308,7 +309,7 @@ func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 }
 
 func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (labels.Set, error) {
-	namespace := namespaceMetadata()
+	namespace := control.NamespaceMetadata()
 	err := r.client.Get(ctx, types.NamespacedName{Name: name}, namespace)
 	if apierrors.IsNotFound(err) {
 		// It is new, and its own event follows, or the Service goes with it.
@@ -318,12 +319,6 @@ func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (l
 		return nil, fmt.Errorf("reading Namespace %s: %w", name, err)
 	}
 	return namespace.Labels, nil
-}
-
-func namespaceMetadata() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
 }
 
 // errServiceChanged says that a Service, or its namespace, is no longer, or not

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // withdrawnFor is how long a VIP is announced no more before it can be another Service's: agents
@@ -84,7 +85,7 @@ func (r *serviceReconciler) letGo(
 			return 0, err
 		case !written:
 			// It changed meanwhile. What it is now is looked at again at once.
-			again = sooner(again, firstPause)
+			again = sooner(again, control.FirstPause)
 		case before == nil:
 			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleasing, actionRelease,
 				"%s is announced as to be left for %s, then withdrawn", vip.Spec.Address, delay)

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -27,8 +28,6 @@ const (
 	actionAssign  = "AssignAddress"
 	actionRelease = "ReleaseAddress"
 	actionServe   = "Serve"
-	actionNumber  = "AssignNodeID"
-	actionRotate  = "RotateTunnelKey"
 	actionPeer    = "Peer"
 )
 
@@ -91,7 +90,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		Type:               millracev1alpha1.ConditionAddressAssigned,
 		Status:             metav1.ConditionFalse,
 		Reason:             millracev1alpha1.ReasonWriteFailed,
-		Message:            truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), maxMessage),
+		Message:            control.Truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), maxMessage),
 		ObservedGeneration: service.Generation,
 	}
 	meta.SetStatusCondition(&service.Status.Conditions, condition)
@@ -160,7 +159,7 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	if !equality.Semantic.DeepEqual(base.Status.LoadBalancer, service.Status.LoadBalancer) {
 		options = append(options, client.MergeFromWithOptimisticLock{})
 	}
-	patch := sameObject{Patch: client.StrategicMergeFrom(base, options...), uid: base.UID}
+	patch := control.SameObject{Patch: client.StrategicMergeFrom(base, options...), UID: base.UID}
 	if err := r.client.Status().Patch(ctx, service, patch); err != nil {
 		err = fmt.Errorf("writing the status of Service %s/%s: %w", service.Namespace, service.Name, changedMeanwhile(err))
 		return r.unlessGoing(ctx, base, err)
@@ -209,7 +208,7 @@ func assignedCondition(result outcome) metav1.Condition {
 	if assigned := assignedSentence(plan); assigned != "" {
 		sentences = append([]string{assigned}, sentences...)
 	}
-	condition.Message = truncate(strings.Join(sentences, "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(sentences, "; "), maxMessage)
 	return condition
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
@@ -87,7 +88,7 @@ func servedCondition(verdict served.Verdict) metav1.Condition {
 	for _, problem := range verdict.Problems {
 		sentences = append(sentences, problem.Message)
 	}
-	condition.Message = truncate(strings.Join(append(sentences, verdict.Notes...), "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(append(sentences, verdict.Notes...), "; "), maxMessage)
 	return condition
 }
 
@@ -185,13 +186,13 @@ func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev
 // the first node announces 20,000, their conditions take minutes to write, and a new Service would
 // get its address after them.
 func enqueueServed(l *ledger, q queue) {
-	options := priorityqueue.AddOpts{After: coalesce, Priority: new(handler.LowPriority)}
+	options := priorityqueue.AddOpts{After: control.Coalesce, Priority: new(handler.LowPriority)}
 	for _, owner := range l.owners() {
 		request := reconcile.Request{NamespacedName: owner}
 		if prioritized, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 			prioritized.AddWithOpts(options, request)
 		} else {
-			q.AddAfter(request, coalesce)
+			q.AddAfter(request, control.Coalesce)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // sessionPause is the shortest time between two events about the sessions of one node: one
@@ -43,8 +44,8 @@ type toldSessions struct {
 }
 
 func setupSessions(mgr ctrl.Manager) error {
-	r := &sessionReconciler{client: mgr.GetClient(), recorder: newRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
-	return newController(mgr, "session", 1).
+	r := &sessionReconciler{client: mgr.GetClient(), recorder: control.NewRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
+	return control.New(mgr, "session", 1).
 		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
 		Complete(r)
 }

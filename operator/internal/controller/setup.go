@@ -8,22 +8,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
-	"github.com/millrace-lb/millrace/operator/internal/rotation"
-)
-
-// Bounds of the pause before what failed is tried again; it doubles each time.
-const (
-	firstPause   = 5 * time.Millisecond
-	longestPause = 30 * time.Second
 )
 
 // Options of the controllers.
@@ -37,13 +27,9 @@ type Options struct {
 	// ReleaseDelay is how long the address of a Service that is deleted, or has another one
 	// instead, is still announced as one to be left. Zero: not at all.
 	ReleaseDelay time.Duration
-	// Namespace is where the operator keeps what must outlive it.
-	Namespace string
-	// TunnelKey says when the key of the tunnel is replaced.
-	TunnelKey rotation.Settings
 }
 
-// Setup adds all controllers to a manager.
+// Setup adds the controllers to a manager, all but those of package nodes.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := setupServices(mgr, options); err != nil {
 		return fmt.Errorf("setting up the controller of Services: %w", err)
@@ -52,10 +38,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("setting up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
-		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting, "LBNodes": func(mgr ctrl.Manager) error { return setupLBNodes(ctx, mgr, options.Namespace) },
-		"BGP sessions": setupSessions, "LBNodeReports": setupLBNodeReports,
-		"metrics":          setupMetrics,
-		"the tunnel's key": func(mgr ctrl.Manager) error { return setupTunnelKey(mgr, options.TunnelKey) },
+		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting,
+		"BGP sessions": setupSessions, "metrics": setupMetrics,
 	} {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", name, err)
@@ -69,7 +53,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 // wait, would grow for as long as nobody works on them.
 func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 	for _, object := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, namespaceMetadata(), &millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{},
+		&corev1.Service{}, &corev1.Node{}, control.NamespaceMetadata(), &millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{},
 		&millracev1alpha1.VIPAdvertisement{}, &millracev1alpha1.LBPeer{}, &millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{},
 	} {
 		// The manager fills it when it starts.
@@ -78,15 +62,4 @@ func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 		}
 	}
 	return nil
-}
-
-// newController begins a controller that comes back to what failed.
-func newController(mgr ctrl.Manager, name string, workers int) *builder.Builder {
-	return ctrl.NewControllerManagedBy(mgr).
-		Named(name).
-		WithOptions(controller.Options{RateLimiter: pauses(), MaxConcurrentReconciles: workers})
-}
-
-func pauses() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPause, longestPause)
 }

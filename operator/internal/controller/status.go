@@ -4,18 +4,17 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // maxMessage is the longest message of a condition (metav1.Condition).
@@ -37,17 +36,9 @@ func readyCondition(generation int64, problems []desired.Problem, note string) m
 		}
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = problems[0].Reason
-		condition.Message = truncate(strings.Join(messages, "; "), maxMessage)
+		condition.Message = control.Truncate(strings.Join(messages, "; "), maxMessage)
 	}
 	return condition
-}
-
-// truncate cuts a message to a number of bytes, between characters.
-func truncate(message string, longest int) string {
-	if len(message) <= longest {
-		return message
-	}
-	return strings.ToValidUTF8(message[:longest-4], "") + " ..."
 }
 
 // byObject groups problems by the name of their object.
@@ -65,7 +56,7 @@ func patchStatus[T client.Object](ctx context.Context, writer client.StatusClien
 	if equality.Semantic.DeepEqual(statusOf(base), statusOf(changed)) {
 		return nil
 	}
-	patch := sameObject{Patch: client.MergeFrom(base), uid: base.GetUID()}
+	patch := control.SameObject{Patch: client.MergeFrom(base), UID: base.GetUID()}
 	if err := writer.Status().Patch(ctx, changed, patch); err != nil {
 		return fmt.Errorf("writing the status of %T %s: %w", base, base.GetName(), err)
 	}
@@ -76,38 +67,4 @@ func patchStatus[T client.Object](ctx context.Context, writer client.StatusClien
 // only the message differs.
 func setReady(conditions *[]metav1.Condition, condition metav1.Condition) {
 	meta.SetStatusCondition(conditions, condition)
-}
-
-// sameObject is a patch that the API server refuses, as a conflict, for
-// another object of the same name.
-type sameObject struct {
-	client.Patch
-	uid types.UID
-}
-
-// Data implements client.Patch.
-func (p sameObject) Data(object client.Object) ([]byte, error) {
-	data, err := p.Patch.Data(object)
-	if err != nil {
-		return nil, err
-	}
-	var patch, metadata map[string]json.RawMessage
-	if err := json.Unmarshal(data, &patch); err != nil {
-		return nil, fmt.Errorf("reading a patch of %T %s: %w", object, object.GetName(), err)
-	}
-	if raw, ok := patch["metadata"]; ok {
-		if err := json.Unmarshal(raw, &metadata); err != nil {
-			return nil, fmt.Errorf("reading the metadata of a patch of %T %s: %w", object, object.GetName(), err)
-		}
-	}
-	if metadata == nil {
-		metadata = map[string]json.RawMessage{}
-	}
-	if metadata["uid"], err = json.Marshal(p.uid); err != nil {
-		return nil, err
-	}
-	if patch["metadata"], err = json.Marshal(metadata); err != nil {
-		return nil, err
-	}
-	return json.Marshal(patch)
 }

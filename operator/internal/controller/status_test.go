@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -91,7 +92,7 @@ func TestSameObject(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			changed := base.DeepCopy()
 			test.change(changed)
-			got, err := sameObject{Patch: client.MergeFrom(base), uid: base.UID}.Data(changed)
+			got, err := control.SameObject{Patch: client.MergeFrom(base), UID: base.UID}.Data(changed)
 			if err != nil || string(got) != test.want {
 				t.Errorf("Data = %s, %v, want %s", got, err, test.want)
 			}

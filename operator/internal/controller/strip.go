@@ -9,6 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
 // StripNode leaves of a Node, before it is cached, what an LBNode and an LBNodeReport
@@ -55,7 +56,7 @@ func StripReport(object any) (any, error) {
 	stripped.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
 	stripped.Status.Version, stripped.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
 	stripped.Status.MinRows = report.Status.MinRows
-	if condition := nodeReady(report.Status.Conditions); condition != nil {
+	if condition := nodes.ReadyCondition(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = []metav1.Condition{{
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 		}}
@@ -63,7 +64,7 @@ func StripReport(object any) (any, error) {
 	if condition := established(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = append(stripped.Status.Conditions, *condition)
 	}
-	if condition := keyCurrent(report.Status.Conditions); condition != nil {
+	if condition := nodes.KeyCurrent(report.Status.Conditions); condition != nil {
 		stripped.Status.Conditions = append(stripped.Status.Conditions, *condition)
 	}
 	return stripped, nil

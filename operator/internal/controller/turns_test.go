@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -208,7 +209,7 @@ func TestEventsLetOthersRun(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
 	r, asked := c.reconciler, 0
 	r.releaseDelay = time.Minute
-	r.connect(r.client, recorder{EventRecorder: c.told, cached: r.client, live: watchedReader{Reader: r.live, asked: func() {
+	r.connect(r.client, control.Recorder{EventRecorder: c.told, Cached: r.client, Live: watchedReader{Reader: r.live, asked: func() {
 		asked++
 		if !r.turns.mu.TryLock() {
 			t.Error("a worker keeps its turn while it asks for a namespace")

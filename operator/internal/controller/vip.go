@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -44,7 +45,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	r := &vipReconciler{
 		client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
 	}
-	controller := newController(mgr, "vip", 1).
+	controller := control.New(mgr, "vip", 1).
 		For(&millracev1alpha1.VIP{}).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.answers)).
@@ -136,7 +137,7 @@ func isReleasing(vip *millracev1alpha1.VIP) bool {
 // claimants names Services, the first few of many.
 func claimants(claims []millracev1alpha1.VIPClaim) string {
 	var names []string
-	for _, claim := range claims[:min(len(claims), maxNamed)] {
+	for _, claim := range claims[:min(len(claims), control.MaxNamed)] {
 		names = append(names, claim.Namespace+"/"+claim.Name)
 	}
 	if more := len(claims) - len(names); more > 0 {

@@ -5,35 +5,19 @@ package controller
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-// coalesce is how long changes of VIPs and pools are gathered before the
-// statuses that count them, or are about Services beside them, are written.
-const coalesce = 500 * time.Millisecond
-
-// gathered is a handler that makes one request of all events in the time of
-// coalesce, with no name: it is about all objects.
-func gathered() handler.EventHandler {
-	add := func(q queue) { q.AddAfter(reconcile.Request{}, coalesce) }
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { add(q) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { add(q) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { add(q) },
-	}
-}
+type queue = control.Queue
 
 // vipEvents keeps the ledger and enqueues the Services that a change of a VIP
 // is about: those with a claim, and those of the waiting ones that it may help.
@@ -95,7 +79,7 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPC
 	for i := range after {
 		claimant := request(&after[i])
 		if former := known[claimant]; former != nil && equality.Semantic.DeepEqual(former, &after[i]) {
-			q.AddAfter(claimant, coalesce)
+			q.AddAfter(claimant, control.Coalesce)
 		} else {
 			q.Add(claimant)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package control
 
 import (
 	"context"
@@ -24,45 +24,47 @@ const maxNote = 1024
 // lookTimeout bounds the look at a namespace before an event.
 const lookTimeout = 5 * time.Second
 
-// recorder writes events that the API server takes: none is too long, and none
+// Recorder writes events that the API server takes: none is too long, and none
 // is for a namespace that is being deleted, where nothing can be created.
-type recorder struct {
+type Recorder struct {
 	events.EventRecorder
-	cached, live client.Reader
+	// Cached and Live tell which namespaces are being deleted. Live reads past the cache.
+	Cached, Live client.Reader
 }
 
-var _ events.EventRecorder = recorder{}
+var _ events.EventRecorder = Recorder{}
 
-func newRecorder(mgr ctrl.Manager) recorder {
-	return recorder{EventRecorder: mgr.GetEventRecorder(recorderName), cached: mgr.GetClient(), live: mgr.GetAPIReader()}
+// NewRecorder returns the one of a manager.
+func NewRecorder(mgr ctrl.Manager) Recorder {
+	return Recorder{EventRecorder: mgr.GetEventRecorder(recorderName), Cached: mgr.GetClient(), Live: mgr.GetAPIReader()}
 }
 
 // Eventf implements events.EventRecorder.
 //
 //nolint:revive // the interface has these arguments
-func (r recorder) Eventf(regarding, related runtime.Object, severity, reason, action, note string, arguments ...any) {
+func (r Recorder) Eventf(regarding, related runtime.Object, severity, reason, action, note string, arguments ...any) {
 	if r.isTerminating(regarding) {
 		return
 	}
-	message := truncate(fmt.Sprintf(note, arguments...), maxNote)
+	message := Truncate(fmt.Sprintf(note, arguments...), maxNote)
 	r.EventRecorder.Eventf(regarding, related, severity, reason, action, "%s", message)
 }
 
 // isTerminating reports whether the namespace of an object is being deleted. An
 // object that is itself being deleted may be the first sign of that, so the API
 // server is asked then.
-func (r recorder) isTerminating(object runtime.Object) bool {
+func (r Recorder) isTerminating(object runtime.Object) bool {
 	accessor, err := meta.Accessor(object)
 	if err != nil || accessor.GetNamespace() == "" {
 		return false
 	}
-	reader := r.cached
+	reader := r.Cached
 	if accessor.GetDeletionTimestamp() != nil {
-		reader = r.live
+		reader = r.Live
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
 	defer cancel()
-	namespace := namespaceMetadata()
+	namespace := NamespaceMetadata()
 	err = reader.Get(ctx, client.ObjectKey{Name: accessor.GetNamespace()}, namespace)
 	return apierrors.IsNotFound(err) || err == nil && namespace.DeletionTimestamp != nil
 }

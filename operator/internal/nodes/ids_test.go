@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -97,11 +98,15 @@ func (c *laggingClient) Update(ctx context.Context, object client.Object, option
 
 // Workers give no id twice, whatever the cache shows and whichever write fails, and share the writes of
 // what was given.
-func TestNodeIDsAtOnce(t *testing.T) {
+func TestIDsAtOnce(t *testing.T) {
 	const count = 200
-	stored := fake.NewClientBuilder().WithScheme(testScheme()).Build()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	stored := fake.NewClientBuilder().WithScheme(scheme).Build()
 	api := &laggingClient{Client: stored}
-	r := &lbNodeReconciler{client: api, recorder: events.NewFakeRecorder(count), ids: &nodeIDs{
+	r := &lbNodeReconciler{client: api, recorder: events.NewFakeRecorder(count), ids: &idStore{
 		client: api, live: stored, namespace: "millrace-system", given: map[string]int32{},
 	}}
 	queue := make(chan string, 10*count)
@@ -114,7 +119,7 @@ func TestNodeIDsAtOnce(t *testing.T) {
 		}
 		queue <- name
 	}
-	for range nodeWorkers {
+	for range workers {
 		go func() {
 			for name := range queue {
 				if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: name}}); err != nil {
@@ -146,7 +151,7 @@ func TestNodeIDsAtOnce(t *testing.T) {
 	}
 	keepsID(t, r.ids)
 	state := &corev1.ConfigMap{}
-	if err := stored.Get(t.Context(), client.ObjectKey{Namespace: "millrace-system", Name: nodeIDsName}, state); err != nil {
+	if err := stored.Get(t.Context(), client.ObjectKey{Namespace: "millrace-system", Name: idsName}, state); err != nil {
 		t.Fatal(err)
 	}
 	// Another operator gives none of them.
@@ -164,7 +169,7 @@ func TestNodeIDsAtOnce(t *testing.T) {
 }
 
 // keepsID has a node ask again before its LBNode is seen, as after an event that comes before that.
-func keepsID(t *testing.T, ids *nodeIDs) {
+func keepsID(t *testing.T, ids *idStore) {
 	t.Helper()
 	var given []int32
 	for range 5 {

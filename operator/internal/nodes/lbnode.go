@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -23,17 +23,15 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
-
-// nodeWorkers is how many nodes are reconciled at once. They wait for the API server.
-const nodeWorkers = 8
 
 // lbNodeReconciler keeps one LBNode per Node.
 type lbNodeReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
-	ids      *nodeIDs
+	ids      *idStore
 }
 
 // indexID is the index of LBNodes by spec.id. It saves looking through all of them for each event:
@@ -54,10 +52,10 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 	}
 	r := &lbNodeReconciler{
 		client:   mgr.GetClient(),
-		recorder: newRecorder(mgr),
-		ids:      &nodeIDs{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace, given: map[string]int32{}},
+		recorder: control.NewRecorder(mgr),
+		ids:      &idStore{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace, given: map[string]int32{}},
 	}
-	return newController(mgr, "lbnode", nodeWorkers).
+	return control.New(mgr, "lbnode", workers).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
 		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).
@@ -184,7 +182,7 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 	if equality.Semantic.DeepEqual(base, lbNode) {
 		return nil
 	}
-	if err := r.client.Patch(ctx, lbNode, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
+	if err := r.client.Patch(ctx, lbNode, control.SameObject{Patch: client.MergeFrom(base), UID: base.UID}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("updating LBNode %s: %w", lbNode.Name, err))
 	}
 	return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
@@ -48,13 +49,13 @@ func TunnelKeySecret() types.NamespacedName {
 
 func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 	r := &tunnelKeyReconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: newRecorder(mgr), settings: settings, now: time.Now,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: control.NewRecorder(mgr), settings: settings, now: time.Now,
 	}
-	return newController(mgr, "tunnelkey", 1).
-		Watches(&corev1.Secret{}, gathered()).
-		Watches(&millracev1alpha1.LBNode{}, gathered(), builder.WithPredicates(agentAppeared())).
-		Watches(&millracev1alpha1.LBNodeReport{}, gathered(), builder.WithPredicates(keysChanged())).
-		Watches(&corev1.Node{}, gathered(), builder.WithPredicates(readinessChanged())).
+	return control.New(mgr, "tunnelkey", 1).
+		Watches(&corev1.Secret{}, control.Gathered()).
+		Watches(&millracev1alpha1.LBNode{}, control.Gathered(), builder.WithPredicates(agentAppeared())).
+		Watches(&millracev1alpha1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(keysChanged())).
+		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(readinessChanged())).
 		Complete(r)
 }
 
@@ -74,7 +75,7 @@ func keysChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
 		return ok1 && ok2 && (before.UID != after.UID || before.Status.Version != after.Status.Version ||
 			!equality.Semantic.DeepEqual(before.Status.TunnelKeys, after.Status.TunnelKeys) ||
-			!sameKeyCurrent(keyCurrent(before.Status.Conditions), keyCurrent(after.Status.Conditions)))
+			!sameKeyCurrent(KeyCurrent(before.Status.Conditions), KeyCurrent(after.Status.Conditions)))
 	}}
 }
 
@@ -140,7 +141,7 @@ func (r *tunnelKeyReconciler) nodes(
 
 func knownNode(node *corev1.Node, report *millracev1alpha1.LBNodeReport) rotation.Node {
 	known := rotation.Node{Name: node.Name}
-	if lost := notReady(node); lost != nil {
+	if lost := NotReady(node); lost != nil {
 		known.LostSince = lost.LastTransitionTime.Time
 	}
 	known.Served = report != nil && (report.Status.Version != "" || report.Status.TunnelKeys != nil)
@@ -203,10 +204,10 @@ func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret,
 }
 
 func firstNames(names []string) string {
-	if len(names) <= maxNamed {
+	if len(names) <= control.MaxNamed {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:control.MaxNamed], ", "), len(names)-control.MaxNamed)
 }
 
 // tellInvalid tells of a Secret that cannot be read. It is left alone: agents keep the keys
@@ -220,8 +221,8 @@ func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Se
 	}
 }
 
-// keyCurrent returns the condition of a report that its node lags behind, or nil.
-func keyCurrent(conditions []metav1.Condition) *metav1.Condition {
+// KeyCurrent returns the condition of a report that its node lags behind, or nil.
+func KeyCurrent(conditions []metav1.Condition) *metav1.Condition {
 	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool {
 		return c.Type == millracev1alpha1.ConditionTunnelKeyCurrent
 	})

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -18,12 +18,12 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// nodeIDsName is the ConfigMap, in the operator's namespace, that has the nodeid.State.
-const nodeIDsName = "millrace-node-ids"
+// idsName is the ConfigMap, in the operator's namespace, that has the nodeid.State.
+const idsName = "millrace-node-ids"
 
-// nodeIDs gives ids to nodes, and stores which were given, so that an operator after
+// idStore gives ids to nodes, and stores which were given, so that an operator after
 // this one does not give them again soon. Of two operators at once, only one can store.
-type nodeIDs struct {
+type idStore struct {
 	client client.Client
 	// live reads the ConfigMap, which is not cached.
 	live      client.Reader
@@ -54,7 +54,7 @@ type askedID struct {
 // give returns an id that no node has; false when all are in use. It is stored as given
 // before it is used. Workers that ask at once share one write. A node that was given one, and whose
 // LBNode was not seen yet, keeps it.
-func (n *nodeIDs) give(ctx context.Context, node string) (int32, bool, error) {
+func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	asked := &askedID{node: node}
 	n.mu.Lock()
 	id, isGiven := n.given[node]
@@ -78,7 +78,7 @@ func (n *nodeIDs) give(ctx context.Context, node string) (int32, bool, error) {
 }
 
 // answer gives an id to each that asks. Only the worker that stores calls it.
-func (n *nodeIDs) answer(ctx context.Context, all []*askedID) {
+func (n *idStore) answer(ctx context.Context, all []*askedID) {
 	err := func() error {
 		state, next, err := n.observe(ctx)
 		if err != nil {
@@ -100,14 +100,14 @@ func (n *nodeIDs) answer(ctx context.Context, all []*askedID) {
 }
 
 // shown takes note that the cache shows the LBNode of a node, or that the node is gone.
-func (n *nodeIDs) shown(node string) {
+func (n *idStore) shown(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.given, node)
 }
 
 // note stores which ids have become free.
-func (n *nodeIDs) note(ctx context.Context) error {
+func (n *idStore) note(ctx context.Context) error {
 	n.storing.Lock()
 	defer n.storing.Unlock()
 	state, next, err := n.observe(ctx)
@@ -118,7 +118,7 @@ func (n *nodeIDs) note(ctx context.Context) error {
 }
 
 // observe returns the state as it is stored, and as it is with the ids that are used now.
-func (n *nodeIDs) observe(ctx context.Context) (stored, now nodeid.State, err error) {
+func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err error) {
 	used, err := n.used(ctx)
 	if err != nil {
 		return stored, now, err
@@ -128,7 +128,7 @@ func (n *nodeIDs) observe(ctx context.Context) (stored, now nodeid.State, err er
 }
 
 // used are the ids of all LBNodes.
-func (n *nodeIDs) used(ctx context.Context) (map[int32]struct{}, error) {
+func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	// Before the list: what is shown in between is in it.
 	used := n.notShown()
 	list := &millracev1alpha1.LBNodeList{}
@@ -141,7 +141,7 @@ func (n *nodeIDs) used(ctx context.Context) (map[int32]struct{}, error) {
 	return used, nil
 }
 
-func (n *nodeIDs) notShown() map[int32]struct{} {
+func (n *idStore) notShown() map[int32]struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	ids := make(map[int32]struct{}, len(n.given))
@@ -151,25 +151,25 @@ func (n *nodeIDs) notShown() map[int32]struct{} {
 	return ids
 }
 
-func (n *nodeIDs) read(ctx context.Context) (nodeid.State, error) {
+func (n *idStore) read(ctx context.Context) (nodeid.State, error) {
 	if n.stored == nil {
-		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: nodeIDsName}}
-		err := n.live.Get(ctx, types.NamespacedName{Namespace: n.namespace, Name: nodeIDsName}, stored)
+		stored := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: n.namespace, Name: idsName}}
+		err := n.live.Get(ctx, types.NamespacedName{Namespace: n.namespace, Name: idsName}, stored)
 		if client.IgnoreNotFound(err) != nil {
-			return nodeid.State{}, fmt.Errorf("reading ConfigMap %s/%s: %w", n.namespace, nodeIDsName, err)
+			return nodeid.State{}, fmt.Errorf("reading ConfigMap %s/%s: %w", n.namespace, idsName, err)
 		}
 		n.stored = stored
 	}
 	state, err := nodeid.Parse(n.stored.Data)
 	if err != nil {
 		// Better to forget what was given than to give nothing.
-		log.FromContext(ctx).Error(err, "ConfigMap is unreadable and will be written again", "name", nodeIDsName)
+		log.FromContext(ctx).Error(err, "ConfigMap is unreadable and will be written again", "name", idsName)
 		return nodeid.State{}, nil
 	}
 	return state, nil
 }
 
-func (n *nodeIDs) write(ctx context.Context, before, after nodeid.State) error {
+func (n *idStore) write(ctx context.Context, before, after nodeid.State) error {
 	if before.Equal(after) {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (n *nodeIDs) write(ctx context.Context, before, after nodeid.State) error {
 		return fmt.Errorf("storing node ids: another operator did at the same time: %w", err)
 	}
 	if err != nil {
-		return fmt.Errorf("writing ConfigMap %s/%s: %w", n.namespace, nodeIDsName, err)
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", n.namespace, idsName, err)
 	}
 	n.stored = changed
 	return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"errors"
@@ -15,12 +15,12 @@ func TestConditionsAreWrittenAtOnce(t *testing.T) {
 	running, most := 0, 0
 	full := make(chan struct{})
 	failure := errors.New("the API server does not answer")
-	writes := make([]func() error, 5*nodeWorkers)
+	writes := make([]func() error, 5*workers)
 	for i := range writes {
 		writes[i] = func() error {
 			mu.Lock()
 			running++
-			if most = max(most, running); running == nodeWorkers {
+			if most = max(most, running); running == workers {
 				select {
 				case <-full:
 				default:
@@ -42,7 +42,7 @@ func TestConditionsAreWrittenAtOnce(t *testing.T) {
 	if err := allOf(writes); !errors.Is(err, failure) {
 		t.Errorf("one write has failed, and the error is %v", err)
 	}
-	if most != nodeWorkers {
-		t.Errorf("%d writes at once, want %d", most, nodeWorkers)
+	if most != workers {
+		t.Errorf("%d writes at once, want %d", most, workers)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package control
 
 import (
 	"strings"
@@ -13,7 +13,7 @@ import (
 func TestPausesAreBounded(t *testing.T) {
 	limiter, request := pauses(), reconcile.Request{}
 	last := limiter.When(request)
-	if last != firstPause {
+	if last != FirstPause {
 		t.Errorf("the first pause is %s", last)
 	}
 	for range 50 {
@@ -35,8 +35,8 @@ func TestTruncate(t *testing.T) {
 		{strings.Repeat("x", 21), strings.Repeat("x", 16) + " ..."},
 		{"x" + strings.Repeat("ä", 20), "x" + strings.Repeat("ä", 7) + " ..."},
 	} {
-		if got := truncate(test.message, 20); got != test.want {
-			t.Errorf("truncate(%q) = %q, want %q", test.message, got, test.want)
+		if got := Truncate(test.message, 20); got != test.want {
+			t.Errorf("Truncate(%q) = %q, want %q", test.message, got, test.want)
 		}
 	}
 }

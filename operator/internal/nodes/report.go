@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -19,19 +19,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// lbNodeReportReconciler keeps one LBNodeReport per LBNode, and has it say that
+// reportReconciler keeps one LBNodeReport per LBNode, and has it say that
 // nothing is known of a node that is not ready. Everything else there is the agent's.
-type lbNodeReportReconciler struct {
+type reportReconciler struct {
 	client client.Client
 	// live reads reports as they are: the cache holds only parts of them.
 	live client.Reader
 }
 
-func setupLBNodeReports(mgr ctrl.Manager) error {
-	r := &lbNodeReportReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	return newController(mgr, "lbnodereport", nodeWorkers).
+func setupReports(mgr ctrl.Manager) error {
+	r := &reportReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	return control.New(mgr, "lbnodereport", workers).
 		Watches(&millracev1alpha1.LBNode{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(replaced())).
 		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reportChanged())).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(readinessChanged())).
@@ -52,7 +53,7 @@ func reportChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
 		return ok1 && ok2 && (before.UID != after.UID ||
 			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences) ||
-			!sameReadiness(nodeReady(before.Status.Conditions), nodeReady(after.Status.Conditions)))
+			!sameReadiness(ReadyCondition(before.Status.Conditions), ReadyCondition(after.Status.Conditions)))
 	}}
 }
 
@@ -62,14 +63,14 @@ func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
 		after, ok2 := e.ObjectNew.(*corev1.Node)
-		return ok1 && ok2 && !sameReadiness(notReady(before), notReady(after))
+		return ok1 && ok2 && !sameReadiness(NotReady(before), NotReady(after))
 	}}
 }
 
-// notReady returns the condition NodeReady that the report of a node should have: that
+// NotReady returns the condition NodeReady that the report of a node should have: that
 // the Node is not ready, since when. It is nil for a Node that is ready, and for one of
 // which nobody has said either.
-func notReady(node *corev1.Node) *metav1.Condition {
+func NotReady(node *corev1.Node) *metav1.Condition {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type != corev1.NodeReady || condition.Status == corev1.ConditionTrue {
 			continue
@@ -89,7 +90,8 @@ func notReady(node *corev1.Node) *metav1.Condition {
 	return nil
 }
 
-func nodeReady(conditions []metav1.Condition) *metav1.Condition {
+// ReadyCondition returns the condition NodeReady of a report, or nil.
+func ReadyCondition(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, millracev1alpha1.ConditionNodeReady)
 }
 
@@ -103,7 +105,7 @@ func sameReadiness(a, b *metav1.Condition) bool {
 
 // Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector
 // of the cluster removes it after the LBNode.
-func (r *lbNodeReportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
+func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	lbNode := &millracev1alpha1.LBNode{}
 	if err := r.client.Get(ctx, request.NamespacedName, lbNode); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -127,14 +129,14 @@ func (r *lbNodeReportReconciler) Reconcile(ctx context.Context, request ctrl.Req
 	if err := r.client.Get(ctx, request.NamespacedName, node); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	want := notReady(node)
-	if sameReadiness(nodeReady(report.Status.Conditions), want) {
+	want := NotReady(node)
+	if sameReadiness(ReadyCondition(report.Status.Conditions), want) {
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, r.tell(ctx, report, want)
 }
 
-func (r *lbNodeReportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
+func (r *reportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
 	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
 	if err := r.client.Create(ctx, report); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating LBNodeReport %s: %w", name, err)
@@ -143,12 +145,12 @@ func (r *lbNodeReportReconciler) create(ctx context.Context, name string, owners
 }
 
 // own makes the report go with the present LBNode, not with one before it.
-func (r *lbNodeReportReconciler) own(
+func (r *reportReconciler) own(
 	ctx context.Context, report *millracev1alpha1.LBNodeReport, owners []metav1.OwnerReference,
 ) error {
 	base := report.DeepCopy()
 	report.OwnerReferences = owners
-	if err := r.client.Patch(ctx, report, sameObject{Patch: client.MergeFrom(base), uid: base.UID}); err != nil {
+	if err := r.client.Patch(ctx, report, control.SameObject{Patch: client.MergeFrom(base), UID: base.UID}); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("updating LBNodeReport %s: %w", report.Name, err))
 	}
 	return nil
@@ -158,7 +160,7 @@ func (r *lbNodeReportReconciler) own(
 // unknown; or, without a condition, that it is ready again. What an agent that lives all
 // the same writes after that stands: the operator does not repeat itself until the Node
 // changes, so that the two never write in turns.
-func (r *lbNodeReportReconciler) tell(
+func (r *reportReconciler) tell(
 	ctx context.Context, cached *millracev1alpha1.LBNodeReport, notReady *metav1.Condition,
 ) error {
 	report := &millracev1alpha1.LBNodeReport{}
@@ -168,7 +170,7 @@ func (r *lbNodeReportReconciler) tell(
 	base := report.DeepCopy()
 	if notReady == nil {
 		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
-	} else if !sameReadiness(nodeReady(report.Status.Conditions), notReady) {
+	} else if !sameReadiness(ReadyCondition(report.Status.Conditions), notReady) {
 		setNotReady(report, *notReady)
 	}
 	if equality.Semantic.DeepEqual(base.Status, report.Status) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(report), report); err != nil {
 		t.Fatal(err)
 	}
-	readiness, keys := &lbNodeReportReconciler{client: api, live: api}, &tunnelKeyReconciler{client: api, live: api}
+	readiness, keys := &reportReconciler{client: api, live: api}, &tunnelKeyReconciler{client: api, live: api}
 	if err := readiness.tell(t.Context(), report, &metav1.Condition{
 		Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
 	}); err != nil {

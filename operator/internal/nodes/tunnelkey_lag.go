@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package nodes
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (r *tunnelKeyReconciler) tell(
 		// What was told of a phase before this one stays meanwhile.
 		again = wait
 		for name := range lagging {
-			if reports[name] == nil || keyCurrent(reports[name].Status.Conditions) == nil {
+			if reports[name] == nil || KeyCurrent(reports[name].Status.Conditions) == nil {
 				lagging.Delete(name)
 			}
 		}
@@ -48,17 +48,17 @@ func (r *tunnelKeyReconciler) tell(
 				Reason: millracev1alpha1.ReasonNotConfirmed, Message: message,
 			}
 		}
-		if !sameKeyCurrent(keyCurrent(report.Status.Conditions), want) {
+		if !sameKeyCurrent(KeyCurrent(report.Status.Conditions), want) {
 			writes = append(writes, func() error { return r.tellReport(ctx, report, want) })
 		}
 	}
 	return again, allOf(writes)
 }
 
-// allOf carries out writes, as many at once as there are workers of nodes, and returns all errors.
+// allOf carries out writes, as many at once as there are workers, and returns all errors.
 func allOf(writes []func() error) error {
 	var group errgroup.Group
-	group.SetLimit(nodeWorkers)
+	group.SetLimit(workers)
 	failed := make([]error, len(writes))
 	for i, write := range writes {
 		group.Go(func() error {

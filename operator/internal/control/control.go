@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package control has what all controllers of the operator share: how they are begun and come back to
+// what failed, events, and patches.
+package control
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Bounds of the pause before what failed is tried again; it doubles each time.
+const (
+	FirstPause   = 5 * time.Millisecond
+	longestPause = 30 * time.Second
+)
+
+// New begins a controller that comes back to what failed.
+func New(mgr ctrl.Manager, name string, workers int) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named(name).
+		WithOptions(controller.Options{RateLimiter: pauses(), MaxConcurrentReconciles: workers})
+}
+
+func pauses() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](FirstPause, longestPause)
+}
+
+// Queue is that of a controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Coalesce is how long changes of VIPs and pools are Gathered before the
+// statuses that count them, or are about Services beside them, are written.
+const Coalesce = 500 * time.Millisecond
+
+// Gathered is a handler that makes one request of all events in the time of
+// Coalesce, with no name: it is about all objects.
+func Gathered() handler.EventHandler {
+	add := func(q Queue) { q.AddAfter(reconcile.Request{}, Coalesce) }
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q Queue) { add(q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q Queue) { add(q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q Queue) { add(q) },
+	}
+}
+
+// NamespaceMetadata is a Namespace of which only the metadata are read.
+func NamespaceMetadata() *metav1.PartialObjectMetadata {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return namespace
+}

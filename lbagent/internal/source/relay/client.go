@@ -35,6 +35,9 @@ const (
 	// insteadFor is how long the API server is asked at a time where no relay answers, at least; at
 	// most twice as long.
 	insteadFor = time.Minute
+	// mountedWithin is the same where there is no ca.crt yet: the operator makes it at the installation,
+	// and kubelets mount it some time later.
+	mountedWithin = 10 * time.Second
 	// caFile is that of who may have signed a relay's certificate.
 	caFile = "ca.crt"
 )

@@ -5,6 +5,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -69,7 +70,11 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 		return nil, ctx.Err()
 	}
 	l.relay.note(err)
-	options.TimeoutSeconds = new(int64((l.relay.instead + rand.N(l.relay.instead)).Seconds()))
+	instead := l.relay.instead
+	if errors.Is(err, fs.ErrNotExist) {
+		instead = min(instead, mountedWithin)
+	}
+	options.TimeoutSeconds = new(int64((instead + rand.N(instead)).Seconds()))
 	watched, err = l.ListerWatcherWithContext.WatchWithContext(ctx, options)
 	if err != nil {
 		return nil, err

@@ -41,6 +41,7 @@ func TestLiveAPI(t *testing.T) {
 		t.Run("announcements", func(t *testing.T) { liveAnnouncements(t, s) })
 		t.Run("schemas", liveSchemas)
 		t.Run("tenants", liveTenants)
+		t.Run("relay", liveRelay)
 		t.Run("commands", func(t *testing.T) { liveCommands(t, s) })
 		return nil
 	})
@@ -52,6 +53,18 @@ func TestLiveAPI(t *testing.T) {
 		t.Run("silent agents", silentAgents)
 		t.Run("uninstall", func(t *testing.T) { uninstallLive(t, before) })
 	}
+}
+
+// liveRelay awaits that all agents are told of EndpointSlices by the aggregated API. What the other
+// tests see of endpoints came that way.
+func liveRelay(t *testing.T) {
+	eventually(t, 2*time.Minute, func(context.Context) error {
+		logs := kubectl(t, "-n", "millrace-system", "logs", "-l", "app.kubernetes.io/component=agent", "-c", "lbagent", "--tail=-1")
+		if told := strings.Count(logs, "A relay tells what changes of EndpointSlices"); told < 3 {
+			return fmt.Errorf("%d agents are told by a relay", told)
+		}
+		return nil
+	})
 }
 
 // liveTraffic awaits the load that the test makes: 50 requests a second, each a new connection.

@@ -77,7 +77,7 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	if pod == nil {
 		return fmt.Errorf("no agent runs on node %s; there are agents on %s", node, strings.Join(a.Nodes(), ", "))
 	}
-	executor, err := a.executor(pod, append(append([]string{"/lbagent"}, args...), "--until-eof"))
+	executor, err := a.executor(pod, slices.Concat([]string{"/lbagent"}, asInstalled(pod, args), []string{"--until-eof"}))
 	if err != nil {
 		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
 	}

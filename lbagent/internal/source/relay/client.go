@@ -32,12 +32,9 @@ const (
 	// answerTimeout is how long a relay may take to begin its answer: it may wait for what this
 	// agent knows already.
 	answerTimeout = 6 * time.Second
-	// insteadFor is how long the API server is asked at a time where no relay answers, at least; at
-	// most twice as long.
-	insteadFor = time.Minute
-	// mountedWithin is the same where there is no ca.crt yet: the operator makes it at the installation,
-	// and kubelets mount it some time later.
-	mountedWithin = 10 * time.Second
+	// Where no relay answers, the API server is asked for firstInstead, then for twice as long each
+	// time until insteadFor, and for up to twice that. At an installation relays come after agents.
+	firstInstead, insteadFor = 5 * time.Second, time.Minute
 	// caFile is that of who may have signed a relay's certificate.
 	caFile = "ca.crt"
 )

@@ -5,8 +5,8 @@ package relay
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"math/rand/v2"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,8 +19,8 @@ import (
 )
 
 // ListWatch lists and watches EndpointSlices for an informer. Where no relay answers, it asks the API
-// server for a minute or two. Both have the same versions, so a watch goes on at the one where it ended
-// at the other.
+// server for some seconds, and for up to two minutes where none answers again and again. Both have the
+// same versions, so a watch goes on at the one where it ended at the other.
 //
 // What it returns is slim, and nobody may change it: changes are applied to it.
 type ListWatch struct {
@@ -28,6 +28,9 @@ type ListWatch struct {
 	relay *Client
 	// slim removes of a slice what agents do not read.
 	slim func(*discoveryv1.EndpointSlice)
+	// instead is how long the API server was asked the last time, at least. It is zero after a relay
+	// has answered.
+	instead time.Duration
 }
 
 // NewListWatch returns one by relays, and by the API server.
@@ -63,6 +66,7 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 	switch {
 	case err == nil:
 		l.relay.note(nil)
+		l.instead = 0
 		return watched, nil
 	case errors.Is(err, errExpired):
 		return nil, apierrors.NewResourceExpired(err.Error())
@@ -70,11 +74,8 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 		return nil, ctx.Err()
 	}
 	l.relay.note(err)
-	instead := l.relay.instead
-	if errors.Is(err, fs.ErrNotExist) {
-		instead = min(instead, mountedWithin)
-	}
-	options.TimeoutSeconds = new(int64((instead + rand.N(instead)).Seconds()))
+	l.instead = min(max(2*l.instead, firstInstead), l.relay.instead)
+	options.TimeoutSeconds = new(int64((l.instead + rand.N(l.instead)).Seconds()))
 	watched, err = l.ListerWatcherWithContext.WatchWithContext(ctx, options)
 	if err != nil {
 		return nil, err

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// formerAgent is the first commit whose agents describe their maps. Its maps have fewer places for
-// nodes, and exceptions of another meaning.
-const formerAgent = "5d0a83ce80d7199f81a954f954b24a9d223336b0"
+// formerAgent is a commit whose maps have the layout of two versions before (dataplane/layouts). It
+// knows small tables: agents from before them do not start on these maps.
+const formerAgent = "5417776c94aa60532a4282ce3f64042e41798c22"
 
 // TestFormerAgent upgrades from another version's maps and goes back, with connections whose nodes
 // change in between: none breaks.

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/millrace-lb/millrace/api/relay"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
@@ -215,5 +216,34 @@ func TestSlimService(t *testing.T) {
 		if got := matters(before, after); got != test.matters {
 			t.Errorf("%s: an update matters: %v", name, got)
 		}
+	}
+}
+
+// What a relay leaves of a slice is what agents read of one: no field is missing in what it tells.
+func TestRelayLeavesWhatAgentsRead(t *testing.T) {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web-1", UID: "u", ResourceVersion: "7", Generation: 3, GenerateName: "web-",
+			Labels:          map[string]string{discoveryv1.LabelServiceName: "web", "other": "label"},
+			Annotations:     map[string]string{millracev1alpha1.AnnotationConfirmRemoval: "yes", "other": "annotation"},
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Service", Name: "web"}}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(80)), Protocol: new(corev1.ProtocolTCP), AppProtocol: new("h2c")}},
+		Endpoints: []discoveryv1.Endpoint{
+			{
+				Addresses: []string{"198.18.0.1", "198.18.0.2"}, NodeName: new("node-a"), Zone: new("a"), Hostname: new("web-0"),
+				Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(false), Terminating: new(true)},
+				Hints:      &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}, ForNodes: []discoveryv1.ForNode{{Name: "node-a"}}},
+				TargetRef:  &corev1.ObjectReference{Name: "web-0"},
+			},
+			{Addresses: []string{"198.18.0.3"}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}, {Name: "b"}}}},
+		},
+	}
+	relayed := relay.Slim(slice.DeepCopy())
+	newShared().slimSlice(relayed)
+	newShared().slimSlice(slice)
+	if !equality.Semantic.DeepEqual(relayed, slice) {
+		t.Errorf("by a relay the slice is\n%+v, else\n%+v", relayed, slice)
 	}
 }

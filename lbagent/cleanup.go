@@ -15,10 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
+	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables
-// and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
+// Cleanup detaches the programs from all interfaces and removes all maps, the rule of nftables,
+// the neighbours that the kernel keeps for it and the checkpoint, as when Millrace is uninstalled from the node. It waits for the
 // end of the agent, which would put back what is removed before.
 func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) error {
 	lock, err := lockDataplane(ctx, pinRoot, logger)
@@ -32,7 +33,7 @@ func Cleanup(ctx context.Context, pinRoot, stateDir string, logger logr.Logger) 
 	if stateDir != "" {
 		err = errors.Join(err, recorder.Remove(stateDir), checkpoint.Remove(stateDir))
 	}
-	return errors.Join(err, natexempt.Remove())
+	return errors.Join(err, natexempt.Remove(), netdev.ForgetNeighbours())
 }
 
 // CheckClean fails as long as Cleanup has not removed everything, or an agent has
@@ -41,13 +42,26 @@ func CheckClean(pinRoot string) error {
 	_, err := os.Lstat(pinRoot)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		left, err := natexempt.Left()
-		if left {
-			err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
-		}
-		return err
+		return errors.Join(checkTable(), checkNeighbours())
 	case err != nil:
 		return fmt.Errorf("look for maps of the data plane at %s: %w", pinRoot, err)
 	}
 	return fmt.Errorf("maps of the data plane are still pinned at %s: run cleanup, after the agent has ended", pinRoot)
+}
+
+func checkTable() error {
+	left, err := natexempt.Left()
+	if left {
+		err = fmt.Errorf("the table %s is still in nftables: run cleanup, after the agent has ended", natexempt.Table)
+	}
+	return err
+}
+
+func checkNeighbours() error {
+	kept, err := netdev.KeptNeighbours()
+	if len(kept) > 0 {
+		err = fmt.Errorf("the kernel still keeps %d neighbours resolved, such as %s: run cleanup, after the agent has ended",
+			len(kept), kept[0].Address)
+	}
+	return err
 }

@@ -69,24 +69,13 @@ type NeighbourKey struct {
 	Address   netip.Addr
 }
 
-// NeighbourState is how much an entry can be relied on.
-type NeighbourState int
-
-const (
-	// Unresolved entries have no address, and nobody is looking for it.
-	Unresolved NeighbourState = iota
-	// Resolving entries have no address yet.
-	Resolving
-	// Stale entries have an address that was right when last confirmed.
-	Stale
-	// Confirmed entries have an address that is right or being confirmed.
-	Confirmed
-)
-
 // Neighbour is an entry of the kernel's neighbour tables.
 type Neighbour struct {
-	MAC   [6]byte
-	State NeighbourState
+	// MAC is zero while the kernel does not know it.
+	MAC [6]byte
+	// Kept is whether the entry stays, and somebody sees to it that it is right: the kernel, which was
+	// told so, or who made it.
+	Kept bool
 }
 
 // Network is what the kernel knows.
@@ -141,7 +130,7 @@ func (n *Network) Hops(targets map[forwarding.NodeID]Target) map[forwarding.Node
 	for id, target := range targets {
 		hop, key, ok := n.prepare(target)
 		neighbour := n.Neighbours[key]
-		if !ok || neighbour.State < Stale {
+		if !ok || neighbour.MAC == [6]byte{} {
 			continue
 		}
 		hop.Destination = neighbour.MAC

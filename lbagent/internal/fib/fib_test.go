@@ -66,8 +66,8 @@ func newNetwork() (*Network, map[forwarding.NodeID]Target) {
 			gre0:    {MTU: 1400, Up: true},
 		},
 		Neighbours: map[NeighbourKey]Neighbour{
-			{eth0, near4}:       {MAC: macN, State: Stale},
-			{vlan100, gateway6}: {MAC: macN, State: Confirmed},
+			{eth0, near4}:       {MAC: macN},
+			{vlan100, gateway6}: {MAC: macN},
 		},
 		Devices: map[int][]int{eth0: {eth0}, bond0: {7, 8}},
 	}, map[forwarding.NodeID]Target{1: near, 2: far}
@@ -103,12 +103,12 @@ func TestHops(t *testing.T) {
 			func(n *Network) { delete(n.Neighbours, NeighbourKey{eth0, near4}) }, hops{2: far}, 2,
 		},
 		"neighbour resolving": {
-			func(n *Network) { n.Neighbours[NeighbourKey{eth0, near4}] = Neighbour{State: Resolving} }, hops{2: far}, 2,
+			func(n *Network) { n.Neighbours[NeighbourKey{eth0, near4}] = Neighbour{Kept: true} }, hops{2: far}, 2,
 		},
 		"neighbour on another interface": {
 			func(n *Network) {
 				delete(n.Neighbours, NeighbourKey{eth0, near4})
-				n.Neighbours[NeighbourKey{bond0, near4}] = Neighbour{MAC: macN, State: Confirmed}
+				n.Neighbours[NeighbourKey{bond0, near4}] = Neighbour{MAC: macN}
 			}, hops{2: far}, 2,
 		},
 		"no program on the interface": {func(n *Network) { delete(n.Devices, eth0) }, hops{2: far}, 1},

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -37,6 +36,8 @@ type fibCache struct {
 	// them, also where they do not exist.
 	interfaces map[int]struct{}
 	needed     map[fib.NeighbourKey]struct{}
+	// kept are the neighbours that the kernel was told to keep resolved.
+	kept map[fib.NeighbourKey]struct{}
 }
 
 func newFIBCache() (*fibCache, error) {
@@ -152,82 +153,6 @@ func hopInterface(link netlink.Link) fib.Interface {
 	return result
 }
 
-func (c *fibCache) readNeighbours() error {
-	c.network.Neighbours = map[fib.NeighbourKey]fib.Neighbour{}
-	for index := range c.interfaces {
-		list, err := retryInterrupted(func() ([]netlink.Neigh, error) {
-			return c.handle.NeighList(index, netlink.FAMILY_ALL)
-		})
-		if err != nil && !gone(err) {
-			return fmt.Errorf("list neighbours on interface %d: %w", index, err)
-		}
-		for i := range list {
-			if key, ok := neighbourKey(&list[i]); ok {
-				c.network.Neighbours[key] = neighbourOf(&list[i])
-			}
-		}
-	}
-	return nil
-}
-
-func neighbourKey(neighbour *netlink.Neigh) (fib.NeighbourKey, bool) {
-	address, ok := netip.AddrFromSlice(neighbour.IP)
-	inet := neighbour.Family == unix.AF_INET || neighbour.Family == unix.AF_INET6
-	proxy := neighbour.Flags&netlink.NTF_PROXY != 0
-	return fib.NeighbourKey{Interface: neighbour.LinkIndex, Address: address}, ok && inet && !proxy
-}
-
-func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
-	const valid = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_DELAY
-	var result fib.Neighbour
-	if len(neighbour.HardwareAddr) == len(result.MAC) {
-		result.MAC = [6]byte(neighbour.HardwareAddr)
-		switch {
-		case neighbour.State&valid != 0:
-			result.State = fib.Confirmed
-		case neighbour.State&netlink.NUD_STALE != 0:
-			result.State = fib.Stale
-		}
-	}
-	if neighbour.State&netlink.NUD_INCOMPLETE != 0 {
-		result.State = fib.Resolving
-	}
-	return result
-}
-
-// resolve asks the kernel for the neighbours that hops lack, and to confirm those
-// that were not confirmed for a while. It does not wait for either.
-func (c *fibCache) resolve() error {
-	for key := range c.needed {
-		switch c.network.Neighbours[key].State {
-		case fib.Unresolved, fib.Stale:
-		default:
-			continue
-		}
-		if err := useNeighbour(key); err != nil && !gone(err) {
-			return fmt.Errorf("resolve neighbour %s on interface %d: %w", key.Address, key.Interface, err)
-		}
-	}
-	return nil
-}
-
-// useNeighbour makes the kernel treat the neighbour as it does when it sends a packet to it.
-func useNeighbour(key fib.NeighbourKey) error {
-	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	family := neighbourFamily(key.Address)
-	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(key.Interface), Flags: netlink.NTF_USE})
-	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
-	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-	return err
-}
-
-func neighbourFamily(address netip.Addr) int {
-	if address.Is6() {
-		return unix.AF_INET6
-	}
-	return unix.AF_INET
-}
-
 // gone reports whether the error says that the interface is not there, or down.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOENT)
@@ -263,23 +188,4 @@ func destination(route *netlink.Route) (netip.Prefix, bool) {
 	address, ok := netip.AddrFromSlice(route.Dst.IP)
 	bits, _ := route.Dst.Mask.Size()
 	return netip.PrefixFrom(address, bits), ok && bits > 0
-}
-
-func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
-	key, ok := neighbourKey(&update.Neigh)
-	if _, relevant := c.interfaces[key.Interface]; !ok || !relevant {
-		return nothing
-	}
-	former := c.network.Neighbours[key]
-	current := fib.Neighbour{}
-	if update.Type == unix.RTM_NEWNEIGH {
-		current = neighbourOf(&update.Neigh)
-		c.network.Neighbours[key] = current
-	} else {
-		delete(c.network.Neighbours, key)
-	}
-	if _, needed := c.needed[key]; !needed || former == current {
-		return nothing
-	}
-	return neighbours
 }

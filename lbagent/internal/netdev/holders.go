@@ -4,14 +4,12 @@ package netdev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
@@ -25,10 +23,8 @@ import (
 func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
 	done := make(chan struct{})
 	updates := make(chan netlink.NeighUpdate)
-	// A failed subscription closes its channel; the error says no more.
-	options := netlink.NeighSubscribeOptions{ErrorCallback: func(error) {}}
-	if err := netlink.NeighSubscribeWithOptions(updates, done, options); err != nil {
-		return nil, fmt.Errorf("subscribe to changes of neighbours: %w", err)
+	if err := subscribeNeighbours(updates, done); err != nil {
+		return nil, err
 	}
 	defer drain(updates)
 	defer close(done)
@@ -120,16 +116,4 @@ func fixedNeighbours() (map[fib.NeighbourKey]bool, error) {
 		}
 	}
 	return fixed, nil
-}
-
-// forgetNeighbour removes what the kernel knows, if anything.
-func forgetNeighbour(key fib.NeighbourKey) error {
-	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
-	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
-	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
-	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return err
 }

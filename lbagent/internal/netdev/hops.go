@@ -19,12 +19,14 @@ import (
 
 const (
 	// gather is how long changes are gathered before hops are prepared again, at
-	// least; and rest how many times the work's own duration, so that it never
-	// takes more than a small part of a processor.
-	gather = 10 * time.Millisecond
-	rest   = 5
-	// refresh is how often the lease of the hops is renewed, and neighbours asked for
-	// that have no address.
+	// least; and rest how many times the work's own duration, so that it takes
+	// a small part of a processor. With thousands of nodes the first time takes long, as the
+	// kernel is told of all neighbours, and what they answer must not wait: for longest at most.
+	gather  = 10 * time.Millisecond
+	rest    = 5
+	longest = time.Second
+	// refresh is how often the lease of the hops is renewed, and the kernel told of
+	// neighbours that it does not keep.
 	refresh = 5 * time.Second
 	// resync is how often everything is read again: the kernel tells of most
 	// changes, but not of a path MTU that it forgets.
@@ -46,8 +48,8 @@ type HopConfig struct {
 }
 
 // HopWatcher keeps the prepared next hops to other nodes as the kernel's routes,
-// interfaces and neighbours say. It also keeps the neighbours resolved: packets that
-// XDP sends neither resolve nor confirm them.
+// interfaces and neighbours say. It also has the kernel keep the neighbours resolved: packets
+// that XDP sends neither resolve nor confirm them.
 type HopWatcher struct {
 	config HopConfig
 	wake   chan struct{}
@@ -125,9 +127,8 @@ func subscribe(done <-chan struct{}) (*changes, error) {
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to changes of routes: %w", err)
 	}
-	err = netlink.NeighSubscribeWithOptions(c.neighbours, done, netlink.NeighSubscribeOptions{ErrorCallback: ignore})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to changes of neighbours: %w", err)
+	if err := subscribeNeighbours(c.neighbours, done); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -242,7 +243,7 @@ func (s *watching) prepare() {
 	if changed == everything && s.failure == nil {
 		s.full = begun
 	}
-	s.pause = rest * time.Since(begun)
+	s.pause = min(rest*time.Since(begun), longest)
 }
 
 func (s *watching) set(changed scope) error {
@@ -256,10 +257,10 @@ func (s *watching) set(changed scope) error {
 	if err := s.config.SetIngress(s.cache.network.Ingress(targets, forwarding.NodeIngressInterfaces)); err != nil {
 		return err
 	}
+	var err error
 	if changed == everything {
-		if err := s.cache.resolve(); err != nil {
-			return err
-		}
+		err = s.cache.resolve()
 	}
-	return s.config.RenewLease()
+	// The hops that are set are right, also where a neighbour cannot be asked for.
+	return errors.Join(err, s.config.RenewLease())
 }

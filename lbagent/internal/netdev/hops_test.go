@@ -60,6 +60,17 @@ func newFar(t *testing.T) *far {
 	return &far{handle, namespace}
 }
 
+// in runs a function in the far namespace.
+func (f *far) in(t *testing.T, do func()) {
+	t.Helper()
+	near, err := netns.Get()
+	must(t, err)
+	defer near.Close()
+	must(t, netns.Set(f.namespace))
+	do()
+	must(t, netns.Set(near))
+}
+
 func setSysctl(t *testing.T, name, value string) {
 	t.Helper()
 	if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {

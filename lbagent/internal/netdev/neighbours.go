@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/fib"
+)
+
+// The kernel keeps 1,024 neighbours of a family for the whole machine (gc_thresh3 in ip-sysctl), and
+// refuses more to everybody on it. An entry that was learned outside of it (NTF_EXT_LEARNED) does not
+// count among them, and the kernel itself has one that is managed (NTF_EXT_MANAGED, Linux 5.16)
+// resolved at all times. So all nodes can be on one link, and no program pays for that.
+const (
+	keepFlags    = netlink.NTF_EXT_LEARNED
+	keepFlagsExt = netlink.NTF_EXT_MANAGED
+	// neighbourProtocol marks entries that Millrace has the kernel keep (NDA_PROTOCOL): numbers as
+	// those of routes, of which nobody has this one.
+	neighbourProtocol = 77
+	// neighbourBuffer is what may wait to be read of changes, in bytes as the kernel counts, which are
+	// a thousand for each: it confirms all that it keeps at once, in steps of five seconds.
+	neighbourBuffer = 16 << 20
+)
+
+// subscribeNeighbours sends changes of entries until done is closed. The channel is closed when
+// messages were lost.
+func subscribeNeighbours(changes chan<- netlink.NeighUpdate, done <-chan struct{}) error {
+	err := netlink.NeighSubscribeWithOptions(changes, done, netlink.NeighSubscribeOptions{
+		// The closed channel says it, and the error no more.
+		ErrorCallback: func(error) {}, ReceiveBufferSize: neighbourBuffer, ReceiveBufferForceSize: true,
+	})
+	if err != nil {
+		return fmt.Errorf("subscribe to changes of neighbours: %w", err)
+	}
+	return nil
+}
+
+// readNeighbours reads all entries on the interfaces that matter.
+func (c *fibCache) readNeighbours() error {
+	list, err := listNeighbours()
+	if err != nil {
+		return err
+	}
+	c.network.Neighbours, c.kept = map[fib.NeighbourKey]fib.Neighbour{}, map[fib.NeighbourKey]struct{}{}
+	for i := range list {
+		entry := &list[i]
+		key, ok := neighbourKey(&entry.Neigh)
+		if !ok {
+			continue
+		}
+		if entry.protocol == neighbourProtocol {
+			c.kept[key] = struct{}{}
+		}
+		if _, relevant := c.interfaces[key.Interface]; relevant {
+			c.network.Neighbours[key] = neighbourOf(&entry.Neigh)
+		}
+	}
+	return nil
+}
+
+// neighbourEntry is an entry with the number of who made it, 0 where that is not said.
+type neighbourEntry struct {
+	netlink.Neigh
+	protocol uint8
+}
+
+func listNeighbours() ([]neighbourEntry, error) {
+	messages, err := retryInterrupted(func() ([][]byte, error) {
+		request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		request.AddData(&netlink.Ndmsg{})
+		return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	entries := make([]neighbourEntry, 0, len(messages))
+	for _, message := range messages {
+		entry, err := parseNeighbour(message)
+		if err != nil {
+			return nil, fmt.Errorf("list neighbours: %w", err)
+		}
+		entries = append(entries, entry)
+	}
+	return entries, nil
+}
+
+// parseNeighbour reads an entry and its protocol, which the library's Neigh does not have.
+func parseNeighbour(message []byte) (neighbourEntry, error) {
+	neighbour, err := netlink.NeighDeserialize(message)
+	if err != nil {
+		return neighbourEntry{}, err
+	}
+	entry := neighbourEntry{Neigh: *neighbour}
+	attributes, err := nl.ParseRouteAttr(message[(&netlink.Ndmsg{}).Len():])
+	for _, attribute := range attributes {
+		if attribute.Attr.Type == netlink.NDA_PROTOCOL && len(attribute.Value) == 1 {
+			entry.protocol = attribute.Value[0]
+		}
+	}
+	return entry, err
+}
+
+func neighbourKey(neighbour *netlink.Neigh) (fib.NeighbourKey, bool) {
+	address, ok := netip.AddrFromSlice(neighbour.IP)
+	inet := neighbour.Family == unix.AF_INET || neighbour.Family == unix.AF_INET6
+	proxy := neighbour.Flags&netlink.NTF_PROXY != 0
+	return fib.NeighbourKey{Interface: neighbour.LinkIndex, Address: address}, ok && inet && !proxy
+}
+
+func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
+	const (
+		fixed = netlink.NUD_PERMANENT | netlink.NUD_NOARP
+		valid = fixed | netlink.NUD_REACHABLE | netlink.NUD_PROBE | netlink.NUD_DELAY | netlink.NUD_STALE
+	)
+	result := fib.Neighbour{
+		Kept: neighbour.State&fixed != 0 ||
+			neighbour.Flags&keepFlags != 0 && neighbour.FlagsExt&keepFlagsExt != 0,
+	}
+	if len(neighbour.HardwareAddr) == len(result.MAC) && neighbour.State&valid != 0 {
+		result.MAC = [6]byte(neighbour.HardwareAddr)
+	}
+	return result
+}
+
+// resolve has the kernel keep the neighbours that hops need, and no others. It does not wait until
+// they are resolved. What fails for one neighbour is done for the others.
+func (c *fibCache) resolve() error {
+	var failures []error
+	for key := range c.needed {
+		if c.network.Neighbours[key].Kept {
+			continue
+		}
+		if err := keepNeighbour(key); err != nil && !gone(err) {
+			failures = append(failures, fmt.Errorf("resolve neighbour %s on interface %d: %w", key.Address, key.Interface, err))
+			continue
+		}
+		c.kept[key] = struct{}{}
+	}
+	for key := range c.kept {
+		if _, needed := c.needed[key]; needed {
+			continue
+		}
+		if err := forgetNeighbour(key); err != nil && !gone(err) {
+			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
+			continue
+		}
+		delete(c.kept, key)
+	}
+	// Thousands may fail for one reason.
+	return errors.Join(failures[:min(1, len(failures))]...)
+}
+
+// keepNeighbour has the kernel resolve the neighbour, and keep it so.
+func keepNeighbour(key fib.NeighbourKey) error {
+	return addNeighbour(key, keepFlags,
+		nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(keepFlagsExt)),
+		nl.NewRtAttr(netlink.NDA_PROTOCOL, []byte{neighbourProtocol}))
+}
+
+// useNeighbour makes the kernel treat the neighbour as it does when it sends a packet to it.
+func useNeighbour(key fib.NeighbourKey) error { return addNeighbour(key, netlink.NTF_USE) }
+
+func addNeighbour(key fib.NeighbourKey, flags uint8, attributes ...*nl.RtAttr) error {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface), Flags: flags})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
+	for _, attribute := range attributes {
+		request.AddData(attribute)
+	}
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// forgetNeighbour removes what the kernel knows, if anything.
+func forgetNeighbour(key fib.NeighbourKey) error {
+	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
+	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
+	request.AddData(nl.NewRtAttr(netlink.NDA_DST, key.Address.AsSlice()))
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// ForgetNeighbours removes the neighbours that the kernel keeps for Millrace. What else sends to
+// them has them resolved again.
+func ForgetNeighbours() error {
+	left, err := KeptNeighbours()
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, key := range left {
+		if err := forgetNeighbour(key); err != nil && !gone(err) {
+			failures = append(failures, fmt.Errorf("forget neighbour %s on interface %d: %w", key.Address, key.Interface, err))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// KeptNeighbours are those that the kernel keeps for Millrace.
+func KeptNeighbours() ([]fib.NeighbourKey, error) {
+	list, err := listNeighbours()
+	if err != nil {
+		return nil, err
+	}
+	var kept []fib.NeighbourKey
+	for i := range list {
+		if key, ok := neighbourKey(&list[i].Neigh); ok && list[i].protocol == neighbourProtocol {
+			kept = append(kept, key)
+		}
+	}
+	return kept, nil
+}
+
+func neighbourFamily(address netip.Addr) int {
+	if address.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+// neighbourChanged takes note of an entry. Hops depend on its address alone: what the kernel does to
+// confirm it, for thousands of them, changes none.
+func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
+	key, ok := neighbourKey(&update.Neigh)
+	if _, relevant := c.interfaces[key.Interface]; !ok || !relevant {
+		return nothing
+	}
+	former := c.network.Neighbours[key]
+	current := fib.Neighbour{}
+	if update.Type == unix.RTM_NEWNEIGH {
+		current = neighbourOf(&update.Neigh)
+		c.network.Neighbours[key] = current
+	} else {
+		delete(c.network.Neighbours, key)
+	}
+	if _, needed := c.needed[key]; !needed || former.MAC == current.MAC {
+		return nothing
+	}
+	return neighbours
+}

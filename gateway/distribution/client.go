@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -53,6 +55,9 @@ type Client struct {
 	// Apply makes the proxy serve the update. An error leaves the proxy as it was and is told
 	// to the controller.
 	Apply func(Update) error
+	// Refused returns what the proxy does not carry out of the version that it serves, sorted: it
+	// is told to the controller. nil: nothing.
+	Refused func() []*resource.Refusal
 	// Log is told of what the client survives.
 	Log *slog.Logger
 
@@ -62,6 +67,8 @@ type Client struct {
 	// pending are the names of what has changed since the version that the proxy serves: what it
 	// has refused is part of the next update. nil: the proxy serves none yet.
 	pending map[string]bool
+	// unread are resources that came and could not be read. What had their name before stays.
+	unread map[string]*resource.Refusal
 }
 
 // held is a resource, and what the controller calls its version.
@@ -73,7 +80,7 @@ type held struct {
 // Run follows the configuration until the context ends; it begins with what the store holds.
 // It never gives up: without a controller the proxy serves what it has.
 func (c *Client) Run(ctx context.Context) error {
-	c.received = map[string]held{}
+	c.received, c.unread = map[string]held{}, map[string]*resource.Refusal{}
 	c.restore()
 	wait := minRetry
 	for ctx.Err() == nil {
@@ -124,7 +131,8 @@ func (c *Client) restore() {
 		if part.GetSystemVersionInfo() != "" {
 			version = part.GetSystemVersionInfo()
 		}
-		return c.merge(part)
+		c.merge(part)
+		return nil
 	})
 	if err == nil && version != "" {
 		err = c.Apply(c.update(version))
@@ -174,6 +182,10 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		if err != nil {
 			c.Log.Error("a configuration is refused, the last one is served", "version", response.GetSystemVersionInfo(), "error", err)
 			acknowledgement.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
+		} else if refused := c.refused(); len(refused) > 0 {
+			c.Log.Error("resources are refused, the others are served", "version", response.GetSystemVersionInfo(),
+				"refused", len(refused), "first", refused[0].GetReason())
+			acknowledgement.ErrorDetail = NewRefusals(refused)
 		}
 		if err := stream.Send(acknowledgement); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
@@ -186,9 +198,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 // take makes the proxy serve what the response changes, and gives what that was. What was
 // received counts also where the proxy refuses it: the next response is the difference to it.
 func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, error) {
-	if err := c.merge(response); err != nil {
-		return nil, err
-	}
+	c.merge(response)
 	c.version = response.GetSystemVersionInfo()
 	update := c.update(response.GetSystemVersionInfo())
 	if err := c.Apply(update); err != nil {
@@ -198,9 +208,11 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, erro
 	return &update, nil
 }
 
-// merge takes the changes of a response over.
-func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) error {
+// merge takes the changes of a response over. A resource that cannot be read is noted, and holds up
+// no other.
+func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	changed := func(name string) {
+		delete(c.unread, name)
 		if c.pending != nil {
 			c.pending[name] = true
 		}
@@ -209,17 +221,34 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) error {
 		delete(c.received, name)
 		changed(name)
 	}
-	var problems []error
 	for _, sent := range response.GetResources() {
-		r := &resource.Resource{}
-		if err := sent.GetResource().UnmarshalTo(r); err != nil {
-			problems = append(problems, fmt.Errorf("read the resource %q: %w", sent.GetName(), err))
+		name, r := sent.GetName(), &resource.Resource{}
+		err := sent.GetResource().UnmarshalTo(r)
+		if err == nil && r.GetName() != name {
+			err = fmt.Errorf("it says that its name is %q", r.GetName())
+		}
+		if err != nil {
+			_, before := c.received[name]
+			c.unread[name] = &resource.Refusal{
+				Resource: name, Reason: fmt.Sprintf("read the resource %q: %v", name, err), Former: before,
+			}
 			continue
 		}
-		c.received[sent.GetName()] = held{sent.GetVersion(), r}
-		changed(sent.GetName())
+		c.received[name] = held{sent.GetVersion(), r}
+		changed(name)
 	}
-	return errors.Join(problems...)
+}
+
+// refused is what the proxy does not carry out, sorted.
+func (c *Client) refused() []*resource.Refusal {
+	var all []*resource.Refusal
+	if c.Refused != nil {
+		all = slices.Clone(c.Refused())
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.unread)) {
+		all = append(all, c.unread[name])
+	}
+	return all
 }
 
 // update leads from what the proxy serves to what was received.

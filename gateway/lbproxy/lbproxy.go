@@ -83,6 +83,7 @@ func follower(config Config, served *proxy.Proxy) *distribution.Client {
 		Transport: newTrust(config.ControllerCA, config.ControllerName),
 		Token:     func() (string, error) { return readToken(config.Token) },
 		Apply:     apply(served, config.Proxy.Log),
+		Refused:   served.Refused,
 		Log:       config.Proxy.Log,
 	}
 	if config.Store != "" {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -286,6 +287,66 @@ func TestRun(t *testing.T) {
 	w.set(t, "four")
 	w.control(t)
 	w.serves(t, "four")
+}
+
+// TestBadResource: of what a controller sends, resources cannot be carried out, read or sent at all.
+// The proxy serves all others of each version, and the controller knows which it does not.
+func TestBadResource(t *testing.T) {
+	w := newWorld(t)
+	bad := map[string]*resource.Resource{
+		"group/bad": {Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
+			Hostname: &resource.Hostname{Name: "bad.example.com"},
+			Rules:    []*resource.Rule{{Route: "httproute/bad/r/0", Filters: []*resource.Filter{{}}}},
+		}}},
+		"certificate/bad": {Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{Chain: []byte("none")}}},
+		"endpoints/bad":   {Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{Endpoints: []*resource.Endpoint{{Address: "none", Port: 1}}}}},
+		// What is no UTF-8 has no place in a message.
+		"backend/bad": {Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "\xff"}}},
+	}
+	set := func(marker string, names ...string) {
+		all := w.resources(t, marker)
+		for _, name := range names {
+			bad[name].Name = name
+			all = append(all, bad[name])
+		}
+		slices.SortFunc(all, func(a, b *resource.Resource) int { return strings.Compare(a.GetName(), b.GetName()) })
+		w.configurations.Set(owner, all)
+	}
+	told := func(want ...string) {
+		t.Helper()
+		eventually(t, func() error {
+			connected := w.configurations.Proxies()
+			if len(connected) != 1 {
+				return fmt.Errorf("%d proxies are connected, want 1", len(connected))
+			}
+			proxy := connected[0]
+			var got []string
+			for _, each := range proxy.Refused.GetRefusals() {
+				got = append(got, each.GetResource())
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) || proxy.Acknowledged != proxy.Sent || proxy.Refusal != "" {
+				return fmt.Errorf("refused are %q of %s, want %q; served is %s, the whole is refused for %q", got, proxy.Sent, want, proxy.Acknowledged, proxy.Refusal)
+			}
+			return nil
+		})
+	}
+	set("one")
+	w.control(t)
+	w.run(t).ready(t, http.StatusOK)
+	w.serves(t, "one")
+	for name := range bad {
+		set("with "+name, name)
+		w.serves(t, "with "+name)
+		told(name)
+	}
+	names := slices.Sorted(maps.Keys(bad))
+	set("with all", names...)
+	w.serves(t, "with all")
+	told(names...)
+	set("last")
+	w.serves(t, "last")
+	told()
 }
 
 // TestHungStream: the connection to the controller stops without a word. The proxy finds out and opens

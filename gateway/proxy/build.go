@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -30,23 +31,45 @@ type builder struct {
 	changes map[string]change
 	// relisted says that a listener has come, gone or been made again.
 	relisted bool
+	// faults are what is wrong with the resources of a step.
+	faults faults
+}
+
+// faults are why resources cannot be carried out, by name. All that one step of build finds are
+// told together.
+type faults map[string]error
+
+// Error tells them in the order of the names, so that it is the same each time.
+func (f faults) Error() string {
+	texts := make([]string, 0, len(f))
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		texts = append(texts, f[name].Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+// fault notes that a resource cannot be carried out. The first reason counts.
+func (b *builder) fault(name string, err error) {
+	if b.faults[name] == nil {
+		b.faults[name] = err
+	}
 }
 
 // change is what a name stood for, and stands for now; nil: nothing.
 type change struct{ old, now *resource.Resource }
 
-// build gives the table after an update, or says what is wrong with the update.
+// build gives the table after an update, or says what is wrong with the update: faults.
 func (b *builder) build(update Update) (*table, error) {
-	b.table = &table{version: update.Version}
-	if err := b.merge(update); err != nil {
-		return nil, err
-	}
-	for _, step := range []func() error{
+	b.table, b.faults = &table{version: update.Version}, faults{}
+	b.merge(update)
+	for _, step := range []func(){
 		b.makeSecrets, b.makeCertificates, b.makeAuthorities, b.makeEndpoints, b.makeBackends,
 		b.makeListeners, b.makeGroups, b.makePorts,
 	} {
-		if err := step(); err != nil {
-			return nil, err
+		step()
+		// What refers to a resource with a fault is not to blame.
+		if len(b.faults) > 0 {
+			return nil, b.faults
 		}
 	}
 	return b.table, nil
@@ -54,7 +77,7 @@ func (b *builder) build(update Update) (*table, error) {
 
 // merge finds the resources after an update. One that says the same as before stays the same
 // object, so later steps compare pointers.
-func (b *builder) merge(update Update) error {
+func (b *builder) merge(update Update) {
 	b.changes = make(map[string]change, len(update.Resources)+len(update.Removed))
 	gone := update.Removed
 	if update.Whole {
@@ -73,13 +96,8 @@ func (b *builder) merge(update Update) error {
 			b.changes[name] = change{old: before}
 		}
 	}
-	brought := make(map[string]bool, len(update.Resources))
 	for _, r := range update.Resources {
 		name := r.GetName()
-		if brought[name] {
-			return fmt.Errorf("there are two resources with the name %s", name)
-		}
-		brought[name] = true
 		before := b.old.resources[name]
 		if before != nil && (before == r || proto.Equal(before, r)) {
 			delete(b.changes, name)
@@ -90,7 +108,6 @@ func (b *builder) merge(update Update) error {
 	b.table.resources = patched(b.old.resources, len(update.Resources), b.changes, func(c change) (*resource.Resource, bool) {
 		return c.now, c.now != nil
 	})
-	return nil
 }
 
 // patched is a map with some changes; without any it is the same one.
@@ -136,36 +153,33 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 }
 
 // each makes something of the resources of a kind: of those that have changed, or of all, where
-// something that they refer to has.
+// something that they refer to has. What cannot be made is a fault.
 func each[K comparable, T any](
 	b *builder, all bool, old map[string]made[T], kind func(*resource.Resource) K,
 	create func(*resource.Resource) (made[T], error),
-) (map[string]made[T], error) {
+) map[string]made[T] {
 	var none K
 	results := map[string]*made[T]{}
-	remake := func(name string, r *resource.Resource) error {
+	remake := func(name string, r *resource.Resource) {
 		value, err := create(r)
-		if err == nil {
-			results[name] = &value
+		if err != nil {
+			b.fault(name, err)
+			return
 		}
-		return err
+		results[name] = &value
 	}
 	for name, each := range b.changes {
 		if kind(each.old) != none {
 			results[name] = nil
 		}
 		if kind(each.now) != none {
-			if err := remake(name, each.now); err != nil {
-				return nil, err
-			}
+			remake(name, each.now)
 		}
 	}
 	if all {
 		for name, before := range old {
-			if _, done := results[name]; !done {
-				if err := remake(name, before.from); err != nil {
-					return nil, err
-				}
+			if _, done := results[name]; !done && b.faults[name] == nil {
+				remake(name, before.from)
 			}
 		}
 	}
@@ -174,29 +188,27 @@ func each[K comparable, T any](
 			return made[T]{}, false
 		}
 		return *value, true
-	}), nil
+	})
 }
 
-func (b *builder) makeCertificates() (err error) {
-	b.table.certificates, err = each(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
+func (b *builder) makeCertificates() {
+	b.table.certificates = each(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
 		func(r *resource.Resource) (made[*certificate], error) {
 			return keep(b.old.certificates, r, nil, func() (*certificate, error) { return newCertificate(r.GetCertificate()) })
 		})
-	return err
 }
 
-func (b *builder) makeAuthorities() (err error) {
-	b.table.authorities, err = each(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
+func (b *builder) makeAuthorities() {
+	b.table.authorities = each(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
 		func(r *resource.Resource) (made[*upstream.Authority], error) {
 			return keep(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
 				return upstream.NewAuthority(r.GetCertificateAuthority().GetCertificates())
 			})
 		})
-	return err
 }
 
-func (b *builder) makeEndpoints() (err error) {
-	b.table.endpoints, err = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
+func (b *builder) makeEndpoints() {
+	b.table.endpoints = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
 		func(r *resource.Resource) (made[*balance.Set], error) {
 			return keep(b.old.endpoints, r, nil, func() (*balance.Set, error) {
 				read, err := plan.Addresses(r.GetEndpoints())
@@ -210,18 +222,16 @@ func (b *builder) makeEndpoints() (err error) {
 				return balance.NewSet(&b.settings.Balance, addresses, b.old.endpoints[r.GetName()].value, b.now), nil
 			})
 		})
-	return err
 }
 
-func (b *builder) makeBackends() (err error) {
+func (b *builder) makeBackends() {
 	if !touched(b, (*resource.Resource).GetBackend) && !touched(b, (*resource.Resource).GetEndpoints) && !b.touchedTLS() {
 		b.table.backends, b.table.transports = b.old.backends, b.old.transports
-		return nil
+		return
 	}
 	// All, since each says which transports are still used.
 	b.table.transports = upstream.Transports{}
-	b.table.backends, err = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
-	return err
+	b.table.backends = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
 }
 
 // touchedTLS reports whether something has changed that listeners or backends may refer to.
@@ -258,6 +268,10 @@ func (b *builder) makeBackend(r *resource.Resource) (made[*upstream.Backend], er
 		}
 	}
 	kept, err := keep(b.old.backends, r, parts, func() (*upstream.Backend, error) {
+		if !ok {
+			// Sessions and tunnels ask for endpoints.
+			endpoints.value = balance.NewSet(&b.settings.Balance, nil, nil, b.now)
+		}
 		return upstream.New(r.GetName(), backend, b.settings, upstream.Connection{
 			Set: endpoints.value, TLS: with, Old: b.old.transports, Current: b.table.transports,
 		}), nil

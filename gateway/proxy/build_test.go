@@ -93,12 +93,8 @@ func equal[T comparable](t *testing.T, kind string, a, b map[string]made[T]) {
 	}
 }
 
-// A version with a mistake is refused, with the resource's name, and nothing changes.
-func TestApplyRefuses(t *testing.T) {
-	authority := newCA(t)
-	resources := full(t, authority)
-	f := start(t, nil, resources...)
-	before := f.table.Load()
+// mistakes are updates of full with a mistake each, by what is said of it.
+func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[string]Update {
 	get := func(name string) *resource.Resource {
 		for _, r := range resources {
 			if r.GetName() == name {
@@ -115,16 +111,15 @@ func TestApplyRefuses(t *testing.T) {
 	}
 	renamed := get("l")
 	renamed.Name = "l2"
-	for want, update := range map[string]Update{
+	return map[string]Update{
 		`certificate "c" is not in`:                     {Removed: []string{"c"}},
 		`certificate authority "ca" is not in`:          {Removed: []string{"ca"}},
 		`resource b: endpoints "b/endpoints" is not in`: {Removed: []string{"b/endpoints"}},
-		`resource r: backend "b" is not in`:             {Removed: []string{"b"}},
+		`backend "b" is not in`:                         {Removed: []string{"b"}},
 		`backend "m" is not in`:                         {Removed: []string{"m"}},
 		`resource r: listener "l" is not in`:            {Removed: []string{"l"}},
 		`resource l2: port`:                             {Resources: one(renamed)},
 		`resource r2: listener l: two values`:           {Resources: one(routes("r2", "l", nil))},
-		`two resources with the name r2`:                {Resources: one(routes("r2", "l", hostname("a")), routes("r2", "l", hostname("b")))},
 		`two shared secrets`:                            {Resources: one(&resource.Resource{Name: "s2", Kind: get("s").Kind})},
 		`resource c: tls`:                               changed("c", func(r *resource.Resource) { r.GetCertificate().Key = authority.resource("x", "x").GetCertificate().Key }),
 		`resource ca: no certificate`:                   changed("ca", func(r *resource.Resource) { r.GetCertificateAuthority().Certificates = []byte("x") }),
@@ -137,21 +132,57 @@ func TestApplyRefuses(t *testing.T) {
 		`rule 0 (httproute/default/b/0): filter 1 is of a kind`: changed("r", func(r *resource.Resource) {
 			r.GetRouteGroup().Rules[0].Filters = append(r.GetRouteGroup().Rules[0].Filters, &resource.Filter{})
 		}),
-		`match of rule 0: path: error parsing regexp: missing arg`: changed("r", func(r *resource.Resource) {
+		`rule 0 (httproute/default/b/0): match of rule 0: path: error parsing regexp: missing arg`: changed("r", func(r *resource.Resource) {
 			r.GetRouteGroup().Rules[0].Match.Path = &resource.PathMatch{Kind: 2, Value: "*"}
 		}),
-	} {
-		update.Version = "version"
-		err := f.Apply(update)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), update.Version) {
-			t.Errorf("error %v; want one with %q, for each version", err, want)
-		}
-		if f.table.Load() != before {
-			t.Fatalf("%s: the table was changed", want)
-		}
 	}
-	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, "millrace_proxy_configurations_refused_total 20\n") {
-		t.Error("the versions that were refused are not counted")
+}
+
+// told are the refusals of a proxy in words.
+func told(p *Proxy) string {
+	var text strings.Builder
+	for _, each := range p.Refused() {
+		fmt.Fprintln(&text, each.GetResource(), each.GetRoute(), each.GetReason(), each.GetFormer())
+	}
+	return text.String()
+}
+
+// A resource with a mistake is refused, with its name. All others of the version are served, and
+// once the mistake is gone nothing is refused.
+func TestApplyRefuses(t *testing.T) {
+	authority := newCA(t)
+	resources := full(t, authority)
+	f := start(t, nil, resources...)
+	for want, update := range mistakes(t, authority, resources) {
+		update.Version = "version"
+		update.Resources = append(update.Resources, routes("other", "l", hostname("other.example.com"), toward("/", "m")))
+		if err := f.Apply(update); err != nil {
+			t.Errorf("%s: the whole version is refused: %v", want, err)
+		}
+		if got := told(f.Proxy); !strings.Contains(got, want) || strings.Contains(got, update.Version) {
+			t.Errorf("refused is %q; want %q, for each version", got, want)
+		}
+		table := f.table.Load()
+		refused := map[string]bool{}
+		for _, each := range f.Refused() {
+			refused[each.GetResource()] = true
+		}
+		removed := fmt.Sprint(update.Removed)
+		for _, r := range resources {
+			if name := r.GetName(); !refused[name] && removed != "["+name+"]" && table.resources[name] == nil {
+				t.Errorf("%s: resource %s is gone", want, name)
+			}
+		}
+		if other := table.groups["other"]; removed != "[m]" && removed != "[l]" && (other.value == nil || len(other.value.rules[0].shares) != 1) {
+			t.Errorf("%s: another group is not served", want)
+		}
+		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_refused_resources %d\n", len(f.Refused()))) {
+			t.Errorf("%s: what is refused is not counted", want)
+		}
+		f.apply(resources...)
+		if got := told(f.Proxy); got != "" {
+			t.Fatalf("%s: refused still: %s", want, got)
+		}
 	}
 }
 

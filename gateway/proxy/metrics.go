@@ -29,6 +29,7 @@ type metrics struct {
 	unread      prometheus.Counter
 	unmirrored  prometheus.Counter
 	refused     prometheus.Counter
+	unserved    prometheus.Gauge
 	version     *prometheus.GaugeVec
 	applied     prometheus.Histogram
 
@@ -63,6 +64,9 @@ func newMetrics(routes bool) *metrics {
 		Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10},
 	}, []string{"listener"})
 	m.active = prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_proxy_active_requests", Help: "Requests being served."})
+	m.unserved = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "millrace_proxy_refused_resources", Help: "Resources of the configuration that cannot be carried out; the others are served.",
+	})
 	m.version = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "millrace_proxy_configuration_info", Help: "The version of the configuration that is served.",
 	}, []string{"version"})
@@ -70,7 +74,7 @@ func newMetrics(routes bool) *metrics {
 		Name: "millrace_proxy_apply_duration_seconds", Help: "Time to carry out a version of the configuration.",
 		Buckets: []float64{.001, .005, .025, .1, .5},
 	})
-	m.registry.MustRegister(m.duration, m.active, m.version, m.applied)
+	m.registry.MustRegister(m.duration, m.active, m.version, m.applied, m.unserved)
 	return m
 }
 

@@ -3,10 +3,12 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -14,73 +16,95 @@ import (
 
 // makePorts puts listeners and groups together. Where no listener has changed, only the groups
 // that have are replaced.
-func (b *builder) makePorts() error {
+func (b *builder) makePorts() {
 	if b.old.ports != nil && !b.relisted {
-		return b.patchPorts()
+		b.patchPorts()
+		return
 	}
-	if b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups)) == nil {
-		return nil
+	b.ports(maps.Keys(b.table.listeners), maps.Keys(b.table.groups))
+	if len(b.faults) == 0 {
+		return
 	}
-	// In order, so that an error is the same each time.
-	return b.ports(slices.Values(slices.Sorted(maps.Keys(b.table.listeners))),
-		slices.Values(slices.Sorted(maps.Keys(b.table.groups))))
+	// In order, so that faults are the same each time.
+	b.faults = faults{}
+	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.formerFirst)),
+		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.formerFirst)))
 }
 
-func (b *builder) ports(listeners, groups iter.Seq[string]) error {
+// formerFirst sorts names: of two that exclude each other the one that is served has its place.
+func (b *builder) formerFirst(one, other string) int {
+	isNew := func(name string) int {
+		if before := b.old.resources[name]; before != nil && before == b.table.resources[name] {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(isNew(one), isNew(other)), strings.Compare(one, other))
+}
+
+func (b *builder) ports(listeners, groups iter.Seq[string]) {
 	b.table.ports = map[uint16]*port{}
 	b.table.sites = make(map[string]*site, len(b.table.listeners))
 	for name := range listeners {
-		listener := b.table.listeners[name].value
-		number, err := plan.PortNumber(listener.resource.GetTargetPort())
-		if err != nil {
-			return fmt.Errorf("resource %s: %w", name, err)
+		if err := b.addSite(name); err != nil {
+			b.fault(name, fmt.Errorf("resource %s: %w", name, err))
 		}
-		at := b.table.ports[number]
-		encrypted := listener.resource.GetProtocol() != resource.Listener_HTTP
-		if at == nil {
-			at = &port{number: number, tls: encrypted}
-			b.table.ports[number] = at
-		}
-		if at.tls != encrypted {
-			return fmt.Errorf("resource %s: port %d has both TLS and plain text", name, number)
-		}
-		at.bytes = at.bytes || listener.tunnels()
-		at.shared = at.shared || listener.resource.GetTrustedHops() > 0
-		b.table.sites[name] = &site{listener: listener}
-		if err := at.sites.Add(listener.resource.GetHostname(), b.table.sites[name]); err != nil {
-			return fmt.Errorf("resource %s: port %d: %w", name, number, err)
-		}
+	}
+	if len(b.faults) > 0 {
+		return
 	}
 	for name := range groups {
-		if err := b.addGroup(name, b.table.sites); err != nil {
-			return err
-		}
+		b.addGroup(name, b.table.sites)
 	}
+}
+
+// addSite adds a listener to its port.
+func (b *builder) addSite(name string) error {
+	listener := b.table.listeners[name].value
+	number, err := plan.PortNumber(listener.resource.GetTargetPort())
+	if err != nil {
+		return err
+	}
+	at := b.table.ports[number]
+	encrypted := listener.resource.GetProtocol() != resource.Listener_HTTP
+	if at == nil {
+		at = &port{number: number, tls: encrypted}
+	}
+	if at.tls != encrypted {
+		return fmt.Errorf("port %d has both TLS and plain text", number)
+	}
+	added := &site{listener: listener}
+	if err := at.sites.Add(listener.resource.GetHostname(), added); err != nil {
+		return fmt.Errorf("port %d: %w", number, err)
+	}
+	at.bytes = at.bytes || listener.tunnels()
+	at.shared = at.shared || listener.resource.GetTrustedHops() > 0
+	b.table.ports[number], b.table.sites[name] = at, added
 	return nil
 }
 
 // addGroup adds a group to its sites.
-func (b *builder) addGroup(name string, sites map[string]*site) error {
+func (b *builder) addGroup(name string, sites map[string]*site) {
 	group := b.table.groups[name]
 	for _, at := range group.from.GetRouteGroup().GetListeners() {
 		site := sites[at]
 		if site == nil {
-			return missing(group.from, "listener", at)
+			b.fault(name, missing(group.from, "listener", at))
+			continue
 		}
 		if err := site.groups.Add(group.from.GetRouteGroup().GetHostname(), group.value); err != nil {
-			return fmt.Errorf("resource %s: listener %s: %w", name, at, err)
+			b.fault(name, fmt.Errorf("resource %s: listener %s: %w", name, at, err))
 		}
 	}
-	return nil
 }
 
 // patchPorts gives the sites of groups that have changed other groups. What the old table has
 // is not touched: requests use it.
-func (b *builder) patchPorts() error {
+func (b *builder) patchPorts() {
 	b.table.ports, b.table.sites = b.old.ports, b.old.sites
 	names := b.changedGroups()
 	if len(names) == 0 {
-		return nil
+		return
 	}
 	// changed are the sites with their own copy of the groups, by listener.
 	changed := map[string]*site{}
@@ -103,13 +127,12 @@ func (b *builder) patchPorts() error {
 	}
 	for _, name := range names {
 		if b.changes[name].now.GetRouteGroup() != nil {
-			if err := b.addGroup(name, changed); err != nil {
-				return err
-			}
+			b.addGroup(name, changed)
 		}
 	}
-	b.replaceSites(changed)
-	return nil
+	if len(b.faults) == 0 {
+		b.replaceSites(changed)
+	}
 }
 
 // changedGroups are the names of groups that have come, gone or changed, in order.

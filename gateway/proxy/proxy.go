@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log"
 	"log/slog"
 	"net/http/httputil"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // Proxy serves a configuration, version after version.
@@ -38,6 +40,8 @@ type Proxy struct {
 	// mutex is for changes of the configuration and of what listens.
 	mutex   sync.Mutex
 	servers map[uint16]*server
+	// refused is what is not carried out as the controller wants it, by name.
+	refused map[string]*refused
 	// closed says that nothing is listened at any more.
 	closed bool
 	// leaving are servers of ports that are no longer there.
@@ -71,25 +75,45 @@ func New(settings Settings) *Proxy {
 	return p
 }
 
-// Apply carries out an update, or refuses it and leaves all as it was. The error is told to people,
-// and is the same for each version with the same mistake.
+// Apply carries out an update. Resources that cannot be carried out are refused, each by itself
+// (Refused), and the others are served. An error says that nothing was changed; it is told to
+// people, and is the same for each version with the same mistake.
 func (p *Proxy) Apply(update Update) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	begun, old := time.Now(), p.table.Load()
-	b := &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
-	current, err := b.build(update)
-	if err != nil {
-		p.metrics.refused.Inc()
-		return err
-	}
+	s := newSettling(old, p.refused, update)
+	var b *builder
+	var current *table
 	var opened map[uint16]*server
-	if !p.closed {
-		if opened, err = p.listen(current); err != nil {
+	for range maxRounds {
+		b = &builder{settings: p.upstream, metrics: p.metrics, now: begun, secret: p.secret, old: old}
+		var err error
+		if current, err = b.build(s.update()); err == nil && !p.closed {
+			opened, err = p.listen(current)
+		}
+		if err == nil {
+			break
+		}
+		current = nil
+		if !s.settle(err) {
 			p.metrics.refused.Inc()
 			return err
 		}
 	}
+	if current == nil {
+		p.metrics.refused.Inc()
+		return fmt.Errorf("no part of the configuration was found that can be served in %d attempts: %s", maxRounds, s.reasons())
+	}
+	p.serve(old, current, b.changes, opened)
+	p.refused = s.refused
+	p.metrics.unserved.Set(float64(len(s.list())))
+	p.metrics.swapped(current, b.changes, time.Since(begun))
+	return nil
+}
+
+// serve makes requests use a table.
+func (p *Proxy) serve(old, current *table, changes map[string]change, opened map[uint16]*server) {
 	p.table.Store(current)
 	for number, server := range opened {
 		p.servers[number] = server
@@ -102,9 +126,15 @@ func (p *Proxy) Apply(update Update) error {
 			transport.CloseIdleConnections()
 		}
 	}
-	forget(old, current, b.changes)
-	p.metrics.swapped(current, b.changes, time.Since(begun))
-	return nil
+	forget(old, current, changes)
+}
+
+// Refused are the resources of the version that is served which the proxy does not carry out,
+// sorted.
+func (p *Proxy) Refused() []*resource.Refusal {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return refusals(p.refused)
 }
 
 // forget closes the connections to endpoints that are gone.

@@ -35,13 +35,13 @@ type share struct {
 	filters filters
 }
 
-func (b *builder) makeGroups() (err error) {
+func (b *builder) makeGroups() {
 	// A backend that has gone may be one that a group refers to.
 	all := false
 	for _, each := range b.changes {
 		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil
 	}
-	b.table.groups, err = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
+	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (made[*group], error) {
 			kept, err := keep(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
 			if err != nil {
@@ -54,7 +54,6 @@ func (b *builder) makeGroups() (err error) {
 			}
 			return kept, nil
 		})
-	return err
 }
 
 func newGroup(r *resource.RouteGroup) (*group, error) {

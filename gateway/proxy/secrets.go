@@ -43,26 +43,14 @@ func newSecrets(values [][]byte) (*secrets, error) {
 	return s, nil
 }
 
-func (b *builder) makeSecrets() error {
+func (b *builder) makeSecrets() {
 	if b.old.secrets != nil && !touched(b, (*resource.Resource).GetSharedSecret) {
 		b.table.secrets = b.old.secrets
-		return nil
+		return
 	}
-	var values [][]byte
-	for name, r := range b.table.resources {
-		secret := r.GetSharedSecret()
-		if secret == nil {
-			continue
-		}
-		if values != nil {
-			return fmt.Errorf("resource %s: there are two shared secrets", name)
-		}
-		for _, value := range secret.GetValues() {
-			if len(value) < 32 {
-				return fmt.Errorf("resource %s: a secret of %d bytes is too short", name, len(value))
-			}
-			values = append(values, value)
-		}
+	values := b.secretValues()
+	if len(b.faults) > 0 {
+		return
 	}
 	if len(values) == 0 {
 		values = [][]byte{b.secret}
@@ -70,9 +58,35 @@ func (b *builder) makeSecrets() error {
 	if b.old.secrets != nil && slices.EqualFunc(values, b.old.secrets.values, bytes.Equal) {
 		// The same ones, so that listeners see by the pointer that nothing changed.
 		b.table.secrets = b.old.secrets
-		return nil
+		return
 	}
-	var err error
-	b.table.secrets, err = newSecrets(values)
-	return err
+	made, err := newSecrets(values)
+	if err != nil {
+		b.fault("shared secret", err)
+	}
+	b.table.secrets = made
+}
+
+// secretValues are those of the shared secret. Of two, the one that was there before counts.
+func (b *builder) secretValues() (values [][]byte) {
+	var names []string
+	for name, r := range b.table.resources {
+		if r.GetSharedSecret() != nil {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, b.formerFirst)
+	for i, name := range names {
+		if i > 0 {
+			b.fault(name, fmt.Errorf("resource %s: there are two shared secrets", name))
+			continue
+		}
+		for _, value := range b.table.resources[name].GetSharedSecret().GetValues() {
+			if len(value) < 32 {
+				b.fault(name, fmt.Errorf("resource %s: a secret of %d bytes is too short", name, len(value)))
+			}
+			values = append(values, value)
+		}
+	}
+	return values
 }

@@ -40,23 +40,30 @@ type server struct {
 	leaving atomic.Bool
 }
 
-// listen opens the ports of a table that are not open, all or none.
+// listen opens the ports of a table that are not open, all or none. A port that cannot be opened
+// is a fault of its listeners.
 func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
-	opened := map[uint16]*server{}
-	for number := range current.ports {
+	opened, failed := map[uint16]*server{}, faults{}
+	for number, port := range current.ports {
 		if p.servers[number] != nil {
 			continue
 		}
 		listener, err := net.Listen("tcp", net.JoinHostPort(p.settings.Address, strconv.Itoa(int(number))))
 		if err != nil {
-			for _, server := range opened {
-				_ = server.listener.Close()
+			for _, site := range port.sites.All() {
+				failed[site.name] = fmt.Errorf("resource %s: listen at port %d: %w", site.name, number, err)
 			}
-			return nil, fmt.Errorf("listen at port %d: %w", number, err)
+			continue
 		}
 		opened[number] = p.newServer(number, listener)
 	}
-	return opened, nil
+	if len(failed) == 0 {
+		return opened, nil
+	}
+	for _, server := range opened {
+		_ = server.listener.Close()
+	}
+	return nil, failed
 }
 
 // leave closes the ports that a table no longer has. Open requests have their time.

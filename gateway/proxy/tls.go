@@ -42,10 +42,10 @@ func newCertificate(r *resource.Certificate) (*certificate, error) {
 // tunnels reports whether the listener passes bytes on.
 func (l *listener) tunnels() bool { return plan.Tunnels(l.resource) }
 
-func (b *builder) makeListeners() (err error) {
+func (b *builder) makeListeners() {
 	others := b.touchedTLS() || touched(b, (*resource.Resource).GetSharedSecret)
 	b.relisted = touched(b, (*resource.Resource).GetListener)
-	b.table.listeners, err = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
+	b.table.listeners = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
 		func(r *resource.Resource) (made[*listener], error) {
 			found, err := b.makeListener(r)
 			if err == nil && found.value != b.old.listeners[r.GetName()].value {
@@ -53,7 +53,6 @@ func (b *builder) makeListeners() (err error) {
 			}
 			return found, err
 		})
-	return err
 }
 
 func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {

@@ -4,8 +4,7 @@ package proxy
 
 import "github.com/millrace-lb/millrace/gateway/resource"
 
-// Update leads from one version of the configuration to the next. It is consistent: what
-// it refers to is there.
+// Update leads from one version of the configuration to the next.
 type Update struct {
 	Version string
 	// Whole says that Resources are all there is. Otherwise they take the place of those

@@ -40,6 +40,10 @@ const ReasonPolicyFull = "PolicyFull"
 // and serves the one before.
 const ReasonConfigurationRefused = "ConfigurationRefused"
 
+// ConditionResourcesRefused is the condition of a Gateway of whose configuration a proxy refuses a
+// part, and serves the rest.
+const ConditionResourcesRefused = "millrace.io/ResourcesRefused"
+
 // ConditionStatusContested is the condition of a Gateway whose status another program overwrote three
 // times in 10 s: it is written every 30 s only.
 const ConditionStatusContested = "millrace.io/StatusContested"

@@ -23,6 +23,7 @@ var ownConditions = []string{
 	string(gatewayv1.ListenerConditionConflicted),
 	string(gatewayv1.ListenerConditionOverlappingTLSConfig),
 	string(gatewayv1.RouteConditionPartiallyInvalid),
+	ConditionResourcesRefused,
 	ConditionStatusContested,
 }
 

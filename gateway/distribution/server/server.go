@@ -66,6 +66,9 @@ type Proxy struct {
 	Acknowledged string
 	// Refusal is why the proxy goes on with an older version, empty where it does not.
 	Refusal string
+	// Refused are the resources of the acknowledged version that the proxy does not carry out; nil:
+	// it carries out all. Never change it.
+	Refused *resource.Refusals
 }
 
 // NewServer returns a server without owners: their proxies are told to try again.

@@ -26,28 +26,29 @@ type snapshot struct {
 	// entries are sorted by name.
 	entries []*entry
 
-	once    sync.Once
-	named   string
-	unnamed error
+	once  sync.Once
+	named string
+	// unsent are the resources that cannot be encoded: proxies keep what they have of them.
+	unsent []*resource.Refusal
 }
 
 // version is the name of the snapshot (distribution.NewVersion). The digest is of the names and
-// versions of all entries: some milliseconds for 40,000.
-func (s *snapshot) version() (string, error) {
+// versions of all entries: some milliseconds for 40,000. What cannot be encoded holds up no other.
+func (s *snapshot) version() string {
 	s.once.Do(func() {
 		digest := sha256.New()
 		for _, e := range s.entries {
 			packed, err := e.pack()
 			if err != nil {
-				s.unnamed = err
-				return
+				s.unsent = append(s.unsent, &resource.Refusal{Resource: e.resource.GetName(), Reason: err.Error(), Former: true})
+				continue
 			}
 			// Neither has a line feed.
 			fmt.Fprintf(digest, "%s\n%s\n", packed.GetName(), packed.GetVersion())
 		}
 		s.named = distribution.NewVersion(s.order, digest.Sum(nil)[:8])
 	})
-	return s.named, s.unnamed
+	return s.named
 }
 
 // entry is a resource, and how it is sent.
@@ -65,7 +66,7 @@ func (e *entry) pack() (*discovery.Resource, error) {
 	e.once.Do(func() {
 		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
 		if err != nil {
-			e.err = fmt.Errorf("encode the resource %q: %w", e.resource.GetName(), err)
+			e.err = fmt.Errorf("the resource %q is not sent, since it cannot be encoded: %w", e.resource.GetName(), err)
 			return
 		}
 		digest := sha256.Sum256(content)
@@ -147,23 +148,23 @@ func (s *snapshot) since(older *snapshot) (changed []*entry, removed []string) {
 }
 
 // differing returns the way from what a proxy says that it has: names and versions.
-func (s *snapshot) differing(versions map[string]string) (changed []*entry, removed []string, err error) {
+func (s *snapshot) differing(versions map[string]string) (changed []*entry, removed []string) {
 	known := 0
 	for _, e := range s.entries {
-		packed, err := e.pack()
-		if err != nil {
-			return nil, nil, err
-		}
-		version, has := versions[packed.GetName()]
+		version, has := versions[e.resource.GetName()]
 		if has {
 			known++
+		}
+		packed, err := e.pack()
+		if err != nil {
+			continue
 		}
 		if !has || version != packed.GetVersion() {
 			changed = append(changed, e)
 		}
 	}
 	if known == len(versions) {
-		return changed, nil, nil
+		return changed, nil
 	}
 	for name := range versions {
 		if _, kept := find(s.entries, name); !kept {
@@ -171,5 +172,5 @@ func (s *snapshot) differing(versions map[string]string) (changed []*entry, remo
 		}
 	}
 	slices.Sort(removed)
-	return changed, removed, nil
+	return changed, removed
 }

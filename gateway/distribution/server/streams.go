@@ -9,14 +9,17 @@ import (
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpc "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace-lb/millrace/gateway/distribution"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // NewGRPC returns the gRPC server that serves to proxies. Streams end with the context.
@@ -156,10 +159,9 @@ func (f *follower) serve(versions map[string]string) error {
 		}
 		var changed []*entry
 		var removed []string
-		var err error
 		if sent == nil {
-			changed, removed, err = current.differing(versions)
-			if err == nil && f.mustWait(current, len(changed)+len(removed) > 0) {
+			changed, removed = current.differing(versions)
+			if f.mustWait(current, len(changed)+len(removed) > 0) {
 				if ended, err := f.wait(replaced); ended {
 					return err
 				}
@@ -169,14 +171,10 @@ func (f *follower) serve(versions map[string]string) error {
 			changed, removed = current.since(sent)
 		}
 		// The first response comes always: its answer says that the proxy serves this version.
-		if err == nil && (sent == nil || len(changed) > 0 || len(removed) > 0) {
-			var version string
-			if version, err = f.name(current, len(changed)+len(removed) > 0); err == nil {
-				err = f.send(version, changed, removed)
+		if sent == nil || len(changed) > 0 || len(removed) > 0 {
+			if err := f.send(current, changed, removed); err != nil {
+				return err
 			}
-		}
-		if err != nil {
-			return err
 		}
 		sent = current
 		if ended, err := f.wait(replaced); ended {
@@ -192,26 +190,25 @@ func (f *follower) mustWait(current *snapshot, differs bool) bool {
 
 // name is what the proxy is told to call a version. It keeps the name of the one that it has where
 // nothing differs, and this controller has not seen as much.
-func (f *follower) name(current *snapshot, differs bool) (string, error) {
+func (f *follower) name(current *snapshot, differs bool) string {
 	if !differs && current.order < distribution.Order(f.has) {
-		return f.has, nil
+		return f.has
 	}
 	return current.version()
 }
 
-// send sends a response, and waits until the proxy has answered.
-func (f *follower) send(version string, changed []*entry, removed []string) error {
+// send sends what leads to a version, and waits until the proxy has answered.
+func (f *follower) send(current *snapshot, changed []*entry, removed []string) error {
+	version := f.name(current, len(changed)+len(removed) > 0)
 	f.nonce++
 	response := &discovery.DeltaDiscoveryResponse{
 		TypeUrl: distribution.TypeURL, SystemVersionInfo: version, Nonce: strconv.FormatUint(f.nonce, 10),
 		Resources: make([]*discovery.Resource, 0, len(changed)), RemovedResources: removed,
 	}
 	for _, e := range changed {
-		packed, err := e.pack()
-		if err != nil {
-			return status.Error(codes.Internal, err.Error())
+		if packed, err := e.pack(); err == nil {
+			response.Resources = append(response.Resources, packed)
 		}
-		response.Resources = append(response.Resources, packed)
 	}
 	f.server.note(func() { f.proxy.Sent = version })
 	if err := f.stream.Send(response); err != nil {
@@ -228,22 +225,31 @@ func (f *follower) send(version string, changed []*entry, removed []string) erro
 				return nil
 			}
 			if request.GetResponseNonce() == response.GetNonce() {
-				f.acknowledge(version, request.GetErrorDetail().GetMessage())
+				f.acknowledge(version, request.GetErrorDetail(), current.unsent)
 				return nil
 			}
 		}
 	}
 }
 
-// acknowledge notes what the proxy says of a version.
-func (f *follower) acknowledge(version, refusal string) {
+// acknowledge notes what the proxy says of a version: it serves it, but for some resources, or it
+// refuses the whole. unsent are resources that it was not told of.
+func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*resource.Refusal) {
+	refusal, refused := detail.GetMessage(), distribution.ReadRefusals(detail)
+	if refused != nil {
+		refusal = ""
+	}
+	if refusal == "" && len(unsent) > 0 {
+		refused = distribution.ReadRefusals(distribution.NewRefusals(append(unsent[:len(unsent):len(unsent)], refused.GetRefusals()...)))
+	}
 	isNews := false
 	f.server.note(func() {
 		// The first answer is news, too: the proxy may have refused at another controller.
-		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == ""
+		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == "" ||
+			refusal == "" && !proto.Equal(f.proxy.Refused, refused)
 		f.proxy.Refusal = refusal
 		if refusal == "" {
-			f.proxy.Acknowledged = version
+			f.proxy.Acknowledged, f.proxy.Refused = version, refused
 		}
 	})
 	if isNews && f.server.Answered != nil {

@@ -174,6 +174,9 @@ func (w *world) served(ctx context.Context, before string) error {
 			if proxy.Refusal != "" {
 				return fmt.Errorf("a proxy refuses the configuration: %s", proxy.Refusal)
 			}
+			if proxy.Refused != nil {
+				return fmt.Errorf("a proxy refuses resources: %s", proxy.Refused)
+			}
 			if proxy.Acknowledged != "" && proxy.Acknowledged != before {
 				done++
 			}

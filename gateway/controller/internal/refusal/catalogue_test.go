@@ -11,6 +11,10 @@ import (
 // The page lists what the gateway exports.
 func TestCatalogue(t *testing.T) {
 	refusing.WithLabelValues("some").Set(0)
-	t.Cleanup(refusing.Reset)
-	catalogue.Own(t, "gateway", refusing)
+	refused.WithLabelValues("some").Set(0)
+	t.Cleanup(func() {
+		refusing.Reset()
+		refused.Reset()
+	})
+	catalogue.Own(t, "gateway", refusing, refused)
 }

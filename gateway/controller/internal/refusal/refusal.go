@@ -8,6 +8,7 @@ package refusal
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -20,8 +21,12 @@ import (
 // Annotation is, on what runs the proxies of an owner, why one refuses its configuration, as JSON.
 const Annotation = "millrace.io/refused-configuration"
 
-// maxMessage is the longest message that is kept, in bytes: a proxy has written it.
-const maxMessage = 512
+const (
+	// maxMessage is the longest message that is kept, in bytes: a proxy has written it.
+	maxMessage = 512
+	// maxParts is how many refused resources are kept.
+	maxParts = 50
+)
 
 // Refusal is what a proxy says of its configuration. The zero value is none.
 type Refusal struct {
@@ -29,7 +34,50 @@ type Refusal struct {
 	Proxy string `json:"proxy"`
 	// Version is the first one that was refused like this.
 	Version string `json:"version"`
-	Message string `json:"message"`
+	// Message is why the whole version is refused; empty where all but Parts is served.
+	Message string `json:"message,omitempty"`
+	// Parts are what is refused of a version, Total how many there are.
+	Parts []Part `json:"parts,omitempty"`
+	Total int    `json:"total,omitempty"`
+}
+
+// Part is a resource that a proxy refuses, or the rules of an object in it.
+type Part struct {
+	Resource string `json:"resource"`
+	// Route is the object, "httproute/namespace/name"; empty: all of the resource.
+	Route  string `json:"route,omitempty"`
+	Reason string `json:"reason"`
+	// Former says that what was there before is served.
+	Former bool `json:"former,omitempty"`
+}
+
+// None reports whether nothing is refused.
+func (r Refusal) None() bool { return r.Message == "" && len(r.Parts) == 0 }
+
+// Whole reports whether the proxy serves an older version.
+func (r Refusal) Whole() bool { return r.Message != "" }
+
+// says reports whether two refusals of a proxy say the same, of whichever version.
+func (r Refusal) says(other Refusal) bool {
+	return r.Proxy == other.Proxy && r.Message == other.Message && r.Total == other.Total && slices.Equal(r.Parts, other.Parts)
+}
+
+// of is what a proxy says.
+func of(proxy server.Proxy) Refusal {
+	if proxy.Refusal != "" {
+		return Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal, maxMessage)}
+	}
+	if proxy.Refused == nil {
+		return Refusal{}
+	}
+	found := Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Total: int(proxy.Refused.GetTotal())}
+	said := proxy.Refused.GetRefusals()
+	for _, each := range said[:min(len(said), maxParts)] {
+		found.Parts = append(found.Parts, Part{
+			Resource: each.GetResource(), Route: each.GetRoute(), Reason: shorten(each.GetReason(), maxMessage/2), Former: each.GetFormer(),
+		})
+	}
+	return found
 }
 
 // Read reads the annotation of a Deployment.
@@ -44,7 +92,22 @@ func Read(deployment client.Object) Refusal {
 
 // Text says it to people.
 func (r Refusal) Text() string {
-	return "proxy " + r.Proxy + " refuses the configuration and serves the one before: " + r.Message
+	if r.Whole() {
+		return "proxy " + r.Proxy + " refuses the configuration and serves the one before: " + r.Message
+	}
+	texts := make([]string, 0, len(r.Parts))
+	for _, part := range r.Parts {
+		texts = append(texts, part.Reason)
+	}
+	return fmt.Sprintf("proxy %s refuses %d resources and serves all others: %s", r.Proxy, r.Total, strings.Join(texts, "; "))
+}
+
+// TextOf says it of a part.
+func (r Refusal) TextOf(part Part) string {
+	if part.Former {
+		return "proxy " + r.Proxy + " refuses it and serves what was there before: " + part.Reason
+	}
+	return "proxy " + r.Proxy + " refuses it: " + part.Reason
 }
 
 // decide gives what the annotation has to say. proxies are those of the Deployment that are connected
@@ -52,15 +115,15 @@ func (r Refusal) Text() string {
 func decide(written Refusal, proxies []server.Proxy, podExists func(pod string) bool) Refusal {
 	var own Refusal
 	for _, proxy := range slices.SortedFunc(slices.Values(proxies), func(a, b server.Proxy) int { return cmp.Compare(a.Pod, b.Pod) }) {
-		if proxy.Refusal != "" {
-			own = Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal)}
-			break
+		// One that serves an older version has more to say.
+		if said := of(proxy); own.None() || said.Whole() && !own.Whole() {
+			own = said
 		}
 	}
 	switch {
-	case written == Refusal{}:
+	case written.None():
 		return own
-	case own.Proxy == written.Proxy && own.Message == written.Message:
+	case own.says(written):
 		// Nobody wants to know of each version.
 		return written
 	case slices.ContainsFunc(proxies, func(p server.Proxy) bool { return hasAnswered(p, written) }), !podExists(written.Proxy):
@@ -80,9 +143,9 @@ func hasAnswered(proxy server.Proxy, written Refusal) bool {
 		distribution.Order(answered) >= distribution.Order(written.Version)
 }
 
-func shorten(message string) string {
-	if len(message) <= maxMessage {
+func shorten(message string, most int) string {
+	if len(message) <= most {
 		return message
 	}
-	return strings.ToValidUTF8(message[:maxMessage-4], "") + " ..."
+	return strings.ToValidUTF8(message[:most-4], "") + " ..."
 }

@@ -3,6 +3,7 @@
 package refusal
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // proxy is one that was sent order 5, and has acknowledged another one, 0: none.
@@ -21,9 +23,21 @@ func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
 	return found
 }
 
+func refuses(pod, version, message string) Refusal {
+	return Refusal{Proxy: pod, Version: version, Message: message}
+}
+
+// partly is a proxy that refuses 7 resources, of which it names one.
+func partly(pod string) server.Proxy {
+	found := proxy(pod, 5, "")
+	found.Refused = &resource.Refusals{Total: 7, Refusals: []*resource.Refusal{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}}
+	return found
+}
+
 func TestDecide(t *testing.T) {
-	none, a, b := Refusal{}, Refusal{"n/a", "5-ab", "bad"}, Refusal{"n/b", "5-ab", "bad"}
-	earlier := Refusal{"n/a", "4-ab", "bad"}
+	none, a, b := Refusal{}, refuses("n/a", "5-ab", "bad"), refuses("n/b", "5-ab", "bad")
+	earlier := refuses("n/a", "4-ab", "bad")
+	part := Refusal{Proxy: "n/a", Version: "5-ab", Parts: []Part{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}, Total: 7}
 	for name, test := range map[string]struct {
 		written Refusal
 		proxies []server.Proxy
@@ -35,16 +49,21 @@ func TestDecide(t *testing.T) {
 		"two refuse":                        {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 1, "bad")}, false, a},
 		"it is written":                     {a, []server.Proxy{proxy("n/a", 1, "bad")}, false, a},
 		"it was written of a version":       {earlier, []server.Proxy{proxy("n/a", 1, "bad")}, false, earlier},
-		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 1, "worse")}, false, Refusal{"n/a", "5-ab", "worse"}},
+		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 1, "worse")}, false, refuses("n/a", "5-ab", "worse")},
 		"it takes it":                       {a, []server.Proxy{proxy("n/a", 5, "")}, false, none},
 		"it takes it, another one does not": {a, []server.Proxy{proxy("n/a", 5, ""), proxy("n/b", 1, "bad")}, false, b},
 		"it has come from another replica":  {a, []server.Proxy{proxy("n/a", 0, "")}, false, a},
 		"it has gone to another replica":    {a, []server.Proxy{proxy("n/a", 4, "")}, false, a},
 		"it is at another replica":          {a, []server.Proxy{proxy("n/b", 5, "")}, false, a},
 		"it is gone":                        {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
+		"a part":                            {none, []server.Proxy{partly("n/a")}, false, part},
+		"a part, another one the whole":     {none, []server.Proxy{partly("n/a"), proxy("n/b", 1, "bad")}, false, b},
+		"a part, as before":                 {part, []server.Proxy{partly("n/a")}, false, part},
+		"the whole, then a part":            {earlier, []server.Proxy{partly("n/a")}, false, part},
+		"it takes the part":                 {part, []server.Proxy{proxy("n/a", 5, "")}, false, none},
 		"it is gone, another one refuses":   {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
 	} {
-		if got := decide(test.written, test.proxies, func(string) bool { return !test.gone }); got != test.want {
+		if got := decide(test.written, test.proxies, func(string) bool { return !test.gone }); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v; want %+v", name, got, test.want)
 		}
 	}
@@ -57,10 +76,10 @@ func TestDecide(t *testing.T) {
 func TestRead(t *testing.T) {
 	deployment := &appsv1.Deployment{}
 	for text, want := range map[string]Refusal{
-		"": {}, "text": {}, `{"proxy":"n/a","version":"5-ab","message":"bad"}`: {"n/a", "5-ab", "bad"},
+		"": {}, "text": {}, `{"proxy":"n/a","version":"5-ab","message":"bad"}`: refuses("n/a", "5-ab", "bad"),
 	} {
 		deployment.Annotations = map[string]string{Annotation: text}
-		if got := Read(deployment); got != want {
+		if got := Read(deployment); !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is read as %+v; want %+v", text, got, want)
 		}
 	}

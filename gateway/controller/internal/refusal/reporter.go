@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -36,7 +37,14 @@ var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Help: "Proxies connected to this replica that refuse their configuration and serve the one before.",
 }, []string{"owner"})
 
-func init() { metrics.Registry.MustRegister(refusing) }
+// refused counts the resources that proxies do not carry out: of each owner those of the connected
+// proxy with the most.
+var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "millrace_gateway_refused_resources",
+	Help: "Resources that a proxy connected to this replica does not carry out; it serves all others.",
+}, []string{"owner"})
+
+func init() { metrics.Registry.MustRegister(refusing, refused) }
 
 // Reporter writes what proxies refuse onto their Deployments. Every replica has one.
 type Reporter struct {
@@ -90,14 +98,17 @@ func (r *Reporter) pass(ctx context.Context) error {
 		connected[proxy.Owner] = append(connected[proxy.Owner], proxy)
 	}
 	refusing.Reset()
+	refused.Reset()
 	var problems []error
 	for owner, at := range r.Deployments() {
-		count := 0
+		count, most := 0, uint32(0)
 		for _, proxy := range connected[owner] {
 			if proxy.Refusal != "" {
 				count++
 			}
+			most = max(most, proxy.Refused.GetTotal())
 		}
+		refused.WithLabelValues(owner).Set(float64(most))
 		refusing.WithLabelValues(owner).Set(float64(count))
 		problems = append(problems, r.report(ctx, at, connected[owner]))
 	}
@@ -119,11 +130,11 @@ func (r *Reporter) report(ctx context.Context, at types.NamespacedName, proxies 
 		unknown = client.IgnoreNotFound(err)
 		return err == nil
 	})
-	if unknown != nil || wanted == written {
+	if unknown != nil || reflect.DeepEqual(wanted, written) {
 		return unknown
 	}
 	before := client.MergeFrom(deployment.DeepCopy())
-	if wanted == (Refusal{}) {
+	if wanted.None() {
 		delete(deployment.Annotations, Annotation)
 	} else {
 		content, err := json.Marshal(wanted)

@@ -8,13 +8,10 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -56,26 +53,6 @@ func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[rout
 	if isMore {
 		time.AfterFunc(pauseOfEvents, w.Touch)
 	}
-}
-
-// refusals are the configurations that proxies refuse, as problems of the owners.
-func refusals(compiled *Compiled, live map[place]client.Object) []route.Problem {
-	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
-	for _, proxy := range compiled.Result.Proxies {
-		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
-	}
-	var found []route.Problem
-	for _, object := range live {
-		deployment, is := object.(*appsv1.Deployment)
-		if !is {
-			continue
-		}
-		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
-		if refused := refusal.Read(deployment); known && refused != (refusal.Refusal{}) {
-			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
-		}
-	}
-	return found
 }
 
 // regardingOf finds the objects that problems are about.

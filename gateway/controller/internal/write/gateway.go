@@ -23,7 +23,7 @@ import (
 // an owner cannot be made.
 func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
-	at, contested := reaches(compiled, live, failed), w.contested
+	at, contested, refused := reaches(compiled, live, failed), w.contested, refusingOf(compiled, live)
 	return errors.Join(
 		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
 			o.Status.Conditions = conditions(o.Status.Conditions, wanted.Conditions)
@@ -32,6 +32,9 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
 			if other := contested[objectOf(o)]; other != nil && other.GetUID() == o.UID {
 				wanted.Conditions = append(slices.Clone(wanted.Conditions), contestedCondition(o.Generation))
+			}
+			if condition := refused.ofGateway(o); condition != nil {
+				wanted.Conditions = append(slices.Clone(wanted.Conditions), *condition)
 			}
 			mergeGateway(&o.Status, wanted, at[gatewayKey(o.Namespace, o.Name)])
 		}),
@@ -43,9 +46,15 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 			}
 			mergeListenerSet(&o.Status, wanted, at[gatewayKey(namespace, string(parent.Name))])
 		}),
-		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
-		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
-		writeAll(ctx, w, statuses.TLSRoutes, func(o *gatewayv1.TLSRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
+		writeAll(ctx, w, statuses.HTTPRoutes, func(o *gatewayv1.HTTPRoute, s gatewayv1.RouteStatus) {
+			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
+		}),
+		writeAll(ctx, w, statuses.GRPCRoutes, func(o *gatewayv1.GRPCRoute, s gatewayv1.RouteStatus) {
+			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
+		}),
+		writeAll(ctx, w, statuses.TLSRoutes, func(o *gatewayv1.TLSRoute, s gatewayv1.RouteStatus) {
+			w.mergeRoute(&o.Status.RouteStatus, refused.ofRoute(o, s))
+		}),
 		writeAll(ctx, w, statuses.TCPRoutes, func(o *gatewayv1.TCPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.UDPRoutes, func(o *gatewayv1.UDPRoute, s gatewayv1.RouteStatus) { w.mergeRoute(&o.Status.RouteStatus, s) }),
 		writeAll(ctx, w, statuses.BackendTLSPolicies, func(o *gatewayv1.BackendTLSPolicy, s gatewayv1.PolicyStatus) { w.mergePolicy(&o.Status, s) }),

@@ -141,7 +141,7 @@ func (r reach) lacks() lack {
 		return lack{reason: string(gatewayv1.GatewayReasonAddressNotAssigned), message: r.noAddress()}
 	case r.proxied && !r.available:
 		return lack{reason: string(gatewayv1.GatewayReasonPending), message: "no proxy is ready yet", proxyOnly: true}
-	case r.proxied && r.refused != (refusal.Refusal{}):
+	case r.proxied && r.refused.Whole():
 		return lack{reason: route.ReasonConfigurationRefused, message: r.refused.Text(), proxyOnly: true}
 	}
 	return lack{}

@@ -167,7 +167,7 @@ func (w *Writer) pass(ctx context.Context) error {
 		w.Touch()
 	}
 	w.endContests()
-	w.tell(compiled, slices.Concat(refusals(compiled, live), contestProblems(w.contested)), w.contested)
+	w.tell(compiled, slices.Concat(refusingOf(compiled, live).problems(), contestProblems(w.contested)), w.contested)
 	return errors.Join(problems...)
 }
 

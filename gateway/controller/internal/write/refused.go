@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// refusing is what the proxies of each owner refuse.
+type refusing map[route.Object]refusal.Refusal
+
+// refusingOf reads what proxies refuse from their Deployments.
+func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
+	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
+	for _, proxy := range compiled.Result.Proxies {
+		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
+	}
+	found := refusing{}
+	for _, object := range live {
+		deployment, is := object.(*appsv1.Deployment)
+		if !is {
+			continue
+		}
+		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
+		if refused := refusal.Read(deployment); known && !refused.None() {
+			found[owner] = refused
+		}
+	}
+	return found
+}
+
+// problems are what proxies refuse, as problems of the owners, or of the Ingresses whose rules they
+// are. Routes have conditions.
+func (r refusing) problems() []route.Problem {
+	var found []route.Problem
+	for owner, refused := range r {
+		if refused.Whole() {
+			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
+			continue
+		}
+		for _, part := range refused.Parts {
+			object := ruleObject(part.Route)
+			if object == (route.Object{}) {
+				object = owner
+			}
+			if object != owner && object.Kind != "Ingress" {
+				continue
+			}
+			found = append(found, route.Problem{Object: object, Reason: route.ReasonConfigurationRefused, Message: refused.TextOf(part)})
+		}
+	}
+	return found
+}
+
+// ruleObject is the object of a rule's name: "httproute/namespace/name". It is zero for what has none.
+func ruleObject(name string) route.Object {
+	kinds := map[string]string{
+		"ingress": "Ingress", "httproute": "HTTPRoute", "grpcroute": "GRPCRoute", "tlsroute": "TLSRoute",
+	}
+	parts := strings.Split(name, "/")
+	if len(parts) != 3 || kinds[parts[0]] == "" {
+		return route.Object{}
+	}
+	return route.Object{Kind: kinds[parts[0]], Namespace: parts[1], Name: parts[2]}
+}
+
+// ofGateway is what the condition of a Gateway says of refused resources; nil: none are.
+func (r refusing) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
+	refused := r[objectOfGateway(gateway.Namespace, gateway.Name)]
+	if len(refused.Parts) == 0 {
+		return nil
+	}
+	return &metav1.Condition{
+		Type: route.ConditionResourcesRefused, Status: metav1.ConditionTrue, Reason: route.ReasonConfigurationRefused,
+		Message: refused.Text(), ObservedGeneration: gateway.Generation,
+	}
+}
+
+func objectOfGateway(namespace, name string) route.Object {
+	return route.Object{Kind: "Gateway", Namespace: namespace, Name: name}
+}
+
+// ofRoute adds to the entries of a route what the proxies of its parents refuse of it. It is a route
+// of which a part is not carried out (Gateway API: PartiallyInvalid).
+func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewayv1.RouteStatus {
+	if len(r) == 0 {
+		return wanted
+	}
+	self, parents := objectOf(of), slices.Clone(wanted.Parents)
+	for i := range parents {
+		reference := parents[i].ParentRef
+		parent := objectOfGateway(of.GetNamespace(), string(reference.Name))
+		if reference.Namespace != nil {
+			parent.Namespace = string(*reference.Namespace)
+		}
+		for owner, refused := range r {
+			ofSet := reference.Kind != nil && *reference.Kind == "ListenerSet" && owner.Kind == "Gateway"
+			if owner != parent && !ofSet {
+				continue
+			}
+			at := slices.IndexFunc(refused.Parts, func(part refusal.Part) bool { return ruleObject(part.Route) == self })
+			if at >= 0 && !hasCondition(parents[i].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid)) {
+				parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partly(refused, refused.Parts[at], of.GetGeneration()))
+			}
+		}
+	}
+	wanted.Parents = parents
+	return wanted
+}
+
+func hasCondition(conditions []metav1.Condition, kind string) bool {
+	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind })
+}
+
+// partly is the condition of a route of which a part is refused. Gateway API says how its message
+// begins.
+func partly(refused refusal.Refusal, part refusal.Part, generation int64) metav1.Condition {
+	prefix := "Dropped Rule: "
+	if part.Former {
+		prefix = "Fall Back: "
+	}
+	return metav1.Condition{
+		Type: string(gatewayv1.RouteConditionPartiallyInvalid), Status: metav1.ConditionTrue, Reason: route.ReasonConfigurationRefused,
+		Message: prefix + refused.TextOf(part), ObservedGeneration: generation,
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// routeObject is the object that a rule is from: of "httproute/ns/name/0" without the number.
+func routeObject(rule *resource.Rule) string {
+	parts := strings.SplitN(rule.GetRoute(), "/", 4)
+	return strings.Join(parts[:min(len(parts), 3)], "/")
+}
+
+// partOfGroup gives each object with a fault its former rules in a group, all of them: a route is
+// never half of one version and half of another. Where it has none, its rules answer 500. The
+// rules of all others are the wanted ones.
+func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resource.Resource {
+	name := of.wanted.GetName()
+	bad, unmatched := s.badObjects(wanted)
+	former := s.old.resources[name].GetRouteGroup()
+	kept := s.formerRules(name, former, bad)
+	of.said, of.blank = nil, map[string]bool{}
+	for _, object := range slices.Sorted(maps.Keys(bad)) {
+		of.said = append(of.said, &resource.Refusal{
+			Resource: name, Route: object, Reason: bad[object].Error(), Former: len(kept[object]) > 0,
+		})
+		of.blank[object] = len(kept[object]) == 0
+	}
+	var others, before []*resource.Rule
+	for i, rule := range wanted.GetRules() {
+		switch object := routeObject(rule); {
+		case bad[object] == nil:
+			others = append(others, rule)
+		case of.blank[object] && !unmatched[i]:
+			others = append(others, &resource.Rule{Route: rule.GetRoute(), Match: rule.GetMatch()})
+		}
+	}
+	for _, rule := range former.GetRules() {
+		if len(kept[routeObject(rule)]) > 0 {
+			before = append(before, rule)
+		}
+	}
+	for _, at := range wanted.GetListeners() {
+		// A listener that is refused says so itself.
+		if s.find(at).GetListener() == nil && s.refused[at] == nil {
+			of.said = append(of.said, &resource.Refusal{Resource: name, Reason: missing(of.wanted, "listener", at).Error()})
+		}
+	}
+	return &resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
+		Listeners: s.listeners(wanted), Hostname: wanted.GetHostname(), Rules: mergeFormer(others, before, former),
+	}}}
+}
+
+// badObjects are the objects whose rules cannot be carried out, and why; unmatched are the rules
+// of which not even the match can.
+func (s *settling) badObjects(group *resource.RouteGroup) (bad map[string]error, unmatched map[int]bool) {
+	bad, unmatched = map[string]error{}, map[int]bool{}
+	for i, rule := range group.GetRules() {
+		_, err := match.Compile([]*resource.Match{rule.GetMatch()})
+		if err != nil {
+			unmatched[i] = true
+		} else {
+			err = s.action(rule)
+		}
+		if object := routeObject(rule); err != nil && bad[object] == nil {
+			bad[object] = fmt.Errorf("rule %d (%s): %w", i, rule.GetRoute(), err)
+		}
+	}
+	return bad, unmatched
+}
+
+// action reports why what a rule does cannot be carried out; nil: it can.
+func (s *settling) action(rule *resource.Rule) error {
+	made, err := newRule(rule)
+	if err != nil {
+		return err
+	}
+	for _, name := range made.names() {
+		if s.find(name).GetBackend() == nil {
+			return fmt.Errorf("backend %q is not in the configuration", name)
+		}
+	}
+	return nil
+}
+
+// formerRules are the rules that objects with faults have in the group that is served, where all
+// of an object's can be carried out still.
+func (s *settling) formerRules(name string, former *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
+	kept, useless := map[string][]*resource.Rule{}, map[string]bool{}
+	if before := s.before[name]; before != nil {
+		maps.Copy(useless, before.blank)
+	}
+	for _, rule := range former.GetRules() {
+		object := routeObject(rule)
+		if bad[object] == nil {
+			continue
+		}
+		if s.action(rule) != nil {
+			useless[object] = true
+		}
+		kept[object] = append(kept[object], rule)
+	}
+	maps.DeleteFunc(kept, func(object string, _ []*resource.Rule) bool { return useless[object] })
+	return kept
+}
+
+// precedence is a rule's place among others: the larger one goes first. It is that of Gateway API,
+// and that of Ingress where two rules can match one request.
+func precedence(rule *resource.Rule) [5]int {
+	of, kind := rule.GetMatch(), 0
+	switch of.GetPath().GetKind() {
+	case resource.PathMatch_EXACT:
+		kind = 2
+	case resource.PathMatch_REGULAR_EXPRESSION:
+		kind = 1
+	}
+	method := 0
+	if of.GetMethod() != "" {
+		method = 1
+	}
+	return [5]int{kind, len(of.GetPath().GetValue()), method, len(of.GetHeaders()), len(of.GetQueryParameters())}
+}
+
+// mergeFormer puts former rules among others, both in order of precedence. Of two alike the one
+// goes first that did so before; a former rule takes nothing from one that is new.
+func mergeFormer(others, before []*resource.Rule, former *resource.RouteGroup) []*resource.Rule {
+	if len(before) == 0 {
+		return others
+	}
+	type place struct {
+		object string
+		rank   [5]int
+	}
+	first := map[place]int{}
+	for i, rule := range former.GetRules() {
+		at := place{routeObject(rule), precedence(rule)}
+		if _, known := first[at]; !known {
+			first[at] = i
+		}
+	}
+	goesFirst := func(old, other *resource.Rule) bool {
+		if order := slices.Compare(rankOf(old), rankOf(other)); order != 0 {
+			return order > 0
+		}
+		at, known := first[place{routeObject(other), precedence(other)}]
+		return known && first[place{routeObject(old), precedence(old)}] < at
+	}
+	merged := make([]*resource.Rule, 0, len(others)+len(before))
+	for _, other := range others {
+		for len(before) > 0 && goesFirst(before[0], other) {
+			merged, before = append(merged, before[0]), before[1:]
+		}
+		merged = append(merged, other)
+	}
+	return append(merged, before...)
+}
+
+func rankOf(rule *resource.Rule) []int {
+	rank := precedence(rule)
+	return rank[:]
+}

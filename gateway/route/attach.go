@@ -107,6 +107,7 @@ func (l *listener) take(of *route) (step int, refused *refusal) {
 		return 0, nil
 	}
 	l.attachments = append(l.attachments, attachment{of, hosts})
+	l.claim(attachment{of, hosts})
 	if of.accepted == nil {
 		l.attached++
 	}
@@ -125,31 +126,4 @@ func (l *listener) intersection(hosts []hostname) []hostname {
 		}
 	}
 	return found
-}
-
-// clash tells which older route of the other kind has a host name of an HTTPRoute or a
-// GRPCRoute (Gateway API: GRPCRoute, cross serving): only one kind can have it.
-func (l *listener) clash(of *route, hosts []hostname) *refusal {
-	if of.kind != kindHTTPRoute && of.kind != kindGRPCRoute {
-		return nil
-	}
-	if len(l.attachments) == 0 || !l.mixed && l.attachments[0].route.kind == of.kind {
-		return nil
-	}
-	for _, other := range l.attachments {
-		if other.route.kind == of.kind || other.route.accepted != nil {
-			continue
-		}
-		for _, a := range hosts {
-			for _, b := range other.hosts {
-				if both, ok := intersect(a, b); ok {
-					return refuse(ReasonConflict, gatewayv1.RouteReasonNotAllowedByListeners,
-						"spec.hostnames: %s %s/%s is older and has %s, too", other.route.kind,
-						other.route.object.GetNamespace(), other.route.object.GetName(), displayed(both))
-				}
-			}
-		}
-	}
-	l.mixed = true
-	return nil
 }

@@ -72,7 +72,8 @@ func (c *compilation) readTargets(of *policy) {
 			continue
 		}
 		at := target{service: key{of.object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
-		if targets := c.policies.targeting[at.service]; !slices.Contains(targets, of) {
+		// Policies are read one after another: only the last one may be this.
+		if targets := c.policies.targeting[at.service]; len(targets) == 0 || targets[len(targets)-1] != of {
 			c.policies.targeting[at.service] = append(targets, of)
 		}
 		if at.section != "" && c.lacksPort(at) {
@@ -199,8 +200,8 @@ func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool
 }
 
 // used notes that a Gateway's routes lead to a Service.
-func (p *policies) used(service ServicePort, by key) {
-	for _, found := range p.targeting[key{service.Namespace, service.Name}] {
+func (p *policies) used(service, by key) {
+	for _, found := range p.targeting[service] {
 		found.gateways[by] = true
 	}
 }

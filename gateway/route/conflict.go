@@ -23,9 +23,13 @@ func (l *listener) transport() transport {
 	return transport{l.spec.Port, l.spec.Protocol == gatewayv1.UDPProtocolType}
 }
 
-// conflicts finds the listeners that cannot be told apart. Those of the Gateway itself that
-// conflict are all refused. A ListenerSet's loses against one that came before: the Gateway's,
-// then those of older sets.
+// maxPorts is how many ports a Gateway has with its ListenerSets. Each is a port of its Service, and
+// a socket of each proxy.
+const maxPorts = 256
+
+// conflicts finds the listeners that cannot be told apart, and those whose port is one too many.
+// Those of the Gateway itself that conflict are all refused. A ListenerSet's loses against one that
+// came before: the Gateway's, then those of older sets.
 func conflicts(listeners []*listener) {
 	ownConflicts(listeners)
 	uses := map[transport]*portUse{}
@@ -34,6 +38,11 @@ func conflicts(listeners []*listener) {
 			continue
 		}
 		use := uses[found.transport()]
+		if use == nil && len(uses) == maxPorts {
+			found.accepted = refuse(ReasonUnsupported, gatewayv1.ListenerReasonPortUnavailable,
+				"port: the Gateway has %d with those of older ListenerSets, and no more can be opened", maxPorts)
+			continue
+		}
 		if use == nil {
 			use = &portUse{first: found, hosts: map[hostname]*listener{}}
 			uses[found.transport()] = use

@@ -53,7 +53,7 @@ func (c *compilation) usePolicies() {
 		return
 	}
 	for at, found := range c.known {
-		for _, service := range found.leadsTo() {
+		for service := range found.leadsTo() {
 			c.policies.used(service, at)
 		}
 	}
@@ -176,6 +176,12 @@ func (c *compilation) finishGateway(of *gateway) {
 		}
 	}
 	of.builder.proxy.Ports = targetPorts(ports, c.settings.ReservedPorts)
+	targets := make(map[int32]uint32, len(of.builder.proxy.Ports))
+	for _, port := range of.builder.proxy.Ports {
+		if port.Protocol == corev1.ProtocolTCP {
+			targets[port.VIP] = uint32(port.Target)
+		}
+	}
 	for _, listener := range of.listeners {
 		if !listener.programmed() {
 			continue
@@ -184,7 +190,7 @@ func (c *compilation) finishGateway(of *gateway) {
 			c.frontend(listener)
 			continue
 		}
-		of.addListener(listener)
+		of.addListener(listener, targets[listener.spec.Port])
 	}
 	of.addGroups()
 	if of.accepted() {
@@ -203,9 +209,10 @@ var wireProtocols = map[gatewayv1.ProtocolType]resource.Listener_Protocol{
 }
 
 // addListener adds a listener to the configuration.
-func (g *gateway) addListener(of *listener) {
+func (g *gateway) addListener(of *listener, target uint32) {
 	wire := &resource.Listener{
 		Port:             uint32(of.spec.Port),
+		TargetPort:       target,
 		Protocol:         wireProtocols[of.spec.Protocol],
 		Hostname:         of.host.resource(resource.Hostname_LABELS),
 		ClientValidation: of.validation,
@@ -213,11 +220,6 @@ func (g *gateway) addListener(of *listener) {
 	}
 	if of.passthrough() {
 		wire.Protocol = resource.Listener_TLS_PASSTHROUGH
-	}
-	for _, port := range g.builder.proxy.Ports {
-		if port.VIP == of.spec.Port && port.Protocol == corev1.ProtocolTCP {
-			wire.TargetPort = uint32(port.Target)
-		}
 	}
 	for _, certificate := range of.certificates {
 		wire.Certificates = append(wire.Certificates, g.builder.certificate(certificate))

@@ -57,10 +57,10 @@ func (g *gateway) addGroups() {
 	}
 }
 
-// leadsTo are the Service ports that the routes of a Gateway's proxies lead to.
-func (g *gateway) leadsTo() []ServicePort {
+// leadsTo are the Services that the routes of a Gateway's proxies lead to.
+func (g *gateway) leadsTo() map[key]bool {
 	seen := map[*route]bool{}
-	var found []ServicePort
+	found := map[key]bool{}
 	for _, listener := range g.listeners {
 		if !listener.programmed() || listener.layer4() {
 			continue
@@ -72,7 +72,7 @@ func (g *gateway) leadsTo() []ServicePort {
 			}
 			seen[of] = true
 			for _, backend := range of.backends {
-				found = append(found, backend.service)
+				found[key{backend.service.Namespace, backend.service.Name}] = true
 			}
 		}
 	}

@@ -26,8 +26,8 @@ type listener struct {
 	// accepted, resolved and conflict are nil where all is well.
 	accepted, resolved, conflict *refusal
 	overlaps                     bool
-	// mixed says that both HTTPRoutes and GRPCRoutes are attached.
-	mixed bool
+	// claims are the host names of attached routes, by kind, where those were asked for.
+	claims map[string]*claims
 	// kinds are those of routes that may attach.
 	kinds       []gatewayv1.RouteGroupKind
 	namespaces  func(namespace string) bool

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// young is the metadata of the i-th object of a tenant.
+func young(kind string, i int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: "tenant", Name: fmt.Sprintf("%s-%d", kind, i), Generation: 1, CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+i), 0)),
+	}
+}
+
+// emptyGateway is a Gateway that admits all, and a Service.
+func emptyGateway() *route.Objects {
+	all := gatewayv1.NamespacesFromAll
+	return &route.Objects{
+		GatewayClasses: []*gatewayv1.GatewayClass{{ObjectMeta: metav1.ObjectMeta{Name: "millrace"},
+			Spec: gatewayv1.GatewayClassSpec{ControllerName: route.GatewayController}}},
+		Gateways: []*gatewayv1.Gateway{{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "gw"}, Spec: gatewayv1.GatewaySpec{
+			GatewayClassName: "millrace",
+			AllowedListeners: &gatewayv1.AllowedListeners{Namespaces: &gatewayv1.ListenerNamespaces{From: &all}},
+			Listeners: []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType,
+				AllowedRoutes: &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: &all}}}},
+		}}},
+		Services: []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web"},
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}},
+	}
+}
+
+// toService is a route's spec for the Service.
+func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
+	port := gatewayv1.PortNumber(80)
+	return gatewayv1.HTTPRouteSpec{
+		CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "gw"}}}, Hostnames: hosts,
+		Rules: []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{
+			BackendObjectReference: gatewayv1.BackendObjectReference{Name: "web", Port: &port}}}}}},
+	}
+}
+
+// growths are objects of one tenant, of which there are many.
+var growths = map[string]func(objects *route.Objects, i int){
+	"routes of both kinds": func(objects *route.Objects, i int) {
+		names := func(kind string) (hosts []gatewayv1.Hostname) {
+			for j := range 8 {
+				hosts = append(hosts, gatewayv1.Hostname(fmt.Sprintf("%s%d-%d.example.com", kind, i, j)))
+			}
+			return hosts
+		}
+		objects.HTTPRoutes = append(objects.HTTPRoutes, &gatewayv1.HTTPRoute{ObjectMeta: young("h", i), Spec: toService(names("h")...)})
+		spec := toService(names("g")...)
+		objects.GRPCRoutes = append(objects.GRPCRoutes, &gatewayv1.GRPCRoute{ObjectMeta: young("g", i),
+			Spec: gatewayv1.GRPCRouteSpec{CommonRouteSpec: spec.CommonRouteSpec, Hostnames: spec.Hostnames}})
+	},
+	"policies and routes of a Service": func(objects *route.Objects, i int) {
+		objects.HTTPRoutes = append(objects.HTTPRoutes, &gatewayv1.HTTPRoute{ObjectMeta: young("h", i), Spec: toService(gatewayv1.Hostname(fmt.Sprintf("h%d.example.com", i)))})
+		policy := &gatewayv1.BackendTLSPolicy{ObjectMeta: young("p", i)}
+		policy.Spec.TargetRefs = []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: "web"}}}
+		policy.Spec.Validation.Hostname = "web.example.com"
+		system := gatewayv1.WellKnownCACertificatesSystem
+		policy.Spec.Validation.WellKnownCACertificates = &system
+		objects.BackendTLSPolicies = append(objects.BackendTLSPolicies, policy)
+	},
+	"ports of ListenerSets": func(objects *route.Objects, i int) {
+		set := &gatewayv1.ListenerSet{ObjectMeta: young("s", i)}
+		set.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "gw"}
+		for j := range 8 {
+			set.Spec.Listeners = append(set.Spec.Listeners, gatewayv1.ListenerEntry{
+				Name: gatewayv1.SectionName(fmt.Sprintf("l%d", j)), Port: gatewayv1.PortNumber(1000 + 8*i + j), Protocol: gatewayv1.HTTPProtocolType})
+		}
+		objects.ListenerSets = append(objects.ListenerSets, set)
+	},
+}
+
+// TestPortsOfAGateway: the Gateway and older ListenerSets have their ports, and who brings one too many
+// is told.
+func TestPortsOfAGateway(t *testing.T) {
+	objects := emptyGateway()
+	for i := range 40 {
+		growths["ports of ListenerSets"](objects, 39-i)
+	}
+	result := route.Compile(objects, route.DefaultSettings())
+	if got := len(result.Proxies[0].Ports); got != 256 {
+		t.Errorf("%d ports, want 256", got)
+	}
+	for _, set := range result.Statuses.ListenerSets {
+		var i int
+		if _, err := fmt.Sscanf(set.Name, "s-%d", &i); err != nil {
+			t.Fatal(err)
+		}
+		for j, listener := range set.Status.Listeners {
+			// One is the Gateway's.
+			want := metav1.ConditionTrue
+			if 8*i+j >= 255 {
+				want = metav1.ConditionFalse
+			}
+			accepted := meta.FindStatusCondition(listener.Conditions, "Accepted")
+			if accepted.Status != want || want == metav1.ConditionFalse && accepted.Reason != "PortUnavailable" {
+				t.Errorf("listener %d of set %d: %s, %s", j, i, accepted.Status, accepted.Reason)
+			}
+		}
+	}
+}
+
+// TestWorkGrowsWithObjects: four times the objects of a tenant are about four times the work, which
+// all tenants wait for.
+func TestWorkGrowsWithObjects(t *testing.T) {
+	const few, times = 1500, 4
+	for name, add := range growths {
+		t.Run(name, func(t *testing.T) {
+			// The least of three: what the collector does differs.
+			work := func(count int) time.Duration {
+				objects := emptyGateway()
+				for i := range count {
+					add(objects, i)
+				}
+				least := time.Hour
+				for range 3 {
+					before := processorTime(t)
+					route.Compile(objects, route.DefaultSettings())
+					least = min(least, processorTime(t)-before)
+				}
+				return least
+			}
+			one, many := work(few), work(few*times)
+			t.Logf("%d objects take %s, %d take %s", few, one, few*times, many)
+			// 16 times as much would be the square.
+			if many > one*9 {
+				t.Errorf("%d objects take %s and %d take %s: that grows faster than how many there are", few, one, few*times, many)
+			}
+		})
+	}
+}

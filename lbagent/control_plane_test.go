@@ -53,11 +53,15 @@ const (
 	podsOfService    = 10
 	// perSecond is how many pods move in a second, while the agent runs.
 	perSecond = 100
+	// One Service of so many stays in the zone, and one admits some clients alone.
+	zonalOf, restrictedOf = 20, 10
+	zonesOfNodes          = 3
 )
 
 // TestControlPlane measures an agent in a generated cluster: its own passes, planner and maps in the
-// kernel. Each Service has two families, two ports and ten pods. The API server is not there, and no
-// router answers; plans at a start are without BGP. Without sizes the cluster is small, and what the agent comes to is all that can fail:
+// kernel. Each Service has two families, two ports and ten pods; some have zones, and some source
+// ranges. The API server is not there, and no router answers; plans at a start are without BGP.
+// Without sizes the cluster is small, and what the agent comes to is all that can fail:
 // make bench-control is for the figures.
 func TestControlPlane(t *testing.T) {
 	if !isolated.Test(t) {
@@ -133,10 +137,14 @@ func newGenerated(t *testing.T, nodes, services int) *generated {
 
 func (c *generated) generate() {
 	c.objects = cluster()
+	for i, node := range c.objects.LBNodes {
+		node.Spec.Zone = zoneOfNode(i + 1)
+	}
 	template := c.objects.LBNodes[1]
 	for id := 3; id <= c.nodes; id++ {
 		node := template.DeepCopy()
 		node.Name, node.UID, node.Spec.ID = c.nodeName(id), types.UID(c.nodeName(id)), int32(id)
+		node.Spec.Zone = zoneOfNode(id)
 		node.Spec.Addresses = []string{
 			netip.AddrFrom4([4]byte{203, 0, byte(112 + id>>8), byte(id)}).String(),
 			netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte(id >> 8), 15: byte(id)}).String(),
@@ -158,6 +166,19 @@ func (c *generated) nodeName(id int) string {
 	return fmt.Sprintf("generated-%d", id)
 }
 
+func zoneOfNode(id int) string { return fmt.Sprintf("zone-%d", id%zonesOfNodes) }
+
+// isZonal reports whether a Service asks for endpoints of the zone, and so has hints.
+func isZonal(service int) bool { return service%zonalOf == 0 }
+
+// place has an endpoint of a Service be on a node.
+func (c *generated) place(endpoint *discoveryv1.Endpoint, service, id int) {
+	endpoint.NodeName = pointer(c.nodeName(id))
+	if isZonal(service) {
+		endpoint.Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: zoneOfNode(id)}}}
+	}
+}
+
 func (c *generated) address(n int, ipv6 bool) netip.Addr {
 	if ipv6 {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
@@ -176,6 +197,12 @@ func (c *generated) addService(n int) {
 				{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "https", Port: 443, Protocol: corev1.ProtocolTCP},
 			},
 		},
+	}
+	if isZonal(n) {
+		service.Spec.TrafficDistribution = pointer(corev1.ServiceTrafficDistributionPreferClose)
+	}
+	if n%restrictedOf == 1 {
+		service.Spec.LoadBalancerSourceRanges = []string{fmt.Sprintf("203.0.113.%d/32", n/restrictedOf%256), "2001:db8::/64"}
 	}
 	c.objects.Services = append(c.objects.Services, service)
 	var places [2]int
@@ -198,9 +225,8 @@ func (c *generated) addService(n int) {
 			if i == 1 {
 				address = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 0x18, 13: byte(number >> 16), 14: byte(number >> 8), 15: byte(number)})
 			}
-			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{address.String()}, NodeName: pointer(c.nodeName(1 + random.IntN(c.nodes))),
-			})
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address.String()}})
+			c.place(&slice.Endpoints[pod], n, 1+random.IntN(c.nodes))
 		}
 		places[i] = len(c.objects.EndpointSlices)
 		c.objects.EndpointSlices = append(c.objects.EndpointSlices, slice)
@@ -230,10 +256,10 @@ func (c *generated) movePod() {
 	defer c.mutex.Unlock()
 	next := *c.objects
 	next.EndpointSlices = slices.Clone(next.EndpointSlices)
-	node := c.nodeName(1 + c.random.IntN(c.nodes))
-	for _, place := range c.slices[c.random.IntN(len(c.slices))] {
+	node, service := 1+c.random.IntN(c.nodes), c.random.IntN(len(c.slices))
+	for _, place := range c.slices[service] {
 		slice := next.EndpointSlices[place].DeepCopy()
-		slice.Endpoints[0].NodeName = pointer(node)
+		c.place(&slice.Endpoints[0], service, node)
 		next.EndpointSlices[place] = slice
 	}
 	c.objects = &next

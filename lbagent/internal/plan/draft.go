@@ -4,7 +4,9 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -35,7 +37,9 @@ type draft struct {
 	// frontends is how many the map will hold before removals.
 	frontends int
 
+	// sources are nil where keepsSources is true: each frontend has the set that it has in the maps.
 	sources       *sourceSets
+	keepsSources  bool
 	tableSlots    *tableSlots
 	endpointSlots *slots[forwarding.EndpointTableSlot]
 	// entries are the model's frontends in their order, ports their Service ports, services their
@@ -163,6 +167,11 @@ type placement struct {
 	endpoints forwarding.EndpointTableSlot
 	// zones are the node tables of other zones, by the zone's name.
 	zones map[string]forwarding.NodeTableSlot
+}
+
+// nodeTables are the slots of all its node tables.
+func (p placement) nodeTables() []forwarding.NodeTableSlot {
+	return slices.AppendSeq([]forwarding.NodeTableSlot{p.table}, maps.Values(p.zones))
 }
 
 // newDraft returns the draft of a whole plan.

@@ -74,7 +74,7 @@ func (p *Planner) lostIn(living *nodeSet) *search {
 // losing are the VIPs with tables that the search finds.
 func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 	for _, port := range p.placed {
-		if lost.finds(p.last.want.NodeTables[port.place.table]) {
+		if slices.ContainsFunc(port.place.nodeTables(), func(slot forwarding.NodeTableSlot) bool { return lost.finds(p.last.want.NodeTables[slot]) }) {
 			for _, key := range port.keys {
 				vips = append(vips, key.VIP)
 			}

@@ -114,8 +114,17 @@ func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
 			}
 		}
 	}
+	if rapid.IntRange(0, 3).Draw(t, "restricted") == 0 {
+		f.Restricted, f.Sources = true, genSources(t)
+	}
 	f.Living = len(f.Weights) == 0 && (draining > 0 || rapid.Bool().Draw(t, "living elsewhere"))
 	return f
+}
+
+// genSources draws one of three lists.
+func genSources(t *rapid.T) []netip.Prefix {
+	half, whole := netip.MustParsePrefix("198.51.100.0/25"), netip.MustParsePrefix("203.0.113.0/24")
+	return rapid.SampledFrom([][]netip.Prefix{nil, {half}, {half, whole}}).Draw(t, "sources")
 }
 
 func genLimits(t *rapid.T) forwarding.Limits {
@@ -125,6 +134,7 @@ func genLimits(t *rapid.T) forwarding.Limits {
 		EndpointTables: rapid.IntRange(1, 8).Draw(t, "max endpoint tables"),
 		Endpoints:      rapid.IntRange(1, 25).Draw(t, "max endpoints"),
 		VIPs:           rapid.IntRange(1, 5).Draw(t, "max VIPs"),
+		SourceRanges:   rapid.IntRange(0, 8).Draw(t, "max source ranges"),
 	}
 }
 
@@ -174,13 +184,13 @@ func TestPlansHold(t *testing.T) {
 // TestReplansHold plays models that have much in common to a planner that plans in part and to one
 // that plans the whole each time. Both must come to the same, also while removals wait.
 func TestReplansHold(t *testing.T) {
-	parts, beside, others := 0, 0, 0
+	parts, beside, others, zoned, restricted := 0, 0, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
 		if rapid.Bool().Draw(t, "narrow") {
 			limits = genLimits(t)
 		}
-		zonal := rapid.IntRange(0, 3).Draw(t, "zonal") == 0
+		zonal := rapid.Bool().Draw(t, "zonal")
 		have := forwarding.NewState()
 		p, whole := NewPlanner(have), NewPlanner(have)
 		var before *model.Model
@@ -215,6 +225,12 @@ func TestReplansHold(t *testing.T) {
 			}
 			if differs != nil {
 				parts++
+				if plansFrontend(want, differs, func(f forwarding.Frontend) bool { return f.Zones != [forwarding.Zones]forwarding.NodeTableSlot{} }) {
+					zoned++
+				}
+				if plansFrontend(want, differs, func(f forwarding.Frontend) bool { return f.Ranges != 0 && f.Ranges != forwarding.Nobody }) {
+					restricted++
+				}
 				if !slices.Equal(m.Nodes, before.Nodes) {
 					others++
 				}
@@ -238,10 +254,16 @@ func TestReplansHold(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes", parts, beside, others)
-	if parts == 0 || beside == 0 || others == 0 {
+	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes, %d of zones, %d of source ranges",
+		parts, beside, others, zoned, restricted)
+	if slices.Min([]int{parts, beside, others, zoned, restricted}) == 0 {
 		t.Error("a kind of plan was never made")
 	}
+}
+
+// plansFrontend reports whether a part has a frontend of a kind.
+func plansFrontend(want *forwarding.State, part *forwarding.Entries, is func(forwarding.Frontend) bool) bool {
+	return slices.ContainsFunc(part.Frontends, func(key forwarding.FrontendKey) bool { return is(want.Frontends[key]) })
 }
 
 // opsOf are all operations of a schedule.

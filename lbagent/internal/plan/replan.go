@@ -23,7 +23,8 @@ type outcome struct {
 	// fits is true where there was room for everything, zonal where a frontend asks for zones,
 	// finds where a Local one has a node table.
 	fits, zonal, finds bool
-	// rows is how many the node tables of its Services have at least, if nothing lacks one.
+	// rows is how many the node tables of its Services have at least, those of all zones among them,
+	// if nothing lacks one.
 	rows int
 	// settled is nil until a plan in part needs it.
 	settled *settledIndex
@@ -65,8 +66,8 @@ type settledIndex struct {
 // Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
 // stands for all. It can where the maps hold the last plan, which had room for everything, nothing
-// changed but VIPs and other nodes, and those VIPs have neither zones nor source ranges: such depend on
-// other VIPs. A node that is lost adds the VIPs whose tables name it.
+// changed but VIPs and other nodes, and no list of source ranges did: equal lists share a set. A node
+// that is lost adds the VIPs whose tables name it.
 // Beside the last plan the maps may hold what waits to be removed, if have says what that is.
 //
 // A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
@@ -165,8 +166,7 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 
 // goesOn reports whether nothing has changed but VIPs that depend on no others.
 func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
-	return changes != nil && changes.Since == o.model && have.is(o.want) && o.fits && !o.zonal &&
-		sameBesideVIPs(m, o.model)
+	return changes != nil && changes.Since == o.model && have.is(o.want) && o.fits && sameBesideVIPs(m, o.model)
 }
 
 // isFew reports whether the VIPs are not most of the model's.
@@ -183,15 +183,21 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 		slices.ContainsFunc(waiting.Frontends, func(key forwarding.FrontendKey) bool { return changes(key.VIP) })
 }
 
-// leavesTables reports whether every Local frontend may have a node table: else which of them have
-// one depends on all frontends.
+// leavesTables reports whether every Local frontend may have a node table, and every zonal one a table
+// for each zone: else which of them have depends on all frontends.
 func (p *Planner) leavesTables(part *part) bool {
-	finds := p.last.finds || slices.ContainsFunc(part.changed.Frontends, func(f *model.Frontend) bool { return f.Local })
+	local := func(f *model.Frontend) bool { return f.Local }
 	rows := p.last.rows
 	for _, f := range part.changed.Frontends {
-		rows += SizeFor(f).Rows
+		rows += rowsFor(f)
 	}
-	return !finds || rows <= forLocal(rowsIn(p.last.limits))
+	switch {
+	case p.last.finds || slices.ContainsFunc(part.changed.Frontends, local):
+		return rows <= forLocal(rowsIn(p.last.limits))
+	case p.last.zonal || slices.ContainsFunc(part.changed.Frontends, hasZones):
+		return rows <= rowsIn(p.last.limits)
+	}
+	return true
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -217,9 +223,8 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	}
 	for i := 0; i < len(part.vips); i++ {
 		for _, m := range [...]*model.Model{p.last.model, part.model} {
-			frontends := m.FrontendsOf(part.vips[i])
-			for _, frontend := range frontends {
-				if frontend.Restricted || hasZones(frontend) {
+			for _, frontend := range m.FrontendsOf(part.vips[i]) {
+				if frontend.Restricted && !p.keepsSources(part.model, frontend.Key) {
 					return false
 				}
 				p.addService(part, frontend.Service, add)
@@ -228,6 +233,24 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	}
 	slices.SortFunc(part.vips, netip.Addr.Compare)
 	return true
+}
+
+// keepsSources reports whether a frontend goes on to admit the same clients as in the last plan.
+func (p *Planner) keepsSources(m *model.Model, key forwarding.FrontendKey) bool {
+	before, after := frontendOf(p.last.model, key), frontendOf(m, key)
+	_, planned := p.last.want.Frontends[key]
+	return planned && before != nil && after != nil && before.Restricted && after.Restricted &&
+		slices.Equal(before.Sources, after.Sources)
+}
+
+// frontendOf returns a frontend of a model, nil where it has none of that key.
+func frontendOf(m *model.Model, key forwarding.FrontendKey) *model.Frontend {
+	frontends := m.FrontendsOf(key.VIP)
+	at, found := slices.BinarySearchFunc(frontends, key, func(f *model.Frontend, key forwarding.FrontendKey) int { return f.Key.Compare(key) })
+	if !found {
+		return nil
+	}
+	return frontends[at]
 }
 
 // addService notes the former ports of a Service, and their VIPs.
@@ -247,7 +270,7 @@ func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.
 func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
 	settled := p.settle(have)
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
-	d.index = settled.index
+	d.index, d.keepsSources = settled.index, true
 	former := map[forwarding.FrontendKey]forwarding.Frontend{}
 	// What waits may have a table of a Service port whose VIP now belongs to another Service.
 	for _, key := range slices.Concat(part.former, have.waiting().Frontends) {
@@ -264,9 +287,11 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	d.drawLines()
 	part.leave(d.want, settled)
 	d.setVIPs()
-	for _, entry := range d.byPrecedence() {
+	entries := d.byPrecedence()
+	for _, entry := range entries {
 		d.addFrontend(entry)
 	}
+	d.addZones(entries)
 	d.buildTables()
 	differs := part.entries(d)
 	p.replace(part, d, differs)
@@ -287,7 +312,7 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	p.spare = spare{p.last.want, &changed}
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
-		finds: p.last.finds || d.finds(), rows: rows, settled: settled,
+		zonal: p.last.zonal || d.isZonal(), finds: p.last.finds || d.finds(), rows: rows, settled: settled,
 	}
 	return d.want, differs, d.allProblems()
 }
@@ -363,7 +388,9 @@ func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 		delete(state.Frontends, key)
 	}
 	for _, port := range part.ports() {
-		delete(state.NodeTables, port.place.table)
+		for _, slot := range port.place.nodeTables() {
+			delete(state.NodeTables, slot)
+		}
 		delete(state.EndpointTables, port.place.endpoints)
 		settled.count(port, -1)
 		for _, id := range port.endpoints {
@@ -381,7 +408,7 @@ func (part *part) entries(d *draft) *forwarding.Entries {
 		entries.Frontends = append(entries.Frontends, d.entries[i].Key)
 	}
 	for _, port := range slices.AppendSeq(part.ports(), maps.Values(d.ports)) {
-		entries.NodeTables = append(entries.NodeTables, port.place.table)
+		entries.NodeTables = append(entries.NodeTables, port.place.nodeTables()...)
 		entries.EndpointTables = append(entries.EndpointTables, port.place.endpoints)
 		entries.Endpoints = append(entries.Endpoints, port.endpoints...)
 	}

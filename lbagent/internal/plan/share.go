@@ -81,7 +81,7 @@ func (s *service) add(p *port) {
 	}
 	p.recipe = &recipe{weights: f.Weights, minRows: f.MinRows, size: size, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
-	s.rows += size.Rows
+	s.rows += rowsFor(f)
 }
 
 // finish leaves what the next plan needs.

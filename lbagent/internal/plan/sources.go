@@ -57,10 +57,15 @@ func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 	return s
 }
 
-// find returns the set that a list has. former is the one that the list was
-// given last: when writing it failed half way, it is completed.
+// find returns the set that a list has. former is the one that the list was given last. It stays,
+// also where another set that is to go has become equal. When writing it failed half way, it is
+// completed.
 func (s *sourceSets) find(name string, prefixes []netip.Prefix, former forwarding.SourceSet) (forwarding.SourceSet, bool) {
-	for _, set := range []forwarding.SourceSet{s.named[name], former} {
+	first := s.named[name]
+	if slices.Equal(s.written[former], prefixes) {
+		first = former
+	}
+	for _, set := range []forwarding.SourceSet{first, former} {
 		owner, given := s.owners[set]
 		if set == 0 || given && owner != name {
 			continue
@@ -95,6 +100,9 @@ func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix, nam
 func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool) {
 	if !frontend.Restricted {
 		return 0, true
+	}
+	if d.keepsSources {
+		return d.have.Frontends[frontend.Key].Ranges, true
 	}
 	prefixes := frontend.Sources
 	if len(prefixes) == 0 {

@@ -29,6 +29,8 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 			"so the speaker leaves a node first, and its session comes back as Millrace's. The next node waits until all\n" +
 			"sessions are up and VIPs are announced. Where that takes longer than --timeout, the node is given back, and\n" +
 			"no other is touched.\n\n" +
+			"In MetalLB's mode frr-k8s it also deletes the FRRConfiguration that a speaker leaves behind, so that frr-k8s\n" +
+			"ends its sessions. Those of other FRRConfigurations stay.\n\n" +
 			"It labels Nodes with " + millracev1alpha1.LabelAnnouncer + ", and keeps the speakers' DaemonSet off those with that label.\n" +
 			"LBPeers have to select " + millracev1alpha1.LabelAnnouncer + "=" + millracev1alpha1.AnnouncerMillrace +
 			", as `millrace migrate metallb --by-node` prints them.",
@@ -54,6 +56,7 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 type movable interface {
 	KeepOff(ctx context.Context) error
 	Unclaimed(ctx context.Context) ([]string, error)
+	Others(ctx context.Context, nodes []string) ([]string, error)
 	Nodes(ctx context.Context) ([]string, error)
 	Announcer(ctx context.Context, node string) (string, error)
 }
@@ -72,7 +75,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	step, want := mover.Move, millracev1alpha1.AnnouncerMillrace
 	if back {
 		step, want = mover.Return, ""
-	} else if err := allClaimed(ctx, moving); err != nil {
+	} else if err := mayMove(ctx, moving, mover.Tell, nodes); err != nil {
 		return err
 	}
 	if err := moving.KeepOff(ctx); err != nil {
@@ -92,6 +95,18 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 		}
 	}
 	return nil
+}
+
+// mayMove refuses to move nodes that could not be moved, and tells who else needs frr-k8s.
+func mayMove(ctx context.Context, moving movable, tell func(string), nodes []string) error {
+	if err := allClaimed(ctx, moving); err != nil {
+		return err
+	}
+	others, err := moving.Others(ctx, nodes)
+	for _, line := range others {
+		tell(line)
+	}
+	return err
 }
 
 // allClaimed refuses to move nodes while Millrace would announce less than MetalLB did.

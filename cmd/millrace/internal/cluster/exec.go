@@ -77,11 +77,34 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	if pod == nil {
 		return fmt.Errorf("no agent runs on node %s; there are agents on %s", node, strings.Join(a.Nodes(), ", "))
 	}
-	executor, err := a.executor(pod, slices.Concat([]string{"/lbagent"}, asInstalled(pod, args), []string{"--until-eof"}))
-	if err != nil {
-		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
+	command := slices.Concat([]string{"/lbagent"}, asInstalled(pod, args), []string{"--until-eof"})
+	complaints, err := runIn(ctx, a.config, inContainer{pod, agentContainer, command}, out)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, ErrForbidden):
+		return fmt.Errorf("%w; Role millrace-tracer in the namespace of Millrace has what is needed", err)
+	case complaints != "":
+		return errors.New(strings.TrimPrefix(complaints, "lbagent: "))
+	default:
+		return err
 	}
-	// Nothing is written: that it is open says that this end lives.
+}
+
+// inContainer is a command in a container of a pod.
+type inContainer struct {
+	pod       *corev1.Pod
+	container string
+	command   []string
+}
+
+// runIn runs a command, writes what it prints to out, and returns what it says on standard error.
+// Nothing is written after it has returned. Its standard input is open as long as this end lives.
+func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Writer) (complaints string, err error) {
+	executor, err := newExecutor(config, what)
+	if err != nil {
+		return "", fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
+	}
 	stdin, hold := io.Pipe()
 	defer hold.Close()
 	// The streams are copied by goroutines that may outlive the call once ctx is done.
@@ -90,17 +113,16 @@ func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Wri
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: stderr})
 	stdout.shut()
 	stderr.shut()
+	complaints = strings.TrimSpace(text.String())
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return complaints, ctx.Err()
 	case err == nil:
-		return nil
+		return complaints, nil
 	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
-		return fmt.Errorf("%w: to run a command in pod %s: %w; Role millrace-tracer in the namespace of Millrace has what is needed", ErrForbidden, pod.Name, err)
-	case text.Len() > 0:
-		return errors.New(strings.TrimPrefix(strings.TrimSpace(text.String()), "lbagent: "))
+		return complaints, fmt.Errorf("%w: to run a command in pod %s: %w", ErrForbidden, what.pod.Name, err)
 	default:
-		return fmt.Errorf("run a command in pod %s: %w", pod.Name, err)
+		return complaints, fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
 	}
 }
 
@@ -127,13 +149,13 @@ func (g *gate) shut() {
 	g.closed = true
 }
 
-// executor uses WebSocket, or SPDY where the API server or a proxy in front of it
+// newExecutor uses WebSocket, or SPDY where the API server or a proxy in front of it
 // knows nothing else, as kubectl does.
-func (a *Agents) executor(pod *corev1.Pod, command []string) (remotecommand.Executor, error) {
-	config := rest.CopyConfig(a.config)
+func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor, error) {
+	config = rest.CopyConfig(config)
 	// The time limit of a request is none for a stream.
 	config.Timeout = 0
-	target, err := execURL(config, pod, command)
+	target, err := what.url(config)
 	if err != nil {
 		return nil, err
 	}
@@ -150,13 +172,13 @@ func (a *Agents) executor(pod *corev1.Pod, command []string) (remotecommand.Exec
 	})
 }
 
-// execURL is the subresource exec of the pod.
-func execURL(config *rest.Config, pod *corev1.Pod, command []string) (*url.URL, error) {
+// url is the subresource exec of the pod.
+func (c inContainer) url(config *rest.Config) (*url.URL, error) {
 	base, _, err := rest.DefaultServerURL(config.Host, "/api", corev1.SchemeGroupVersion, true)
 	if err != nil {
 		return nil, err
 	}
-	options := &corev1.PodExecOptions{Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true}
+	options := &corev1.PodExecOptions{Container: c.container, Command: c.command, Stdin: true, Stdout: true, Stderr: true}
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, err
@@ -165,7 +187,7 @@ func execURL(config *rest.Config, pod *corev1.Pod, command []string) (*url.URL, 
 	if err != nil {
 		return nil, err
 	}
-	target := base.JoinPath("api", "v1", "namespaces", pod.Namespace, "pods", pod.Name, "exec")
+	target := base.JoinPath("api", "v1", "namespaces", c.pod.Namespace, "pods", c.pod.Name, "exec")
 	target.RawQuery = query.Encode()
 	return target, nil
 }

@@ -3,9 +3,9 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -16,11 +16,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
@@ -29,6 +31,10 @@ type Handover struct {
 	host    string
 	reader  client.Reader
 	clients kubernetes.Interface
+	// configurations are the FRRConfigurations of frr-k8s.
+	configurations dynamic.NamespaceableResourceInterface
+	// run runs a command in a container, and returns what it prints.
+	run func(context.Context, inContainer) ([]byte, error)
 	// namespace and name are those of the speakers' DaemonSet.
 	namespace, name string
 }
@@ -47,46 +53,47 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Handover{host: restConfig.Host, reader: reader, clients: clients, namespace: namespace, name: name}, nil
+	others, err := dynamic.NewForConfig(restConfig)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
+	}
+	return &Handover{
+		host: restConfig.Host, reader: reader, clients: clients, configurations: others.Resource(frrk8s.Resource),
+		namespace: namespace, name: name,
+		run: func(ctx context.Context, what inContainer) ([]byte, error) {
+			var out bytes.Buffer
+			complaints, err := runIn(ctx, restConfig, what, &out)
+			if err != nil && complaints != "" {
+				err = fmt.Errorf("%w: %s", err, complaints)
+			}
+			return out.Bytes(), err
+		},
+	}, nil
 }
 
 // KeepOff has the speakers stay away from nodes with our label. No pod restarts for it: they are not
 // replaced when the DaemonSet changes any more (OnDelete).
 func (h *Handover) KeepOff(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
-		if err != nil {
+		set, err := h.speakers(ctx)
+		if err != nil || !keepOff(&set.Spec) {
 			return err
-		}
-		if leavesBGP(&set.Spec.Template.Spec) {
-			return errLeavesBGP
-		}
-		if !keepOff(&set.Spec) {
-			return nil
 		}
 		_, err = h.clients.AppsV1().DaemonSets(h.namespace).Update(ctx, set, metav1.UpdateOptions{})
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has; --speaker names another: %w", h.namespace, h.name, err)
+		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has: %w", h.namespace, h.name, err)
 	}
 	return nil
 }
 
-// errLeavesBGP is of MetalLB's mode frr-k8s: a session stays on a node that the speaker has left.
-var errLeavesBGP = errors.New("its speakers leave BGP to frr-k8s (METALLB_BGP_TYPE), whose sessions would stay: " +
-	"give the DaemonSet that has the sessions, as --speaker=metallb-system/frr-k8s")
-
-// leavesBGP reports whether the speakers have no sessions themselves.
-func leavesBGP(pod *corev1.PodSpec) bool {
-	for i := range pod.Containers {
-		for _, variable := range pod.Containers[i].Env {
-			if strings.HasPrefix(variable.Name, "METALLB_BGP_TYPE") && strings.HasPrefix(variable.Value, "frr-k8s") {
-				return true
-			}
-		}
+func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
+	set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, err)
 	}
-	return false
+	return set, nil
 }
 
 // keepOff reports whether it had to change anything.
@@ -171,17 +178,12 @@ func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
 
 // MovingPeers implements handover.Cluster.
 func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
-	var peers millracev1alpha1.LBPeerList
-	if err := h.reader.List(ctx, &peers); err != nil {
-		return nil, explain(h.host, err)
-	}
+	peers, err := h.movingPeers(ctx)
 	moving := map[string]bool{}
-	for i := range peers.Items {
-		if selector := peers.Items[i].Spec.NodeSelector; selector != nil && selector.MatchLabels[millracev1alpha1.LabelAnnouncer] != "" {
-			moving[peers.Items[i].Name] = true
-		}
+	for i := range peers {
+		moving[peers[i].Name] = true
 	}
-	return moving, nil
+	return moving, err
 }
 
 // Report implements handover.Cluster.
@@ -193,11 +195,12 @@ func (h *Handover) Report(ctx context.Context, node string) (*millracev1alpha1.L
 	return report, nil
 }
 
-// Speaker implements handover.Cluster. A pod tells its sessions by its metrics.
+// Speaker implements handover.Cluster. FRR tells the sessions itself, where there is one; native BGP
+// does by the metrics of the pod.
 func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, error) {
-	set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
+	set, err := h.speakers(ctx)
 	if err != nil {
-		return handover.Speaker{}, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, err)
+		return handover.Speaker{}, err
 	}
 	pods, err := h.clients.CoreV1().Pods(h.namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector), FieldSelector: "spec.nodeName=" + node,
@@ -213,37 +216,36 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
 		return speaker, nil
 	}
-	var metrics []byte
-	for _, port := range metricsPorts(pod) {
-		// It may not answer yet: then it has no session that anybody knows of.
-		answer, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, port, "metrics", nil).DoRaw(ctx)
-		if err == nil {
-			metrics = append(append(metrics, answer...), '\n')
-		}
+	switch {
+	case leavesBGP(&set.Spec.Template.Spec):
+		return h.byFRRK8s(ctx, node, speaker)
+	case hasFRR(pod):
+		sessions, err := h.sessions(ctx, pod)
+		speaker.Established, speaker.Sessions = sessions.Established(sessions.Peers()), len(sessions)
+		return speaker, err
 	}
-	speaker.Established, speaker.Sessions = speakerSessions(metrics)
+	// It may not answer yet: then it has no session that anybody knows of.
+	metrics, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, metricsPort(pod), "metrics", nil).DoRaw(ctx)
+	if err == nil {
+		speaker.Established, speaker.Sessions = speakerSessions(metrics)
+	}
 	return speaker, nil
 }
 
-// metricsPorts are those of all containers that MetalLB's manifests and charts call so, or the speaker's
-// default. In mode frr a container beside the speaker tells the sessions, and either may come first.
-func metricsPorts(pod *corev1.Pod) (ports []string) {
+// metricsPort is what MetalLB's manifests and charts call so, or the speaker's default.
+func metricsPort(pod *corev1.Pod) string {
 	for _, container := range pod.Spec.Containers {
 		for _, port := range container.Ports {
-			switch port.Name {
-			case "monitoring", "metrics", "frrmetrics":
-				ports = append(ports, strconv.Itoa(int(port.ContainerPort)))
+			if port.Name == "monitoring" || port.Name == "metrics" {
+				return strconv.Itoa(int(port.ContainerPort))
 			}
 		}
 	}
-	if len(ports) == 0 {
-		return []string{"7472"}
-	}
-	return ports
+	return "7472"
 }
 
 // sessionUp is a line of a speaker's metrics about a session.
-var sessionUp = regexp.MustCompile(`(?m)^(?:metallb|frrk8s)_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
+var sessionUp = regexp.MustCompile(`(?m)^metallb_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
 
 // speakerSessions counts the sessions in a speaker's metrics.
 func speakerSessions(metrics []byte) (established, all int) {

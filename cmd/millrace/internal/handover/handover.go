@@ -33,6 +33,10 @@ type Cluster interface {
 	// SetAnnouncer labels a Node with millracev1alpha1.LabelAnnouncer; an empty value removes it.
 	SetAnnouncer(ctx context.Context, node, value string) error
 	Speaker(ctx context.Context, node string) (Speaker, error)
+	// Withdraw has frr-k8s end the sessions that the speaker, which has left, had it hold on a node.
+	Withdraw(ctx context.Context, node string) error
+	// Kept says which session of a router that Millrace needs frr-k8s still has on a node; empty for none.
+	Kept(ctx context.Context, node string) (string, error)
 	// MovingPeers are the LBPeers that select the nodes by that label.
 	MovingPeers(ctx context.Context) (map[string]bool, error)
 	// Report is what the node's agent observes.
@@ -79,6 +83,12 @@ func (m *Mover) toMillrace(ctx context.Context, node string) error {
 		return err
 	}
 	if err := m.await(ctx, node, m.speakerLeft); err != nil {
+		return err
+	}
+	if err := m.Cluster.Withdraw(ctx, node); err != nil {
+		return err
+	}
+	if err := m.await(ctx, node, m.Cluster.Kept); err != nil {
 		return err
 	}
 	m.Tell(node + ": MetalLB's speaker has left")

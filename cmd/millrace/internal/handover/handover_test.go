@@ -25,6 +25,8 @@ type node struct {
 	speakerHasNoSession bool
 	// limited refuses questions when little time is left, as the client's rate limiter does.
 	limited bool
+	// kept says that frr-k8s keeps the sessions until they are withdrawn, stays that it does on.
+	kept, stays bool
 	// overlap says that both had sessions at once.
 	overlap bool
 }
@@ -47,6 +49,18 @@ func (n *node) Speaker(ctx context.Context, _ string) (Speaker, error) {
 	return Speaker{Pod: "speaker-x", Sessions: 2, Established: 2}, nil
 }
 
+func (n *node) Withdraw(ctx context.Context, _ string) error {
+	n.kept = n.stays
+	return ctx.Err()
+}
+
+func (n *node) Kept(context.Context, string) (string, error) {
+	if n.kept {
+		return "frr-k8s still has router 198.51.100.1", nil
+	}
+	return "", nil
+}
+
 func (n *node) MovingPeers(context.Context) (map[string]bool, error) {
 	return map[string]bool{"router": true}, nil
 }
@@ -59,7 +73,7 @@ func (n *node) Report(context.Context, string) (*millracev1alpha1.LBNodeReport, 
 	if n.label != millracev1alpha1.AnnouncerMillrace {
 		return report, nil
 	}
-	n.overlap = n.overlap || n.speakerStays
+	n.overlap = n.overlap || n.speakerStays || n.kept
 	session := millracev1alpha1.SessionStatus{Peer: "router", State: millracev1alpha1.SessionEstablished}
 	if n.agentHasNoSession {
 		session.State, session.Message = millracev1alpha1.SessionActive, "connection refused"
@@ -82,6 +96,8 @@ func TestMove(t *testing.T) {
 		"to Millrace":                  {node{}, false, millracev1alpha1.AnnouncerMillrace, ""},
 		"and back":                     {node{label: millracev1alpha1.AnnouncerMillrace}, true, "", ""},
 		"the speaker stays":            {node{speakerStays: true}, false, "", "MetalLB's pod speaker-x still runs"},
+		"frr-k8s keeps sessions":       {node{kept: true}, false, millracev1alpha1.AnnouncerMillrace, ""},
+		"and does not let them go":     {node{kept: true, stays: true}, false, "", "frr-k8s still has router 198.51.100.1"},
 		"the router refuses Millrace":  {node{agentHasNoSession: true}, false, "", "the session by LBPeer router is Active: connection refused"},
 		"the router refuses MetalLB":   {node{label: millracev1alpha1.AnnouncerMillrace, speakerHasNoSession: true}, true, millracev1alpha1.AnnouncerMillrace, "of 2 sessions of MetalLB's pod speaker-x 1 are established"},
 		"again, where it was given up": {node{label: millracev1alpha1.AnnouncerNone}, false, millracev1alpha1.AnnouncerMillrace, ""},

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
+)
+
+// leavesBGP reports whether MetalLB is in mode frr-k8s: the speakers have no sessions themselves, and
+// those of frr-k8s outlive them.
+func leavesBGP(pod *corev1.PodSpec) bool {
+	for i := range pod.Containers {
+		for _, variable := range pod.Containers[i].Env {
+			if variable.Name == "METALLB_BGP_TYPE" && strings.HasPrefix(variable.Value, "frr-k8s") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// byFRRK8s adds the sessions that the speaker of a node has frr-k8s hold.
+func (h *Handover) byFRRK8s(ctx context.Context, node string, speaker handover.Speaker) (handover.Speaker, error) {
+	all, err := h.frrConfigurations(ctx)
+	if err != nil {
+		return speaker, err
+	}
+	pod, err := h.frrPod(ctx, node)
+	if err != nil {
+		return speaker, err
+	}
+	if pod == nil {
+		return speaker, fmt.Errorf("node %s has no pod of frr-k8s that runs", node)
+	}
+	sessions, err := h.sessions(ctx, pod)
+	for i := range all {
+		if bySpeakerOf(&all[i], node) {
+			peers := all[i].Peers()
+			speaker.Established, speaker.Sessions = sessions.Established(peers), len(peers)
+		}
+	}
+	return speaker, err
+}
+
+func bySpeakerOf(configuration *frrk8s.Configuration, node string) bool {
+	return configuration.BySpeaker() && configuration.Metadata.Name == frrk8s.NameFor(node)
+}
+
+// Withdraw implements handover.Cluster. In mode frr-k8s the speaker leaves an FRRConfiguration behind,
+// and so its sessions. It writes another one when it comes back.
+func (h *Handover) Withdraw(ctx context.Context, node string) error {
+	set, err := h.speakers(ctx)
+	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+		return err
+	}
+	all, err := h.frrConfigurations(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if !bySpeakerOf(&all[i], node) {
+			continue
+		}
+		err := h.configurations.Namespace(all[i].Metadata.Namespace).Delete(ctx, all[i].Metadata.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete %s, which the speaker of node %s left: %w", all[i].Name(), node, err)
+		}
+	}
+	return nil
+}
+
+// Kept implements handover.Cluster.
+func (h *Handover) Kept(ctx context.Context, node string) (string, error) {
+	set, err := h.speakers(ctx)
+	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+		return "", err
+	}
+	pod, err := h.frrPod(ctx, node)
+	if err != nil || pod == nil {
+		return "", err
+	}
+	sessions, err := h.sessions(ctx, pod)
+	if err != nil {
+		return "", err
+	}
+	wanted, err := h.wantedPeers(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, peer := range sessions.Peers() {
+		if wanted[peer] != "" {
+			return fmt.Sprintf("frr-k8s, pod %s, still has router %s", pod.Name, peer), nil
+		}
+	}
+	return "", nil
+}
+
+// Others are lines about FRRConfigurations that no speaker wrote, none where frr-k8s has no part in it.
+// It is an error where one of them keeps a session that Millrace needs on a node.
+func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error) {
+	set, err := h.speakers(ctx)
+	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
+		return nil, err
+	}
+	all, err := h.frrConfigurations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	others := slices.DeleteFunc(all, func(c frrk8s.Configuration) bool { return c.BySpeaker() })
+	wanted, err := h.wantedPeers(ctx)
+	if err != nil || len(others) == 0 {
+		return nil, err
+	}
+	var lines []string
+	for i := range others {
+		lines = append(lines, others[i].Name()+": frr-k8s goes on with it")
+		if others[i].Spec.Raw.Config != "" {
+			lines = append(lines, others[i].Name()+": it has configuration of FRR itself, which is not read: see that it has no session of Millrace's routers")
+		}
+	}
+	for _, name := range nodes {
+		node, err := h.clients.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("read Node %s: %w", name, err)
+		}
+		if err := conflict(others, wanted, node); err != nil {
+			return nil, err
+		}
+	}
+	return lines, nil
+}
+
+// conflict says which of the others keeps a session on a node.
+func conflict(others []frrk8s.Configuration, wanted map[frrk8s.Peer]string, node *corev1.Node) error {
+	for i := range others {
+		if !others[i].Selects(node.Labels) {
+			continue
+		}
+		for _, peer := range others[i].Peers() {
+			if wanted[peer] != "" {
+				return fmt.Errorf("%s has frr-k8s keep its session of node %s with router %s, which takes one from an address: "+
+					"take the neighbor out of it, or give LBPeer %s another router.address or a sourceInterface "+
+					"(docs/platforms.md, A CNI that peers with the router already)",
+					others[i].Name(), node.Name, peer, wanted[peer])
+			}
+		}
+	}
+	return nil
+}
+
+// wantedPeers are the routers of LBPeers that move, by which of them: those that see the node's address.
+func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, error) {
+	peers, err := h.movingPeers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[frrk8s.Peer]string{}
+	for i := range peers {
+		spec := &peers[i].Spec
+		if spec.Router != nil && spec.Router.Address != "" && spec.SourceAddress == "" && spec.SourceInterface == "" {
+			wanted[frrk8s.NewPeer("", spec.Router.Address)] = peers[i].Name
+		}
+	}
+	return wanted, nil
+}
+
+// frrConfigurations are those of all namespaces: none where the kind is absent.
+func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
+	list, err := h.configurations.List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list FRRConfigurations: %w", err)
+	}
+	all := make([]frrk8s.Configuration, len(list.Items))
+	for i := range list.Items {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &all[i]); err != nil {
+			return nil, fmt.Errorf("read FRRConfiguration %s: %w", list.Items[i].GetName(), err)
+		}
+	}
+	return all, nil
+}
+
+// frrPod is that of frr-k8s on a node, in whichever namespace; nil where none runs.
+func (h *Handover) frrPod(ctx context.Context, node string) (*corev1.Pod, error) {
+	pods, err := h.clients.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		daemon := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return slices.Contains(c.Command, "/frr-k8s") })
+		if daemon && hasFRR(pod) && pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
+func hasFRR(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == frrk8s.Container })
+}
+
+// sessions are those of the FRR in a pod.
+func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
+	printed, err := h.run(ctx, inContainer{pod, frrk8s.Container, frrk8s.ShowSessions})
+	if errors.Is(err, ErrForbidden) {
+		return nil, fmt.Errorf("%w; FRR's sessions are read by its %s, which needs pods/exec", err, frrk8s.ShowSessions[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(frrk8s.ShowSessions, " "), err, printed)
+	}
+	return frrk8s.ReadSessions(printed)
+}
+
+// movingPeers are the LBPeers that select nodes by our label.
+func (h *Handover) movingPeers(ctx context.Context) ([]millracev1alpha1.LBPeer, error) {
+	var peers millracev1alpha1.LBPeerList
+	if err := h.reader.List(ctx, &peers); err != nil {
+		return nil, explain(h.host, err)
+	}
+	return slices.DeleteFunc(peers.Items, func(peer millracev1alpha1.LBPeer) bool {
+		return peer.Spec.NodeSelector == nil || peer.Spec.NodeSelector.MatchLabels[millracev1alpha1.LabelAnnouncer] == ""
+	}), nil
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
+)
+
+// peers is a reader of a cluster that has LBPeers.
+type peers []millracev1alpha1.LBPeer
+
+func (p peers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("nothing but LBPeers is read")
+}
+
+func (p peers) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*millracev1alpha1.LBPeerList).Items = slices.Clone(p)
+	return nil
+}
+
+// speakersOwn is what the speaker of node1 writes.
+const speakersOwn = `
+apiVersion: frrk8s.metallb.io/v1beta1
+kind: FRRConfiguration
+metadata: {name: metallb-node1, namespace: metallb-system}
+spec:
+  nodeSelector: {matchLabels: {kubernetes.io/hostname: node1}}
+  bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.101, asn: 64512}, {address: "2001:db8:0:1::101", asn: 64512}]}]}
+`
+
+// learner is of somebody who learns routes, from another router or from MetalLB's.
+func learner(router, more string) string {
+	return `
+apiVersion: frrk8s.metallb.io/v1beta1
+kind: FRRConfiguration
+metadata: {name: learn, namespace: metallb-system}
+spec:
+  nodeSelector: {matchLabels: {kubernetes.io/hostname: node1}}
+  bgp: {routers: [{asn: 64513, neighbors: [{address: ` + router + `, asn: 64512, toReceive: {allowed: {mode: all}}}]}]}
+` + more
+}
+
+// inFRRK8sMode is a cluster of node1, of which FRR prints its sessions so.
+func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Handover {
+	t.Helper()
+	speaker := corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{
+		{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: "frr-k8s"}}},
+	}}}
+	pod := func(name string, spec corev1.PodSpec) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: name, Labels: map[string]string{"app": name}},
+			Spec:       spec, Status: corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+	}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: "speaker"}}
+	set.Spec.Template = speaker
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "speaker"}}
+	daemon := corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{
+		{Name: "frr"}, {Name: "controller", Command: []string{"/frr-k8s"}},
+	}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", Labels: map[string]string{corev1.LabelHostname: "node1"}}}
+	var objects []runtime.Object
+	for _, text := range configurations {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(text), object); err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, object)
+	}
+	kinds := map[schema.GroupVersionResource]string{frrk8s.Resource: "FRRConfigurationList"}
+	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
+	peer := millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router1"}}
+	peer.Spec.Router = &millracev1alpha1.Router{Address: "198.51.100.101"}
+	peer.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{millracev1alpha1.LabelAnnouncer: millracev1alpha1.AnnouncerMillrace}}
+	return &Handover{
+		clients: fake.NewClientset(set, node, pod("speaker", speaker.Spec), pod("frr-k8s", daemon)), configurations: others.Resource(frrk8s.Resource),
+		reader: peers{peer}, namespace: "metallb-system", name: "speaker",
+		run: func(_ context.Context, what inContainer) ([]byte, error) {
+			if what.pod.Name != "frr-k8s" || what.container != "frr" || what.command[0] != "vtysh" {
+				t.Errorf("%v is run in container %s of pod %s", what.command, what.container, what.pod.Name)
+			}
+			return []byte(printed), nil
+		},
+	}
+}
+
+const oneOfTwo = `{"default": {"vrfId": 0, "198.51.100.101": {"bgpState": "Established"}, "2001:db8:0:1::101": {"bgpState": "Active"},
+	"198.51.100.102": {"bgpState": "Established"}}}`
+
+// The sessions that count are those of the speaker's FRRConfiguration.
+func TestSpeakerByFRRK8s(t *testing.T) {
+	for name, test := range map[string]struct {
+		configurations []string
+		want           handover.Speaker
+	}{
+		"beside another's":           {[]string{speakersOwn, learner("198.51.100.102", "")}, handover.Speaker{Pod: "speaker", Established: 1, Sessions: 2}},
+		"it has not written its own": {[]string{learner("198.51.100.102", "")}, handover.Speaker{Pod: "speaker"}},
+	} {
+		got, err := inFRRK8sMode(t, oneOfTwo, test.configurations...).Speaker(t.Context(), "node1")
+		if err != nil || got != test.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, got, err, test.want)
+		}
+	}
+	if _, err := inFRRK8sMode(t, "bgpd is not running", speakersOwn).Speaker(t.Context(), "node1"); err == nil {
+		t.Error("an FRR that tells nothing is taken for one without sessions")
+	}
+}
+
+// A speaker that has left leaves nothing behind, and others keep what is theirs.
+func TestWithdraw(t *testing.T) {
+	h := inFRRK8sMode(t, oneOfTwo, speakersOwn, learner("198.51.100.102", ""))
+	kept, err := h.Kept(t.Context(), "node1")
+	if err != nil || !strings.Contains(kept, "198.51.100.101") {
+		t.Errorf("before: %q, %v", kept, err)
+	}
+	// An interrupted command does it again.
+	for range 2 {
+		if err := h.Withdraw(t.Context(), "node1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	configurations := h.configurations.Namespace("metallb-system")
+	if _, err := configurations.Get(t.Context(), "metallb-node1", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the speaker's FRRConfiguration stays: %v", err)
+	}
+	if _, err := configurations.Get(t.Context(), "learn", metav1.GetOptions{}); err != nil {
+		t.Errorf("another's FRRConfiguration: %v", err)
+	}
+	h.run = func(context.Context, inContainer) ([]byte, error) {
+		return []byte(`{"default": {"198.51.100.102": {"bgpState": "Established"}}}`), nil
+	}
+	if kept, err := h.Kept(t.Context(), "node1"); err != nil || kept != "" {
+		t.Errorf("after: %q, %v", kept, err)
+	}
+}
+
+// A router that another FRRConfiguration needs, too, would refuse Millrace.
+func TestOthers(t *testing.T) {
+	const raw = "  raw: {rawConfig: \"router bgp 64513\"}\n"
+	for name, test := range map[string]struct {
+		other, want, failure string
+	}{
+		"another router":     {learner("198.51.100.102", ""), "frr-k8s goes on with it", ""},
+		"MetalLB's router":   {learner("198.51.100.101", ""), "", "learn has frr-k8s keep its session of node node1 with router 198.51.100.101"},
+		"raw configuration":  {learner("198.51.100.102", raw), "which is not read", ""},
+		"one of other nodes": {strings.ReplaceAll(learner("198.51.100.101", ""), "node1", "node2"), "frr-k8s goes on with it", ""},
+		"nobody else":        {strings.ReplaceAll(speakersOwn, "node1", "node2"), "", ""},
+	} {
+		lines, err := inFRRK8sMode(t, oneOfTwo, speakersOwn, test.other).Others(t.Context(), []string{"node1"})
+		if test.failure != "" {
+			if err == nil || !strings.Contains(err.Error(), test.failure) {
+				t.Errorf("%s: %v, want %q", name, err, test.failure)
+			}
+			continue
+		}
+		if got := strings.Join(lines, "\n"); err != nil || !strings.Contains(got, test.want) || (test.want == "") != (got == "") {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, test.want)
+		}
+	}
+}
+
+// In other modes nothing is asked of frr-k8s, whose kinds a cluster may not have.
+func TestLeavesBGP(t *testing.T) {
+	for mode, want := range map[string]bool{"": false, "native": false, "frr": false, "frr-k8s": true} {
+		pod := &corev1.PodSpec{Containers: []corev1.Container{{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: mode}}}}}
+		if got := leavesBGP(pod); got != want {
+			t.Errorf("mode %q: %t", mode, got)
+		}
+	}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: "speaker"}}
+	h := &Handover{clients: fake.NewClientset(set), namespace: "metallb-system", name: "speaker"}
+	kept, err := h.Kept(t.Context(), "node1")
+	lines, othersErr := h.Others(t.Context(), []string{"node1"})
+	if err := errors.Join(err, othersErr, h.Withdraw(t.Context(), "node1")); err != nil || kept != "" || lines != nil {
+		t.Errorf("mode native: %q, %v, %v", kept, lines, err)
+	}
+}
+
+// FRR tells the sessions of mode frr, from the container beside the speaker.
+func TestSpeakerWithFRR(t *testing.T) {
+	h := inFRRK8sMode(t, oneOfTwo)
+	set, err := h.speakers(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set.Spec.Template.Spec.Containers[0].Env = nil
+	set.Spec.Selector.MatchLabels["app"] = "frr-k8s"
+	h.clients = fake.NewClientset(set, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "metallb-system", Name: "frr-k8s", Labels: map[string]string{"app": "frr-k8s"}},
+		Spec:       corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{{Name: "frr"}, {Name: "speaker"}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+	})
+	got, err := h.Speaker(t.Context(), "node1")
+	if want := (handover.Speaker{Pod: "frr-k8s", Established: 2, Sessions: 3}); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+}

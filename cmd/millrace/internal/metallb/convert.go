@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -40,6 +41,9 @@ func Convert(objects *Objects) migration.Result {
 	}
 	for i := range objects.layer2 {
 		c.layer2(&objects.layer2[i])
+	}
+	for i := range objects.frr {
+		c.frr(&objects.frr[i])
 	}
 	return c.result
 }
@@ -217,6 +221,27 @@ func (c *converter) layer2(from *l2Advertisement) {
 		note("MetalLB answers on all interfaces, l2 on the uplinks with a network that holds the VIP: name others")
 	}
 	c.result.Advertisements = append(c.result.Advertisements, to)
+}
+
+// frr tells of what others have frr-k8s do, MetalLB's daemon of BGP in mode frr-k8s.
+func (c *converter) frr(from *frrk8s.Configuration) {
+	if from.BySpeaker() {
+		return
+	}
+	note := func(format string, args ...any) { c.note(frrk8s.Kind, from.Metadata, format, args...) }
+	note("it is none of MetalLB's, and has no counterpart: frr-k8s has to stay on its nodes")
+	have := from.Peers()
+	for i := range c.objects.peers {
+		spec := &c.objects.peers[i].Spec
+		if slices.Contains(have, frrk8s.NewPeer(spec.VRF, spec.PeerAddress)) {
+			note("it has router %s of BGPPeer %s, which takes one session from an address: frr-k8s would keep it. "+
+				"Take the neighbor out, or give the LBPeer another way (docs/platforms.md, A CNI that peers with the router already)",
+				spec.PeerAddress, c.objects.peers[i].Metadata.Name)
+		}
+	}
+	if from.Spec.Raw.Config != "" {
+		note("its rawConfig is not read: see that it has no session of these routers")
+	}
 }
 
 // unless returns nil for a number that is the default.

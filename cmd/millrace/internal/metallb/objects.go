@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -113,11 +114,12 @@ type Objects struct {
 	profiles       []bfdProfile
 	communities    []community
 	layer2         []l2Advertisement
+	frr            []frrk8s.Configuration
 	unknown        migration.Notes
 }
 
 // Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Other
-// kinds than those of MetalLB are an error.
+// kinds than those of MetalLB and of frr-k8s are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "MetalLB", objects.add); err != nil {
@@ -127,6 +129,12 @@ func Read(r io.Reader) (*Objects, error) {
 }
 
 func (o *Objects) add(object migration.Object) error {
+	if strings.HasPrefix(object.APIVersion, frrk8s.Resource.Group+"/") {
+		if object.Kind != frrk8s.Kind {
+			return nil // statuses
+		}
+		return migration.Decode(object, &o.frr, nil)
+	}
 	if !strings.HasPrefix(object.APIVersion, "metallb.io/") {
 		return object.ErrForeign()
 	}

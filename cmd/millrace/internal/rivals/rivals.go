@@ -40,7 +40,7 @@ const advice = "leave out --default-class, or turn that off first (docs/install.
 // Find says who there is.
 func Find(cluster *Cluster) []consoleapi.Finding {
 	found := []consoleapi.Finding{version(cluster.Server)}
-	for _, text := range slices.Concat(metalLB(cluster), serviceLB(cluster), cilium(cluster), kubeVIP(cluster)) {
+	for _, text := range slices.Concat(metalLB(cluster), frrK8s(cluster), serviceLB(cluster), cilium(cluster), kubeVIP(cluster)) {
 		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelWarning, Message: text})
 	}
 	if cluster.Cilium["bpf-lb-acceleration"] == "native" || cluster.Cilium["bpf-lb-acceleration"] == "best-effort" {
@@ -70,6 +70,17 @@ func metalLB(cluster *Cluster) []string {
 		if workload.Labels["app"] == "metallb" || workload.Labels["app.kubernetes.io/name"] == "metallb" {
 			return []string{fmt.Sprintf("MetalLB (namespace %s) serves Services without a class, and its speakers may have the routers' sessions: "+
 				"%s; docs/migrate.md has the way from it", workload.Namespace, advice)}
+		}
+	}
+	return nil
+}
+
+// frrK8s is MetalLB's daemon of BGP, and others have it, too.
+func frrK8s(cluster *Cluster) []string {
+	for _, workload := range cluster.Workloads {
+		if workload.Labels["app.kubernetes.io/name"] == "frr-k8s" || workload.Labels["app"] == "frr-k8s" {
+			return []string{fmt.Sprintf("frr-k8s (namespace %s) speaks BGP from the nodes' addresses, for MetalLB and by the FRRConfigurations of others. "+
+				"A router takes one session from an address: docs/migrate.md says what becomes of them", workload.Namespace)}
 		}
 	}
 	return nil

@@ -23,6 +23,7 @@ func TestFind(t *testing.T) {
 		"old":           {Cluster{Server: "v1.31.9"}, consoleapi.LevelFault, "1.32 or later"},
 		"MetalLB":       {Cluster{Workloads: labelled("speaker", "app.kubernetes.io/name", "metallb")}, consoleapi.LevelWarning, "docs/migrate.md"},
 		"old MetalLB":   {Cluster{Workloads: labelled("controller", "app", "metallb")}, consoleapi.LevelWarning, "namespace other"},
+		"frr-k8s":       {Cluster{Workloads: labelled("frr-k8s-daemon", "app.kubernetes.io/name", "frr-k8s")}, consoleapi.LevelWarning, "FRRConfigurations"},
 		"servicelb":     {Cluster{Workloads: labelled("svclb-web", "svccontroller.k3s.cattle.io/svcname", "web")}, consoleapi.LevelWarning, "serves 1 Services"},
 		"k3s":           {Cluster{Kubelets: []string{"v1.36.1+k3s1"}}, consoleapi.LevelWarning, "--disable=servicelb"},
 		"RKE2":          {Cluster{Kubelets: []string{"v1.36.1+rke2r1"}}, consoleapi.LevelOK, ""},

@@ -5,7 +5,6 @@
 package migrate
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ const (
 	nativeMode = "native"
 	// frrMode has an FRR beside each speaker, which writes its configuration and has it reloaded.
 	frrMode = "frr"
+	// frrK8sMode has an FRR of its own on each node, in a pod of frr-k8s.
+	frrK8sMode = "frr-k8s"
 )
 
 // announcedByFRR has the routes of both families announced, each by a session of its own.
@@ -44,17 +45,34 @@ func TestMetalLBFRR(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), announcedByFRR))
 	must(t, cluster.Apply(t.Context(), twentyServices()))
 	m := &move{given: givenAddresses(t), targets: announcedTargets(t, frrMode)}
-	m.routed(t)
+	m.served(t)
 	m.hold(t)
 
+	m.take(t)
+	m.there(t)
+	m.back(t)
+}
+
+// take has Millrace take packets.
+func (m *move) take(t *testing.T) {
+	t.Helper()
 	m.step(t, "Millrace takes packets", 0, few, func() {
 		installMillrace(t)
 		must(t, cluster.Apply(t.Context(), millrace(t, "migrate", "metallb", "--by-node", metalLBFile(t))))
 		claimed(t, m.given)
 	})
+}
+
+// there moves the nodes. No second session keeps what kube-proxy has.
+func (m *move) there(t *testing.T) {
+	t.Helper()
 	m.step(t, "to Millrace", switchRequests, heldConnections, func() { t.Log(millrace(t, "migrate", "nodes")) })
 	must(t, m.held.End())
+}
 
+// back moves them back, and uninstalls Millrace.
+func (m *move) back(t *testing.T) {
+	t.Helper()
 	m.hold(t)
 	m.step(t, "back to MetalLB", switchRequests, few, func() { t.Log(millrace(t, "migrate", "nodes", "--back")) })
 	m.step(t, "kube-proxy takes packets", 0, few, func() { serviceProxy(t, "takes") })
@@ -79,38 +97,53 @@ const (
 	frrPAMRules = "auth sufficient pam_permit.so\naccount sufficient pam_permit.so\n"
 )
 
-// withDebiansFRR has the speakers' pods run the FRR of this machine, in place of an image from a registry.
+// withDebiansFRR has the pods of a manifest's DaemonSets run the FRR of this machine, in place of an image
+// from a registry.
 func withDebiansFRR(manifest string) (string, error) {
 	documents := strings.Split(manifest, "\n---\n")
-	at := slices.IndexFunc(documents, func(document string) bool { return strings.Contains(document, "\nkind: DaemonSet\n") })
-	if at < 0 {
-		return "", errors.New("MetalLB's manifest has no DaemonSet")
-	}
-	var speakers appsv1.DaemonSet
-	if err := yaml.Unmarshal([]byte(documents[at]), &speakers); err != nil {
-		return "", err
-	}
-	pod := &speakers.Spec.Template.Spec
 	replaced := 0
+	for at, document := range documents {
+		if !strings.Contains(document, "\nkind: DaemonSet\n") {
+			continue
+		}
+		var set appsv1.DaemonSet
+		if err := yaml.Unmarshal([]byte(document), &set); err != nil {
+			return "", err
+		}
+		if !useDebiansFRR(&set.Spec.Template.Spec) {
+			continue
+		}
+		replaced++
+		changed, err := yaml.Marshal(&set)
+		if err != nil {
+			return "", err
+		}
+		documents[at] = string(changed)
+	}
+	if replaced != 1 {
+		return "", fmt.Errorf("%d DaemonSets of MetalLB's manifest run %s, want 1", replaced, frrImage)
+	}
+	return strings.Join(documents, "\n---\n"), nil
+}
+
+// useDebiansFRR reports whether the pod had to be changed. Proxies that serve its metrics over TLS leave it.
+func useDebiansFRR(pod *corev1.PodSpec) bool {
+	pod.Containers = slices.DeleteFunc(pod.Containers, func(c corev1.Container) bool { return strings.HasPrefix(c.Name, "kube-rbac-proxy") })
+	changed := false
 	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
 		for i := range containers {
-			if containers[i].Image == frrImage {
+			if containers[i].Image == frrImage || len(containers[i].Command) > 0 && containers[i].Command[0] == "/bin/sh" {
 				runOnHostFiles(&containers[i])
-				replaced++
+				changed = true
 			}
 		}
-	}
-	if replaced == 0 {
-		return "", fmt.Errorf("no container of MetalLB's speakers runs %s", frrImage)
 	}
 	for name, path := range hostPaths {
 		pod.Volumes = append(pod.Volumes, corev1.Volume{
 			Name: "host-" + name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}},
 		})
 	}
-	document, err := yaml.Marshal(&speakers)
-	documents[at] = string(document)
-	return strings.Join(documents, "\n---\n"), err
+	return changed
 }
 
 // runOnHostFiles gives a container this machine's files. FRR's image has a script that starts it under a

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -29,7 +30,14 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-const metalLBNamespace = "metallb-system"
+const (
+	metalLBNamespace = "metallb-system"
+	metalLBModule    = "go.universe.tf/metallb"
+	frrK8sModule     = "github.com/metallb/frr-k8s"
+	// frrK8sVersion is that of MetalLB's manifest and of its module.
+	frrK8sVersion = "v0.0.20"
+	reloader      = "frr-reloader.sh"
+)
 
 // begin brings up a cluster of the test's own, whose Services MetalLB serves, with pods for them. Its
 // modes are those of its manifests.
@@ -74,11 +82,15 @@ func installMetalLB(ctx context.Context, mode string) (err error) {
 	}
 	// Its schema lets AS numbers have 32 bits without a sign, as a format with one. Kubernetes since
 	// 1.36 takes no object by it.
-	fixed := strings.ReplaceAll(string(manifest), "format: int32\n                maximum: 4294967295", "format: int64\n                maximum: 4294967295")
-	if mode == frrMode {
+	fixed := unsigned.ReplaceAllString(string(manifest), "format: int64$1")
+	workloads := []string{"deployment/controller", "daemonset/speaker"}
+	if mode != nativeMode {
 		if fixed, err = withDebiansFRR(fixed); err != nil {
 			return err
 		}
+	}
+	if mode == frrK8sMode {
+		workloads = append(workloads, "deployment/frr-k8s-webhook-server", "daemonset/frr-k8s-daemon")
 	}
 	file := filepath.Join(directory, "metallb.yaml")
 	if err := writeFile(file, fixed); err != nil {
@@ -87,49 +99,67 @@ func installMetalLB(ctx context.Context, mode string) (err error) {
 	if _, err := cluster.Kubectl(ctx, "apply", "--server-side", "-f", file); err != nil {
 		return err
 	}
-	return cluster.RolledOut(ctx, metalLBNamespace, "deployment/controller", "daemonset/speaker")
+	return cluster.RolledOut(ctx, metalLBNamespace, workloads...)
 }
+
+var unsigned = regexp.MustCompile(`format: int32(\n +maximum: 4294967295)`)
 
 // loadMetalLB builds MetalLB's programs, and loads them as its Dockerfiles would.
 func loadMetalLB(ctx context.Context, module, directory, version, mode string) error {
-	packages := map[string]string{"controller": "controller", "speaker": "speaker"}
-	if mode == frrMode {
-		packages["cp-tool"], packages["frr-metrics"] = "frr-tools/cp-tool", "frr-tools/metrics"
+	images := map[string][]string{
+		"metallb/controller:" + version: {"controller"},
+		"metallb/speaker:" + version:    {"speaker"},
 	}
-	for name, in := range packages {
-		if err := harness.RunIn(ctx, module, "go", "build", "-o", filepath.Join(directory, name), "go.universe.tf/metallb/"+in); err != nil {
+	packages := map[string]string{"controller": metalLBModule + "/controller", "speaker": metalLBModule + "/speaker"}
+	// Each has the reloader of FRR's configuration for its own.
+	switch mode {
+	case frrMode:
+		packages["cp-tool"], packages["frr-metrics"] = metalLBModule+"/frr-tools/cp-tool", metalLBModule+"/frr-tools/metrics"
+		images["metallb/speaker:"+version] = []string{"speaker", "cp-tool", "frr-metrics", reloader}
+		if err := copyReloader(ctx, module, metalLBModule, directory); err != nil {
 			return err
 		}
-	}
-	program := func(name string) string { return filepath.Join(directory, name) + ":/" + name }
-	images := map[string][]string{"controller": {program("controller")}, "speaker": {program("speaker")}}
-	if mode == frrMode {
-		reloader := filepath.Join(directory, "frr-reloader.sh")
-		// Modules have no executable files.
-		if err := harness.RunIn(ctx, module, "bash", "-c",
-			`install -m 755 "$(go list -m -f '{{.Dir}}' go.universe.tf/metallb)/frr-tools/reloader/frr-reloader.sh" "$0"`, reloader); err != nil {
-			return err
-		}
-		images["speaker"] = append(images["speaker"], program("cp-tool"), program("frr-metrics"), program("frr-reloader.sh"))
-		rules := filepath.Join(directory, "pam")
-		if err := writeFile(rules, frrPAMRules); err != nil {
-			return err
-		}
-		if err := cluster.LoadFiles(ctx, frrImage, "/usr/bin/vtysh", rules+":"+frrPAMFile); err != nil {
+	case frrK8sMode:
+		packages["frr-k8s"], packages["frr-metrics"], packages["frr-status"] =
+			frrK8sModule+"/cmd", frrK8sModule+"/frr-tools/metrics", frrK8sModule+"/frr-tools/status"
+		images["metallb/frr-k8s:"+frrK8sVersion] = []string{"frr-k8s", "frr-metrics", "frr-status", reloader}
+		if err := copyReloader(ctx, module, frrK8sModule, directory); err != nil {
 			return err
 		}
 	}
-	for name, files := range images {
-		if err := cluster.LoadFiles(ctx, "quay.io/metallb/"+name+":"+version, "/"+name, files...); err != nil {
+	for name, of := range packages {
+		if err := harness.RunIn(ctx, module, "go", "build", "-o", filepath.Join(directory, name), of); err != nil {
 			return err
 		}
 	}
-	return nil
+	for image, names := range images {
+		var files []string
+		for _, name := range names {
+			files = append(files, filepath.Join(directory, name)+":/"+name)
+		}
+		if err := cluster.LoadFiles(ctx, "quay.io/"+image, "/"+names[0], files...); err != nil {
+			return err
+		}
+	}
+	if mode == nativeMode {
+		return nil
+	}
+	rules := filepath.Join(directory, "pam")
+	if err := writeFile(rules, frrPAMRules); err != nil {
+		return err
+	}
+	return cluster.LoadFiles(ctx, frrImage, "/usr/bin/vtysh", rules+":"+frrPAMFile)
+}
+
+// copyReloader makes it executable, which no file of a module is.
+func copyReloader(ctx context.Context, module, of, directory string) error {
+	return harness.RunIn(ctx, module, "bash", "-c", `install -m 755 "$(go list -m -f '{{.Dir}}' "$0")/frr-tools/reloader/$1" "$2"`,
+		of, reloader, filepath.Join(directory, reloader))
 }
 
 // metalLBRelease is where the sources of MetalLB are, and their version.
 func metalLBRelease(ctx context.Context, module string) (sources, version string, err error) {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", "go.universe.tf/metallb")
+	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", metalLBModule)
 	list.Dir = module
 	out, err := list.Output()
 	if err != nil {

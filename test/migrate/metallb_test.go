@@ -118,7 +118,7 @@ func TestMetalLB(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), metalLBObjects))
 	must(t, cluster.Apply(t.Context(), twentyServices()))
 	m := &move{given: givenAddresses(t), targets: announcedTargets(t, nativeMode)}
-	m.routed(t)
+	m.served(t)
 	m.hold(t)
 
 	// Packets change hands at once. What kube-proxy has stays its own, while routers send it to the same
@@ -184,8 +184,36 @@ func (m *move) step(t *testing.T, name string, enough, mayBreak int, f func()) {
 // routed waits until the router has all that MetalLB announces from all nodes.
 func (m *move) routed(t *testing.T) {
 	t.Helper()
+	m.routedWithin(t, time.Minute)
+}
+
+func (m *move) routedWithin(t *testing.T, limit time.Duration) {
+	t.Helper()
 	for _, target := range m.targets {
-		routedToAll(t, target.Addr())
+		routedToAll(t, target.Addr(), limit)
+	}
+}
+
+// setUp is how long MetalLB may take to announce everything. FRR's configuration is loaded anew for each
+// change. Where that fails, as it may while FRR starts, MetalLB looks after half a minute, and tries again.
+const setUp = 3 * time.Minute
+
+// served waits until MetalLB announces everything, and kube-proxy takes it on all nodes. MetalLB waits for
+// no kube-proxy. A node whose kube-proxy is late sends packets back to the router until their TTL is
+// over, of which a client hears "no route to host".
+func (m *move) served(t *testing.T) {
+	t.Helper()
+	m.routedWithin(t, setUp)
+	// So many find all three nodes, but for one in 10^17.
+	const connections = 100
+	for _, target := range m.targets {
+		eventually(t, setUp, func(ctx context.Context) error {
+			load, err := cluster.RequestsTo(ctx, target, connections)
+			if err == nil && load.Errors > 0 {
+				err = fmt.Errorf("%s: %d of %d requests failed: %q", target, load.Errors, load.Requests, load.FirstErrors)
+			}
+			return err
+		})
 	}
 }
 
@@ -211,7 +239,7 @@ func (m *move) bothFamilies(t *testing.T) {
 	for _, name := range []string{"both0", "both1"} {
 		for _, address := range m.given[name] {
 			vip := netip.MustParseAddr(address)
-			routedToAll(t, vip)
+			routedToAll(t, vip, time.Minute)
 			load, err := cluster.Requests(t.Context(), vip, 100)
 			must(t, err)
 			if load.Errors > 0 {
@@ -265,11 +293,12 @@ func installMillrace(t *testing.T) {
 	must(t, cluster.RolledOut(t.Context(), "millrace-system", "deployment/millrace-operator", "daemonset/millrace-agent"))
 }
 
-// metalLBFile has MetalLB's objects, as kubectl prints them.
-func metalLBFile(t *testing.T) string {
+// metalLBFile has MetalLB's objects, and those of more kinds, as kubectl prints them.
+func metalLBFile(t *testing.T, more ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "metallb.yaml")
-	content := kubectl(t, "get", "ipaddresspools,bgppeers,bgpadvertisements,l2advertisements,communities,bfdprofiles", "-A", "-o", "yaml")
+	kinds := append([]string{"ipaddresspools", "bgppeers", "bgpadvertisements", "l2advertisements", "communities", "bfdprofiles"}, more...)
+	content := kubectl(t, "get", strings.Join(kinds, ","), "-A", "-o", "yaml")
 	must(t, writeFile(file, content))
 	return file
 }
@@ -379,9 +408,9 @@ func unchanged(t *testing.T, given map[string][]string) {
 }
 
 // routedToAll waits until the router's kernel has one next hop for a VIP on each node.
-func routedToAll(t *testing.T, vip netip.Addr) {
+func routedToAll(t *testing.T, vip netip.Addr, limit time.Duration) {
 	t.Helper()
-	eventually(t, time.Minute, func(ctx context.Context) error {
+	eventually(t, limit, func(ctx context.Context) error {
 		hops, err := cluster.NextHops(ctx, "router1", vip)
 		if err != nil {
 			return err

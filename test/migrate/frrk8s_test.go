@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/test/harness"
+)
+
+// othersRouter is a BGP daemon on host cp, with sessions that are none of MetalLB's.
+const othersRouter = `
+router bgp 64520
+ bgp router-id 198.51.100.2
+ no bgp ebgp-requires-policy
+ neighbor nodes peer-group
+ neighbor nodes remote-as 64513
+ neighbor nodes passive
+ neighbor 198.51.100.11 peer-group nodes
+ neighbor 198.51.100.12 peer-group nodes
+ neighbor 198.51.100.13 peer-group nodes
+`
+
+// ofOthers has frr-k8s hold a session with it, as whoever shares the daemon with MetalLB does.
+const ofOthers = `
+apiVersion: frrk8s.metallb.io/v1beta1
+kind: FRRConfiguration
+metadata: {name: others, namespace: metallb-system}
+spec: {bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.2, asn: 64520, holdTime: 9s, keepaliveTime: 3s}]}]}}
+`
+
+// learning needs MetalLB's own session.
+const learning = `
+apiVersion: frrk8s.metallb.io/v1beta1
+kind: FRRConfiguration
+metadata: {name: learning, namespace: metallb-system}
+spec:
+  nodeSelector: {matchLabels: {kubernetes.io/hostname: node2}}
+  bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.101, asn: 64512, holdTime: 9s, keepaliveTime: 3s, toReceive: {allowed: {prefixes: [{prefix: 198.51.100.224/28}]}}}]}]}
+`
+
+// TestMetalLBFRRK8s is TestMetalLBFRR with the mode frr-k8s, in which a daemon of its own has the sessions,
+// of MetalLB and of others. Those of others are never lost.
+func TestMetalLBFRRK8s(t *testing.T) {
+	begin(t, frrK8sMode)
+	others := startOthersRouter(t)
+	must(t, cluster.Apply(t.Context(), metalLBObjects))
+	must(t, cluster.Apply(t.Context(), announcedByFRR))
+	must(t, cluster.Apply(t.Context(), ofOthers))
+	must(t, cluster.Apply(t.Context(), twentyServices()))
+	m := &move{given: givenAddresses(t), targets: announcedTargets(t, frrK8sMode)}
+	m.served(t)
+	before := others.sessions(t)
+	m.hold(t)
+
+	m.take(t)
+	refused(t)
+	m.there(t)
+	onlyOthers(t)
+	m.back(t)
+	if after := others.sessions(t); !maps.Equal(after, before) {
+		t.Errorf("others have had sessions %v, had %v before", after, before)
+	}
+}
+
+// onlyOthers looks at what frr-k8s is told while all nodes are Millrace's.
+func onlyOthers(t *testing.T) {
+	t.Helper()
+	var left metav1.PartialObjectMetadataList
+	must(t, cluster.Get(t.Context(), &left, "-n", metalLBNamespace, "frrconfigurations"))
+	if len(left.Items) != 1 || left.Items[0].Name != "others" {
+		t.Errorf("frr-k8s is still told %+v", left.Items)
+	}
+}
+
+// refused has somebody's FRRConfiguration need a session that Millrace needs, too.
+func refused(t *testing.T) {
+	t.Helper()
+	must(t, cluster.Apply(t.Context(), learning))
+	out, err := cluster.Millrace(t.Context(), "migrate", "nodes")
+	if want := "FRRConfiguration metallb-system/learning"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "node2") {
+		t.Errorf("a session that frr-k8s keeps is no reason to refuse: %v, want %q\n%s", err, want, out)
+	}
+	converted := millrace(t, "migrate", "metallb", metalLBFile(t, "frrconfigurations"))
+	if want := "FRRConfiguration learning: it has router 198.51.100.101 of BGPPeer router1"; !strings.Contains(converted, want) {
+		t.Errorf("millrace migrate metallb does not say %q:\n%s", want, converted)
+	}
+	kubectl(t, "-n", metalLBNamespace, "delete", "frrconfiguration", "learning")
+}
+
+// othersDaemon is the directory of the BGP daemon on host cp.
+type othersDaemon string
+
+func startOthersRouter(t *testing.T) othersDaemon {
+	t.Helper()
+	directory := t.TempDir()
+	config, pid := filepath.Join(directory, "bgpd.conf"), filepath.Join(directory, "bgpd.pid")
+	must(t, writeFile(config, othersRouter))
+	// It has no zebra, no kernel's routes, and no user of its own.
+	_, err := cluster.Exec(t.Context(), "cp", "/usr/lib/frr/bgpd", "-d", "-n", "-Z", "-S", "-f", config, "-i", pid, "--vty_socket", directory)
+	must(t, err)
+	t.Cleanup(func() {
+		content, err := os.ReadFile(pid)
+		must(t, err)
+		_, err = cluster.Exec(context.WithoutCancel(t.Context()), "cp", "kill", strings.TrimSpace(string(content)))
+		must(t, err)
+	})
+	return othersDaemon(directory)
+}
+
+// sessions waits until it has one with each node, and says how many each has had.
+func (d othersDaemon) sessions(t *testing.T) map[string]int {
+	t.Helper()
+	had := map[string]int{}
+	eventually(t, setUp, func(ctx context.Context) error {
+		out, err := cluster.Exec(ctx, "cp", "vtysh", "--vty_socket", string(d), "-c", "show bgp neighbors json")
+		if err != nil {
+			return err
+		}
+		var neighbors map[string]struct {
+			State string `json:"bgpState"`
+			Had   int    `json:"connectionsEstablished"`
+		}
+		if err := json.Unmarshal(out, &neighbors); err != nil {
+			return err
+		}
+		for i := 1; i <= 3; i++ {
+			node := harness.NodeAddress(i, netip.IPv4Unspecified()).String()
+			if neighbors[node].State != "Established" {
+				return fmt.Errorf("the router of others has no session with %s: %q", node, neighbors[node].State)
+			}
+			had[node] = neighbors[node].Had
+		}
+		return nil
+	})
+	return had
+}

@@ -57,6 +57,8 @@ func register(flags *flag.FlagSet) *controller.Config {
 		ProxyCPU:         resource.MustParse("100m"),
 		ProxyMemory:      resource.MustParse("128Mi"),
 		ProxyMemoryLimit: resource.MustParse("1Gi"),
+		NamespaceBytes:   resource.MustParse("64Mi"),
+		ProxyBytes:       resource.MustParse("256Mi"),
 	}
 	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas write, while all serve")
 	flags.StringVar(&c.Namespace, "namespace", "millrace-system", "namespace of the controller and of the shared proxies")
@@ -71,6 +73,8 @@ func register(flags *flag.FlagSet) *controller.Config {
 	quantity(flags, &c.ProxyCPU, "proxy-cpu", "CPU that is requested for each proxy")
 	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory that is requested for each proxy")
 	quantity(flags, &c.ProxyMemoryLimit, "proxy-memory-limit", "memory that a proxy may have")
+	quantity(flags, &c.NamespaceBytes, "namespace-configuration", "configuration of the proxies of one owner that the objects of one namespace may make")
+	quantity(flags, &c.ProxyBytes, "proxy-configuration", "configuration of the proxies of one owner that the objects of all namespaces may make")
 	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
 		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")

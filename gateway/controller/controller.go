@@ -71,6 +71,9 @@ type Config struct {
 	ProxyPullSecrets []corev1.LocalObjectReference
 	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
+	// NamespaceBytes bounds what the objects of one namespace may add to the configuration of the
+	// proxies of one owner, ProxyBytes what those of all may. Zero is 64 MiB, and 256.
+	NamespaceBytes, ProxyBytes resource.Quantity
 	// APILossAfter is how long the API server may not answer until the controller is not ready and
 	// serves no proxy; 0 is 30 seconds.
 	APILossAfter time.Duration
@@ -174,7 +177,7 @@ func (c *controller) setup(ctx context.Context) error {
 	}
 	configurations := server.NewServer(authenticator.Authenticate)
 	c.loop = &loop{
-		source: read, served: configurations, settings: routeSettings(), namespace: c.config.Namespace,
+		source: read, served: configurations, settings: routeSettings(&c.config), namespace: c.config.Namespace,
 		compiled: c.touch, follows: c.writer.Follows, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
@@ -213,8 +216,9 @@ func (c *controller) touch() {
 }
 
 // routeSettings are those of the compiler.
-func routeSettings() route.Settings {
+func routeSettings(config *Config) route.Settings {
 	settings := route.DefaultSettings()
+	settings.NamespaceBytes, settings.ProxyBytes = config.NamespaceBytes.Value(), config.ProxyBytes.Value()
 	settings.ReservedPorts = []int32{infrastructure.AdminPort}
 	return settings
 }

@@ -14,6 +14,11 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 	if !ours {
 		return nil
 	}
+	if refused := c.unread(of); refused != nil {
+		return []metav1.Condition{
+			condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, of.object.GetGeneration()),
+		}
+	}
 	c.body(of)
 	refused := c.attachAll(of, parent, listeners)
 	if of.accepted != nil {
@@ -58,28 +63,40 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 	return nil, false
 }
 
+// candidate is a listener that takes a route, with the host names that both have.
+type candidate struct {
+	listener *listener
+	hosts    []hostname
+}
+
 // attachAll attaches a route to all listeners that take it, and tells why none does. A route
 // that is not accepted counts for nothing; its rules that are left answer 500.
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
-	attached := false
+	var taking []candidate
 	// The reason of the listener that came closest is told.
 	closest := 0
 	for _, at := range listeners {
 		if !at.named(parent) {
 			continue
 		}
-		step, reason := at.take(of)
+		hosts, step, reason := at.take(of)
 		if reason == nil {
-			attached = true
+			taking = append(taking, candidate{at, hosts})
 		} else if step > closest {
 			closest, refused = step, reason
 		}
 	}
-	if attached {
-		return nil
+	if len(taking) == 0 {
+		return refused
 	}
-	return refused
+	if full := taking[0].listener.gateway.admitRoute(of, taking); full != nil {
+		return full
+	}
+	for _, at := range taking {
+		at.listener.attach(of, at.hosts)
+	}
+	return nil
 }
 
 // named reports whether a reference is to the listener.
@@ -88,30 +105,35 @@ func (l *listener) named(parent gatewayv1.ParentReference) bool {
 		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
 }
 
-// take attaches a route, or tells why it cannot, and how far it came.
-func (l *listener) take(of *route) (step int, refused *refusal) {
+// take gives the host names that a listener takes a route for, or tells why it does not, and how far
+// the route came.
+func (l *listener) take(of *route) (hosts []hostname, step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
-		return 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
+		return nil, 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
 			"spec.parentRefs: no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
 	}
-	hosts := l.intersection(of.hosts)
+	hosts = l.intersection(of.hosts)
 	if len(hosts) == 0 {
-		return 2, refuse(ReasonInvalid, gatewayv1.RouteReasonNoMatchingListenerHostname,
+		return nil, 2, refuse(ReasonInvalid, gatewayv1.RouteReasonNoMatchingListenerHostname,
 			"spec.hostnames: no listener has a host name in common with the route")
 	}
 	if clash := l.clash(of, hosts); clash != nil {
-		return 3, clash
+		return nil, 3, clash
 	}
+	return hosts, 0, nil
+}
+
+// attach attaches a route.
+func (l *listener) attach(of *route, hosts []hostname) {
 	if last := len(l.attachments) - 1; last >= 0 && l.attachments[last].route == of {
 		// Two references of the route lead to the listener.
-		return 0, nil
+		return
 	}
 	l.attachments = append(l.attachments, attachment{of, hosts})
 	l.claim(attachment{of, hosts})
 	if of.accepted == nil {
 		l.attached++
 	}
-	return 0, nil
 }
 
 // intersection gives the host names that a route and a listener have in common.

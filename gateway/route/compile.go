@@ -32,7 +32,7 @@ type Compiler struct {
 func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	c.certificates.begin()
 	run := &compilation{
-		settings:     settings,
+		settings:     settings.withBounds(),
 		index:        newIndex(objects),
 		certificates: &c.certificates,
 		previous:     c.previous,
@@ -41,6 +41,7 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 		authorities:  map[key]*resource.Resource{},
 		known:        map[key]*gateway{},
 		sets:         map[key]*listenerSet{},
+		read:         map[string]int64{},
 	}
 	run.readPolicies(objects.BackendTLSPolicies)
 	run.ingresses(objects)
@@ -68,6 +69,8 @@ type compilation struct {
 	// known and sets are the Gateways of ours and the ListenerSets that name them.
 	known map[key]*gateway
 	sets  map[key]*listenerSet
+	// read is how long the routes of each namespace are that were read.
+	read map[string]int64
 }
 
 // problem adds a problem of an object.

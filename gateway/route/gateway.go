@@ -21,6 +21,9 @@ type gateway struct {
 	sets      []*listenerSet
 	// refused is why the whole Gateway is, or nil. resolved is about its client certificate.
 	refused, resolved *refusal
+	// room is that of the namespaces of its ListenerSets and routes; certificates count already.
+	room         *budget
+	certificates counted
 }
 
 func (g *gateway) accepted() bool { return g.refused == nil }
@@ -113,6 +116,7 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 	found := &gateway{
 		object:  object,
 		builder: c.newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
+		room:    newBudget(c.settings.NamespaceBytes), certificates: counted{},
 	}
 	at := keyOf(object)
 	found.builder.gateway = &at

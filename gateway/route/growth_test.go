@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -71,6 +72,19 @@ var growths = map[string]func(objects *route.Objects, i int){
 		system := gatewayv1.WellKnownCACertificatesSystem
 		policy.Spec.Validation.WellKnownCACertificates = &system
 		objects.BackendTLSPolicies = append(objects.BackendTLSPolicies, policy)
+	},
+	"hosts of an Ingress": func(objects *route.Objects, i int) {
+		if len(objects.Ingresses) == 0 {
+			class := "web"
+			objects.IngressClasses = []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
+				Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}
+			objects.Ingresses = []*networkingv1.Ingress{{ObjectMeta: young("i", 0), Spec: networkingv1.IngressSpec{
+				IngressClassName: &class, TLS: []networkingv1.IngressTLS{{SecretName: "none"}}}}}
+		}
+		for j := range 8 {
+			entry := &objects.Ingresses[0].Spec.TLS[0]
+			entry.Hosts = append(entry.Hosts, fmt.Sprintf("h%d-%d.example.com", i, j))
+		}
 	},
 	"ports of ListenerSets": func(objects *route.Objects, i int) {
 		set := &gatewayv1.ListenerSet{ObjectMeta: young("s", i)}

@@ -59,6 +59,7 @@ type ingressRule struct {
 
 func (c *compilation) ingresses(objects *Objects) {
 	for _, fleet := range c.fleets(objects) {
+		c.admit(fleet)
 		// Most Ingresses have a host or two.
 		room := 2 * len(fleet.members)
 		run := &ingressRun{

@@ -129,8 +129,10 @@ func (h tlsHost) field() string {
 // rules.
 func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
+	known := make(map[hostname]bool, len(entry.Hosts))
 	add := func(found tlsHost) {
-		if !slices.ContainsFunc(hosts, func(known tlsHost) bool { return known.name == found.name }) {
+		if !known[found.name] {
+			known[found.name] = true
 			hosts = append(hosts, found)
 		}
 	}

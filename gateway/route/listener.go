@@ -26,6 +26,8 @@ type listener struct {
 	// accepted, resolved and conflict are nil where all is well.
 	accepted, resolved, conflict *refusal
 	overlaps                     bool
+	// unadmitted says that its namespace has no room for it.
+	unadmitted bool
 	// claims are the host names of attached routes, by kind, where those were asked for.
 	claims map[string]*claims
 	// kinds are those of routes that may attach.

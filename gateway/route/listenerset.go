@@ -60,10 +60,12 @@ func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) 
 		}
 		for _, entry := range object.Spec.Listeners {
 			found := c.newListener(of, object, kindListenerSet, gatewayv1.Listener(entry))
+			of.admitListener(found)
 			set.listeners = append(set.listeners, found)
 			of.listeners = append(of.listeners, found)
 		}
 	}
+	of.shareListeners(c.settings.ProxyBytes)
 }
 
 // attached reports whether a listener of the set is in the configuration.

@@ -60,6 +60,9 @@ const (
 	ReasonConflict = "Conflict"
 	// ReasonInvalidCertificate is a certificate that cannot be served.
 	ReasonInvalidCertificate = "InvalidCertificate"
+	// ReasonNoRoom is an object for which its namespace has no room in the configuration of proxies:
+	// older objects of the namespace use it.
+	ReasonNoRoom = "NoRoom"
 	// ReasonUnprotected is an annotation by which another controller would keep clients out.
 	ReasonUnprotected = "Unprotected"
 )

@@ -3,6 +3,8 @@
 package route
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -48,6 +50,16 @@ type Settings struct {
 	AssumeCertificates bool
 	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
 	ReservedPorts []int32
+	// NamespaceBytes is how much the objects of one namespace may add to the configuration of the
+	// proxies of one owner, and ProxyBytes how much those of all may, in bytes of messages. 0 is
+	// 64 MiB, and 256.
+	NamespaceBytes, ProxyBytes int64
+}
+
+// withBounds gives what is 0 its default.
+func (s Settings) withBounds() Settings {
+	s.NamespaceBytes, s.ProxyBytes = cmp.Or(s.NamespaceBytes, defaultNamespaceBytes), cmp.Or(s.ProxyBytes, defaultProxyBytes)
+	return s
 }
 
 // DefaultSettings are the names that the documentation uses.

@@ -32,6 +32,9 @@ type route struct {
 	// rules are in order of precedence, with the backends that they lead to.
 	rules    []*orderedRule
 	backends []*backend
+	// bytes is how long the rules are, charged are the names that they count for.
+	bytes   int64
+	charged map[charge]bool
 	// layer4 is what a TCPRoute or UDPRoute leads to.
 	layer4 []WeightedService
 	// tls is a TLSRoute for listeners at which TLS ends: policies count for its backends. Its
@@ -64,9 +67,16 @@ func (c *compilation) routes(objects *Objects) {
 	slices.SortFunc(all, func(a, b *route) int {
 		return cmp.Or(desired.CompareAge(a.object, b.object), cmp.Compare(a.kind, b.kind))
 	})
-	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
 	for i, found := range all {
 		found.age = i
+	}
+	c.attachShared(all)
+}
+
+// attachRoutes attaches routes, oldest first, and makes their statuses.
+func (c *compilation) attachRoutes(all []*route) {
+	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
+	for _, found := range all {
 		status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}
 		for _, parent := range found.parents {
 			if conditions := c.attach(found, parent); conditions != nil {
@@ -142,5 +152,7 @@ func (c *compilation) body(of *route) {
 	if !of.done {
 		of.done = true
 		of.read(c, of)
+		of.bytes = rulesBytes(of.rules)
+		c.read[of.object.GetNamespace()] += of.bytes
 	}
 }

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"sort"
+
+	"google.golang.org/protobuf/proto"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// The default bounds of what proxies get, in bytes of messages. A proxy reads 512 MiB at once at
+// most, and its memory grows with what it has.
+const (
+	defaultNamespaceBytes = 64 << 20
+	defaultProxyBytes     = 256 << 20
+)
+
+const (
+	// entryBytes are for a host or a listener, beside what is written into it.
+	entryBytes = 128
+	// pathBytes are for a path of an Ingress, beside its own bytes and the names in it.
+	pathBytes = 64
+	// unreadTimes is how much more than its room a namespace may have in routes that are read at
+	// all: to read them takes time of all others.
+	unreadTimes = 2
+)
+
+// budget is the room of namespaces in the configuration of one proxy. A Gateway's own listeners,
+// and what a class has, do not count: their author decides on all others.
+type budget struct {
+	// most is what one namespace may use.
+	most int64
+	// fixed is what a namespace uses whatever becomes of its routes, used what it uses with them.
+	fixed, used map[string]int64
+}
+
+func newBudget(most int64) *budget {
+	return &budget{most: most, fixed: map[string]int64{}, used: map[string]int64{}}
+}
+
+// take takes room for a namespace, where it has some.
+func (b *budget) take(namespace string, bytes int64) bool {
+	if b.used[namespace]+bytes > b.most {
+		return false
+	}
+	b.used[namespace] += bytes
+	return true
+}
+
+// fix makes what is used until now fixed.
+func (b *budget) fix() { b.fixed = maps.Clone(b.used) }
+
+// again makes room for routes again.
+func (b *budget) again() { b.used = maps.Clone(b.fixed) }
+
+// share lowers what one namespace may use, so that all use no more than total, and reports whether
+// that was needed. Namespaces get room in turn: the one that uses little keeps what it has.
+func (b *budget) share(total int64) bool {
+	sum := func(most int64) (all int64) {
+		for namespace, bytes := range b.used {
+			all += max(b.fixed[namespace], min(bytes, most))
+		}
+		return all
+	}
+	if sum(b.most) <= total {
+		return false
+	}
+	// The first that is too much, less one.
+	b.most = max(int64(sort.Search(int(b.most), func(most int) bool { return sum(int64(most)) > total }))-1, 0)
+	return true
+}
+
+// refuse tells that a namespace has no room for something.
+func (b *budget) refuse(field, namespace string, bytes int64) *refusal {
+	return refuse(ReasonNoRoom, ReasonNoRoom,
+		"%s: namespace %s has room for %d bytes in the configuration of these proxies; its older objects use %d, and this one takes %d",
+		field, namespace, b.most, b.used[namespace], bytes)
+}
+
+// rulesBytes is how long rules are on the wire.
+func rulesBytes(rules []*orderedRule) (bytes int64) {
+	for _, each := range rules {
+		bytes += int64(proto.Size(each.rule))
+	}
+	return bytes
+}
+
+// certificateBytes is how long a certificate is on the wire.
+func certificateBytes(of *certificate) int64 {
+	found := of.resource.GetCertificate()
+	return int64(len(found.GetChain()) + len(found.GetKey()))
+}
+
+// counted notes certificates that count already.
+type counted map[*resource.Resource]bool
+
+// bytes are those of the certificates that did not count before.
+func (c counted) bytes(certificates []*certificate) (bytes int64) {
+	for _, each := range certificates {
+		if !c[each.resource] {
+			c[each.resource] = true
+			bytes += certificateBytes(each)
+		}
+	}
+	return bytes
+}
+
+// admitListener takes room for a listener of a ListenerSet, or refuses it.
+func (g *gateway) admitListener(of *listener) {
+	if of.accepted != nil {
+		return
+	}
+	bytes := entryBytes + g.certificates.bytes(of.certificates)
+	if namespace := of.owner.GetNamespace(); !g.room.take(namespace, bytes) {
+		of.accepted, of.unadmitted = g.room.refuse("spec.listeners", namespace, bytes), true
+	}
+}
+
+// shareListeners makes sure that all ListenerSets have room together, and fixes what they use.
+func (g *gateway) shareListeners(total int64) {
+	if g.room.share(total) {
+		g.room.again()
+		g.certificates = counted{}
+		for _, set := range g.sets {
+			for _, found := range set.listeners {
+				if found.unadmitted {
+					found.accepted, found.unadmitted = nil, false
+				}
+				g.admitListener(found)
+			}
+		}
+	}
+	g.room.fix()
+}
+
+// admitRoute takes room for a route at some listeners of a Gateway, or refuses it. A host name
+// counts once, as it does on the wire.
+func (g *gateway) admitRoute(of *route, at []candidate) *refusal {
+	if len(at) == 0 || at[0].listener.layer4() {
+		return nil
+	}
+	var bytes int64
+	var names []hostname
+	for _, each := range at {
+		for _, host := range each.hosts {
+			if of.charged[charge{g, host}] {
+				continue
+			}
+			if of.charged == nil {
+				of.charged = map[charge]bool{}
+			}
+			of.charged[charge{g, host}] = true
+			names = append(names, host)
+			bytes += of.bytes + entryBytes
+		}
+	}
+	if namespace := of.object.GetNamespace(); !g.room.take(namespace, bytes) {
+		for _, host := range names {
+			delete(of.charged, charge{g, host})
+		}
+		return g.room.refuse("spec.rules", namespace, bytes)
+	}
+	return nil
+}
+
+// charge is a host name that a route has at a Gateway.
+type charge struct {
+	gateway *gateway
+	host    hostname
+}
+
+// unread reports whether a route is not even read: its namespace has far more than it has room for.
+func (c *compilation) unread(of *route) *refusal {
+	namespace := of.object.GetNamespace()
+	if of.done || c.read[namespace] <= unreadTimes*c.settings.NamespaceBytes {
+		return nil
+	}
+	return refuse(ReasonNoRoom, ReasonNoRoom,
+		"spec.rules: the older routes of namespace %s are %d bytes, so this one is not read; there is room for %d at a Gateway",
+		namespace, c.read[namespace], c.settings.NamespaceBytes)
+}
+
+// attachShared attaches all routes. Where that is more than proxies have room for, namespaces get
+// room in turn, and all is attached once more.
+func (c *compilation) attachShared(all []*route) {
+	c.attachRoutes(all)
+	again := false
+	for _, found := range c.known {
+		again = found.room.share(c.settings.ProxyBytes) || again
+	}
+	if !again {
+		return
+	}
+	for _, found := range c.known {
+		found.room.again()
+		for _, at := range found.listeners {
+			at.attachments, at.attached, at.claims = nil, 0, nil
+		}
+	}
+	for _, of := range all {
+		of.charged = nil
+	}
+	c.attachRoutes(all)
+}
+
+// admit leaves those Ingresses of a fleet for which their namespaces have room, the oldest first.
+func (c *compilation) admit(of *fleet) {
+	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
+	certificates := counted{}
+	for i, ingress := range of.members {
+		bytes[i] = c.ingressBytes(ingress, certificates)
+		room.used[ingress.Namespace] += bytes[i]
+	}
+	room.share(c.settings.ProxyBytes)
+	room.again()
+	admitted := make([]*networkingv1.Ingress, 0, len(of.members))
+	for i, ingress := range of.members {
+		if room.take(ingress.Namespace, bytes[i]) {
+			admitted = append(admitted, ingress)
+			continue
+		}
+		refused := room.refuse("spec", ingress.Namespace, bytes[i])
+		c.result.Problems = append(c.result.Problems, Problem{
+			Object: ingressObject(ingress), Field: "spec", Reason: refused.reason, Message: refused.message,
+		})
+	}
+	of.members = admitted
+}
+
+// ingressBytes is about how long an Ingress is on the wire, with the certificates that others do
+// not use before.
+func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates counted) (bytes int64) {
+	for i := range of.Spec.Rules {
+		rule := &of.Spec.Rules[i]
+		bytes += entryBytes + int64(len(rule.Host))
+		if rule.HTTP == nil {
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			path := &rule.HTTP.Paths[j]
+			bytes += pathBytes + int64(len(path.Path)+2*len(of.Namespace)+len(of.Name))
+			if path.Backend.Service != nil {
+				bytes += int64(len(path.Backend.Service.Name))
+			}
+		}
+	}
+	for i := range of.Spec.TLS {
+		entry := &of.Spec.TLS[i]
+		bytes += entryBytes * int64(max(len(entry.Hosts), 1))
+		if entry.SecretName == "" {
+			continue
+		}
+		if found, refused := c.certificateOf(key{of.Namespace, entry.SecretName}); refused == nil {
+			bytes += certificates.bytes([]*certificate{found})
+		}
+	}
+	return bytes
+}

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+)
+
+// long is the rules of a route that are about so many kilobytes.
+func long(kilobytes int) []gatewayv1.HTTPRouteRule {
+	rule := gatewayv1.HTTPRouteRule{}
+	for i := range kilobytes {
+		path := "/" + strings.Repeat("x", 1000) + fmt.Sprint(i)
+		rule.Matches = append(rule.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Value: &path}})
+	}
+	return []gatewayv1.HTTPRouteRule{rule}
+}
+
+// longRoute is the i-th route of a namespace, by age, with long rules.
+func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) *gatewayv1.HTTPRoute {
+	found := &gatewayv1.HTTPRoute{ObjectMeta: young("h", i)}
+	found.Namespace = namespace
+	parent := gatewayv1.Namespace("tenant")
+	found.Spec = gatewayv1.HTTPRouteSpec{
+		CommonRouteSpec: gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: "gw", Namespace: &parent}}},
+		Hostnames:       hosts, Rules: long(kilobytes),
+	}
+	return found
+}
+
+// sizeOf is how long the configuration of the only proxies is, without what their owner decides.
+func sizeOf(t *testing.T, result *route.Result) (bytes int64) {
+	t.Helper()
+	if len(result.Proxies) != 1 {
+		t.Fatalf("%d proxies, want 1", len(result.Proxies))
+	}
+	for _, found := range result.Proxies[0].Resources {
+		bytes += int64(proto.Size(found))
+	}
+	return bytes
+}
+
+// admitted are the numbers of a namespace's routes that are accepted. Those that are not say why.
+func admitted(t *testing.T, result *route.Result, namespace string) (numbers []int) {
+	t.Helper()
+	for _, found := range result.Statuses.HTTPRoutes {
+		if found.Namespace != namespace {
+			continue
+		}
+		var number int
+		if _, err := fmt.Sscanf(found.Name, "h-%d", &number); err != nil {
+			t.Fatal(err)
+		}
+		accepted := meta.FindStatusCondition(found.Status.Parents[0].Conditions, "Accepted")
+		switch {
+		case accepted.Status == metav1.ConditionTrue:
+			numbers = append(numbers, number)
+		case accepted.Reason != route.ReasonNoRoom || !strings.Contains(accepted.Message, namespace):
+			t.Errorf("route %s/%s: %s: %s", namespace, found.Name, accepted.Reason, accepted.Message)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+func upTo(count int) (numbers []int) {
+	for i := range count {
+		numbers = append(numbers, i)
+	}
+	return numbers
+}
+
+// TestRoomOfANamespace: a namespace has room for its oldest routes, and nobody else notices. A route
+// counts for each of its hosts.
+func TestRoomOfANamespace(t *testing.T) {
+	objects := emptyGateway()
+	for i := range 10 {
+		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("many", 9-i, 10, "a.example.com", "b.example.com"))
+	}
+	objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("other", 99, 40, "c.example.com"))
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes = 100_000
+	result := route.Compile(objects, settings)
+	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(4)) {
+		t.Errorf("routes %v have room, want the oldest 4", got)
+	}
+	if got := admitted(t, result, "other"); len(got) != 1 {
+		t.Error("the route of another namespace has no room")
+	}
+	if got := sizeOf(t, result); got > 150_000 {
+		t.Errorf("the configuration has %d bytes", got)
+	}
+	// Where the oldest goes, the next has room.
+	objects.HTTPRoutes = slices.DeleteFunc(objects.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return r.Name == "h-0" })
+	if got := admitted(t, route.Compile(objects, settings), "many"); !slices.Equal(got, []int{1, 2, 3, 4}) {
+		t.Errorf("routes %v have room, want those from 1 to 4", got)
+	}
+}
+
+// TestRoomIsShared: where all want more than there is, namespaces get it in turn.
+func TestRoomIsShared(t *testing.T) {
+	objects := emptyGateway()
+	for i := range 20 {
+		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("one", i, 10, "a.example.com"), longRoute("two", 100+i, 10, "b.example.com"))
+	}
+	objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("little", 999, 10, "c.example.com"))
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes, settings.ProxyBytes = 150_000, 120_000
+	result := route.Compile(objects, settings)
+	one, two := admitted(t, result, "one"), admitted(t, result, "two")
+	for i := range two {
+		two[i] -= 100
+	}
+	if !slices.Equal(one, upTo(5)) || !slices.Equal(two, upTo(5)) {
+		t.Errorf("routes %v and %v have room, want the oldest five of each", one, two)
+	}
+	if got := admitted(t, result, "little"); len(got) != 1 {
+		t.Error("the youngest namespace, which wants little, has no room")
+	}
+	if got := sizeOf(t, result); got > 121_000 {
+		t.Errorf("the configuration has %d bytes, want 120,000 at most and what the Gateway has", got)
+	}
+}
+
+// TestRoomOfListeners: one route at all listeners of a Gateway, and 64 ListenerSets with another
+// certificate each, stay within what a proxy can read at once.
+func TestRoomOfListeners(t *testing.T) {
+	chain, key, err := routetest.Certificate("*.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := emptyGateway()
+	for i := range 30 {
+		objects.Secrets = append(objects.Secrets, &corev1.Secret{ObjectMeta: young("c", i), Type: corev1.SecretTypeTLS,
+			Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key}})
+		set := &gatewayv1.ListenerSet{ObjectMeta: young("s", i)}
+		set.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "gw"}
+		host := gatewayv1.Hostname(fmt.Sprintf("h%d.example.com", i))
+		set.Spec.Listeners = []gatewayv1.ListenerEntry{{Name: "l", Hostname: &host, Port: 443, Protocol: gatewayv1.HTTPSProtocolType,
+			TLS: &gatewayv1.ListenerTLSConfig{CertificateRefs: []gatewayv1.SecretObjectReference{{Name: gatewayv1.ObjectName(fmt.Sprintf("c-%d", i))}}}}}
+		objects.ListenerSets = append(objects.ListenerSets, set)
+	}
+	of := longRoute("tenant", 0, 10)
+	of.Spec.ParentRefs = nil
+	kind := gatewayv1.Kind("ListenerSet")
+	for i := range 30 {
+		of.Spec.ParentRefs = append(of.Spec.ParentRefs, gatewayv1.ParentReference{Kind: &kind, Name: gatewayv1.ObjectName(fmt.Sprintf("s-%d", i))})
+	}
+	objects.HTTPRoutes = []*gatewayv1.HTTPRoute{of}
+	one := int64(len(chain)+len(key)) + 128
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes = 20*one + 35_000
+	result := route.Compile(objects, settings)
+	accepted, refused := 0, 0
+	for _, parent := range result.Statuses.HTTPRoutes[0].Status.Parents {
+		if meta.IsStatusConditionTrue(parent.Conditions, "Accepted") {
+			accepted++
+		} else if meta.FindStatusCondition(parent.Conditions, "Accepted").Reason == route.ReasonNoRoom {
+			refused++
+		}
+	}
+	if got := attachedSets(t, result); got != 30 {
+		t.Errorf("%d ListenerSets have room, want all", got)
+	}
+	if accepted+refused != 30 || refused == 0 {
+		t.Errorf("the route is accepted by %d parents, and %d have no room", accepted, refused)
+	}
+	if got := sizeOf(t, result); got > settings.NamespaceBytes+5_000 {
+		t.Errorf("the configuration has %d bytes, the namespace has room for %d", got, settings.NamespaceBytes)
+	}
+	settings.NamespaceBytes = 20 * one
+	if got := attachedSets(t, route.Compile(objects, settings)); got != 20 {
+		t.Errorf("%d ListenerSets have room, want the oldest 20", got)
+	}
+	settings.ProxyBytes = 10 * one
+	if got := attachedSets(t, route.Compile(objects, settings)); got != 10 {
+		t.Errorf("%d ListenerSets have room of all, want the oldest 10", got)
+	}
+}
+
+// attachedSets counts the ListenerSets that are accepted: the oldest. Others say that there is no room.
+func attachedSets(t *testing.T, result *route.Result) (accepted int) {
+	t.Helper()
+	youngest := 0
+	for _, set := range result.Statuses.ListenerSets {
+		var number int
+		if _, err := fmt.Sscanf(set.Name, "s-%d", &number); err != nil {
+			t.Fatal(err)
+		}
+		if meta.IsStatusConditionTrue(set.Status.Conditions, "Accepted") {
+			accepted++
+			youngest = max(youngest, number)
+		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != route.ReasonNoRoom {
+			t.Errorf("ListenerSet %s is refused for %s", set.Name, got)
+		}
+	}
+	if youngest != accepted-1 {
+		t.Errorf("%d ListenerSets are accepted, among them number %d: want the oldest", accepted, youngest)
+	}
+	return accepted
+}
+
+// TestRoomOfIngresses: those for which there is no room are not served at all, and an event says so.
+func TestRoomOfIngresses(t *testing.T) {
+	class, prefix := "web", networkingv1.PathTypePrefix
+	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
+		Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}}
+	add := func(namespace string, i int) {
+		ingress := &networkingv1.Ingress{ObjectMeta: young("i", i), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
+		ingress.Namespace = namespace
+		rule := networkingv1.IngressRule{Host: fmt.Sprintf("%s%d.example.com", namespace, i), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{}}}
+		for j := range 10 {
+			rule.HTTP.Paths = append(rule.HTTP.Paths, networkingv1.HTTPIngressPath{Path: "/" + strings.Repeat("x", 900) + fmt.Sprint(j), PathType: &prefix,
+				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}})
+		}
+		ingress.Spec.Rules = []networkingv1.IngressRule{rule}
+		objects.Ingresses = append(objects.Ingresses, ingress)
+	}
+	for i := range 10 {
+		add("many", 9-i)
+	}
+	add("other", 99)
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes = 45_000
+	result := route.Compile(objects, settings)
+	var served []string
+	for _, found := range result.Ingresses {
+		served = append(served, found.Namespace+"/"+found.Name)
+	}
+	if want := []string{"many/i-0", "many/i-1", "many/i-2", "many/i-3", "other/i-99"}; !slices.Equal(served, want) {
+		t.Errorf("served are %v, want %v", served, want)
+	}
+	told := 0
+	for _, problem := range result.Problems {
+		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: namespace many has room for 45000 bytes") {
+			told++
+		}
+	}
+	if told != 6 {
+		t.Errorf("%d Ingresses are told that there is no room, want 6", told)
+	}
+	if got := sizeOf(t, result); got > 70_000 {
+		t.Errorf("the configuration has %d bytes", got)
+	}
+}
+
+// TestUnreadRoutes: of a namespace that wants far more than it has room for, not all is even read.
+func TestUnreadRoutes(t *testing.T) {
+	objects := emptyGateway()
+	for i := range 10 {
+		objects.HTTPRoutes = append(objects.HTTPRoutes, longRoute("many", i, 10, "a.example.com"))
+	}
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes = 15_000
+	result := route.Compile(objects, settings)
+	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(1)) {
+		t.Errorf("routes %v have room, want the oldest", got)
+	}
+	unread := 0
+	for _, found := range result.Statuses.HTTPRoutes {
+		if strings.Contains(meta.FindStatusCondition(found.Status.Parents[0].Conditions, "Accepted").Message, "is not read") {
+			unread++
+		}
+	}
+	if unread != 7 {
+		t.Errorf("%d routes are not read, want 7: three are twice what there is room for", unread)
+	}
+}

@@ -3,10 +3,10 @@
 package bpf_test
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
-
-	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
@@ -35,9 +35,14 @@ func (w *world) affinities(t *testing.T) (n int) {
 	for range entries[bpf.DatapathAffinityKey4, bpf.DatapathAffinity](t, w.Affinities4) {
 		n++
 	}
-	for _, m := range []*ebpf.Map{w.Affinities6, w.AffinitiesData} {
-		for range entries[bpf.DatapathAffinityKey6, bpf.DatapathAffinity](t, m) {
-			n++
+	for range entries[bpf.DatapathAffinityKey6, bpf.DatapathAffinity](t, w.Affinities6) {
+		n++
+	}
+	for _, bucket := range entries[uint32, bpf.DatapathAffinityBucket](t, w.DataAffinities) {
+		for _, record := range bucket.Record {
+			if record.Key.EndpointTable != 0 {
+				n++
+			}
 		}
 	}
 	return n
@@ -201,7 +206,7 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 				s.answered(t, f.pods[0], 0)
 				s.send(t)
 			}
-			if n := w.affinities(t); n < flowEntries/2 {
+			if n := w.affinities(t); n < flowEntries {
 				t.Fatalf("the flood made %d records, too few to fill a table", n)
 			}
 			w.pointTo(t, f, 1)
@@ -212,4 +217,115 @@ func TestAffinityInDatagramFlood(t *testing.T) {
 			checkFrame(t, w.ingress(t, again.frame()).frame, delivered(again, f.pods[0]))
 		})
 	}
+}
+
+// A flood of datagrams to one VIP drives out no record that another VIP's clients of UDP have, however
+// fast or long it is.
+func TestDatagramAffinityInFloodOfAnotherVIP(t *testing.T) {
+	const clients = 200
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			affineWorld(t, w, f)
+			flooded := w.neighbour(t, f, f.other.Next())
+			frontend := f.frontend(portCluster)
+			frontend.Affinity = affinitySeconds
+			w.putFrontend(t, flooded, portCluster, frontend)
+			w.pointTo(t, f, 0)
+			kept := affineClients(t, w, f, clients)
+			w.answeredFlood(t, flooded, 8*flowEntries)
+			if n := w.affinities(t); n < flowEntries {
+				t.Fatalf("the flood made %d records, too few to fill a table", n)
+			}
+			// Their endpoint has one row left, so a record counts and the hash leads elsewhere.
+			w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
+			defer w.pointTo(t, f, 0)
+			moved := 0
+			for _, client := range kept {
+				if again := client.fromPort(2000); !bytes.Equal(w.ingress(t, again.frame()).frame, delivered(again, f.pods[0])) {
+					moved++
+				}
+			}
+			if moved != 0 {
+				t.Errorf("%d of %d clients have another pod", moved, clients)
+			}
+		})
+	}
+}
+
+// affineClients have records of UDP at the first pod.
+func affineClients(t *testing.T, w *world, f family, n int) []packet {
+	t.Helper()
+	out := make([]packet, n)
+	for i := range out {
+		address := f.udp(portCluster).from.Addr().AsSlice()
+		address[len(address)-1] = byte(i + 30)
+		client, _ := netip.AddrFromSlice(address)
+		out[i] = f.udp(portCluster).with(func(p *packet) { p.from = netip.AddrPortFrom(client, 1000) })
+		w.establish(t, out[i], f.pods[0])
+	}
+	return out
+}
+
+// A VIP whose clients fill the table leaves half of it to another one. What has expired is free.
+func TestDatagramAffinityIsShared(t *testing.T) {
+	const places = affinityBuckets * int(bpf.DatapathShapeAFFINITY_SLOTS)
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			affineWorld(t, w, f)
+			later := w.neighbour(t, f, f.other.Next())
+			frontend := f.frontend(portCluster)
+			frontend.Affinity = affinitySeconds
+			w.putFrontend(t, later, portCluster, frontend)
+			w.pointTo(t, f, 0)
+			w.answeredFlood(t, f, 4*places)
+			first := w.affinityOwners(t)
+			if len(first) != 1 {
+				t.Fatalf("records by VIP %v", first)
+			}
+			w.answeredFlood(t, later, 4*places)
+			shares := w.affinityOwners(t)
+			for owner, n := range shares {
+				if len(shares) != 2 || n < places*4/10 {
+					t.Errorf("of %d places %08x has %d", places, owner, n)
+				}
+			}
+			w.ageDataAffinities(t, affinitySeconds+10)
+			w.answeredFlood(t, later, 4*places)
+			shares = w.affinityOwners(t)
+			for owner := range first {
+				if len(shares) != 1 || shares[owner] != 0 {
+					t.Errorf("records by VIP %v after those of %08x have expired", shares, owner)
+				}
+			}
+		})
+	}
+}
+
+// answeredFlood has a new client with each packet, which asks twice and is answered.
+func (w *world) answeredFlood(t *testing.T, f family, n int) {
+	t.Helper()
+	s := newSpoofer(w, f.udp(portCluster))
+	s.random = rand.New(rand.NewPCG(rand.Uint64(), 4))
+	for range n {
+		s.newSource()
+		s.send(t)
+		s.answered(t, f.pods[0], 0)
+		s.send(t)
+	}
+}
+
+// affinityOwners counts the records of UDP by the VIP that noted them.
+func (w *world) affinityOwners(t *testing.T) map[uint32]int {
+	t.Helper()
+	owners := map[uint32]int{}
+	for _, bucket := range entries[uint32, bpf.DatapathAffinityBucket](t, w.DataAffinities) {
+		for _, record := range bucket.Record {
+			if record.Key.EndpointTable != 0 {
+				owners[record.Owner]++
+			}
+		}
+	}
+	return owners
 }

@@ -26,6 +26,11 @@ type DatapathAffinity struct {
 	Row      uint32
 }
 
+type DatapathAffinityBucket struct {
+	_      structs.HostLayout
+	Record [8]DatapathAffinityRecord
+}
+
 type DatapathAffinityKey4 struct {
 	_             structs.HostLayout
 	Client        uint32
@@ -36,6 +41,15 @@ type DatapathAffinityKey6 struct {
 	_             structs.HostLayout
 	Client        DatapathAddress
 	EndpointTable uint32
+}
+
+type DatapathAffinityRecord struct {
+	_        structs.HostLayout
+	Key      DatapathAffinityKey6
+	Owner    uint32
+	Lasts    uint32
+	Pad      uint32
+	Affinity DatapathAffinity
 }
 
 type DatapathConnection struct {
@@ -517,6 +531,7 @@ const (
 	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
 	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
 	DatapathShapeHALF_OPEN_SLOTS    DatapathShape = 7
+	DatapathShapeAFFINITY_SLOTS     DatapathShape = 8
 	DatapathShapeUNKNOWN_FLOW_SLOTS DatapathShape = 7
 	DatapathShapeEXCEPTION_FILTERED DatapathShape = 4
 	DatapathShapeEXCEPTION_SECRET   DatapathShape = 12
@@ -666,7 +681,6 @@ type DatapathZones struct {
 const (
 	DatapathMapAffinities4           = "affinities4"
 	DatapathMapAffinities6           = "affinities6"
-	DatapathMapAffinitiesData        = "affinities_data"
 	DatapathMapAgentBeat             = "agent_beat"
 	DatapathMapAnswerCounts          = "answer_counts"
 	DatapathMapConnections4          = "connections4"
@@ -677,6 +691,7 @@ const (
 	DatapathMapCrowdDataRev4         = "crowd_data_rev4"
 	DatapathMapCrowdDataRev6         = "crowd_data_rev6"
 	DatapathMapCrowdFragments        = "crowd_fragments"
+	DatapathMapDataAffinities        = "data_affinities"
 	DatapathMapDatagrams4            = "datagrams4"
 	DatapathMapDatagrams6            = "datagrams6"
 	DatapathMapDatagramsRev4         = "datagrams_rev4"
@@ -766,6 +781,7 @@ const (
 	DatapathVarTrustFlag             = "_trust_flag"
 	DatapathVarUplinkFlag            = "_uplink_flag"
 	DatapathVarWholeCopy             = "_whole_copy"
+	DatapathVarAffinityMask          = "affinity_mask"
 	DatapathVarClientMultipliers     = "client_multipliers"
 	DatapathVarDatagramShare         = "datagram_share"
 	DatapathVarEstablishedFilterMask = "established_filter_mask"
@@ -850,7 +866,6 @@ type DatapathProgramSpecs struct {
 type DatapathMapSpecs struct {
 	Affinities4       *ebpf.MapSpec `ebpf:"affinities4"`
 	Affinities6       *ebpf.MapSpec `ebpf:"affinities6"`
-	AffinitiesData    *ebpf.MapSpec `ebpf:"affinities_data"`
 	AgentBeat         *ebpf.MapSpec `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
@@ -861,6 +876,7 @@ type DatapathMapSpecs struct {
 	CrowdDataRev4     *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
 	CrowdDataRev6     *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
 	CrowdFragments    *ebpf.MapSpec `ebpf:"crowd_fragments"`
+	DataAffinities    *ebpf.MapSpec `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.MapSpec `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.MapSpec `ebpf:"datagrams_rev4"`
@@ -943,6 +959,7 @@ type DatapathVariableSpecs struct {
 	TrustFlag             *ebpf.VariableSpec `ebpf:"_trust_flag"`
 	UplinkFlag            *ebpf.VariableSpec `ebpf:"_uplink_flag"`
 	WholeCopy             *ebpf.VariableSpec `ebpf:"_whole_copy"`
+	AffinityMask          *ebpf.VariableSpec `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.VariableSpec `ebpf:"client_multipliers"`
 	DatagramShare         *ebpf.VariableSpec `ebpf:"datagram_share"`
 	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
@@ -986,7 +1003,6 @@ func (o *DatapathObjects) Close() error {
 type DatapathMaps struct {
 	Affinities4       *ebpf.Map `ebpf:"affinities4"`
 	Affinities6       *ebpf.Map `ebpf:"affinities6"`
-	AffinitiesData    *ebpf.Map `ebpf:"affinities_data"`
 	AgentBeat         *ebpf.Map `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
@@ -997,6 +1013,7 @@ type DatapathMaps struct {
 	CrowdDataRev4     *ebpf.Map `ebpf:"crowd_data_rev4"`
 	CrowdDataRev6     *ebpf.Map `ebpf:"crowd_data_rev6"`
 	CrowdFragments    *ebpf.Map `ebpf:"crowd_fragments"`
+	DataAffinities    *ebpf.Map `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.Map `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.Map `ebpf:"datagrams_rev4"`
@@ -1059,7 +1076,6 @@ func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
 		m.Affinities4,
 		m.Affinities6,
-		m.AffinitiesData,
 		m.AgentBeat,
 		m.AnswerCounts,
 		m.Connections4,
@@ -1070,6 +1086,7 @@ func (m *DatapathMaps) Close() error {
 		m.CrowdDataRev4,
 		m.CrowdDataRev6,
 		m.CrowdFragments,
+		m.DataAffinities,
 		m.Datagrams4,
 		m.Datagrams6,
 		m.DatagramsRev4,
@@ -1153,6 +1170,7 @@ type DatapathVariables struct {
 	TrustFlag             *ebpf.Variable `ebpf:"_trust_flag"`
 	UplinkFlag            *ebpf.Variable `ebpf:"_uplink_flag"`
 	WholeCopy             *ebpf.Variable `ebpf:"_whole_copy"`
+	AffinityMask          *ebpf.Variable `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.Variable `ebpf:"client_multipliers"`
 	DatagramShare         *ebpf.Variable `ebpf:"datagram_share"`
 	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`

@@ -197,6 +197,7 @@ func (w *world) wipe(t testing.TB) {
 	for _, m := range w.flowMaps() {
 		clearMap(t, m)
 	}
+	w.forgetDataAffinities(t)
 	must(w.halfOpen().Clear())
 }
 
@@ -212,6 +213,18 @@ func (w *world) forgetMemories(t testing.TB) {
 		keys[i] = uint32(i)
 	}
 	if _, err := w.Memories.BatchUpdate(keys, values, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forgetDataAffinities empties the records of UDP and SCTP.
+func (w *world) forgetDataAffinities(t testing.TB) {
+	t.Helper()
+	keys, values := make([]uint32, affinityBuckets), make([]bpf.DatapathAffinityBucket, affinityBuckets)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := w.DataAffinities.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -260,7 +273,7 @@ func (w *world) flowMaps() []*ebpf.Map {
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
 		w.CrowdData4, w.CrowdData6, w.CrowdDataRev4, w.CrowdDataRev6,
 		w.Fragments, w.CrowdFragments,
-		w.Affinities4, w.Affinities6, w.AffinitiesData,
+		w.Affinities4, w.Affinities6,
 	}
 }
 
@@ -341,9 +354,19 @@ func (w *world) age(t testing.TB, seconds uint32) {
 	}
 	must(w.halfOpen().Age(ticks))
 	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
-	for _, m := range []*ebpf.Map{w.Affinities6, w.AffinitiesData} {
-		change[bpf.DatapathAffinityKey6](t, m, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
-	}
+	change[bpf.DatapathAffinityKey6](t, w.Affinities6, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
+	w.ageDataAffinities(t, seconds)
+}
+
+// ageDataAffinities makes the records of UDP and SCTP older by so many seconds.
+func (w *world) ageDataAffinities(t testing.TB, seconds uint32) {
+	t.Helper()
+	ticks := seconds * w.ticks(t)
+	change[uint32](t, w.DataAffinities, func(b *bpf.DatapathAffinityBucket) {
+		for i := range b.Record {
+			b.Record[i].Affinity.Seen -= ticks
+		}
+	})
 }
 
 // change rewrites every entry of a map.

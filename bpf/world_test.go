@@ -79,6 +79,9 @@ const flowEntries = 4096
 
 const memoryBuckets = 512
 
+// affinityBuckets is a power of two: room for twice the flows.
+const affinityBuckets = flowEntries / 4
+
 // halfOpenBuckets is a power of two: room for 7/4 of the flows.
 const halfOpenBuckets = flowEntries / 4
 
@@ -257,7 +260,7 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
 		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
-		bpf.DatapathMapAffinitiesData: flows,
+		bpf.DatapathMapDataAffinities: affinityBuckets,
 		bpf.DatapathMapSourceRanges4:  16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpenFlows: 4 * halfOpenBuckets,
 		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
@@ -294,6 +297,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 	t.Helper()
 	err := errors.Join(
 		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
+		spec.Variables[bpf.DatapathVarAffinityMask].Set(uint32(affinityBuckets-1)),
 		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
 		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
 		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),

@@ -5,6 +5,7 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "affinity_table.h"
 #include "clock.h"
 #include "conntrack.h"
 #include "endpoint.h"
@@ -18,8 +19,8 @@
  *
  * An established flow makes the record, and each new flow renews it, as in kube-proxy. Spoofed
  * SYNs make no record, so they evict none. Spoofed datagrams do, where pods answer them: what is
- * not TCP has a table of its own. The key has the frontend's endpoint table, which all VIPs of a
- * Service's port share.
+ * not TCP has a table in which one VIP's clients do not drive out another's (affinity_table.h). The
+ * key has the frontend's endpoint table, which all VIPs of a Service's port share.
  */
 
 static __always_inline struct affinity_key4 affinity_key4(const struct flow *flow,
@@ -44,25 +45,12 @@ static __always_inline struct affinity_key6 affinity_key6(const struct flow *flo
 	return key;
 }
 
-/* Reports whether the record is in the table of IPv4. That of datagrams is of both families: a program
- * has 64 maps at most, and an endpoint table has one family.
- */
-static __always_inline int affinity_is_short(const struct flow *flow)
-{
-	return flow->family == ADDRESS_FAMILY_IPV4 && flow->protocol == IPPROTO_TCP;
-}
-
-static __always_inline void *affinity_map6(const struct flow *flow)
-{
-	return flow->protocol == IPPROTO_TCP ? (void *)&affinities6 : (void *)&affinities_data;
-}
-
-static __always_inline struct affinity *affinity_find(const struct flow *flow,
-						      const struct frontend *frontend)
+static __always_inline struct affinity *connection_affinity_find(const struct flow *flow,
+								 const struct frontend *frontend)
 {
 	struct affinity *affinity;
 
-	if (affinity_is_short(flow)) {
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		return bpf_map_lookup_elem(&affinities4, &key);
@@ -70,20 +58,23 @@ static __always_inline struct affinity *affinity_find(const struct flow *flow,
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	if (flow->protocol != IPPROTO_TCP) {
-		affinity = bpf_map_lookup_elem(&affinities_data, &key);
-		KEEP_APART();
-		return affinity;
-	}
 	affinity = bpf_map_lookup_elem(&affinities6, &key);
 	KEEP_APART();
 	return affinity;
 }
 
+static __always_inline struct affinity *affinity_find(const struct flow *flow,
+						      const struct frontend *frontend)
+{
+	if (flow->protocol == IPPROTO_TCP)
+		return connection_affinity_find(flow, frontend);
+	return data_affinity_find(&flow->client, frontend->endpoints);
+}
+
 static __always_inline void affinity_add(const struct flow *flow, const struct frontend *frontend,
 					 const struct affinity *affinity)
 {
-	if (affinity_is_short(flow)) {
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		map_update(&affinities4, &key, affinity, BPF_ANY);
@@ -92,13 +83,17 @@ static __always_inline void affinity_add(const struct flow *flow, const struct f
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	map_update(affinity_map6(flow), &key, affinity, BPF_ANY);
+	map_update(&affinities6, &key, affinity, BPF_ANY);
 }
 
 static __always_inline void affinity_delete(const struct flow *flow,
 					    const struct frontend *frontend)
 {
-	if (affinity_is_short(flow)) {
+	if (flow->protocol != IPPROTO_TCP) {
+		data_affinity_delete(&flow->client, frontend->endpoints);
+		return;
+	}
+	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		struct affinity_key4 key = affinity_key4(flow, frontend);
 
 		map_delete(&affinities4, &key);
@@ -107,7 +102,7 @@ static __always_inline void affinity_delete(const struct flow *flow,
 
 	struct affinity_key6 key = affinity_key6(flow, frontend);
 
-	map_delete(affinity_map6(flow), &key);
+	map_delete(&affinities6, &key);
 }
 
 /* A search for a row of an endpoint in an endpoint table. */
@@ -174,16 +169,16 @@ __noinline __u32 affinity_endpoint(const struct packet *packet, const struct fro
 	return affinity->endpoint;
 }
 
-/* Notes the endpoint of an established flow. */
-__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend, __u32 id,
-			     __u32 tag)
+/* Notes the endpoint of an established connection of TCP. */
+__noinline int connection_affinity_note(const struct packet *packet,
+					const struct frontend *frontend, __u32 id, __u32 tag)
 {
 	struct affinity *old, affinity = { .endpoint = id, .tag = tag, .seen = clock_now() };
 
 	if (!packet || !frontend)
 		return 0;
 	affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
-	old = affinity_find(&packet->flow, frontend);
+	old = connection_affinity_find(&packet->flow, frontend);
 	if (!old) {
 		affinity_add(&packet->flow, frontend, &affinity);
 		return 0;
@@ -194,4 +189,14 @@ __noinline int affinity_note(const struct packet *packet, const struct frontend 
 		affinity.row = old->row;
 	*old = affinity;
 	return 0;
+}
+
+/* Notes the endpoint of an established flow. */
+static __always_inline void affinity_note(const struct packet *packet,
+					  const struct frontend *frontend, __u32 id, __u32 tag)
+{
+	if (packet->flow.protocol == IPPROTO_TCP)
+		connection_affinity_note(packet, frontend, id, tag);
+	else
+		data_affinity_note(packet, frontend, id, tag);
 }

@@ -22,6 +22,8 @@ enum shape {
 	MEMORY_SLOTS = 8,
 	EXCEPTION_SLOTS = 8,
 	HALF_OPEN_SLOTS = 7,
+	/* A power of two. */
+	AFFINITY_SLOTS = 8,
 	UNKNOWN_FLOW_SLOTS = 7,
 	/* Buckets of a word of the filter. */
 	EXCEPTION_FILTERED = 4,

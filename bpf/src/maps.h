@@ -417,7 +417,16 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, struct affinity_key6);
 	__type(value, struct affinity);
-} affinities6 SEC(".maps"), affinities_data SEC(".maps");
+} affinities6 SEC(".maps");
+
+/* Of UDP and SCTP, of both families (affinity_table.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct affinity_bucket);
+} data_affinities SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -419,6 +419,24 @@ struct affinity {
 	__u32 row;
 };
 
+/* A client's record in the table of datagrams: see affinity_table.h. A zero endpoint table means an
+ * empty slot.
+ */
+struct affinity_record {
+	struct affinity_key6 key;
+	/* A hash of the VIP that noted it. */
+	__u32 owner;
+	/* Seconds. */
+	__u32 lasts;
+	__u32 pad;
+	struct affinity affinity;
+};
+
+/* Whole cache lines. */
+struct affinity_bucket {
+	struct affinity_record record[AFFINITY_SLOTS];
+};
+
 struct frontend_counter {
 	__u64 packets;
 	__u64 bytes;

@@ -118,6 +118,12 @@ func (c *Config) exceptions() int {
 	return max(c.Connections, minOthers)
 }
 
+// dataAffinityBuckets is a power of two. They have room for two to four times as many clients as
+// wanted, for clients do not spread evenly.
+func (c *Config) dataAffinityBuckets() uint32 {
+	return uint32(max(1<<bits.Len32(uint32(c.affinities()-1))/4, 1))
+}
+
 // memoryBuckets is a power of two. A flow takes two slots of the eight in a bucket.
 func (c *Config) memoryBuckets() uint32 {
 	return 1 << bits.Len32(uint32(c.Connections-1))
@@ -160,7 +166,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapMemories:        c.memoryBuckets(),
 		bpf.DatapathMapAffinities4:     affinities,
 		bpf.DatapathMapAffinities6:     affinities,
-		bpf.DatapathMapAffinitiesData:  affinities,
+		bpf.DatapathMapDataAffinities:  c.dataAffinityBuckets(),
 		bpf.DatapathMapDatagrams4:      datagrams,
 		bpf.DatapathMapDatagrams6:      datagrams,
 		bpf.DatapathMapDatagramsRev4:   datagrams,

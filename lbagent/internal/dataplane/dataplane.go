@@ -284,6 +284,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	variables := map[string]uint32{
 		bpf.DatapathVarTicksPerSecond: ticks,
 		bpf.DatapathVarMemoryMask:     cfg.memoryBuckets() - 1,
+		bpf.DatapathVarAffinityMask:   cfg.dataAffinityBuckets() - 1,
 		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
 		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,

@@ -27,6 +27,7 @@ var losable = map[string]string{
 	bpf.DatapathMapFrontendKeys:    "they are written again at start",
 	bpf.DatapathMapHalfOpenFlows:   "a handshake under way goes on by its row",
 	bpf.DatapathMapMemories:        "only evicted flows need them",
+	bpf.DatapathMapDataAffinities:  "a client of UDP without a record goes by its hash",
 	bpf.DatapathMapExceptions:      "a flow without an exception goes by its row and chain",
 	bpf.DatapathMapExceptionFilter: "it is opened, and the next sweep makes it anew",
 	bpf.DatapathMapAnswerCounts:    "they last a second",
@@ -46,13 +47,15 @@ var losable = map[string]string{
 }
 
 // unmovable are the maps that are not copied into ones of another size. In memories and among
-// half-open flows the place of a flow depends on the size. The keys of frontends are written again,
+// half-open flows the place of a flow depends on the size, among records of affinity that of a client.
+// The keys of frontends are written again,
 // and their drops counted from zero.
 var unmovable = map[string]bool{
-	bpf.DatapathMapMemories:      true,
-	bpf.DatapathMapHalfOpenFlows: true,
-	bpf.DatapathMapFrontendKeys:  true,
-	bpf.DatapathMapFrontendDrops: true,
+	bpf.DatapathMapMemories:       true,
+	bpf.DatapathMapDataAffinities: true,
+	bpf.DatapathMapHalfOpenFlows:  true,
+	bpf.DatapathMapFrontendKeys:   true,
+	bpf.DatapathMapFrontendDrops:  true,
 }
 
 // pinnedMaps are those of a directory.

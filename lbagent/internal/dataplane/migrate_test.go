@@ -99,7 +99,8 @@ func TestLayouts(t *testing.T) {
 var replaced = map[string]string{
 	formerRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
 		"those with former owners ask them all the same",
-	"cpu_repeats": "cpu_unknowns has these counts, too; they last a second",
+	"affinities_data": "a client of UDP without a record goes by its hash",
+	"cpu_repeats":     "cpu_unknowns has these counts, too; they last a second",
 }
 
 // givenUp are fields that a version does not have any more, by map, with why nothing is lost.

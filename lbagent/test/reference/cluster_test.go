@@ -29,6 +29,7 @@ type node struct {
 	drops      *ebpf.Map
 	exceptions *rig.Exceptions
 	halfOpen   *rig.HalfOpen
+	affinities *rig.DataAffinities
 	// groupMarks are those of rows.
 	groupMarks *ebpf.Map
 	// unknowns limits how often other nodes are asked for a flow.
@@ -68,7 +69,7 @@ type flowAt struct {
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
 	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6,
-	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6, bpf.DatapathMapAffinitiesData,
+	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
@@ -149,6 +150,9 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 		t.Fatal(err)
 	}
 	if n.halfOpen, err = r.HalfOpen(); err != nil {
+		t.Fatal(err)
+	}
+	if n.affinities, err = r.DataAffinities(); err != nil {
 		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)

@@ -127,12 +127,16 @@ func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlo
 // Keeps reads the records of session affinity.
 func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool) {
 	client := flow.Client.Addr()
+	if flow.Protocol != forwarding.ProtocolTCP {
+		record, err := c.nodes[id].affinities.Find(client, uint32(slot))
+		if err != nil || record == nil {
+			return 0, false
+		}
+		return forwarding.EndpointID(record.Endpoint), true
+	}
 	name := bpf.DatapathMapAffinities6
 	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: rig.Words(client)}, EndpointTable: uint32(slot)}
-	switch {
-	case flow.Protocol != forwarding.ProtocolTCP:
-		name = bpf.DatapathMapAffinitiesData
-	case client.Is4():
+	if client.Is4() {
 		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: rig.Words(client)[3], EndpointTable: uint32(slot)}
 	}
 	var record bpf.DatapathAffinity

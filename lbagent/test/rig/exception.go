@@ -20,14 +20,21 @@ func exceptionPrint(secret *bpf.DatapathExceptionSecret, client, vip netip.AddrP
 	key := secret.Word[:]
 	c, v := Words(client.Addr()), Words(vip.Addr())
 	ports := uint64(NetworkPort(vip.Port()))<<16 | uint64(NetworkPort(client.Port()))
-	word := func(value uint32, at int) uint64 { return uint64(value) + key[at] }
-	last := (ports + key[2]) * (uint64(protocol) + key[3])
-	var sum uint64
-	if client.Addr().Is4() {
-		sum = word(c[3], 0)*word(v[3], 1) + last
-	} else {
-		sum = word(c[0], 4)*word(c[1], 5) + word(c[2], 6)*word(c[3], 7) + word(v[0], 8)*word(v[1], 9) + word(v[2], 10)*word(v[3], 11) + last
+	if !client.Addr().Is4() {
+		return print6(secret, c, v, ports, protocol)
 	}
+	return printOf((uint64(c[3])+key[0])*(uint64(v[3])+key[1]) + (ports+key[2])*(uint64(protocol)+key[3]))
+}
+
+// print6 is exception_print6 of these words.
+func print6(secret *bpf.DatapathExceptionSecret, c, v [4]uint32, ports uint64, protocol uint8) uint64 {
+	word := func(value uint32, at int) uint64 { return uint64(value) + secret.Word[at] }
+	return printOf(word(c[0], 4)*word(c[1], 5) + word(c[2], 6)*word(c[3], 7) + word(v[0], 8)*word(v[1], 9) + word(v[2], 10)*word(v[3], 11) +
+		(ports+secret.Word[2])*(uint64(protocol)+secret.Word[3]))
+}
+
+// printOf is the print of a sum of products.
+func printOf(sum uint64) uint64 {
 	for _, factor := range []uint64{0xff51afd7ed558ccd, 0xc4ceb9fe1a85ec53, 1} {
 		sum = (sum ^ sum>>33) * factor
 	}

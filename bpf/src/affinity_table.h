@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include "clock.h"
+#include "exception_table.h"
+#include "hash.h"
+#include "maps.h"
+#include "trace.h"
+
+/* The records of session affinity for UDP and SCTP. Anybody can send datagrams from any address, and
+ * pods answer them: so strangers can make records, as many as they like. In a list of the longest
+ * unused they would drive out those of all Services.
+ *
+ * So a full bucket forgets a record of the VIP that has most in it, the new one counted: a flood of
+ * one VIP takes room from its own clients, and from others' only where these have more. It does not
+ * matter how fast it is, nor how long it lasts. Of that VIP's records the one longest unused goes.
+ * What has expired is free.
+ *
+ * A client's bucket is found with this node's secret, so nobody can choose clients of one bucket.
+ *
+ * No lock: two CPUs that take one slot at the same time may leave one client's key with the other's
+ * endpoint. That counts only if it is an endpoint of the same table, and then costs one client its
+ * pod.
+ */
+
+/* The number of buckets less one; a power of two less one. Set by the loader. */
+volatile const __u32 affinity_mask;
+
+/* Apart, for it needs stack. */
+__noinline __u32 data_affinity_place(const struct address *client, __u32 table)
+{
+	return client ? exception_print6(client->word, client->word, table, 0) & affinity_mask : 0;
+}
+
+static __always_inline int is_affinity_of(const struct affinity_record *record,
+					  const struct address *client, __u32 table)
+{
+	return record->key.endpoint_table == table && address_equal(&record->key.client, client);
+}
+
+/* The place of the client's record in its bucket: zero means none. Verified on its own. */
+__noinline int data_affinity_seek(const struct affinity_bucket *bucket,
+				  const struct address *client, __u32 table)
+{
+	if (!bucket || !client)
+		return 0;
+	for (int i = 0; i < AFFINITY_SLOTS; i++)
+		if (is_affinity_of(&bucket->record[i], client, table))
+			return 1 + i;
+	return 0;
+}
+
+/* Without the first line the compiler, which knows more than the verifier, would leave the mask out. */
+static __always_inline struct affinity_record *data_affinity_at(struct affinity_bucket *bucket,
+								__u32 slot)
+{
+	asm volatile("" : "+r"(slot));
+	return &bucket->record[slot & (AFFINITY_SLOTS - 1)];
+}
+
+static __always_inline struct affinity_record *data_affinity_record(const struct address *client,
+								    __u32 table)
+{
+	__u32 index = data_affinity_place(client, table), place;
+	struct affinity_bucket *bucket = bpf_map_lookup_elem(&data_affinities, &index);
+
+	if (!bucket || !table)
+		return NULL;
+	place = data_affinity_seek(bucket, client, table);
+	if (!place)
+		return NULL;
+	return data_affinity_at(bucket, place - 1);
+}
+
+static __always_inline struct affinity *data_affinity_find(const struct address *client,
+							   __u32 table)
+{
+	struct affinity_record *record = data_affinity_record(client, table);
+
+	return record ? &record->affinity : NULL;
+}
+
+static __always_inline void data_affinity_delete(const struct address *client, __u32 table)
+{
+	struct affinity_record *record = data_affinity_record(client, table);
+
+	if (record && !tracing)
+		record->key.endpoint_table = 0;
+}
+
+/* 1 if they are equal, else 0. Without a branch, each of which the verifier would follow. */
+static __always_inline __u32 same(__u32 a, __u32 b)
+{
+	__u64 differ = a ^ b;
+
+	asm volatile("" : "+r"(differ));
+	return (differ - 1) >> 63;
+}
+
+/* How much a slot is to be taken, in one number: by whether it is free, then by how many records
+ * its VIP has, the owner's new one counted, then by whether it is the owner's, then by age. The
+ * lowest bits are the slot's number.
+ */
+static __always_inline __u64 data_affinity_rank(const struct affinity_bucket *bucket, __u32 slot,
+						__u32 owner)
+{
+	const struct affinity_record *record = &bucket->record[slot];
+	__u32 own = same(record->owner, owner), many = own;
+	__u64 age = clock_now() - record->affinity.seen;
+
+	if (!record->key.endpoint_table || age >= (__u64)record->lasts * ticks_per_second)
+		return 1ULL << 63 | slot;
+#pragma unroll
+	for (int i = 0; i < AFFINITY_SLOTS; i++)
+		many += same(bucket->record[i].owner, record->owner);
+	return (__u64)(2 * many + own) << 40 | age << 8 | slot;
+}
+
+/* The slot for a record of the owner. Verified on its own. */
+__noinline int data_affinity_victim(const struct affinity_bucket *bucket, __u32 owner)
+{
+	__u64 most = 0;
+
+	if (!bucket)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < AFFINITY_SLOTS; i++) {
+		__u64 rank = data_affinity_rank(bucket, i, owner);
+
+		if (rank > most)
+			most = rank;
+	}
+	return most & (AFFINITY_SLOTS - 1);
+}
+
+/* Takes a slot for a client that has no record. Nobody finds it while it is written. */
+static __always_inline struct affinity_record *data_affinity_take(struct affinity_bucket *bucket,
+								  const struct flow *flow)
+{
+	__u32 owner = hash_final(hash_vip(flow->vip.word));
+	struct affinity_record *record =
+		data_affinity_at(bucket, data_affinity_victim(bucket, owner));
+
+	record->key.endpoint_table = 0;
+	asm volatile("" ::: "memory");
+	record->key.client = flow->client;
+	record->owner = owner;
+	return record;
+}
+
+/* Notes the endpoint of an established flow. */
+__noinline int data_affinity_note(const struct packet *packet, const struct frontend *frontend,
+				  __u32 id, __u32 tag)
+{
+	struct affinity_bucket *bucket;
+	struct affinity_record *record;
+	__u32 index, place;
+
+	if (!packet || !frontend || !frontend->endpoints || tracing)
+		return 0;
+	index = data_affinity_place(&packet->flow.client, frontend->endpoints);
+	bucket = bpf_map_lookup_elem(&data_affinities, &index);
+	if (!bucket)
+		return 0;
+	place = data_affinity_seek(bucket, &packet->flow.client, frontend->endpoints);
+	if (place)
+		record = data_affinity_at(bucket, place - 1);
+	else
+		record = data_affinity_take(bucket, &packet->flow);
+	if (!place || record->affinity.endpoint != id || record->affinity.tag != tag)
+		record->affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
+	record->affinity.endpoint = id;
+	record->affinity.tag = tag;
+	record->affinity.seen = clock_now();
+	record->lasts = frontend->affinity;
+	asm volatile("" ::: "memory");
+	record->key.endpoint_table = frontend->endpoints;
+	return 0;
+}

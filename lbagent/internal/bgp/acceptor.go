@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +26,8 @@ type acceptor struct {
 	take func(conn *net.TCPConn)
 	// listeners are those of IPv4 (true) and IPv6 (false).
 	listeners map[bool]*listener
+	// dropped is how many packets former listeners dropped.
+	dropped uint64
 }
 
 type listener struct {
@@ -32,6 +36,9 @@ type listener struct {
 	// it gets from there without the password's digest it drops (RFC 2385). Of several the
 	// longest prefix counts.
 	passwords map[netip.Prefix]string
+	// routers are the networks that the kernel takes connections from, sorted; nil before there is a
+	// filter.
+	routers []netip.Prefix
 }
 
 // want listens for passive peers and those of ranges, with their passwords, and no others.
@@ -64,6 +71,7 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Prefix]string) erro
 	have := a.listeners[ipv4]
 	if passwords == nil {
 		if have != nil {
+			a.dropped += uint64(dropped(have.TCPListener))
 			_ = have.Close()
 			delete(a.listeners, ipv4)
 		}
@@ -74,12 +82,33 @@ func (a *acceptor) wantFamily(ipv4 bool, passwords map[netip.Prefix]string) erro
 		if err != nil {
 			return err
 		}
-		// The port is open, and nobody is let in before the passwords are set.
+		// The port is open, and nobody is let in before the filter and the passwords are set.
 		have = &listener{TCPListener: opened, passwords: map[netip.Prefix]string{}}
 		a.listeners[ipv4] = have
 		defer func() { go accept(opened, a.take) }()
 	}
-	return have.protect(passwords)
+	return errors.Join(have.admit(slices.SortedFunc(maps.Keys(passwords), netip.Prefix.Compare)), have.protect(passwords))
+}
+
+// admit makes the kernel drop what comes from other networks.
+func (l *listener) admit(routers []netip.Prefix) error {
+	if l.routers != nil && slices.Equal(routers, l.routers) {
+		return nil
+	}
+	if err := admit(l.TCPListener, routers); err != nil {
+		return err
+	}
+	l.routers = routers
+	return nil
+}
+
+// drops is how many packets of strangers, or for want of room, the kernel has dropped.
+func (a *acceptor) drops() uint64 {
+	drops := a.dropped
+	for _, l := range a.listeners {
+		drops += uint64(dropped(l.TCPListener))
+	}
+	return drops
 }
 
 // protect makes the passwords in the kernel what is wanted.
@@ -111,15 +140,8 @@ func setPassword(l *net.TCPListener, routers netip.Prefix, password string) erro
 	if !routers.IsSingleIP() {
 		option, key.Flags, key.Prefixlen = unix.TCP_MD5SIG_EXT, unix.TCP_MD5SIG_FLAG_PREFIX, uint8(routers.Bits())
 	}
-	raw, err := l.SyscallConn()
+	err := onSocket(l, func(fd int) error { return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, option, key) })
 	if err != nil {
-		return err
-	}
-	var failure error
-	err = raw.Control(func(fd uintptr) {
-		failure = unix.SetsockoptTCPMD5Sig(int(fd), unix.IPPROTO_TCP, option, key)
-	})
-	if err := errors.Join(err, failure); err != nil {
 		return fmt.Errorf("set the password of %s where the node listens (RFC 2385): %w", routers, err)
 	}
 	return nil
@@ -187,10 +209,12 @@ func (s *Server) accepted(conn *net.TCPConn) {
 		_ = conn.Close()
 		return
 	}
-	if s.neighbors.isFull(of, remote) {
+	if full, news := s.neighbors.isFull(of, remote); full {
 		s.closed.Surplus++
 		_ = conn.Close()
-		s.notify()
+		if news {
+			s.notify()
+		}
 		return
 	}
 	s.neighbors.wait(conn)

@@ -36,10 +36,14 @@ type dynamicNeighbors struct {
 	routers map[netip.Addr]*dynamicNeighbor
 	// unproven are connections that have sent no OPEN yet, the oldest first: one of each router.
 	unproven []*net.TCPConn
-	// refused are the last routers that there was no place for, by the name of the range.
-	refused map[string]netip.Addr
+	// refused are routers that there was no place for, one of each range, by its name.
+	refused map[string]refusal
 	// forget wakes the Server when a router may have lost its place.
 	forget *time.Timer
+}
+
+func newDynamicNeighbors() dynamicNeighbors {
+	return dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}, refused: map[string]refusal{}}
 }
 
 // dynamicNeighbor is a router that has a place.
@@ -52,6 +56,12 @@ type dynamicNeighbor struct {
 	next *arrival
 }
 
+// refusal is a router that there was no place for, and when it last connected.
+type refusal struct {
+	router netip.Addr
+	at     time.Time
+}
+
 // until is when a router without a session loses its place.
 func (n *dynamicNeighbor) until() time.Time {
 	return n.seen.Add(min(max(n.lasted, provesWithin), forgetAfter))
@@ -62,7 +72,9 @@ func (c *dynamicNeighbors) want(ranges []model.Range, passwords map[string]strin
 	c.ranges = slices.DeleteFunc(slices.Clone(ranges), func(r model.Range) bool {
 		return r.Session.PasswordSecret != "" && !isPassword(passwords[r.Session.PasswordSecret])
 	})
-	c.refused = map[string]netip.Addr{}
+	maps.DeleteFunc(c.refused, func(name string, _ refusal) bool {
+		return !slices.ContainsFunc(c.ranges, func(r model.Range) bool { return r.Name == name })
+	})
 }
 
 // rangeOf is the range that a router is of; nil where it is of none.
@@ -74,13 +86,20 @@ func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	return &c.ranges[at]
 }
 
-// isFull reports whether a router of a range would get no place, and notes that it was refused.
-func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) bool {
+// isFull reports whether a router of a range would get no place, and whether it is the one that is told
+// of from now on. That is the first one, for as long as it tries: strangers may come from many addresses,
+// and each would be a pass of the agent and a write of its report.
+func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, news bool) {
 	if c.routers[router] != nil || c.within(of.Prefix) < of.Most {
-		return false
+		return false, false
 	}
-	c.refused[of.Name] = router
-	return true
+	now := time.Now()
+	former, found := c.refused[of.Name]
+	if found && former.router != router && c.routers[former.router] == nil && now.Sub(former.at) < forgetAfter {
+		return true, false
+	}
+	c.refused[of.Name] = refusal{router, now}
+	return true, !found || former.router != router
 }
 
 // wait has a connection wait for its OPEN, in place of another one of the same router, or the oldest.
@@ -101,7 +120,10 @@ func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 // with a place for it.
 func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
 	of := c.rangeOf(router)
-	if of == nil || c.isFull(of, router) {
+	if of == nil {
+		return false
+	}
+	if full, _ := c.isFull(of, router); full {
 		return false
 	}
 	have := c.routers[router]
@@ -159,7 +181,9 @@ func (c *dynamicNeighbors) awaited() []Session {
 func (c *dynamicNeighbors) turnedAway() []Session {
 	var sessions []Session
 	for _, r := range c.ranges {
-		if router, found := c.refused[r.Name]; found && c.within(r.Prefix) >= r.Most {
+		refused, found := c.refused[r.Name]
+		router := refused.router
+		if found && c.routers[router] == nil && c.within(r.Prefix) >= r.Most {
 			sessions = append(sessions, Session{
 				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1alpha1.SessionIdle,
 				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.Most),

@@ -20,7 +20,7 @@ import (
 // Only so many routers of a range have a place, and those of no range none.
 func TestDynamicNeighbors(t *testing.T) {
 	at := netip.MustParseAddr
-	c := dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}}
+	c := newDynamicNeighbors()
 	ranges := []model.Range{
 		{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2},
 		{Name: "shut", Prefix: netip.MustParsePrefix("203.0.113.0/24"), Most: 2, Session: model.Peer{PasswordSecret: secret}},
@@ -89,7 +89,7 @@ func TestPlaceIsKept(t *testing.T) {
 
 // Of connections without an OPEN each router has one, and all together have a bound.
 func TestUnproven(t *testing.T) {
-	c := dynamicNeighbors{routers: map[netip.Addr]*dynamicNeighbor{}}
+	c := newDynamicNeighbors()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
+	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
 // inRouterSpace runs f in a goroutine of the router's network namespace.
@@ -260,7 +262,8 @@ func TestFlappingRouter(t *testing.T) {
 	share := float64(p.processorTime()-used) / float64(time.Since(began))
 	session := p.session("flapping")
 	t.Logf("%d of %d connections were answered, %d sessions lost, %.0f %% of a processor", opened, rounds, session.Flaps, 100*share)
-	if opened == 0 {
+	// An answer within the moment that the router waits is luck.
+	if opened == 0 && session.Flaps == 0 {
 		t.Error("no connection was answered")
 	}
 	if share > 0.5 || p.resident()-before > 32<<20 {
@@ -333,5 +336,127 @@ func TestStrangersTakeNoPlace(t *testing.T) {
 	t.Logf("%d connections of strangers, refused are %+v", connected.Load(), refused)
 	if refused.Unopened < 200 || refused.Surplus > 0 {
 		t.Errorf("refused are %+v", refused)
+	}
+}
+
+// knocking is a host that connects to the node, as fast as a clock ticks, and waits for nothing.
+type knocking struct {
+	from             netip.Addr
+	tried, connected atomic.Int64
+}
+
+// run connects until stop is closed, many times with each tick. Each connection has the time of some more.
+func (k *knocking) run(t *testing.T, stop <-chan struct{}) {
+	const atOnce, waiting = 32, 1024
+	var open []int
+	defer func() { k.leave(open) }()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		}
+		for range atOnce {
+			fd, err := k.knock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			open = append(open, fd)
+		}
+		if done := len(open) - waiting; done > 0 {
+			k.leave(open[:done])
+			open = open[done:]
+		}
+	}
+}
+
+func (k *knocking) knock() (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	err = errors.Join(
+		// Closing resets the connection, so that the port is free again.
+		unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}),
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: k.from.As4()}))
+	if err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	k.tried.Add(1)
+	// Most are under way still.
+	_ = unix.Connect(fd, &unix.SockaddrInet4{Port: bgpPort, Addr: nodeIPv4.As4()})
+	return fd, nil
+}
+
+// leave closes connections, and counts those that were made.
+func (k *knocking) leave(fds []int) {
+	for _, fd := range fds {
+		if _, err := unix.Getpeername(fd); err == nil {
+			k.connected.Add(1)
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+// A host that is no router, and connects as fast as it can, keeps no router out of the BGP port.
+func TestStrangersFillNoQueue(t *testing.T) {
+	l := newLink(t)
+	stranger := &knocking{from: netip.MustParseAddr("198.51.100.9")}
+	l.Run("ip", "-n", l.RouterSpace, "address", "add", stranger.from.String()+"/24", "dev", "eth0")
+	p := l.speaker("fresh")
+	p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{passivePeer()}, Routes: announce.Routes{peerName: {testRoute(vip4)}}})
+	stop := make(chan struct{})
+	defer close(stop)
+	l.inRouterSpace(func() { stranger.run(t, stop) })
+	l.awaitWithout(20*time.Second, "the stranger has filled a queue", func() bool { return stranger.tried.Load() > 20_000 })
+	l.Router = frr.Start(t, l.RouterSpace, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
+	began := time.Now()
+	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	refused := p.call(nil).Refused
+	t.Logf("the router's session came after %s; of the stranger's %d attempts %d connected, refused are %+v",
+		time.Since(began), stranger.tried.Load(), stranger.connected.Load(), refused)
+	if stranger.connected.Load() != 0 || refused.Dropped == 0 {
+		t.Errorf("%d connections of the stranger, refused are %+v", stranger.connected.Load(), refused)
+	}
+}
+
+// One router without a place is told of, however many there are, and stays the same while it tries.
+func TestStrangersAreToldOfOnce(t *testing.T) {
+	network := netip.MustParsePrefix("198.51.100.0/24")
+	c := newDynamicNeighbors()
+	of := model.Range{Name: peerName, Prefix: network, Most: 1}
+	c.want([]model.Range{of}, nil)
+	c.routers[routerIPv4] = &dynamicNeighbor{}
+	told, news := map[string]bool{}, 0
+	for last := byte(10); last < 200; last++ {
+		full, isNews := c.isFull(&of, netip.AddrFrom4([4]byte{198, 51, 100, last}))
+		if !full {
+			t.Fatal("there is a place")
+		}
+		if isNews {
+			news++
+		}
+		// As with each pass of the agent.
+		c.want([]model.Range{of}, nil)
+		for _, session := range c.turnedAway() {
+			told[session.Peer] = true
+		}
+	}
+	if len(told) != 1 || news != 1 {
+		t.Errorf("told of %v, %d times", told, news)
+	}
+	c.routers[netip.MustParseAddr("198.51.100.10")] = &dynamicNeighbor{}
+	if sessions := c.turnedAway(); len(sessions) != 0 {
+		t.Errorf("a router with a place is told to have none: %+v", sessions)
+	}
+	if _, isNews := c.isFull(&of, netip.MustParseAddr("198.51.100.11")); !isNews {
+		t.Error("the next one is not told of")
+	}
+	c.want(nil, nil)
+	if len(c.refused) != 0 {
+		t.Errorf("refused by a range that is gone: %v", c.refused)
 	}
 }

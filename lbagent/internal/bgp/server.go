@@ -123,18 +123,22 @@ type Server struct {
 	former map[string]string
 }
 
-// Refused are how many connections to the BGP port were closed since the agent started.
+// Refused are how many connections to the BGP port were refused since the agent started.
 type Refused struct {
 	// Strangers came from an address of no router, Unopened sent no OPEN that a router of their range
 	// could send, and Surplus were of a router beyond the range's maxPeers.
 	Strangers, Unopened, Surplus uint64
+	// Dropped are packets that the kernel dropped at the port: of strangers, or for want of room.
+	Dropped uint64
 }
 
 // Refused returns how many connections were closed.
 func (s *Server) Refused() Refused {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.closed
+	refused := s.closed
+	refused.Dropped = s.acceptor.drops()
+	return refused
 }
 
 // New returns a Server without sessions.
@@ -145,7 +149,7 @@ func New(config Config) *Server {
 		sessions: map[string]*session{},
 		refused:  map[string]Session{},
 	}
-	s.neighbors.routers = map[netip.Addr]*dynamicNeighbor{}
+	s.neighbors = newDynamicNeighbors()
 	s.acceptor = acceptor{take: s.accepted, listeners: map[bool]*listener{}}
 	return s
 }

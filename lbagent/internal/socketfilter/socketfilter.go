@@ -12,6 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// NetworkHeader is the offset from which a filter reads the IP header: SKF_NET_OFF of linux/filter.h.
+// Without it the filter of a UDP or TCP socket reads that protocol's header.
+const NetworkHeader = 0xfff00000
+
 // Attach makes a socket drop the packets for which a program returns zero (SO_ATTACH_FILTER,
 // socket(7)). It replaces the program before.
 func Attach(fd int, program []bpf.Instruction) error {

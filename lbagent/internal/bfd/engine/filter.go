@@ -17,10 +17,6 @@ import (
 // A listener is one queue for all its sessions. What no session can take is dropped before it
 // (SO_ATTACH_FILTER, socket(7)), so that a flood from elsewhere cannot keep out the peers' packets.
 
-// network is the offset from which a filter of a UDP socket reads the IP header: SKF_NET_OFF of
-// linux/filter.h. Without it, it reads the UDP header.
-const network = 0xfff00000
-
 // Offsets in the UDP header and behind, and in the IP headers.
 const (
 	yourDiscriminatorAt = 8 + 8
@@ -81,7 +77,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 		ttlAt, sourceAt, words = ttlV6At, sourceV6At, 4
 	}
 	program := []bpf.Instruction{
-		bpf.LoadAbsolute{Off: network + ttlAt, Size: 1},
+		bpf.LoadAbsolute{Off: socketfilter.NetworkHeader + ttlAt, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: uint32(a.ttl), SkipTrue: 1},
 		drop,
 		bpf.StoreScratch{Src: bpf.RegA, N: ttlSlot},
@@ -94,7 +90,7 @@ func (a admission) program(v6 bool) []bpf.Instruction {
 	}
 	for i := range words {
 		program = append(program,
-			bpf.LoadAbsolute{Off: network + sourceAt + 4*uint32(i), Size: 4},
+			bpf.LoadAbsolute{Off: socketfilter.NetworkHeader + sourceAt + 4*uint32(i), Size: 4},
 			bpf.StoreScratch{Src: bpf.RegA, N: sourceSlot + i})
 	}
 	for _, source := range slices.SortedFunc(maps.Keys(a.sources), netip.Addr.Compare) {

@@ -52,6 +52,7 @@ func rewrite(pr *httputil.ProxyRequest) {
 		}
 	}
 	out.Host = cmp.Or(host, out.Host)
+	pass(pr.In.Header, out.Header)
 	if _, ok := out.Header["User-Agent"]; !ok {
 		// Without it net/http would write its own.
 		out.Header["User-Agent"] = nil

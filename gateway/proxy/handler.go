@@ -65,6 +65,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	case status == 0:
 		status = x.route(s.number)
 	}
+	if status == 0 && hops(r.Header) >= maxHops {
+		x.err, status = errLoop, http.StatusLoopDetected
+	}
 	x.traced()
 	if status != 0 {
 		x.refuse(out, status)

@@ -50,6 +50,9 @@ func (s *socket) setUp(family int, secret uint32) error {
 	if err := socketfilter.Attach(s.fd, answersOnly(secret)); err != nil {
 		return err
 	}
+	if err := socketfilter.IgnorePathMTU(s.fd, family == unix.AF_INET6); err != nil {
+		return err
+	}
 	// Both only help: without, answers may be late or lost in a large cluster.
 	if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer); err != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)

@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/test/pathmtu"
+	"github.com/millrace-lb/millrace/test/isolated"
 )
 
 // Nobody makes nodes look dead by a flood: what answers no probe takes no room in the socket, so an
@@ -52,5 +55,27 @@ func TestAnswerBehindFlood(t *testing.T) {
 				t.Errorf("the answer did not get in: %v, %+v", ok, m)
 			}
 		})
+	}
+}
+
+// ICMP errors about probes, which anybody can forge, make no way to another node narrow.
+func TestProbesLearnNoPathMTU(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	pathmtu.Link(t)
+	for local, remote := range map[netip.Addr]netip.Addr{pathmtu.Local4: pathmtu.Remote4, pathmtu.Local6: pathmtu.Remote6} {
+		at := netip.AddrPortFrom(local, 47483)
+		s, err := openSocket(at, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pathmtu.Forge(t, at, netip.AddrPortFrom(remote, Port))
+		if mtu := pathmtu.Learned(t, remote); mtu != 0 {
+			t.Errorf("the path to %s has an MTU of %d", remote, mtu)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -34,6 +34,20 @@ func Attach(fd int, program []bpf.Instruction) error {
 	return nil
 }
 
+// IgnorePathMTU has the kernel learn no MTU of a path by ICMP errors about a UDP socket's packets. Nobody
+// proves those, and the kernel keeps what they say for all packets to that address: strangers could
+// make the ways to other nodes narrow.
+func IgnorePathMTU(fd int, v6 bool) error {
+	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_INTERFACE
+	if v6 {
+		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_INTERFACE
+	}
+	if err := unix.SetsockoptInt(fd, level, option, value); err != nil {
+		return fmt.Errorf("have a socket ignore what ICMP errors say of the path's MTU: %w", err)
+	}
+	return nil
+}
+
 // Drops is how many packets a socket has dropped: by its filter, or for want of room in its queue.
 func Drops(fd int) uint32 {
 	// SK_MEMINFO_DROPS of linux/sock_diag.h.

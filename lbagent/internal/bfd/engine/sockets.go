@@ -11,6 +11,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 // UDP ports (RFC 5881, section 4; RFC 5883, section 5).
@@ -127,11 +129,15 @@ func udpSocket(v6 bool) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("open a UDP socket: %w", err)
 	}
-	if v6 {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
-			_ = unix.Close(fd)
-			return -1, fmt.Errorf("restrict a socket to IPv6: %w", err)
+	err = socketfilter.IgnorePathMTU(fd, v6)
+	if err == nil && v6 {
+		if err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+			err = fmt.Errorf("restrict a socket to IPv6: %w", err)
 		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, err
 	}
 	return fd, nil
 }

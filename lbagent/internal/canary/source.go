@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 const (
@@ -50,7 +51,7 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 	}
 	s := &source{address: address, packets: fd}
 	for at := range s.ports {
-		config := net.ListenConfig{Control: takeWithoutChecksum}
+		config := net.ListenConfig{Control: setOptions}
 		connection, err := config.ListenPacket(context.Background(), "udp", netip.AddrPortFrom(address, 0).String())
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open a port at %s for probes through routers: %w", address, err), s.Close())
@@ -65,14 +66,15 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 	return s, nil
 }
 
-// takeWithoutChecksum is for IPv6, where answers come without a checksum (RFC 6935): their tag covers
+// setOptions are those of a port. Answers over IPv6 come without a checksum (RFC 6935): their tag covers
 // them.
-func takeWithoutChecksum(network, _ string, c syscall.RawConn) (err error) {
-	if network != "udp6" {
-		return nil
-	}
+func setOptions(network, _ string, c syscall.RawConn) (err error) {
+	v6 := network == "udp6"
 	failed := c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		err = socketfilter.IgnorePathMTU(int(fd), v6)
+		if err == nil && v6 {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		}
 	})
 	return errors.Join(failed, err)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
+	"github.com/millrace-lb/millrace/lbagent/test/pathmtu"
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
@@ -114,6 +115,27 @@ func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
 			}
 		case <-time.After(10 * time.Second):
 			t.Fatalf("port %d of %s got nothing", at, from)
+		}
+	}
+}
+
+// ICMP errors about probes, which anybody can forge, make no way to another host narrow.
+func TestSourcesLearnNoPathMTU(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	pathmtu.Link(t)
+	for local, remote := range map[netip.Addr]netip.Addr{pathmtu.Local4: pathmtu.Remote4, pathmtu.Local6: pathmtu.Remote6} {
+		s, err := openSource(local, func(netip.Addr, int, netip.AddrPort, []byte) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pathmtu.Forge(t, netip.AddrPortFrom(local, s.numbers[0]), netip.AddrPortFrom(remote, probe.Port))
+		if mtu := pathmtu.Learned(t, remote); mtu != 0 {
+			t.Errorf("the path to %s has an MTU of %d", remote, mtu)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

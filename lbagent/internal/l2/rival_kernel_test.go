@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// gratuitous are the frames by which a host claims the VIPs.
+func (h *hosts) gratuitous(from net.HardwareAddr) (frames [][]byte) {
+	h.t.Helper()
+	messages, err := tellARP(from, vip4)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	for _, m := range messages {
+		frames = append(frames, frameOf(from, m.to, unix.ETH_P_ARP, m.payload))
+	}
+	m, err := tellAdvertisement(from, vip6)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return append(frames, frameOf(from, m.to, unix.ETH_P_IPV6, m.payload))
+}
+
+// Two balancers that answer for the same VIPs, such as nodes of two clusters, do not fight: each tells of
+// its VIPs as if it were alone. Nor does a storm of gratuitous frames have a node send any.
+func TestKernelRival(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	vips := []netip.Addr{vip4, vip6}
+	one, two := w.start("node1"), w.startAlone("node2")
+	one.Set(map[string][]netip.Addr{"eth1": vips}, false)
+	two.Set(map[string][]netip.Addr{"eth2": vips}, false)
+	all := uint64(len(tells) * len(vips))
+	await(t, func() bool { return one.Counts()["eth1"].Told == all && two.Counts()["eth2"].Told == all })
+	for name, counts := range map[string]Counts{"one": one.Counts()["eth1"], "the other": two.Counts()["eth2"]} {
+		if counts.Answered > 0 {
+			t.Errorf("%s answered what the other told: %+v", name, counts)
+		}
+	}
+	two.Set(nil, false)
+	await(t, func() bool { return two.Counts()["eth2"].VIPs == 0 })
+	storm, asker := newHosts(t, nowhere), newHosts(t, hostMAC(2))
+	frames := storm.gratuitous(hostMAC(7))
+	const sent = 30_000
+	began := time.Now()
+	for n := range sent {
+		storm.sendFrame(frames[n%len(frames)])
+	}
+	lost := 0
+	for i := range 20 {
+		asker.ask(hostMAC(2), vips[i%2])
+		if _, err := asker.answered(hostMAC(2)); err != nil {
+			lost++
+		}
+	}
+	counts := one.Counts()["eth1"]
+	t.Logf("%d gratuitous frames in %s: %+v", sent, time.Since(began), counts)
+	// The link itself loses frames where the machine is busy.
+	if lost > 2 || counts.Answered > 20 {
+		t.Errorf("%d of 20 questions were not answered: %+v", lost, counts)
+	}
+	// The VIPs may have been told of again, as every half a minute.
+	if counts.Told > all+uint64(len(vips)) {
+		t.Errorf("a storm had the node tell of its VIPs: %+v", counts)
+	}
+}

@@ -156,8 +156,10 @@ func (p *Planner) Plan(
 		p.sourceSets[name] = set
 	}
 	p.spare = spare{}
-	p.last = outcome{model: m, want: d.want, limits: limits, fits: d.isWhole(), zonal: d.isZonal(), finds: d.finds(), rows: rows}
-	return d.want, d.allProblems()
+	p.last = outcome{
+		model: m, want: d.want, limits: limits, leftover: d.leftOver(nil, nil), zonal: d.isZonal(), finds: d.finds(), rows: rows,
+	}
+	return d.want, p.last.problems
 }
 
 func (d *draft) setNodes() {
@@ -238,9 +240,6 @@ func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 	}
 	return d.histories[slot]
 }
-
-// isWhole reports whether there was room for everything.
-func (d *draft) isWhole() bool { return len(d.problems)+len(d.shortages) == 0 && !d.waits }
 
 // forgetTables forgets what the tables were computed from that are not there any more.
 func (d *draft) forgetTables() {

@@ -5,7 +5,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -71,12 +70,13 @@ func (d *draft) allProblems() []Problem {
 		})
 	}
 	clear(d.shortages)
-	slices.SortStableFunc(d.problems, func(a, b Problem) int {
-		return cmp.Or(
-			cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Namespace, b.Object.Namespace),
-			cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Message, b.Message))
-	})
 	return d.problems
+}
+
+func compareProblems(a, b Problem) int {
+	return cmp.Or(
+		cmp.Compare(a.Object.Kind, b.Object.Kind), cmp.Compare(a.Object.Namespace, b.Object.Namespace),
+		cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Message, b.Message))
 }
 
 // String names them.

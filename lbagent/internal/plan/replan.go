@@ -20,9 +20,9 @@ type outcome struct {
 	model  *model.Model
 	want   *forwarding.State
 	limits forwarding.Limits
-	// fits is true where there was room for everything, zonal where a frontend asks for zones,
-	// finds where a Local one has a node table.
-	fits, zonal, finds bool
+	leftover
+	// zonal is true where a frontend asks for zones, finds where a Local one has a node table.
+	zonal, finds bool
 	// rows is how many the node tables of its Services have at least, those of all zones among them,
 	// if nothing lacks one.
 	rows int
@@ -65,9 +65,9 @@ type settledIndex struct {
 
 // Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
-// stands for all. It can where the maps hold the last plan, which had room for everything, nothing
-// changed but VIPs and other nodes, and no list of source ranges did: equal lists share a set. A node
-// that is lost adds the VIPs whose tables name it.
+// stands for all. It can where the maps hold the last plan, nothing changed but VIPs and other nodes,
+// and no list of source ranges did: equal lists share a set. What had no room must have none now either.
+// A node that is lost adds the VIPs whose tables name it.
 // Beside the last plan the maps may hold what waits to be removed, if have says what that is.
 //
 // A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
@@ -83,7 +83,7 @@ func (p *Planner) Replan(
 	if len(part.vips) == 0 && part.nodes == nil {
 		// Such a plan follows each whole one, and has the time that the next change has not.
 		p.last.model, p.last.settled = m, p.settle(have)
-		return p.last.want, have.waiting(), nil
+		return p.last.want, have.waiting(), p.last.problems
 	}
 	return p.planPart(have, part)
 }
@@ -158,7 +158,7 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 			part.former = append(part.former, former.Key)
 		}
 	}
-	if !p.leavesTables(part) {
+	if !p.leavesTables(part) || !p.leavesOut(have, part) {
 		return nil
 	}
 	return part
@@ -166,7 +166,7 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 
 // goesOn reports whether nothing has changed but VIPs that depend on no others.
 func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
-	return changes != nil && changes.Since == o.model && have.is(o.want) && o.fits && sameBesideVIPs(m, o.model)
+	return changes != nil && changes.Since == o.model && have.is(o.want) && (o.fits || o.waits(have.State)) && sameBesideVIPs(m, o.model)
 }
 
 // isFew reports whether the VIPs are not most of the model's.
@@ -311,10 +311,22 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	}
 	p.spare = spare{p.last.want, &changed}
 	p.last = outcome{
-		model: part.model, want: d.want, limits: d.limits, fits: d.isWhole(),
+		model: part.model, want: d.want, limits: d.limits, leftover: d.leftOver(differs, p.last.without(part.objects())),
 		zonal: p.last.zonal || d.isZonal(), finds: p.last.finds || d.finds(), rows: rows, settled: settled,
 	}
-	return d.want, differs, d.allProblems()
+	return d.want, differs, p.last.problems
+}
+
+// objects are the Services of which anything is planned.
+func (part *part) objects() map[model.ObjectReference]struct{} {
+	objects := map[model.ObjectReference]struct{}{}
+	for name := range part.services {
+		objects[model.ObjectReference{Kind: "Service", Namespace: name.Namespace, Name: name.Name}] = struct{}{}
+	}
+	for _, f := range part.changed.Frontends {
+		objects[serviceOf(f)] = struct{}{}
+	}
+	return objects
 }
 
 // settle returns the index of the last plan, which the maps hold.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// replanned is a planner with the plan of three Services, which the maps hold.
+type replanned struct {
+	*Planner
+	limits forwarding.Limits
+	// before is what is different of the Services from the ordinary.
+	before func(m *model.Model)
+	model  *model.Model
+}
+
+func newReplanned(t *testing.T, limits forwarding.Limits, before func(m *model.Model)) *replanned {
+	r := &replanned{Planner: NewPlanner(forwarding.NewState()), limits: limits, before: before}
+	r.model = r.services()
+	have, _ := advance(t, r.Planner, forwarding.NewState(), r.model, limits)
+	// The second one neither adds nor removes.
+	advance(t, r.Planner, have, r.model, limits)
+	return r
+}
+
+func (r *replanned) services() *model.Model {
+	m := modelOf(frontend(1, "first", 1), frontend(2, "second", 2), frontend(3, "third", 3))
+	m.Zones = []string{"a", "b"}
+	if r.before != nil {
+		r.before(m)
+	}
+	return m
+}
+
+// change plans another model, in which some VIPs are others, and reports whether that is in part.
+func (r *replanned) change(m *model.Model, vips ...netip.Addr) (inPart bool, problems []Problem) {
+	_, differs, problems := r.Replan(Held{State: r.last.want}, m, &model.Changes{Since: r.model, VIPs: vips}, r.limits)
+	r.model = m
+	return differs != nil, problems
+}
+
+func reachElsewhere(f *model.Frontend) {
+	f.Weights = map[forwarding.NodeID]uint32{selfID: 1, 2: 1, 3: 1}
+}
+
+// TestReplansHold has that plans in part and whole ones come to the same. Here is which are in part.
+func TestReplanInPart(t *testing.T) {
+	full, narrow, few := ample, ample, ample
+	full.Frontends, narrow.NodeTables, few.EndpointTables = 2, 2, 2
+	zonal := func(m *model.Model) {
+		m.Frontends[0].Weights = map[forwarding.NodeID]uint32{selfID: 1, 2: 1}
+		m.Frontends[0].Zones[0] = map[forwarding.NodeID]uint32{selfID: 1}
+		m.Frontends[0].Zones[1] = map[forwarding.NodeID]uint32{2: 1}
+	}
+	admits := func(prefix string) func(m *model.Model) {
+		return func(m *model.Model) {
+			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix(prefix)}
+		}
+	}
+	moves := func(service int) func(m *model.Model) {
+		return func(m *model.Model) { reachElsewhere(m.Frontends[service]) }
+	}
+	for name, test := range map[string]struct {
+		limits        forwarding.Limits
+		before, after func(m *model.Model)
+		vip           int
+		want          bool
+	}{
+		"beside a zonal one":       {limits: ample, before: zonal, after: moves(1), vip: 2, want: true},
+		"a zonal one":              {limits: ample, before: zonal, after: moves(0), vip: 1, want: true},
+		"zones without room":       {limits: narrow, before: zonal, after: moves(1), vip: 2},
+		"a restricted one":         {limits: ample, before: admits("203.0.113.0/24"), after: moves(0), vip: 1, want: true},
+		"its source ranges":        {limits: ample, before: admits("203.0.113.0/24"), after: admits("198.51.100.0/24"), vip: 1},
+		"beside one without room":  {limits: full, after: moves(0), vip: 1, want: true},
+		"the one without room":     {limits: full, after: moves(2), vip: 3, want: true},
+		"no endpoint table for it": {limits: few, after: moves(2), vip: 3, want: true},
+		"it needs none any more":   {limits: few, after: func(m *model.Model) { m.Frontends[2].Endpoints = nil }, vip: 3},
+		"another one without room": {limits: full, after: func(m *model.Model) { m.Frontends[2].PortName = "other" }, vip: 3, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newReplanned(t, test.limits, test.before)
+			m := r.services()
+			test.after(m)
+			if got, problems := r.change(m, vipNumber(test.vip)); got != test.want {
+				t.Errorf("planned in part: %t, want %t; problems %v", got, test.want, problems)
+			}
+		})
+	}
+}
+
+// Once a frontend has left, one without room gets it, though nothing of that has changed.
+func TestReplanAfterRoom(t *testing.T) {
+	full := ample
+	full.Frontends = 2
+	r := newReplanned(t, full, nil)
+	m := r.services()
+	m.Frontends, m.VIPs = m.Frontends[1:], m.VIPs[1:]
+	if inPart, problems := r.change(m, vipNumber(1)); !inPart || len(problems) != 1 {
+		t.Errorf("planned in part: %t, problems %v; want true and one", inPart, problems)
+	}
+	if inPart, problems := r.change(m); inPart || len(problems) > 0 {
+		t.Errorf("after that planned in part: %t, problems %v; want false and none", inPart, problems)
+	}
+	if _, found := r.last.want.Frontends[key(3)]; !found {
+		t.Error("the one without room has none now, either")
+	}
+}

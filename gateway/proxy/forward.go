@@ -11,10 +11,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
@@ -101,6 +103,9 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		policy.Silence = x.proxy.settings.ResponseTimeout
 	}
 	policy.Room = x.readHeading
+	if request.Header["Upgrade"] != nil || request.Header["Expect"] != nil {
+		policy.Client = x.client()
+	}
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {
@@ -110,6 +115,18 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
 	x.received(response, err)
 	return response, err
+}
+
+// client is who sends the request; zero where proxies in front are trusted.
+func (x *exchange) client() netip.Addr {
+	if x.site.Trusted() {
+		return netip.Addr{}
+	}
+	address, err := netip.ParseAddrPort(x.in.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return admission.Client(address.Addr())
 }
 
 // endedBody is closed when the backend has ended a stream. Else a read of it would wait for the
@@ -149,6 +166,9 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil {
 		err = cause
 	}
+	if errors.Is(err, upstream.ErrCrowded) {
+		x.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
+	}
 	status := http.StatusBadGateway
 	var tooLarge *http.MaxBytesError
 	var timeout net.Error
@@ -156,7 +176,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
 		// First, because it ends the request's context too.
 		status = http.StatusRequestTimeout
-	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom):
+	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom), errors.Is(err, upstream.ErrCrowded):
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, upstream.ErrRefused):
 		status = http.StatusInternalServerError

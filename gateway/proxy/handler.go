@@ -65,9 +65,6 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	case status == 0:
 		status = x.route(s.number)
 	}
-	if status == 0 && hops(r.Header) >= maxHops {
-		x.err, status = errLoop, http.StatusLoopDetected
-	}
 	x.traced()
 	if status != 0 {
 		x.refuse(out, status)
@@ -220,6 +217,9 @@ func (x *exchange) route(number uint16) int {
 	x.host, x.path, x.site = way.Host, way.Path, way.Site
 	if status == 0 {
 		x.rule = way.Group.rules[way.Rule]
+		if hops(r.Header) >= maxHops {
+			x.err, status = errLoop, http.StatusLoopDetected
+		}
 	}
 	return status
 }

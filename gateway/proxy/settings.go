@@ -80,6 +80,9 @@ type Upstream struct {
 	ConnectAttempts int
 	// MaxRequests is how many requests an endpoint may have at once; 0 is no limit.
 	MaxRequests int64
+	// MaxPorts is how many ports connections to an endpoint may use that serve one client and no
+	// other request, with those that have ended within a minute; 0 is no limit.
+	MaxPorts int
 	// SlowStart is how long the share of a new endpoint grows.
 	SlowStart time.Duration
 	// EjectAfter failures in a row leave an endpoint out for EjectFor, twice as long the
@@ -133,6 +136,7 @@ func (u Upstream) settings() *upstream.Settings {
 			EjectFor:     u.EjectFor,
 			EjectForMost: u.EjectForMost,
 			MaxRequests:  u.MaxRequests,
+			MaxPorts:     u.MaxPorts,
 		},
 		DialTimeout:            u.DialTimeout,
 		HandshakeTimeout:       u.HandshakeTimeout,

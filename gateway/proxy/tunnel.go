@@ -8,11 +8,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/hello"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -82,9 +85,13 @@ func (s *server) tunnel(client net.Conn, table *table, site *site, host string) 
 		result = "no backend"
 		return
 	}
-	backend, err := table.backend(share.backend).Dial(s.proxy.ended)
+	backend, err := table.backend(share.backend).Dial(s.proxy.ended, s.clientOf(table, client))
 	if err != nil {
 		result = "no endpoint"
+		if errors.Is(err, upstream.ErrCrowded) {
+			result = "no room"
+			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
+		}
 		s.proxy.settings.Log.Debug("No endpoint took a connection.", "listener", site.name, "error", err)
 		return
 	}
@@ -96,6 +103,15 @@ func (s *server) tunnel(client net.Conn, table *table, site *site, host string) 
 	})
 	defer stop()
 	pipe(client, backend, s.proxy.settings.IdleTimeout)
+}
+
+// clientOf is whose connection it is; zero where proxies in front are trusted, which have many
+// clients.
+func (s *server) clientOf(table *table, conn net.Conn) netip.Addr {
+	if port := table.ports[s.number]; port == nil || port.shared {
+		return netip.Addr{}
+	}
+	return admission.Client(addressOf(conn))
 }
 
 // pipe copies both ways. The end of one direction leaves the other open. Without a byte

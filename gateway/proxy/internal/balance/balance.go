@@ -31,6 +31,9 @@ type Settings struct {
 	EjectFor, EjectForMost time.Duration
 	// MaxRequests is how many requests an endpoint may have at once. 0 is no limit.
 	MaxRequests int64
+	// MaxPorts is how many ports single connections to an endpoint may use, with those that have
+	// ended of late. 0 is no limit.
+	MaxPorts int
 }
 
 // Address is an endpoint as the configuration has it.
@@ -54,6 +57,7 @@ type Endpoint struct {
 	// present ends when the endpoint is in no set any more.
 	present context.Context
 	leave   context.CancelFunc
+	singles Singles
 	// text is the address, as connections want it.
 	text string
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -65,7 +66,15 @@ func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint,
 	if t.direct.takes(request) {
 		return t.direct.roundTrip(request, endpoint, room)
 	}
+	if t.direct != nil {
+		return t.roundTripSingle(request)
+	}
 	return t.RoundTrip(request)
+}
+
+// isSingle reports whether a request has a connection of its own.
+func (t *Transport) isSingle(request *http.Request) bool {
+	return t.direct != nil && !t.direct.takes(request)
 }
 
 // Connection is what leads to a backend's endpoints.
@@ -164,6 +173,10 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		transport.DisableKeepAlives = true
 		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, 32<<10)
 		made.direct = newDirect(settings, dial)
+		transport.DialContext = singly(transport.DialContext)
+		if with != nil {
+			transport.DialTLSContext = singly(dial)
+		}
 	case with != nil:
 		transport.Protocols.SetHTTP2(true)
 	default:
@@ -207,9 +220,9 @@ func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(c
 	}
 }
 
-// Dial connects to an endpoint for bytes. The connection gives the endpoint back when it
-// is closed.
-func (b *Backend) Dial(ctx context.Context) (net.Conn, error) {
+// Dial connects to an endpoint for bytes of a client, whose address is zero where many share it. The
+// connection gives the endpoint back when it is closed.
+func (b *Backend) Dial(ctx context.Context, client netip.Addr) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
@@ -224,11 +237,20 @@ func (b *Backend) Dial(ctx context.Context) (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+		end, ok := endpoint.TakeSingle(client, false, time.Now())
+		if !ok {
+			endpoint.Release()
+			return nil, ErrCrowded
+		}
 		conn, err := dial(ctx, "tcp", endpoint.Address.String())
 		if err == nil {
 			endpoint.Succeeded()
-			return &counted{Conn: conn, release: once(endpoint.Release)}, nil
+			return &counted{Conn: conn, release: once(func() {
+				endpoint.Release()
+				end(true, time.Now())
+			})}, nil
 		}
+		end(false, time.Now())
 		endpoint.Release()
 		b.Set.Failed(endpoint, time.Now())
 		tried = append(tried, endpoint)

@@ -227,7 +227,7 @@ func (b *directBody) end(complete bool) {
 	}
 	// Where it is too late to stop it, the deadline is set, or will be.
 	if !b.sending.complete() || !b.stop() || !complete || !b.keep || b.conn.reader.Buffered() > 0 {
-		_ = b.conn.Close()
+		abort(b.conn.Conn)
 		return
 	}
 	b.conn.pool.put(b.conn)

@@ -58,7 +58,7 @@ func (d *direct) roundTrip(request *http.Request, endpoint *balance.Endpoint, ro
 		if err == nil {
 			return response, nil
 		}
-		_ = conn.Close()
+		abort(conn.Conn)
 		if hasBody(request) || !conn.used || conn.answered || !idempotent(request.Method) || request.Context().Err() != nil {
 			return nil, err
 		}

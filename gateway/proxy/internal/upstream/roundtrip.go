@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -37,6 +38,8 @@ type Policy struct {
 	// Room is asked for each part of a response's header beyond the first 4 KiB, in bytes. Where it
 	// reports that there is none, the request ends with ErrNoRoom. It may be nil.
 	Room func(bytes int64) bool
+	// Client is who sends the request; zero where many share an address.
+	Client netip.Addr
 	// Tried is called with the outcome of each attempt; it may be nil.
 	Tried func(status int, err error)
 }
@@ -103,6 +106,14 @@ func repeats(request *http.Request) bool { return !hasBody(request) && idempoten
 
 // attempt sends a request to an endpoint.
 func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, policy *Policy) (*http.Response, error) {
+	switched, end := false, func(bool, time.Time) {}
+	if b.transport.isSingle(request) {
+		var ok bool
+		if end, ok = endpoint.TakeSingle(policy.Client, true, time.Now()); !ok {
+			endpoint.Release()
+			return nil, notEstablished{ErrCrowded}
+		}
+	}
 	ctx, cancel := context.WithCancelCause(request.Context())
 	var timer *time.Timer
 	if policy.Timeout > 0 {
@@ -113,10 +124,37 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 			timer.Stop()
 		}
 		cancel(nil)
+		end(switched, time.Now())
 		endpoint.Release()
 	})
 	silence := newSilence(endpoint, policy.Silence, repeats(request), cancel)
-	request = request.WithContext(ctx)
+	response, err := b.send(request.WithContext(ctx), endpoint, silence, policy)
+	silence.over()
+	if err != nil {
+		// Before the release, which ends the context, too.
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+	}
+	b.judge(endpoint, response, err)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if rw, ok := response.Body.(io.ReadWriteCloser); ok {
+		if timer != nil {
+			timer.Stop()
+		}
+		switched = true
+		response.Body = &upgradedBody{rw, release}
+	} else {
+		response.Body = &releasingBody{response.Body, release}
+	}
+	return response, nil
+}
+
+// send sends a request to an endpoint and reads the header of its response.
+func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silence *silence, policy *Policy) (*http.Response, error) {
 	if body, ok := request.Body.(*guardedBody); ok {
 		body.sent = silence.sent
 	} else {
@@ -131,39 +169,27 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 	target.Host = endpoint.Text()
 	request.URL = &target
 	response, err := b.transport.roundTrip(request, endpoint, policy.Room)
-	silence.over()
 	if err == nil && response.StatusCode < 100 {
 		// The server would panic over it.
 		_ = response.Body.Close()
-		err = errStatus
+		return nil, errStatus
 	}
-	if err != nil {
-		// Before the release, which ends the context, too.
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		release()
-		// A client that leaves says nothing about the endpoint, nor does one that has too much.
-		if !errors.Is(err, context.Canceled) && !errors.Is(err, errLeft) && !errors.Is(err, ErrNoRoom) {
-			b.Set.Failed(endpoint, time.Now())
-		}
-		return nil, err
-	}
-	switch response.StatusCode {
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	return response, err
+}
+
+// judge notes what an attempt says about its endpoint. A client that leaves says nothing, nor does one
+// that has too much.
+func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeft), errors.Is(err, ErrNoRoom):
+	case err != nil:
+		b.Set.Failed(endpoint, time.Now())
+	case response.StatusCode == http.StatusBadGateway, response.StatusCode == http.StatusServiceUnavailable,
+		response.StatusCode == http.StatusGatewayTimeout:
 		b.Set.Failed(endpoint, time.Now())
 	default:
 		endpoint.Succeeded()
 	}
-	if rw, ok := response.Body.(io.ReadWriteCloser); ok {
-		if timer != nil {
-			timer.Stop()
-		}
-		response.Body = &upgradedBody{rw, release}
-	} else {
-		response.Body = &releasingBody{response.Body, release}
-	}
-	return response, nil
 }
 
 type outcome struct {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// resting counts the ports of connections to an address that the kernel keeps after their end.
+func resting(t *testing.T, address string) (count int) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var number int
+	if _, err := fmt.Sscan(port, &number); err != nil {
+		t.Fatal(err)
+	}
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// State 06 is TIME_WAIT.
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", number)) && fields[3] == "06" {
+			count++
+		}
+	}
+	return count
+}
+
+// TestPortsAreFreeAgain: requests that have a connection of their own, or leave theirs early, use no
+// port after their end. Else 470 of them a second would use all that there are for an endpoint.
+func TestPortsAreFreeAgain(t *testing.T) {
+	port := freePort(t)
+	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/endless" {
+			for r.Context().Err() == nil {
+				_, _ = w.Write(make([]byte, 10_000))
+			}
+		}
+	})
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
+	c := client(t, port, nil)
+	for range 50 {
+		if got := send(t, c, http.MethodPut, "http://a/", "body", "Expect: 100-continue"); got.StatusCode != http.StatusOK {
+			t.Fatalf("Expect: status %d", got.StatusCode)
+		}
+		if got := get(t, c, "http://a/", "Connection: Upgrade", "Upgrade: websocket"); got.StatusCode != http.StatusOK {
+			t.Fatalf("Upgrade that the backend does not take: status %d", got.StatusCode)
+		}
+		response, err := c.Get("http://a/endless")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+	}
+	if got := resting(t, address); got > 10 {
+		t.Errorf("%d ports are used after 150 requests have ended, want next to none", got)
+	}
+}
+
+// switches opens a connection that the backend switches to another protocol, and says how it was
+// answered.
+func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
+	t.Helper()
+	conn := dialFrom(t, from, port)
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, response.StatusCode
+}
+
+// TestUpgradesAreBounded: a client has a quarter of the requests that an endpoint may have as
+// upgrades, all clients half, and the others are for requests.
+func TestUpgradesAreBounded(t *testing.T) {
+	port := freePort(t)
+	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			return
+		}
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "echo")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = conn.Read(make([]byte, 1))
+		_ = conn.Close()
+	})
+	f := start(t, func(s *Settings) { s.Upstream.MaxRequests, s.Upstream.MaxPorts = 8, 10 },
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
+	var open []net.Conn
+	try := func(from string, want int) {
+		t.Helper()
+		conn, status := switches(t, from, port)
+		if status != want {
+			t.Fatalf("an upgrade from %s: status %d, want %d", from, status, want)
+		}
+		if status == http.StatusSwitchingProtocols {
+			open = append(open, conn)
+		}
+	}
+	for _, each := range []struct {
+		from string
+		want int
+	}{{"127.0.0.2", 101}, {"127.0.0.2", 101}, {"127.0.0.2", 503}, {"127.0.0.3", 101}, {"127.0.0.3", 101}, {"127.0.0.4", 503}} {
+		try(each.from, each.want)
+	}
+	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != http.StatusOK {
+		t.Errorf("another request: status %d, want 200", got.StatusCode)
+	}
+	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_shed_total{what="backend connection"} 2`) {
+		t.Error("what is refused is not counted")
+	}
+	// Those that end leave room for others.
+	for _, want := range []int{101, 101, 503} {
+		_ = open[0].Close()
+		open = open[1:]
+		for deadline := time.Now().Add(10 * time.Second); f.table.Load().backends["a"].value.Set.All()[0].Active() > 3; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("an upgrade that has ended has its place still")
+			}
+		}
+		try("127.0.0.5", want)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+}

@@ -32,7 +32,7 @@ const nodesVariable = "MILLRACE_NODES"
 // report at once, as after an upgrade or the loss of a router. Without a number they are few, and what
 // becomes of them is all that can fail: make bench-control is for the figures.
 func TestManyNodes(t *testing.T) {
-	c := newCrowd(t)
+	c := newManyNodes(t)
 	c.joins(t)
 	c.reports(t)
 	c.losesRouter(t)
@@ -41,8 +41,8 @@ func TestManyNodes(t *testing.T) {
 	c.report.Print(t, fmt.Sprintf("Operator: %d nodes", c.nodes))
 }
 
-// crowd is a cluster of many nodes with simulated agents.
-type crowd struct {
+// manyNodes is a cluster of many nodes with simulated agents.
+type manyNodes struct {
 	*environment
 	nodes    int
 	operator *instance
@@ -51,8 +51,8 @@ type crowd struct {
 	report *figures.Report
 }
 
-func newCrowd(t *testing.T) *crowd {
-	c := &crowd{nodes: 40, environment: newEnvironment(t), report: &figures.Report{}}
+func newManyNodes(t *testing.T) *manyNodes {
+	c := &manyNodes{nodes: 40, environment: newEnvironment(t), report: &figures.Report{}}
 	if text := os.Getenv(nodesVariable); text != "" {
 		var err error
 		c.nodes, err = strconv.Atoi(text)
@@ -71,7 +71,7 @@ func newCrowd(t *testing.T) *crowd {
 }
 
 // atOnce does something for each node, a few at a time.
-func (c *crowd) atOnce(t *testing.T, do func(ctx context.Context, number int) error) {
+func (c *manyNodes) atOnce(t *testing.T, do func(ctx context.Context, number int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
 	group.SetLimit(16)
@@ -84,7 +84,7 @@ func (c *crowd) atOnce(t *testing.T, do func(ctx context.Context, number int) er
 func nodeName(number int) string { return fmt.Sprintf("node%05d", number) }
 
 // joins creates the Nodes, and waits until all have ids and can report.
-func (c *crowd) joins(t *testing.T) {
+func (c *manyNodes) joins(t *testing.T) {
 	before, began := c.operatorWrites(t), time.Now()
 	c.atOnce(t, func(ctx context.Context, number int) error {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(number)}}
@@ -123,7 +123,7 @@ func (c *crowd) joins(t *testing.T) {
 }
 
 // tell has all agents report at once, and returns what that costs the operator until it rests.
-func (c *crowd) tell(t *testing.T, state millracev1alpha1.SessionState) (processor time.Duration, writes int) {
+func (c *manyNodes) tell(t *testing.T, state millracev1alpha1.SessionState) (processor time.Duration, writes int) {
 	t.Helper()
 	current, err := c.tunnelState(t.Context())
 	must(t, err)
@@ -152,20 +152,20 @@ func (c *crowd) tell(t *testing.T, state millracev1alpha1.SessionState) (process
 	return c.processorTime(t) - used, len(c.settled(t, 2*time.Second)) - before
 }
 
-func (c *crowd) reports(t *testing.T) {
+func (c *manyNodes) reports(t *testing.T) {
 	processor, writes := c.tell(t, millracev1alpha1.SessionEstablished)
 	c.report.Add("all agents report at once: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }
 
-func (c *crowd) losesRouter(t *testing.T) {
+func (c *manyNodes) losesRouter(t *testing.T) {
 	processor, writes := c.tell(t, millracev1alpha1.SessionActive)
 	c.report.Add("a router is lost: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }
 
 // serves creates Services at a rate.
-func (c *crowd) serves(t *testing.T) {
+func (c *manyNodes) serves(t *testing.T) {
 	const services = 100
 	assigned := c.firstAddresses(t, services)
 	took, _ := awaitAssigned(t, assigned, c.servicesAtRate(t, services))
@@ -175,7 +175,7 @@ func (c *crowd) serves(t *testing.T) {
 }
 
 // restarts ends the operator and runs another one, which finds all as it is to be.
-func (c *crowd) restarts(t *testing.T) {
+func (c *manyNodes) restarts(t *testing.T) {
 	before := len(c.settled(t, 2*time.Second))
 	c.operator.stop(t)
 	assigned, began := c.firstAddresses(t, 1), time.Now()
@@ -191,7 +191,7 @@ func (c *crowd) restarts(t *testing.T) {
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // processorTime is what the operator has used.
-func (c *crowd) processorTime(t *testing.T) time.Duration {
+func (c *manyNodes) processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operator.command.Process.Pid))
 	must(t, err)
@@ -208,7 +208,7 @@ func (c *crowd) processorTime(t *testing.T) time.Duration {
 }
 
 // residentMemory is the operator's, in bytes.
-func (c *crowd) residentMemory(t *testing.T) int {
+func (c *manyNodes) residentMemory(t *testing.T) int {
 	t.Helper()
 	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", c.operator.command.Process.Pid))
 	must(t, err)

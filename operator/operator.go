@@ -188,8 +188,8 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}:                   {Transform: controller.StripNode},
-				&millracev1alpha1.LBNodeReport{}: {Transform: controller.StripReport},
+				&corev1.Node{}:                   {Transform: controller.TransformNode},
+				&millracev1alpha1.LBNodeReport{}: {Transform: controller.TransformReport},
 				// The operator may read one Secret.
 				&corev1.Secret{}: {
 					Namespaces: map[string]cache.Config{nodes.TunnelKeySecret().Namespace: {}},

@@ -106,7 +106,7 @@ func TestStrippedReportTellsOfASession(t *testing.T) {
 	for want, sessions := range map[bool][]millracev1alpha1.SessionStatus{false: {idle}, true: {idle, up}} {
 		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 		report.Status.Sessions = sessions
-		stripped, err := StripReport(report)
+		stripped, err := TransformReport(report)
 		if err != nil {
 			t.Fatal(err)
 		}

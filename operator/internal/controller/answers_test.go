@@ -37,7 +37,7 @@ func TestAnswerCensus(t *testing.T) {
 	} {
 		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
 		report.Status.Answering, report.Status.Conditions = step.answering, step.conditions
-		stripped, err := StripReport(report)
+		stripped, err := TransformReport(report)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,11 +26,11 @@ import (
 // depends on the others.
 type poolReconciler struct {
 	client client.Client
-	pools  *poolBook
+	pools  *poolIndex
 }
 
 func setupPools(mgr ctrl.Manager) error {
-	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolBook()}
+	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolIndex()}
 	controller := control.New(mgr, "vippool", 1).
 		Watches(&millracev1alpha1.VIPPool{}, control.Gathered()).
 		Watches(&millracev1alpha1.VIP{}, control.Gathered())

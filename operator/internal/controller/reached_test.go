@@ -70,7 +70,7 @@ func TestStrippedReportsTellOfCanaries(t *testing.T) {
 				Canaries: []millracev1alpha1.CanaryStatus{{Address: "203.0.113.251", Announced: true, Reached: "1-2"}},
 			},
 		}
-		stripped, err := StripReport(&report)
+		stripped, err := TransformReport(&report)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ func TestRowsCensus(t *testing.T) {
 			Status:     millracev1alpha1.LBNodeReportStatus{Version: version, MinRows: minRows},
 		}
 		// The census sees what the cache keeps.
-		stripped, err := StripReport(r)
+		stripped, err := TransformReport(r)
 		if err != nil {
 			t.Fatal(err)
 		}

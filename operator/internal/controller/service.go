@@ -75,7 +75,7 @@ type serviceReconciler struct {
 	unkept map[types.NamespacedName][]netip.Addr
 	// contests are about the statuses that another program writes, too.
 	contests contests
-	pools    *poolBook
+	pools    *poolIndex
 	// poolsSeen is the number of the view of the pools that was used last.
 	poolsSeen int
 }
@@ -93,7 +93,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		had:          heldAddresses{},
 		unkept:       map[types.NamespacedName][]netip.Addr{},
 		contests:     contests{},
-		pools:        newPoolBook(),
+		pools:        newPoolIndex(),
 
 		releaseDelay: options.ReleaseDelay,
 	}

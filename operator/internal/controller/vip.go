@@ -32,7 +32,7 @@ const indexPool = "spec.pool"
 // vipReconciler writes the status of VIPs.
 type vipReconciler struct {
 	client     client.Client
-	pools      *poolBook
+	pools      *poolIndex
 	duplicates *duplicateCensus
 	answers    *answerCensus
 }
@@ -43,7 +43,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{
-		client: mgr.GetClient(), pools: newPoolBook(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
+		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
 	}
 	controller := control.New(mgr, "vip", 1).
 		For(&millracev1alpha1.VIP{}).

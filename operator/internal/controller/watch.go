@@ -24,7 +24,7 @@ type queue = control.Queue
 type vipEvents struct {
 	ledger  *ledger
 	waiting *waitingServices
-	pools   *poolBook
+	pools   *poolIndex
 }
 
 var _ handler.TypedEventHandler[*millracev1alpha1.VIP, reconcile.Request] = vipEvents{}

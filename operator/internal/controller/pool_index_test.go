@@ -17,7 +17,7 @@ import (
 // The book names who has an address, and which addresses came and went. Networks are nobody's
 // address.
 func TestHosts(t *testing.T) {
-	b := newPoolBook()
+	b := newPoolIndex()
 	one, two := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
 	node := func(name string, addresses ...netip.Addr) []desired.Occupied {
 		object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: "203.0.113.9/32"}}

@@ -26,9 +26,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// poolBook knows the pools, and the addresses that others in the cluster have:
+// poolIndex knows the pools, and the addresses that others in the cluster have:
 // nodes and their pods, routers, and the Service network.
-type poolBook struct {
+type poolIndex struct {
 	mu       sync.Mutex
 	occupied map[occupant][]desired.Occupied
 	// hosts are the nodes and routers that have an address, as Occupied.By names them, sorted.
@@ -56,18 +56,18 @@ type poolView struct {
 // occupant is an object that has addresses.
 type occupant struct{ kind, namespace, name string }
 
-func newPoolBook() *poolBook {
-	return &poolBook{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]string{}}
+func newPoolIndex() *poolIndex {
+	return &poolIndex{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]string{}}
 }
 
-// watch keeps the book by the events of a controller, whose workers start when
+// watch keeps the index by the events of a controller, whose workers start when
 // everything that exists is in it. then is called after each change, with the addresses of nodes and
 // routers that came or went.
-func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then func(q queue, hosts []netip.Addr)) error {
-	controller.Watches(&corev1.Node{}, b.events("Node", then, func(object client.Object) []desired.Occupied {
+func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then func(q queue, hosts []netip.Addr)) error {
+	controller.Watches(&corev1.Node{}, x.events("Node", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByNode(object.(*corev1.Node))
 	}))
-	controller.Watches(&millracev1alpha1.LBPeer{}, b.events("LBPeer", then, func(object client.Object) []desired.Occupied {
+	controller.Watches(&millracev1alpha1.LBPeer{}, x.events("LBPeer", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByPeer(object.(*millracev1alpha1.LBPeer))
 	}))
 	serviceCIDR := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
@@ -76,24 +76,24 @@ func (b *poolBook) watch(mgr ctrl.Manager, controller *builder.Builder, then fun
 	case meta.IsNoMatchError(err):
 		// Before Kubernetes 1.33 the Service network is known to the API server alone:
 		// the cluster IPs that are in use have to do.
-		controller.Watches(&corev1.Service{}, b.events("Service", then, func(object client.Object) []desired.Occupied {
+		controller.Watches(&corev1.Service{}, x.events("Service", then, func(object client.Object) []desired.Occupied {
 			return desired.OccupiedByService(object.(*corev1.Service))
 		}))
 	case err != nil:
 		return fmt.Errorf("asking the API server for ServiceCIDRs: %w", err)
 	default:
-		controller.Watches(&networkingv1.ServiceCIDR{}, b.events("ServiceCIDR", then, func(object client.Object) []desired.Occupied {
+		controller.Watches(&networkingv1.ServiceCIDR{}, x.events("ServiceCIDR", then, func(object client.Object) []desired.Occupied {
 			return desired.OccupiedByServiceCIDR(object.(*networkingv1.ServiceCIDR))
 		}))
 	}
 	return nil
 }
 
-func (b *poolBook) events(
+func (x *poolIndex) events(
 	kind string, then func(q queue, hosts []netip.Addr), read func(client.Object) []desired.Occupied,
 ) handler.EventHandler {
 	note := func(q queue, object client.Object, occupied []desired.Occupied) {
-		if hosts, changed := b.put(occupant{kind, object.GetNamespace(), object.GetName()}, occupied); changed {
+		if hosts, changed := x.put(occupant{kind, object.GetNamespace(), object.GetName()}, occupied); changed {
 			then(q, hosts)
 		}
 	}
@@ -106,32 +106,32 @@ func (b *poolBook) events(
 
 // put writes what an object has, and reports whether that is news; hosts are the addresses of nodes
 // and routers that came or went.
-func (b *poolBook) put(key occupant, occupied []desired.Occupied) (hosts []netip.Addr, changed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if slices.Equal(b.occupied[key], occupied) {
+func (x *poolIndex) put(key occupant, occupied []desired.Occupied) (hosts []netip.Addr, changed bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if slices.Equal(x.occupied[key], occupied) {
 		return nil, false
 	}
-	hosts = b.putHosts(b.occupied[key], occupied)
-	b.version++
-	b.occupied[key] = occupied
+	hosts = x.putHosts(x.occupied[key], occupied)
+	x.version++
+	x.occupied[key] = occupied
 	if len(occupied) == 0 {
-		delete(b.occupied, key)
+		delete(x.occupied, key)
 	}
 	return hosts, true
 }
 
 // putHosts replaces what an object had before by what it has now.
-func (b *poolBook) putHosts(before, now []desired.Occupied) (changed []netip.Addr) {
+func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Addr) {
 	for _, occupied := range before {
 		address := occupied.Range.From()
 		if !occupied.Host || slices.Contains(now, occupied) {
 			continue
 		}
 		changed = append(changed, address)
-		at := slices.Index(b.hosts[address], occupied.By)
-		if b.hosts[address] = slices.Delete(b.hosts[address], at, at+1); len(b.hosts[address]) == 0 {
-			delete(b.hosts, address)
+		at := slices.Index(x.hosts[address], occupied.By)
+		if x.hosts[address] = slices.Delete(x.hosts[address], at, at+1); len(x.hosts[address]) == 0 {
+			delete(x.hosts, address)
 		}
 	}
 	for _, occupied := range now {
@@ -140,44 +140,44 @@ func (b *poolBook) putHosts(before, now []desired.Occupied) (changed []netip.Add
 			continue
 		}
 		changed = append(changed, address)
-		at, _ := slices.BinarySearch(b.hosts[address], occupied.By)
-		b.hosts[address] = slices.Insert(b.hosts[address], at, occupied.By)
+		at, _ := slices.BinarySearch(x.hosts[address], occupied.By)
+		x.hosts[address] = slices.Insert(x.hosts[address], at, occupied.By)
 	}
 	return changed
 }
 
 // host names a node or router that has an address; empty where none has.
-func (b *poolBook) host(address netip.Addr) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if hosts := b.hosts[address]; len(hosts) > 0 {
+func (x *poolIndex) host(address netip.Addr) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if hosts := x.hosts[address]; len(hosts) > 0 {
 		return hosts[0]
 	}
 	return ""
 }
 
 // pools returns what is known of all pools.
-func (b *poolBook) pools(objects []millracev1alpha1.VIPPool) poolView {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (x *poolIndex) pools(objects []millracev1alpha1.VIPPool) poolView {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	versions := make([]poolVersion, 0, len(objects))
 	for i := range objects {
 		versions = append(versions, poolVersion{objects[i].UID, objects[i].Generation})
 	}
 	slices.SortFunc(versions, func(x, y poolVersion) int { return cmp.Compare(x.uid, y.uid) })
-	if b.madeFrom != b.version || b.versions == nil || !slices.Equal(versions, b.versions) {
-		usable, problems := desired.Pools(objects, b.occupation())
-		b.made = poolView{b.made.number + 1, usable, convert.Pools(usable), problems}
-		b.madeFrom, b.versions = b.version, versions
+	if x.madeFrom != x.version || x.versions == nil || !slices.Equal(versions, x.versions) {
+		usable, problems := desired.Pools(objects, x.occupation())
+		x.made = poolView{x.made.number + 1, usable, convert.Pools(usable), problems}
+		x.madeFrom, x.versions = x.version, versions
 	}
-	return b.made
+	return x.made
 }
 
 // poolOf returns the pool that gives out an address, as they were seen last.
-func (b *poolBook) poolOf(address netip.Addr) (name string, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, pool := range b.made.planned {
+func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, pool := range x.made.planned {
 		if pool.Addresses.Contains(address) {
 			return pool.Name, true
 		}
@@ -191,9 +191,9 @@ type poolVersion struct {
 	generation int64
 }
 
-func (b *poolBook) occupation() desired.Occupation {
-	keys := make([]occupant, 0, len(b.occupied))
-	for key := range b.occupied {
+func (x *poolIndex) occupation() desired.Occupation {
+	keys := make([]occupant, 0, len(x.occupied))
+	for key := range x.occupied {
 		keys = append(keys, key)
 	}
 	slices.SortFunc(keys, func(x, y occupant) int {
@@ -201,7 +201,7 @@ func (b *poolBook) occupation() desired.Occupation {
 	})
 	var all []desired.Occupied
 	for _, key := range keys {
-		all = append(all, b.occupied[key]...)
+		all = append(all, x.occupied[key]...)
 	}
 	return desired.NewOccupation(all)
 }

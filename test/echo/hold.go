@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"os"
 	"strings"
@@ -30,6 +31,9 @@ type holdConfig struct {
 	timeout time.Duration
 	// burst is how many flows may be asked within a second at a check.
 	burst int
+	// firstPort is the lowest of the own ports, of which each connection has one that no other has; 0
+	// for the kernel's choice.
+	firstPort uint16
 }
 
 // flows are what hold keeps. Both kinds answer checks through the tally.
@@ -121,6 +125,7 @@ func holdFlags(args []string) (config holdConfig, udp bool, err error) {
 	flags.IntVar(&config.flows, "flows", 1000, "how many flows")
 	flags.DurationVar(&config.interval, "interval", time.Second, "time between two requests of a flow")
 	flags.DurationVar(&config.timeout, "timeout", 15*time.Second, "how long a flow may be without an answer")
+	ports := flags.Uint("first-port", 0, "give each connection an own port of no other, from this one on (default: the kernel's choice, or by --from)")
 	flags.IntVar(&config.burst, "burst", 5000, "how many flows are opened, and UDP flows asked at a check, in a second")
 	if err := parse(flags, args); err != nil {
 		return config, udp, err
@@ -128,6 +133,10 @@ func holdFlags(args []string) (config holdConfig, udp bool, err error) {
 	if config.flows < 1 || config.burst < 1 || config.interval <= 0 || config.timeout <= 0 {
 		return config, udp, errors.New("flows, burst, interval and timeout must be positive")
 	}
+	if *ports > 0 && (udp || *from != "" || int(*ports)+config.flows > math.MaxUint16) {
+		return config, udp, fmt.Errorf("--first-port %d is for TCP without --from, and needs %d ports from there on", *ports, config.flows)
+	}
+	config.firstPort = uint16(*ports)
 	for _, word := range words(*to) {
 		address, err := netip.ParseAddrPort(word)
 		if err != nil {
@@ -152,13 +161,20 @@ func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
 }
 
-// firstPort is the lowest of the own ports, where own addresses are given.
-const firstPort = 20000
+// sharedPort is the lowest of the own ports, where own addresses are given.
+const sharedPort = 20000
 
 // ends returns the addresses of flow i, from 0. The own one is invalid where the
 // kernel is to choose it; else every flow has another.
 func (c holdConfig) ends(i int) (from, to netip.AddrPort) {
 	to = c.to[i%len(c.to)]
+	if c.firstPort > 0 {
+		anywhere := netip.IPv6Unspecified()
+		if to.Addr().Is4() {
+			anywhere = netip.IPv4Unspecified()
+		}
+		return netip.AddrPortFrom(anywhere, c.firstPort+uint16(i)), to
+	}
 	i /= len(c.to)
 	var own []netip.Addr
 	for _, address := range c.from {
@@ -167,7 +183,7 @@ func (c holdConfig) ends(i int) (from, to netip.AddrPort) {
 		}
 	}
 	if len(own) > 0 {
-		from = netip.AddrPortFrom(own[i%len(own)], uint16(firstPort+i/len(own)))
+		from = netip.AddrPortFrom(own[i%len(own)], uint16(sharedPort+i/len(own)))
 	}
 	return from, to
 }

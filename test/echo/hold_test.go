@@ -195,7 +195,8 @@ func TestHoldDatagrams(t *testing.T) {
 func TestHoldRefuses(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"--to", "x"}, {"--to", "127.0.0.1:1", "--from", "x"}, {"--to", "127.0.0.1:1", "--flows", "0"},
-		{"--to", "127.0.0.1:1", "--interval", "0s"}, {"surplus"},
+		{"--to", "127.0.0.1:1", "--interval", "0s"}, {"surplus"}, {"--to", "127.0.0.1:1", "--first-port", "65000"},
+		{"--to", "127.0.0.1:1", "--first-port", "20000", "--udp"},
 	} {
 		if err := holdUntil(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
 			t.Errorf("%v: want a refusal", args)
@@ -209,19 +210,26 @@ func TestHoldRefuses(t *testing.T) {
 }
 
 func TestHoldEnds(t *testing.T) {
-	seen := map[string]bool{}
-	config, _, err := holdFlags([]string{
-		"--to", "127.0.0.1:80,[::1]:80", "--from", "127.0.0.2,127.0.0.3,::1", "--flows", "40",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range config.flows {
-		from, to := config.ends(i)
-		if from.Addr().Is4() != to.Addr().Is4() || seen[from.String()] {
-			t.Errorf("flow %d is from %s to %s", i, from, to)
+	for name, flags := range map[string][]string{
+		"own addresses": {"--from", "127.0.0.2,127.0.0.3,::1"},
+		"own ports":     {"--first-port", "20000"},
+	} {
+		seen := map[string]bool{}
+		config, _, err := holdFlags(append(flags, "--to", "127.0.0.1:80,[::1]:80", "--flows", "40"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		seen[from.String()] = true
+		for i := range config.flows {
+			from, to := config.ends(i)
+			key := from.String()
+			if config.firstPort > 0 {
+				key = strconv.Itoa(int(from.Port()))
+			}
+			if from.Addr().Is4() != to.Addr().Is4() || seen[key] {
+				t.Errorf("%s: flow %d is from %s to %s", name, i, from, to)
+			}
+			seen[key] = true
+		}
 	}
 }
 

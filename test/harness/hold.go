@@ -20,10 +20,13 @@ type HoldOptions struct {
 	VIPs []netip.Addr
 	// From are addresses of the client that share the flows; none leaves the choice
 	// to its kernel.
-	From     []netip.Addr
-	UDP      bool
-	Flows    int
-	Interval time.Duration
+	From []netip.Addr
+	// FirstPort is the lowest of the client's own ports, one for each connection; 0 leaves the choice to
+	// its kernel.
+	FirstPort uint16
+	UDP       bool
+	Flows     int
+	Interval  time.Duration
 	// Timeout is when a flow without an answer is given up.
 	Timeout time.Duration
 	// Burst is how many UDP flows are asked in a second when they are checked.
@@ -50,7 +53,7 @@ func (c *Cluster) Hold(ctx context.Context, options HoldOptions) (*Hold, held.Re
 	args := []string{
 		"--to", strings.Join(to, ","), "--from", strings.Join(from, ","), "--flows", strconv.Itoa(options.Flows),
 		"--interval", options.Interval.String(), "--timeout", options.Timeout.String(),
-		"--udp=" + strconv.FormatBool(options.UDP),
+		"--udp=" + strconv.FormatBool(options.UDP), "--first-port", strconv.Itoa(int(options.FirstPort)),
 	}
 	if options.Burst > 0 {
 		args = append(args, "--burst", strconv.Itoa(options.Burst))

@@ -161,6 +161,8 @@ type move struct {
 	given   map[string][]string
 	targets []netip.AddrPort
 	held    *harness.Hold
+	// ports are below those of connections that are held.
+	ports uint16
 }
 
 // step does something while clients ask, of which no request may fail and so many held connections may
@@ -217,8 +219,14 @@ func (m *move) served(t *testing.T) {
 	}
 }
 
+// hold has ports of its own. A pod knows a client's port once, whichever VIP it comes through. Where both
+// pods of a node have a connection of a port, a request from there has no pod (tuple_conflict).
 func (m *move) hold(t *testing.T) {
 	t.Helper()
+	m.ports = max(m.ports, firstHeld) + heldConnections
+	if int(m.ports)+heldConnections > int(portsOf(0).First) {
+		t.Fatal("there are no more ports to hold connections by")
+	}
 	var vips []netip.Addr
 	for _, target := range m.targets {
 		if target.Port() == 80 {
@@ -226,7 +234,7 @@ func (m *move) hold(t *testing.T) {
 		}
 	}
 	hold, _, err := cluster.Hold(t.Context(), harness.HoldOptions{
-		VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: 20 * time.Second,
+		VIPs: vips, Flows: heldConnections, Interval: time.Second, Timeout: 20 * time.Second, FirstPort: m.ports,
 	})
 	must(t, err)
 	m.held = hold
@@ -460,6 +468,8 @@ func eventually(t *testing.T, limit time.Duration, check func(context.Context) e
 const (
 	// heldConnections are those that clients hold, with a request each second.
 	heldConnections = 240
+	// firstHeld is below the ports that requests come from.
+	firstHeld = 20_000
 	// few may break where none should: on a busy machine two did once.
 	few = heldConnections / 20
 )

@@ -14,7 +14,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 )
 
-// The book names who has an address, and which addresses came and went. Networks are nobody's
+// The index names who has an address, and which addresses came and went. Networks are nobody's
 // address.
 func TestHosts(t *testing.T) {
 	b := newPoolIndex()

@@ -90,7 +90,7 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 	if len(taking) == 0 {
 		return refused
 	}
-	if full := taking[0].listener.gateway.admitRoute(of, taking); full != nil {
+	if full := c.admitRoute(of, taking); full != nil {
 		return full
 	}
 	for _, at := range taking {

@@ -139,32 +139,29 @@ func (g *gateway) shareListeners(total int64) {
 
 // admitRoute takes room for a route at some listeners of a Gateway, or refuses it. A host name
 // counts once, as it does on the wire.
-func (g *gateway) admitRoute(of *route, at []candidate) *refusal {
-	if len(at) == 0 || at[0].listener.layer4() {
+func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
+	if at[0].listener.layer4() {
 		return nil
 	}
-	var bytes int64
-	var names []hostname
+	g, bytes, begun := at[0].listener.gateway, int64(0), len(c.charges)
 	for _, each := range at {
 		for _, host := range each.hosts {
-			if of.charged[charge{g, host}] {
-				continue
+			if name := (charge{g, host}); !c.charged[name] {
+				c.charged[name] = true
+				c.charges = append(c.charges, name)
+				bytes += of.bytes + entryBytes
 			}
-			if of.charged == nil {
-				of.charged = map[charge]bool{}
-			}
-			of.charged[charge{g, host}] = true
-			names = append(names, host)
-			bytes += of.bytes + entryBytes
 		}
 	}
-	if namespace := of.object.GetNamespace(); !g.room.take(namespace, bytes) {
-		for _, host := range names {
-			delete(of.charged, charge{g, host})
-		}
-		return g.room.refuse("spec.rules", namespace, bytes)
+	namespace := of.object.GetNamespace()
+	if g.room.take(namespace, bytes) {
+		return nil
 	}
-	return nil
+	for _, name := range c.charges[begun:] {
+		delete(c.charged, name)
+	}
+	c.charges = c.charges[:begun]
+	return g.room.refuse("spec.rules", namespace, bytes)
 }
 
 // charge is a host name that a route has at a Gateway.
@@ -198,11 +195,8 @@ func (c *compilation) attachShared(all []*route) {
 	for _, found := range c.known {
 		found.room.again()
 		for _, at := range found.listeners {
-			at.attachments, at.attached, at.claims = nil, 0, nil
+			at.attachments, at.attached, at.claims, at.has = nil, 0, nil, nil
 		}
-	}
-	for _, of := range all {
-		of.charged = nil
 	}
 	c.attachRoutes(all)
 }

@@ -3,6 +3,8 @@
 package route
 
 import (
+	"slices"
+
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -69,7 +71,7 @@ var otherKind = map[string]string{kindHTTPRoute: kindGRPCRoute, kindGRPCRoute: k
 // GRPCRoute (Gateway API: GRPCRoute, cross serving): only one kind can have it.
 func (l *listener) clash(of *route, hosts []hostname) *refusal {
 	other := otherKind[of.kind]
-	if other == "" {
+	if other == "" || !slices.Contains(l.has, other) {
 		return nil
 	}
 	older, clashes := l.claimsOf(other).oldest(hosts)
@@ -101,6 +103,9 @@ func (l *listener) claimsOf(kind string) *claims {
 // claim notes the names of an attachment where somebody has asked for those of its kind. A route
 // that is not accepted keeps no other out.
 func (l *listener) claim(of attachment) {
+	if !slices.Contains(l.has, of.route.kind) {
+		l.has = append(l.has, of.route.kind)
+	}
 	if known := l.claims[of.route.kind]; known != nil && of.route.accepted == nil {
 		known.add(of)
 	}

@@ -42,6 +42,7 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 		known:        map[key]*gateway{},
 		sets:         map[key]*listenerSet{},
 		read:         map[string]int64{},
+		charged:      map[charge]bool{},
 	}
 	run.readPolicies(objects.BackendTLSPolicies)
 	run.ingresses(objects)
@@ -71,6 +72,9 @@ type compilation struct {
 	sets  map[key]*listenerSet
 	// read is how long the routes of each namespace are that were read.
 	read map[string]int64
+	// charged are the host names that the route which is being attached counts for, as are charges.
+	charged map[charge]bool
+	charges []charge
 }
 
 // problem adds a problem of an object.

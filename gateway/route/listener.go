@@ -28,6 +28,8 @@ type listener struct {
 	overlaps                     bool
 	// unadmitted says that its namespace has no room for it.
 	unadmitted bool
+	// has are the kinds of the attached routes.
+	has []string
 	// claims are the host names of attached routes, by kind, where those were asked for.
 	claims map[string]*claims
 	// kinds are those of routes that may attach.

@@ -32,9 +32,8 @@ type route struct {
 	// rules are in order of precedence, with the backends that they lead to.
 	rules    []*orderedRule
 	backends []*backend
-	// bytes is how long the rules are, charged are the names that they count for.
-	bytes   int64
-	charged map[charge]bool
+	// bytes is how long the rules are.
+	bytes int64
 	// layer4 is what a TCPRoute or UDPRoute leads to.
 	layer4 []WeightedService
 	// tls is a TLSRoute for listeners at which TLS ends: policies count for its backends. Its
@@ -77,6 +76,8 @@ func (c *compilation) routes(objects *Objects) {
 func (c *compilation) attachRoutes(all []*route) {
 	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
 	for _, found := range all {
+		clear(c.charged)
+		c.charges = c.charges[:0]
 		status := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{}}
 		for _, parent := range found.parents {
 			if conditions := c.attach(found, parent); conditions != nil {

@@ -103,8 +103,8 @@ func (s *Session) IsEstablished() bool { return s.State == millracev1alpha1.Sess
 // without a NOTIFICATION. So a peer that helps with graceful restart keeps the
 // routes (RFC 4724, section 4.2).
 type Server struct {
-	config  Config
-	changed chan struct{}
+	config Config
+	notice notice
 
 	mu       sync.Mutex
 	started  bool
@@ -145,7 +145,7 @@ func (s *Server) Refused() Refused {
 func New(config Config) *Server {
 	s := &Server{
 		config:   config,
-		changed:  make(chan struct{}, 1),
+		notice:   newNotice(),
 		sessions: map[string]*session{},
 		refused:  map[string]Session{},
 	}
@@ -156,14 +156,9 @@ func New(config Config) *Server {
 
 // Changed receives a value after the state of a session has changed. Changes
 // that nobody has received yet are merged into one.
-func (s *Server) Changed() <-chan struct{} { return s.changed }
+func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
-func (s *Server) notify() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
+func (s *Server) notify() { s.notice.tell() }
 
 // Set makes sessions and routes what want says. A changed route touches no
 // session, and a changed peer none but its own. See compare for what each edit of a

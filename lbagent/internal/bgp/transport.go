@@ -398,11 +398,17 @@ func (b *budget) has(now time.Time) bool {
 	return true
 }
 
+// spend takes an event, and returns after how long it may pass.
+func (b *budget) spend(now time.Time) time.Duration {
+	ahead := b.ahead(now)
+	b.at = b.at.Add(b.pause)
+	return ahead
+}
+
 // take waits until an event may pass, and returns for how long.
 func (b *budget) take() time.Duration {
 	now := time.Now()
-	ahead := b.ahead(now)
-	b.at = b.at.Add(b.pause)
+	ahead := b.spend(now)
 	if ahead <= 0 {
 		return 0
 	}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Changes without an end, such as a hostile router makes, are told at most so often. The first ones are
+// told at once, and the last one is told.
+func TestChangesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Logger: logr.Discard()})
+		told := 0
+		drain := func() {
+			synctest.Wait()
+			select {
+			case <-s.Changed():
+				told++
+			default:
+			}
+		}
+		for n := range changesAtOnce {
+			s.notify()
+			if drain(); told != n+1 {
+				t.Fatalf("%d of the first %d changes were told at once", told, n+1)
+			}
+		}
+		const lasts = 10 * time.Second
+		for range int(lasts / time.Millisecond) {
+			s.notify()
+			drain()
+			time.Sleep(time.Millisecond)
+		}
+		if most := changesAtOnce + int(lasts/changePause) + 1; told > most || told < most-3 {
+			t.Errorf("told of %d changes, want about %d", told, most)
+		}
+		time.Sleep(time.Second)
+		drain()
+		before := told
+		s.notify()
+		time.Sleep(changePause)
+		if drain(); told != before+1 {
+			t.Error("the last change was not told")
+		}
+		if time.Sleep(time.Minute); s.notice.waits {
+			t.Error("a change waits though all were told")
+		}
+	})
+}

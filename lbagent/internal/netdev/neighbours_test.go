@@ -4,6 +4,7 @@ package netdev
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,14 +16,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// manyNodes are more than the kernel has room for among its neighbours: gc_thresh3 is 1,024.
-const manyNodes = 3000
+// manyNodes are, of each family, more than the kernel has room for among its neighbours: gc_thresh3
+// is 1,024.
+const manyNodes = 1500
 
 // All nodes on one link have a hop, however few neighbours the kernel has room for. What is kept for
 // hops ends with them, and nothing of others. Needs root.
 func TestManyNeighbours(t *testing.T) {
 	f := newFar(t)
 	link := f.connect(t, "first", "198.18.0.1/16", "198.18.255.254/16", 1)
+	must(t, netlink.AddrAdd(link, mustParseAddr(t, "2001:db8::1/64")))
 	f.answerForMany(t, "198.18.64.0/18")
 	foreign := fib.NeighbourKey{Interface: link.Attrs().Index, Address: netip.MustParseAddr("198.18.80.1")}
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: foreign.Interface, IP: foreign.Address.AsSlice(),
@@ -30,15 +33,17 @@ func TestManyNeighbours(t *testing.T) {
 
 	w, set := runHops(t)
 	targets := map[forwarding.NodeID]fib.Target{}
-	for id := range forwarding.NodeID(manyNodes) {
-		address := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 0xc6_12_40_00+uint32(id))))
-		targets[id] = fib.Target{Source: netip.MustParseAddr("198.18.0.1"), Destination: address}
+	for i := range uint32(manyNodes) {
+		id := forwarding.NodeID(2 * i)
+		address := binary.BigEndian.AppendUint32(nil, 0xc6_12_40_00+i)
+		targets[id] = fib.Target{Source: netip.MustParseAddr("198.18.0.1"), Destination: netip.AddrFrom4([4]byte(address))}
+		targets[id+1] = fib.Target{Source: netip.MustParseAddr("2001:db8::1"), Destination: nodeIPv6(i)}
 	}
-	targets[manyNodes] = fib.Target{Source: netip.MustParseAddr("198.18.0.1"), Destination: foreign.Address}
+	targets[2*manyNodes] = fib.Target{Source: netip.MustParseAddr("198.18.0.1"), Destination: foreign.Address}
 	devices := map[int][]int{foreign.Interface: {foreign.Interface}}
 	w.Want(targets, devices)
-	awaitHops(t, set, manyNodes+1)
-	awaitKept(t, manyNodes)
+	awaitHops(t, set, 2*manyNodes+1)
+	awaitKept(t, 2*manyNodes)
 
 	w.Want(map[forwarding.NodeID]fib.Target{7: targets[7]}, devices)
 	awaitHops(t, set, 1)
@@ -53,7 +58,15 @@ func TestManyNeighbours(t *testing.T) {
 	}
 }
 
-// answerForMany has the other end answer for all addresses of a network.
+// nodeIPv6 is the address of a node.
+func nodeIPv6(number uint32) netip.Addr {
+	address := netip.MustParseAddr("2001:db8::1:0").As16()
+	binary.BigEndian.PutUint16(address[14:], uint16(number))
+	return netip.AddrFrom16(address)
+}
+
+// answerForMany has the other end answer for all addresses of a network, and for the nodes' of IPv6,
+// which it has to have itself.
 func (f *far) answerForMany(t *testing.T, network string) {
 	t.Helper()
 	link, err := f.LinkByName("first")
@@ -62,6 +75,9 @@ func (f *far) answerForMany(t *testing.T, network string) {
 		Dst: mustParseAddr(t, network).IPNet, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST,
 		Table: unix.RT_TABLE_LOCAL, LinkIndex: link.Attrs().Index,
 	}))
+	for i := range uint32(manyNodes) {
+		must(t, f.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: nodeIPv6(i).AsSlice(), Mask: net.CIDRMask(64, 128)}}))
+	}
 	f.in(t, func() { setSysctl(t, "ipv4/conf/all/arp_ignore", "0") })
 }
 

@@ -3,6 +3,8 @@
 package write
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -39,11 +41,20 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 	return found
 }
 
+// owners are those whose proxies refuse something, in one order: what is written must be the same at
+// each pass.
+func (r refusing) owners() []route.Object {
+	return slices.SortedFunc(maps.Keys(r), func(a, b route.Object) int {
+		return cmp.Compare(infrastructure.Key(a), infrastructure.Key(b))
+	})
+}
+
 // problems are what proxies refuse, as problems of the owners, or of the Ingresses whose rules they
 // are. Routes have conditions.
 func (r refusing) problems() []route.Problem {
 	var found []route.Problem
-	for owner, refused := range r {
+	for _, owner := range r.owners() {
+		refused := r[owner]
 		if refused.Whole() {
 			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
 			continue
@@ -96,14 +107,15 @@ func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewa
 	if len(r) == 0 {
 		return wanted
 	}
-	self, parents := objectOf(of), slices.Clone(wanted.Parents)
+	self, parents, owners := objectOf(of), slices.Clone(wanted.Parents), r.owners()
 	for i := range parents {
 		reference := parents[i].ParentRef
 		parent := objectOfGateway(of.GetNamespace(), string(reference.Name))
 		if reference.Namespace != nil {
 			parent.Namespace = string(*reference.Namespace)
 		}
-		for owner, refused := range r {
+		for _, owner := range owners {
+			refused := r[owner]
 			ofSet := reference.Kind != nil && *reference.Kind == "ListenerSet" && owner.Kind == "Gateway"
 			if owner != parent && !ofSet {
 				continue

@@ -69,3 +69,23 @@ func TestRefusedPartsAreTold(t *testing.T) {
 		t.Error("what was compiled has changed")
 	}
 }
+
+// Where the proxies of several Gateways refuse a route of a ListenerSet, each pass says the same of it:
+// else each would write its status.
+func TestRefusedPartsAreToldAlike(t *testing.T) {
+	r := refusing{}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		r[route.Object{Kind: "Gateway", Namespace: "edge", Name: name}] = refusal.Refusal{
+			Proxy: "edge/" + name, Parts: []refusal.Part{{Resource: "group/a", Route: "httproute/shop/cart", Reason: "bad filter"}},
+		}
+	}
+	set := gatewayv1.Kind("ListenerSet")
+	wanted := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "set"}}}}
+	cart := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}}
+	first := r.ofRoute(cart, wanted)
+	for range 50 {
+		if again := r.ofRoute(cart, wanted); again.Parents[0].Conditions[0].Message != first.Parents[0].Conditions[0].Message {
+			t.Fatalf("a pass says %q, another one %q", first.Parents[0].Conditions[0].Message, again.Parents[0].Conditions[0].Message)
+		}
+	}
+}

@@ -74,11 +74,15 @@ func (b *budget) share(total int64) bool {
 	return true
 }
 
-// refuse tells that a namespace has no room for something.
-func (b *budget) refuse(field, namespace string, bytes int64) *refusal {
+// noRoom tells that a namespace has no room for an object. The text has no sum of a moment: each change of
+// an older object, which anybody makes a hundred times a second, would write the statuses of all that have
+// no room.
+func (s *Settings) noRoom(field, namespace string) *refusal {
 	return refuse(ReasonNoRoom, ReasonNoRoom,
-		"%s: namespace %s has room for %d bytes in the configuration of these proxies; its older objects use %d, and this one takes %d",
-		field, namespace, b.most, b.used[namespace], bytes)
+		"%s: older objects of namespace %s use its room in the configuration of these proxies: %d bytes, "+
+			"and less where all namespaces want more than %d; delete or shorten some of them, or give "+
+			"more by --namespace-configuration and --proxy-configuration of the gateway",
+		field, namespace, s.NamespaceBytes, s.ProxyBytes)
 }
 
 // rulesBytes is how long rules are on the wire.
@@ -110,19 +114,19 @@ func (c counted) bytes(certificates []*certificate) (bytes int64) {
 }
 
 // admitListener takes room for a listener of a ListenerSet, or refuses it.
-func (g *gateway) admitListener(of *listener) {
+func (g *gateway) admitListener(of *listener, settings *Settings) {
 	if of.accepted != nil {
 		return
 	}
 	bytes := entryBytes + g.certificates.bytes(of.certificates)
 	if namespace := of.owner.GetNamespace(); !g.room.take(namespace, bytes) {
-		of.accepted, of.unadmitted = g.room.refuse("spec.listeners", namespace, bytes), true
+		of.accepted, of.unadmitted = settings.noRoom("spec.listeners", namespace), true
 	}
 }
 
 // shareListeners makes sure that all ListenerSets have room together, and fixes what they use.
-func (g *gateway) shareListeners(total int64) {
-	if g.room.share(total) {
+func (g *gateway) shareListeners(settings *Settings) {
+	if g.room.share(settings.ProxyBytes) {
 		g.room.again()
 		g.certificates = counted{}
 		for _, set := range g.sets {
@@ -130,7 +134,7 @@ func (g *gateway) shareListeners(total int64) {
 				if found.unadmitted {
 					found.accepted, found.unadmitted = nil, false
 				}
-				g.admitListener(found)
+				g.admitListener(found, settings)
 			}
 		}
 	}
@@ -161,7 +165,7 @@ func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
 		delete(c.charged, name)
 	}
 	c.charges = c.charges[:begun]
-	return g.room.refuse("spec.rules", namespace, bytes)
+	return c.settings.noRoom("spec.rules", namespace)
 }
 
 // charge is a host name that a route has at a Gateway.
@@ -176,9 +180,7 @@ func (c *compilation) unread(of *route) *refusal {
 	if of.done || c.read[namespace] <= unreadTimes*c.settings.NamespaceBytes {
 		return nil
 	}
-	return refuse(ReasonNoRoom, ReasonNoRoom,
-		"spec.rules: the older routes of namespace %s are %d bytes, so this one is not read; there is room for %d at a Gateway",
-		namespace, c.read[namespace], c.settings.NamespaceBytes)
+	return c.settings.noRoom("spec.rules", namespace)
 }
 
 // attachShared attaches all routes. Where that is more than proxies have room for, namespaces get
@@ -217,7 +219,7 @@ func (c *compilation) admit(of *fleet) {
 			admitted = append(admitted, ingress)
 			continue
 		}
-		refused := room.refuse("spec", ingress.Namespace, bytes[i])
+		refused := c.settings.noRoom("spec", ingress.Namespace)
 		c.result.Problems = append(c.result.Problems, Problem{
 			Object: ingressObject(ingress), Field: "spec", Reason: refused.reason, Message: refused.message,
 		})

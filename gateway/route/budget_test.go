@@ -213,28 +213,41 @@ func attachedSets(t *testing.T, result *route.Result) (accepted int) {
 	return accepted
 }
 
+func ingressClass() *networkingv1.IngressClass {
+	return &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: networkingv1.IngressClassSpec{Controller: route.IngressController},
+	}
+}
+
+// longIngress is the i-th Ingress of a namespace, by age, with so many paths of a kilobyte.
+func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
+	class, prefix := "web", networkingv1.PathTypePrefix
+	ingress := &networkingv1.Ingress{ObjectMeta: young("i", i), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
+	ingress.Namespace = namespace
+	paths := &networkingv1.HTTPIngressRuleValue{}
+	for j := range kilobytes {
+		paths.Paths = append(paths.Paths, networkingv1.HTTPIngressPath{
+			Path: "/" + strings.Repeat("x", 1000) + fmt.Sprint(j), PathType: &prefix,
+			Backend: networkingv1.IngressBackend{
+				Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}},
+			},
+		})
+	}
+	ingress.Spec.Rules = []networkingv1.IngressRule{{
+		Host: fmt.Sprintf("%s%d.example.com", namespace, i), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: paths},
+	}}
+	return ingress
+}
+
 // TestRoomOfIngresses: those for which there is no room are not served at all, and an event says so.
 func TestRoomOfIngresses(t *testing.T) {
-	class, prefix := "web", networkingv1.PathTypePrefix
-	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{{ObjectMeta: metav1.ObjectMeta{Name: class},
-		Spec: networkingv1.IngressClassSpec{Controller: route.IngressController}}}}
-	add := func(namespace string, i int) {
-		ingress := &networkingv1.Ingress{ObjectMeta: young("i", i), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
-		ingress.Namespace = namespace
-		rule := networkingv1.IngressRule{Host: fmt.Sprintf("%s%d.example.com", namespace, i), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{}}}
-		for j := range 10 {
-			rule.HTTP.Paths = append(rule.HTTP.Paths, networkingv1.HTTPIngressPath{Path: "/" + strings.Repeat("x", 900) + fmt.Sprint(j), PathType: &prefix,
-				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}})
-		}
-		ingress.Spec.Rules = []networkingv1.IngressRule{rule}
-		objects.Ingresses = append(objects.Ingresses, ingress)
-	}
+	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{ingressClass()}}
 	for i := range 10 {
-		add("many", 9-i)
+		objects.Ingresses = append(objects.Ingresses, longIngress("many", 9-i, 10))
 	}
-	add("other", 99)
+	objects.Ingresses = append(objects.Ingresses, longIngress("other", 99, 10))
 	settings := route.DefaultSettings()
-	settings.NamespaceBytes = 45_000
+	settings.NamespaceBytes = 49_000
 	result := route.Compile(objects, settings)
 	var served []string
 	for _, found := range result.Ingresses {
@@ -245,7 +258,8 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 	told := 0
 	for _, problem := range result.Problems {
-		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: namespace many has room for 45000 bytes") {
+		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its room") &&
+			strings.Contains(problem.Message, "49000 bytes") {
 			told++
 		}
 	}
@@ -271,11 +285,54 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 	unread := 0
 	for _, found := range result.Statuses.HTTPRoutes {
-		if strings.Contains(meta.FindStatusCondition(found.Status.Parents[0].Conditions, "Accepted").Message, "is not read") {
+		// What is not read has no references that could be resolved.
+		if meta.FindStatusCondition(found.Status.Parents[0].Conditions, "ResolvedRefs") == nil {
 			unread++
 		}
 	}
 	if unread != 7 {
 		t.Errorf("%d routes are not read, want 7: three are twice what there is room for", unread)
+	}
+}
+
+// TestNoRoomSaysNoSums: where objects that have room change, those without say the same as before. Else
+// each change of one would write the statuses of all the others.
+func TestNoRoomSaysNoSums(t *testing.T) {
+	settings := route.DefaultSettings()
+	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000
+	compile := func(kilobytes int) (routes []route.Status[gatewayv1.RouteStatus], problems []route.Problem) {
+		objects := emptyGateway()
+		// The namespaces want more than all may have, and more than is read of one.
+		objects.HTTPRoutes = append(objects.HTTPRoutes,
+			longRoute("many", 0, kilobytes, "a.example.com"), longRoute("other", 1, 30+kilobytes, "b.example.com"))
+		for i := range 10 {
+			objects.HTTPRoutes = append(objects.HTTPRoutes,
+				longRoute("many", 10+i, 95, "a.example.com"), longRoute("other", 30+i, 95, "b.example.com"))
+		}
+		objects.IngressClasses = append(objects.IngressClasses, ingressClass())
+		for i, size := range []int{kilobytes, 120, 120} {
+			objects.Ingresses = append(objects.Ingresses, longIngress("many", i, size))
+		}
+		result := route.Compile(objects, settings)
+		return result.Statuses.HTTPRoutes, slices.DeleteFunc(result.Problems, func(p route.Problem) bool { return p.Reason != route.ReasonNoRoom })
+	}
+	routes, problems := compile(20)
+	others, changed := compile(40)
+	refused := 0
+	for i := range routes {
+		before := meta.FindStatusCondition(routes[i].Status.Parents[0].Conditions, "Accepted")
+		after := meta.FindStatusCondition(others[i].Status.Parents[0].Conditions, "Accepted")
+		if *before != *after {
+			t.Errorf("route %s/%s says %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
+		}
+		if before.Reason == route.ReasonNoRoom {
+			refused++
+		}
+	}
+	if refused != 20 {
+		t.Errorf("%d routes have no room, want 20", refused)
+	}
+	if !slices.Equal(problems, changed) || len(problems) != 2 {
+		t.Errorf("problems are %v, and after another Ingress' change %v; want two that stay", problems, changed)
 	}
 }

@@ -60,12 +60,12 @@ func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) 
 		}
 		for _, entry := range object.Spec.Listeners {
 			found := c.newListener(of, object, kindListenerSet, gatewayv1.Listener(entry))
-			of.admitListener(found)
+			of.admitListener(found, &c.settings)
 			set.listeners = append(set.listeners, found)
 			of.listeners = append(of.listeners, found)
 		}
 	}
-	of.shareListeners(c.settings.ProxyBytes)
+	of.shareListeners(&c.settings)
 }
 
 // attached reports whether a listener of the set is in the configuration.

@@ -10,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -18,8 +19,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// refusing is what the proxies of each owner refuse.
-type refusing map[route.Object]refusal.Refusal
+// refusing is what proxies refuse.
+type refusing struct {
+	// of is what the proxies of each owner refuse.
+	of map[route.Object]refusal.Refusal
+	// gateways are the Gateways of ListenerSets.
+	gateways map[types.NamespacedName]route.Object
+}
 
 // refusingOf reads what proxies refuse from their Deployments.
 func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
@@ -27,7 +33,7 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 	for _, proxy := range compiled.Result.Proxies {
 		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
 	}
-	found := refusing{}
+	found := refusing{of: map[route.Object]refusal.Refusal{}, gateways: map[types.NamespacedName]route.Object{}}
 	for _, object := range live {
 		deployment, is := object.(*appsv1.Deployment)
 		if !is {
@@ -35,8 +41,19 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 		}
 		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
 		if refused := refusal.Read(deployment); known && !refused.None() {
-			found[owner] = refused
+			found.of[owner] = refused
 		}
+	}
+	if len(found.of) == 0 {
+		return found
+	}
+	for _, set := range compiled.Objects.ListenerSets {
+		parent := set.Spec.ParentRef
+		gateway := objectOfGateway(set.Namespace, string(parent.Name))
+		if parent.Namespace != nil {
+			gateway.Namespace = string(*parent.Namespace)
+		}
+		found.gateways[client.ObjectKeyFromObject(set)] = gateway
 	}
 	return found
 }
@@ -44,7 +61,7 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 // owners are those whose proxies refuse something, in one order: what is written must be the same at
 // each pass.
 func (r refusing) owners() []route.Object {
-	return slices.SortedFunc(maps.Keys(r), func(a, b route.Object) int {
+	return slices.SortedFunc(maps.Keys(r.of), func(a, b route.Object) int {
 		return cmp.Compare(infrastructure.Key(a), infrastructure.Key(b))
 	})
 }
@@ -54,7 +71,7 @@ func (r refusing) owners() []route.Object {
 func (r refusing) problems() []route.Problem {
 	var found []route.Problem
 	for _, owner := range r.owners() {
-		refused := r[owner]
+		refused := r.of[owner]
 		if refused.Whole() {
 			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
 			continue
@@ -87,7 +104,7 @@ func ruleObject(name string) route.Object {
 
 // ofGateway is what the condition of a Gateway says of refused resources; nil: none are.
 func (r refusing) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
-	refused := r[objectOfGateway(gateway.Namespace, gateway.Name)]
+	refused := r.of[objectOfGateway(gateway.Namespace, gateway.Name)]
 	if len(refused.Parts) == 0 {
 		return nil
 	}
@@ -104,30 +121,30 @@ func objectOfGateway(namespace, name string) route.Object {
 // ofRoute adds to the entries of a route what the proxies of its parents refuse of it. It is a route
 // of which a part is not carried out (Gateway API: PartiallyInvalid).
 func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewayv1.RouteStatus {
-	if len(r) == 0 {
+	if len(r.of) == 0 {
 		return wanted
 	}
-	self, parents, owners := objectOf(of), slices.Clone(wanted.Parents), r.owners()
+	self, parents := objectOf(of), slices.Clone(wanted.Parents)
 	for i := range parents {
-		reference := parents[i].ParentRef
-		parent := objectOfGateway(of.GetNamespace(), string(reference.Name))
-		if reference.Namespace != nil {
-			parent.Namespace = string(*reference.Namespace)
-		}
-		for _, owner := range owners {
-			refused := r[owner]
-			ofSet := reference.Kind != nil && *reference.Kind == "ListenerSet" && owner.Kind == "Gateway"
-			if owner != parent && !ofSet {
-				continue
-			}
-			at := slices.IndexFunc(refused.Parts, func(part refusal.Part) bool { return ruleObject(part.Route) == self })
-			if at >= 0 && !hasCondition(parents[i].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid)) {
-				parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partly(refused, refused.Parts[at], of.GetGeneration()))
-			}
+		refused := r.of[r.gatewayOf(parents[i].ParentRef, of.GetNamespace())]
+		at := slices.IndexFunc(refused.Parts, func(part refusal.Part) bool { return ruleObject(part.Route) == self })
+		if at >= 0 && !hasCondition(parents[i].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid)) {
+			parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partly(refused, refused.Parts[at], of.GetGeneration()))
 		}
 	}
 	wanted.Parents = parents
 	return wanted
+}
+
+// gatewayOf is the Gateway at which a route has this parent.
+func (r refusing) gatewayOf(parent gatewayv1.ParentReference, namespace string) route.Object {
+	if parent.Namespace != nil {
+		namespace = string(*parent.Namespace)
+	}
+	if parent.Kind != nil && *parent.Kind == "ListenerSet" {
+		return r.gateways[types.NamespacedName{Namespace: namespace, Name: string(parent.Name)}]
+	}
+	return objectOfGateway(namespace, string(parent.Name))
 }
 
 func hasCondition(conditions []metav1.Condition, kind string) bool {

@@ -21,7 +21,10 @@ import (
 // owners by events. Nobody else is told.
 func TestRefusedPartsAreTold(t *testing.T) {
 	owner := route.Object{Kind: "Gateway", Namespace: "edge", Name: "gw"}
-	compiled := &Compiled{Result: &route.Result{Proxies: []*route.Proxy{{Owner: owner}}}}
+	compiled := &Compiled{
+		Result:  &route.Result{Proxies: []*route.Proxy{{Owner: owner}}},
+		Objects: &route.Objects{ListenerSets: []*gatewayv1.ListenerSet{listenerSet("set", "gw"), listenerSet("far", "other")}},
+	}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw", Annotations: map[string]string{
 		infrastructure.AnnotationOwner: infrastructure.Key(owner),
 		refusal.Annotation: `{"proxy":"edge/p","version":"1-a","total":4,"parts":[
@@ -55,8 +58,15 @@ func TestRefusedPartsAreTold(t *testing.T) {
 		{ParentRef: gatewayv1.ParentReference{Namespace: &edge, Name: "gw"}},
 		{ParentRef: gatewayv1.ParentReference{Namespace: &edge, Name: "other"}},
 		{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "set"}},
+		{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "far"}},
+		// Of the Gateway's own name, and of no set that there is.
+		{ParentRef: gatewayv1.ParentReference{Kind: &set, Namespace: &edge, Name: "gw"}},
 	}}
-	for name, want := range map[string][]string{"cart": {"Fall Back: ", "", "Fall Back: "}, "new": {"Dropped Rule: ", "", "Dropped Rule: "}, "good": {"", "", ""}} {
+	for name, want := range map[string][]string{
+		"cart": {"Fall Back: ", "", "Fall Back: ", "", ""},
+		"new":  {"Dropped Rule: ", "", "Dropped Rule: ", "", ""},
+		"good": {"", "", "", "", ""},
+	} {
 		status := found.ofRoute(&gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}, wanted)
 		for i, parent := range status.Parents {
 			condition := meta.FindStatusCondition(parent.Conditions, "PartiallyInvalid")
@@ -70,22 +80,11 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	}
 }
 
-// Where the proxies of several Gateways refuse a route of a ListenerSet, each pass says the same of it:
-// else each would write its status.
-func TestRefusedPartsAreToldAlike(t *testing.T) {
-	r := refusing{}
-	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		r[route.Object{Kind: "Gateway", Namespace: "edge", Name: name}] = refusal.Refusal{
-			Proxy: "edge/" + name, Parts: []refusal.Part{{Resource: "group/a", Route: "httproute/shop/cart", Reason: "bad filter"}},
-		}
-	}
-	set := gatewayv1.Kind("ListenerSet")
-	wanted := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "set"}}}}
-	cart := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "cart"}}
-	first := r.ofRoute(cart, wanted)
-	for range 50 {
-		if again := r.ofRoute(cart, wanted); again.Parents[0].Conditions[0].Message != first.Parents[0].Conditions[0].Message {
-			t.Fatalf("a pass says %q, another one %q", first.Parents[0].Conditions[0].Message, again.Parents[0].Conditions[0].Message)
-		}
+// listenerSet is a set in the namespace shop of a Gateway in the namespace edge.
+func listenerSet(name, gateway string) *gatewayv1.ListenerSet {
+	edge := gatewayv1.Namespace("edge")
+	return &gatewayv1.ListenerSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec:       gatewayv1.ListenerSetSpec{ParentRef: gatewayv1.ParentGatewayReference{Namespace: &edge, Name: gatewayv1.ObjectName(gateway)}},
 	}
 }

@@ -51,6 +51,7 @@ func TestController(t *testing.T) {
 		{"a replica that is cut off", cutOff},
 		{"watches that hang", hungWatches},
 		{"a proxy that refuses", refusals},
+		{"a proxy that refuses resources", refusedResourcesAreTold},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"statuses that another controller writes", contestedStatuses},

@@ -232,17 +232,10 @@ func (c configuration) carryOut(update distribution.Update) {
 
 func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	t.Helper()
-	trusted := &corev1.ConfigMap{}
-	e.await(t, trusted, shared)
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM([]byte(trusted.Data[infrastructure.CAKey])) {
-		t.Fatalf("no CA in %q", trusted.Data)
-	}
 	p := &proxy{updates: make(chan distribution.Update, 1000), said: &controlplane.Log{}, has: configuration{}}
-	follower := &distribution.Client{
-		Address:   address,
-		Transport: credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"}),
-		Token:     func() (string, error) { return token, nil },
+	e.follow(t, &distribution.Client{
+		Address: address,
+		Token:   func() (string, error) { return token, nil },
 		Apply: func(update distribution.Update) error {
 			if why := p.refuses.Load(); why != nil {
 				return errors.New(*why)
@@ -251,12 +244,30 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 			return nil
 		},
 		Log: slog.New(slog.NewTextHandler(p.said, nil)),
-	}
+	})
+	return p
+}
+
+// follow runs a proxy's client, which trusts the controller, until the test ends.
+func (e *environment) follow(t *testing.T, follower *distribution.Client) {
+	t.Helper()
+	// Each owner's proxies have their own copy of the CA.
+	trusted := &corev1.ConfigMapList{}
+	roots := x509.NewCertPool()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.List(ctx, trusted, client.MatchingLabels(infrastructure.Selector())); err != nil {
+			return err
+		}
+		if len(trusted.Items) == 0 || !roots.AppendCertsFromPEM([]byte(trusted.Items[0].Data[infrastructure.CAKey])) {
+			return fmt.Errorf("no CA in %d ConfigMaps", len(trusted.Items))
+		}
+		return nil
+	})
+	follower.Transport = credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: "millrace-gateway.millrace-system.svc"})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- follower.Run(ctx) }()
 	t.Cleanup(func() { cancel(); must(t, <-done) })
-	return p
 }
 
 // gets waits for a configuration that is as wanted.

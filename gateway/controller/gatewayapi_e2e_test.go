@@ -227,16 +227,22 @@ func (e *environment) statusWrites(t *testing.T) map[string]int {
 // warned waits for a warning of an object.
 func (e *environment) warned(t *testing.T, object client.Object, reason string) {
 	t.Helper()
+	e.warnedOf(t, object, reason, "")
+}
+
+// warnedOf waits for a warning of an object with a text in it.
+func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text string) {
+	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		list := &eventsv1.EventList{}
 		if err := e.client.List(ctx, list, client.InNamespace(object.GetNamespace())); err != nil {
 			return err
 		}
 		for i := range list.Items {
-			if event := &list.Items[i]; event.Regarding.UID == object.GetUID() && event.Reason == reason {
+			if event := &list.Items[i]; event.Regarding.UID == object.GetUID() && event.Reason == reason && strings.Contains(event.Note, text) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no %s of %T %s among %d events", reason, object, object.GetName(), len(list.Items))
+		return fmt.Errorf("no %s %s of %T %s among %d events", reason, text, object, object.GetName(), len(list.Items))
 	})
 }

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/distribution"
+	dataplane "github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// ofProxies is where the proxies of this test listen.
+const ofProxies = "127.77.0.1"
+
+// olderProxy is a proxy as it runs in a pod, of a version that does not know a kind of filter: what it
+// reads has a field that it cannot tell. What it says of that is its own.
+type olderProxy struct {
+	served  *dataplane.Proxy
+	unknown func(*resource.Filter) bool
+}
+
+// olderProxy runs one until the test ends.
+func (e *environment) olderProxy(t *testing.T, address, token string, unknown func(*resource.Filter) bool) {
+	t.Helper()
+	settings := dataplane.Defaults()
+	settings.Address, settings.DrainWait, settings.DrainGrace = ofProxies, 0, 0
+	p := &olderProxy{served: dataplane.New(settings), unknown: unknown}
+	e.follow(t, &distribution.Client{
+		Address: address,
+		Token:   func() (string, error) { return token, nil },
+		Apply:   p.apply, Refused: p.served.Refused,
+		Log: slog.New(slog.NewTextHandler(&controlplane.Log{}, nil)),
+	})
+	t.Cleanup(func() { must(t, p.served.Shutdown(context.Background())) })
+}
+
+func (p *olderProxy) apply(update distribution.Update) error {
+	read := make([]*resource.Resource, 0, len(update.Changed))
+	for _, r := range update.Changed {
+		r, err := p.read(r)
+		if err != nil {
+			return err
+		}
+		read = append(read, r)
+	}
+	return p.served.Apply(dataplane.Update{Version: update.Version, Whole: update.Whole, Resources: read, Removed: update.Removed})
+}
+
+// read is what a program makes of a message that does not know all of its fields.
+func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
+	if of.GetRouteGroup() == nil {
+		return of, nil
+	}
+	read, is := proto.Clone(of).(*resource.Resource)
+	if !is {
+		return nil, errors.New("a clone of another type")
+	}
+	for _, rule := range read.GetRouteGroup().GetRules() {
+		for i, filter := range rule.GetFilters() {
+			if !p.unknown(filter) {
+				continue
+			}
+			content, err := proto.Marshal(filter)
+			if err != nil {
+				return nil, err
+			}
+			rule.Filters[i] = &resource.Filter{}
+			rule.Filters[i].ProtoReflect().SetUnknown(content)
+		}
+	}
+	return read, nil
+}
+
+// refusedResources is the metric of an owner.
+func refusedResources(t *testing.T, owner string) float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	must(t, err)
+	for _, family := range families {
+		if family.GetName() != "millrace_gateway_refused_resources" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			if metric.GetLabel()[0].GetValue() == owner {
+				return metric.GetGauge().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// redirected makes a route at the Gateway edge that redirects all requests of a host to another one.
+func redirected(name, to string) *gatewayv1.HTTPRoute {
+	target := gatewayv1.PreciseHostname(to)
+	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	route.Spec.ParentRefs = []gatewayv1.ParentReference{{Name: "edge"}}
+	route.Spec.Hostnames = []gatewayv1.Hostname{gatewayv1.Hostname(name + ".example.com")}
+	route.Spec.Rules = []gatewayv1.HTTPRouteRule{{Filters: []gatewayv1.HTTPRouteFilter{{
+		Type: gatewayv1.HTTPRouteFilterRequestRedirect, RequestRedirect: &gatewayv1.HTTPRequestRedirectFilter{Hostname: &target},
+	}}}}
+	return route
+}
+
+// marked adds the filter that the proxies of this test do not know.
+func marked(route *gatewayv1.HTTPRoute) {
+	rule := &route.Spec.Rules[0]
+	rule.Filters = append(rule.Filters, gatewayv1.HTTPRouteFilter{
+		Type:                   gatewayv1.HTTPRouteFilterResponseHeaderModifier,
+		ResponseHeaderModifier: &gatewayv1.HTTPHeaderFilter{Set: []gatewayv1.HTTPHeader{{Name: "Marker", Value: "x"}}},
+	})
+}
+
+// edit changes a route.
+func (e *environment) edit(t *testing.T, route *gatewayv1.HTTPRoute, change func(*gatewayv1.HTTPRoute)) {
+	t.Helper()
+	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(route), route))
+	before := client.MergeFrom(route.DeepCopy())
+	change(route)
+	must(t, e.client.Patch(t.Context(), route, before))
+}
+
+// answers waits until the proxies answer a host at a port with a status and a place to go.
+func (e *environment) answers(t *testing.T, port uint16, name string, status int, place string) {
+	t.Helper()
+	direct := &http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	eventually(t, func(ctx context.Context) error {
+		at := "http://" + net.JoinHostPort(ofProxies, strconv.Itoa(int(port))) + "/"
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		if err != nil {
+			return err
+		}
+		request.Host = name + ".example.com"
+		answer, err := direct.Do(request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		_, _ = io.Copy(io.Discard, answer.Body)
+		if to := answer.Header.Get("Location"); answer.StatusCode != status || !strings.HasPrefix(to, place) {
+			return fmt.Errorf("%s at port %d is answered with %s to %q, want %d to %q", name, port, answer.Status, to, status, place)
+		}
+		return nil
+	})
+}
+
+// partlyInvalid waits until a route has the condition with a message that begins like this; empty: until it
+// has none.
+func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, prefix string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(route), route); err != nil {
+			return err
+		}
+		if len(route.Status.Parents) != 1 {
+			return fmt.Errorf("route %s has the parents %+v", route.Name, route.Status.Parents)
+		}
+		got := meta.FindStatusCondition(route.Status.Parents[0].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid))
+		switch {
+		case prefix == "" && got != nil:
+			return fmt.Errorf("route %s still says %s", route.Name, got.Message)
+		case prefix != "" && (got == nil || got.Status != metav1.ConditionTrue || !strings.HasPrefix(got.Message, prefix) ||
+			got.Reason != gatewayroute.ReasonConfigurationRefused || got.ObservedGeneration != route.Generation):
+			return fmt.Errorf("route %s has the condition %+v, want %s", route.Name, got, prefix)
+		}
+		return nil
+	})
+}
+
+// refusesAt waits until a Gateway and the metric say that so many resources are refused.
+func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count int, why string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
+			return err
+		}
+		got := meta.FindStatusCondition(gateway.Status.Conditions, gatewayroute.ConditionResourcesRefused)
+		switch {
+		case count == 0 && got != nil, count > 0 && (got == nil || !strings.Contains(got.Message, why)):
+			return fmt.Errorf("the Gateway has the condition %+v, want %d and %q", got, count, why)
+		}
+		if metric := refusedResources(t, "Gateway/"+namespace+"/"+gateway.Name); metric != float64(count) {
+			return fmt.Errorf("the metric says that %v resources are refused, want %d", metric, count)
+		}
+		deployment := &appsv1.Deployment{}
+		if err := e.client.Get(ctx, edge, deployment); err != nil {
+			return err
+		}
+		if text := deployment.Annotations["millrace.io/refused-configuration"]; (text != "") != (count > 0) {
+			return fmt.Errorf("the Deployment says %q", text)
+		}
+		return nil
+	})
+}
+
+// refusedResourcesAreTold has a proxy refuse rules of a route, a listener and rules of an Ingress. Each is
+// told where its author looks, and no longer when it is repaired. Nobody else notices.
+func refusedResourcesAreTold(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.class(t)
+	address, _ := e.run(t, nil)
+	port, taken := controlplane.FreePort(t), controlplane.FreePort(t)
+	gateway := e.gateway(t, fmt.Sprintf("HTTP/%d", port))
+	other, web := redirected("other", "a.example.com"), redirected("web", "a.example.com")
+	e.create(t, other)
+	e.create(t, web)
+	e.olderProxy(t, address, e.token(t, edge, infrastructure.Audience, e.pod(t, edge, "edge-1")),
+		func(f *resource.Filter) bool { return f.GetResponseHeaders() != nil })
+	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
+	e.refusesAt(t, gateway, 0, "")
+
+	// Its former rules are served, and another route's new ones.
+	toB := func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "b.example.com" }
+	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { toB(r); marked(r) })
+	e.edit(t, other, toB)
+	e.answers(t, port, "other", http.StatusFound, "http://b.example.com")
+	e.partlyInvalid(t, web, "Fall Back: proxy shop/edge-1 refuses it and serves what was there before: rule 0")
+	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
+	e.refusesAt(t, gateway, 1, "proxy shop/edge-1 refuses 1 resources")
+	e.partlyInvalid(t, other, "")
+	quiet(t, e)
+	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { r.Spec.Rules[0].Filters = r.Spec.Rules[0].Filters[:1] })
+	e.partlyInvalid(t, web, "")
+	e.refusesAt(t, gateway, 0, "")
+	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
+
+	// A new route has no former rules.
+	fresh := redirected("fresh", "a.example.com")
+	marked(fresh)
+	e.create(t, fresh)
+	e.partlyInvalid(t, fresh, "Dropped Rule: proxy shop/edge-1 refuses it: rule 0")
+	e.answers(t, port, "fresh", http.StatusInternalServerError, "")
+	e.refusesAt(t, gateway, 1, "filter 1 is of a kind that this proxy does not know")
+	must(t, e.client.Delete(t.Context(), fresh))
+	e.refusesAt(t, gateway, 0, "")
+
+	// A listener is the Gateway's own.
+	blocker, err := net.Listen("tcp", net.JoinHostPort(ofProxies, strconv.Itoa(int(taken))))
+	must(t, err)
+	defer blocker.Close()
+	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(gateway), gateway))
+	before := client.MergeFrom(gateway.DeepCopy())
+	gateway.Spec.Listeners = append(gateway.Spec.Listeners,
+		gatewayv1.Listener{Name: "taken", Port: gatewayv1.PortNumber(taken), Protocol: gatewayv1.HTTPProtocolType})
+	must(t, e.client.Patch(t.Context(), gateway, before))
+	why := fmt.Sprintf("listen at port %d", taken)
+	e.refusesAt(t, gateway, 1, why)
+	e.warnedOf(t, gateway, gatewayroute.ReasonConfigurationRefused, why)
+	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
+	must(t, blocker.Close())
+	e.edit(t, other, func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "c.example.com" })
+	e.refusesAt(t, gateway, 0, "")
+	e.answers(t, taken, "web", http.StatusFound, "http://b.example.com")
+	t.Run("an Ingress", func(t *testing.T) { refusedIngress(t, e, address) })
+}
+
+// refusedIngress has an event of the Ingress, and none of the class that others share.
+func refusedIngress(t *testing.T, e *environment, address string) {
+	ingress := e.ingress(t, "web", "web.example.com")
+	e.olderProxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "shared-1")),
+		func(f *resource.Filter) bool { return f.GetRedirect() != nil })
+	chain, key, err := routetest.Certificate("web.example.com")
+	must(t, err)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key},
+	}
+	e.create(t, secret)
+	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), secret)) })
+	before := client.MergeFrom(ingress.DeepCopy())
+	ingress.Annotations = map[string]string{gatewayroute.AnnotationSSLRedirect: "true"}
+	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"web.example.com"}, SecretName: "web"}}
+	must(t, e.client.Patch(t.Context(), ingress, before))
+	e.warnedOf(t, ingress, gatewayroute.ReasonConfigurationRefused, "filter 0 is of a kind that this proxy does not know")
+	owner := "IngressClass//millrace"
+	eventually(t, func(context.Context) error {
+		if got := refusedResources(t, owner); got != 1 {
+			return fmt.Errorf("the metric says that %v resources of %s are refused, want 1", got, owner)
+		}
+		return nil
+	})
+	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(ingress), ingress))
+	before = client.MergeFrom(ingress.DeepCopy())
+	ingress.Annotations = nil
+	must(t, e.client.Patch(t.Context(), ingress, before))
+	eventually(t, func(context.Context) error {
+		if got := refusedResources(t, owner); got != 0 {
+			return fmt.Errorf("the metric says that %v resources of %s are refused, want none", got, owner)
+		}
+		return nil
+	})
+}

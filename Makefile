@@ -141,7 +141,7 @@ bench: ## Measure what a packet costs, beside floors (root); STRICT=1, RUN=REGEX
 .PHONY: flood
 flood: ## Send floods of ten million packets each through the program (root, hours).
 	MILLRACE_FLOOD=10000000 go test -count 1 -timeout 6h -run TestFlood -v ./bpf
-	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestStrangers|TestMovedFlows' -v ./lbagent/test/reference
+	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestUntrusted|TestMovedFlows' -v ./lbagent/test/reference
 
 .PHONY: bench-control
 bench-control: prerequisites ## Measure agent and operator in a generated cluster (root); NODES=1000, SERVICES=10000, CREATED=2000, STRICT=1.

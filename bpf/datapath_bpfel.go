@@ -65,7 +65,7 @@ type DatapathConnectionFlag uint32
 const (
 	DatapathConnectionFlagCLIENT_FIN   DatapathConnectionFlag = 1
 	DatapathConnectionFlagCLIENT_RST   DatapathConnectionFlag = 2
-	DatapathConnectionFlagIN_CROWD     DatapathConnectionFlag = 4
+	DatapathConnectionFlagIN_OVERFLOW  DatapathConnectionFlag = 4
 	DatapathConnectionFlagOF_DATAGRAMS DatapathConnectionFlag = 8
 	DatapathConnectionFlagEND_TOLD     DatapathConnectionFlag = 16
 )
@@ -88,19 +88,6 @@ type DatapathConnectionKey6 struct {
 	VipPort    uint16
 	Protocol   uint8
 	Pad        [3]uint8
-}
-
-type DatapathCrowd struct {
-	_        structs.HostLayout
-	Since    uint32
-	Count    uint32
-	Exceeded uint32
-	Used     uint32
-}
-
-type DatapathCrowds struct {
-	_    structs.HostLayout
-	Kind [3]DatapathCrowd
 }
 
 type DatapathDropReason uint32
@@ -179,11 +166,6 @@ type DatapathEndpointPort struct {
 	Pad     uint16
 }
 
-type DatapathEntrances struct {
-	_       structs.HostLayout
-	Ifindex [8]uint32
-}
-
 type DatapathEvent uint32
 
 const (
@@ -197,12 +179,23 @@ const (
 	DatapathEventEVENT_REFUSED                DatapathEvent = 7
 	DatapathEventEVENT_TOO_BIG_TOLD           DatapathEvent = 8
 	DatapathEventEVENT_REPLY_UNKNOWN          DatapathEvent = 9
-	DatapathEventEVENT_CROWDED                DatapathEvent = 10
+	DatapathEventEVENT_OVER_QUOTA             DatapathEvent = 10
 	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
 	DatapathEventEVENT_PRIMARY_DOWN           DatapathEvent = 12
 	DatapathEventEVENT_LEFT_TO_PROXY          DatapathEvent = 13
 	DatapathEventEVENTS                       DatapathEvent = 14
 )
+
+type DatapathEvictedFlow struct {
+	_           structs.HostLayout
+	Fingerprint uint32
+	Id          uint32
+}
+
+type DatapathEvictedFlowBucket struct {
+	_    structs.HostLayout
+	Slot [8]DatapathEvictedFlow
+}
 
 type DatapathException struct {
 	_     structs.HostLayout
@@ -343,15 +336,9 @@ type DatapathHandover struct {
 	Ifindex uint32
 }
 
-type DatapathMemory struct {
-	_           structs.HostLayout
-	Fingerprint uint32
-	Id          uint32
-}
-
-type DatapathMemoryBucket struct {
-	_    structs.HostLayout
-	Slot [8]DatapathMemory
+type DatapathIngressInterfaces struct {
+	_       structs.HostLayout
+	Ifindex [8]uint32
 }
 
 type DatapathNode struct {
@@ -406,6 +393,19 @@ const (
 	DatapathProbeKindPROBE_ANSWER       DatapathProbeKind = 2
 	DatapathProbeKindPROBE_ANSWER_ALONE DatapathProbeKind = 3
 )
+
+type DatapathQuota struct {
+	_        structs.HostLayout
+	Since    uint32
+	Count    uint32
+	Exceeded uint32
+	Used     uint32
+}
+
+type DatapathQuotas struct {
+	_    structs.HostLayout
+	Kind [3]DatapathQuota
+}
 
 type DatapathReservedId uint32
 
@@ -528,7 +528,7 @@ const (
 	DatapathShapeNODES              DatapathShape = 16384
 	DatapathShapeNODE_ADDRESSES     DatapathShape = 65536
 	DatapathShapeUPLINKS            DatapathShape = 64
-	DatapathShapeMEMORY_SLOTS       DatapathShape = 8
+	DatapathShapeEVICTED_SLOTS      DatapathShape = 8
 	DatapathShapeEXCEPTION_SLOTS    DatapathShape = 8
 	DatapathShapeHALF_OPEN_SLOTS    DatapathShape = 7
 	DatapathShapeAFFINITY_SLOTS     DatapathShape = 8
@@ -686,11 +686,6 @@ const (
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
 	DatapathMapCpuUnknowns           = "cpu_unknowns"
-	DatapathMapCrowdData4            = "crowd_data4"
-	DatapathMapCrowdData6            = "crowd_data6"
-	DatapathMapCrowdDataRev4         = "crowd_data_rev4"
-	DatapathMapCrowdDataRev6         = "crowd_data_rev6"
-	DatapathMapCrowdFragments        = "crowd_fragments"
 	DatapathMapDataAffinities        = "data_affinities"
 	DatapathMapDatagrams4            = "datagrams4"
 	DatapathMapDatagrams6            = "datagrams6"
@@ -704,6 +699,7 @@ const (
 	DatapathMapEndpoints             = "endpoints"
 	DatapathMapEstablishedFilter     = "established_filter"
 	DatapathMapEventCounts           = "event_counts"
+	DatapathMapEvictedFlows          = "evicted_flows"
 	DatapathMapExceptionFilter       = "exception_filter"
 	DatapathMapExceptionKey          = "exception_key"
 	DatapathMapExceptions            = "exceptions"
@@ -716,11 +712,15 @@ const (
 	DatapathMapGroupMarks            = "group_marks"
 	DatapathMapHalfOpenFlows         = "half_open_flows"
 	DatapathMapHeartbeat             = "heartbeat"
-	DatapathMapMemories              = "memories"
 	DatapathMapNodeAddresses         = "node_addresses"
 	DatapathMapNodeUplinks           = "node_uplinks"
 	DatapathMapNodes                 = "nodes"
 	DatapathMapNotedFlows            = "noted_flows"
+	DatapathMapOverflowData4         = "overflow_data4"
+	DatapathMapOverflowData6         = "overflow_data6"
+	DatapathMapOverflowDataRev4      = "overflow_data_rev4"
+	DatapathMapOverflowDataRev6      = "overflow_data_rev6"
+	DatapathMapOverflowFragments     = "overflow_fragments"
 	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
 	DatapathMapProxied               = "proxied"
@@ -742,9 +742,9 @@ const (
 	DatapathMapUnknowns              = "unknowns"
 	DatapathMapUplinkLosses          = "uplink_losses"
 	DatapathMapUplinks               = "uplinks"
-	DatapathMapVipCrowds             = "vip_crowds"
 	DatapathMapVipFilter             = "vip_filter"
 	DatapathMapVipParts              = "vip_parts"
+	DatapathMapVipQuotas             = "vip_quotas"
 	DatapathMapVips                  = "vips"
 	DatapathMapVlans                 = "vlans"
 	DatapathMapZoneTables            = "zone_tables"
@@ -756,9 +756,9 @@ const (
 	DatapathProgNoteConnections      = "note_connections"
 	DatapathProgReadEndpointRows     = "read_endpoint_rows"
 	DatapathProgReadRows             = "read_rows"
+	DatapathProgRenewLease           = "renew_lease"
 	DatapathProgRestRows             = "rest_rows"
 	DatapathProgSweepExceptions      = "sweep_exceptions"
-	DatapathProgVouch                = "vouch"
 	DatapathProgWriteEndpointRows    = "write_endpoint_rows"
 	DatapathProgWriteRows            = "write_rows"
 	DatapathVarConnectionFlag        = "_connection_flag"
@@ -783,15 +783,15 @@ const (
 	DatapathVarWholeCopy             = "_whole_copy"
 	DatapathVarAffinityMask          = "affinity_mask"
 	DatapathVarClientMultipliers     = "client_multipliers"
-	DatapathVarDatagramShare         = "datagram_share"
+	DatapathVarDatagramQuota         = "datagram_quota"
 	DatapathVarEstablishedFilterMask = "established_filter_mask"
+	DatapathVarEvictedMask           = "evicted_mask"
 	DatapathVarExceptionMask         = "exception_mask"
-	DatapathVarFragmentShare         = "fragment_share"
+	DatapathVarFragmentQuota         = "fragment_quota"
 	DatapathVarFrontendMultiplier    = "frontend_multiplier"
 	DatapathVarHalfOpenMask          = "half_open_mask"
-	DatapathVarHalfOpenShare         = "half_open_share"
+	DatapathVarHalfOpenQuota         = "half_open_quota"
 	DatapathVarHashAddend            = "hash_addend"
-	DatapathVarMemoryMask            = "memory_mask"
 	DatapathVarPortsMultiplier       = "ports_multiplier"
 	DatapathVarProtocolMultiplier    = "protocol_multiplier"
 	DatapathVarServiceProxy          = "service_proxy"
@@ -853,9 +853,9 @@ type DatapathProgramSpecs struct {
 	NoteConnections   *ebpf.ProgramSpec `ebpf:"note_connections"`
 	ReadEndpointRows  *ebpf.ProgramSpec `ebpf:"read_endpoint_rows"`
 	ReadRows          *ebpf.ProgramSpec `ebpf:"read_rows"`
+	RenewLease        *ebpf.ProgramSpec `ebpf:"renew_lease"`
 	RestRows          *ebpf.ProgramSpec `ebpf:"rest_rows"`
 	SweepExceptions   *ebpf.ProgramSpec `ebpf:"sweep_exceptions"`
-	Vouch             *ebpf.ProgramSpec `ebpf:"vouch"`
 	WriteEndpointRows *ebpf.ProgramSpec `ebpf:"write_endpoint_rows"`
 	WriteRows         *ebpf.ProgramSpec `ebpf:"write_rows"`
 }
@@ -871,11 +871,6 @@ type DatapathMapSpecs struct {
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
 	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
-	CrowdData4        *ebpf.MapSpec `ebpf:"crowd_data4"`
-	CrowdData6        *ebpf.MapSpec `ebpf:"crowd_data6"`
-	CrowdDataRev4     *ebpf.MapSpec `ebpf:"crowd_data_rev4"`
-	CrowdDataRev6     *ebpf.MapSpec `ebpf:"crowd_data_rev6"`
-	CrowdFragments    *ebpf.MapSpec `ebpf:"crowd_fragments"`
 	DataAffinities    *ebpf.MapSpec `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.MapSpec `ebpf:"datagrams6"`
@@ -889,6 +884,7 @@ type DatapathMapSpecs struct {
 	Endpoints         *ebpf.MapSpec `ebpf:"endpoints"`
 	EstablishedFilter *ebpf.MapSpec `ebpf:"established_filter"`
 	EventCounts       *ebpf.MapSpec `ebpf:"event_counts"`
+	EvictedFlows      *ebpf.MapSpec `ebpf:"evicted_flows"`
 	ExceptionFilter   *ebpf.MapSpec `ebpf:"exception_filter"`
 	ExceptionKey      *ebpf.MapSpec `ebpf:"exception_key"`
 	Exceptions        *ebpf.MapSpec `ebpf:"exceptions"`
@@ -901,11 +897,15 @@ type DatapathMapSpecs struct {
 	GroupMarks        *ebpf.MapSpec `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.MapSpec `ebpf:"half_open_flows"`
 	Heartbeat         *ebpf.MapSpec `ebpf:"heartbeat"`
-	Memories          *ebpf.MapSpec `ebpf:"memories"`
 	NodeAddresses     *ebpf.MapSpec `ebpf:"node_addresses"`
 	NodeUplinks       *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes             *ebpf.MapSpec `ebpf:"nodes"`
 	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
+	OverflowData4     *ebpf.MapSpec `ebpf:"overflow_data4"`
+	OverflowData6     *ebpf.MapSpec `ebpf:"overflow_data6"`
+	OverflowDataRev4  *ebpf.MapSpec `ebpf:"overflow_data_rev4"`
+	OverflowDataRev6  *ebpf.MapSpec `ebpf:"overflow_data_rev6"`
+	OverflowFragments *ebpf.MapSpec `ebpf:"overflow_fragments"`
 	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
 	Proxied           *ebpf.MapSpec `ebpf:"proxied"`
@@ -927,9 +927,9 @@ type DatapathMapSpecs struct {
 	Unknowns          *ebpf.MapSpec `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.MapSpec `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.MapSpec `ebpf:"uplinks"`
-	VipCrowds         *ebpf.MapSpec `ebpf:"vip_crowds"`
 	VipFilter         *ebpf.MapSpec `ebpf:"vip_filter"`
 	VipParts          *ebpf.MapSpec `ebpf:"vip_parts"`
+	VipQuotas         *ebpf.MapSpec `ebpf:"vip_quotas"`
 	Vips              *ebpf.MapSpec `ebpf:"vips"`
 	Vlans             *ebpf.MapSpec `ebpf:"vlans"`
 	ZoneTables        *ebpf.MapSpec `ebpf:"zone_tables"`
@@ -961,15 +961,15 @@ type DatapathVariableSpecs struct {
 	WholeCopy             *ebpf.VariableSpec `ebpf:"_whole_copy"`
 	AffinityMask          *ebpf.VariableSpec `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.VariableSpec `ebpf:"client_multipliers"`
-	DatagramShare         *ebpf.VariableSpec `ebpf:"datagram_share"`
+	DatagramQuota         *ebpf.VariableSpec `ebpf:"datagram_quota"`
 	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
+	EvictedMask           *ebpf.VariableSpec `ebpf:"evicted_mask"`
 	ExceptionMask         *ebpf.VariableSpec `ebpf:"exception_mask"`
-	FragmentShare         *ebpf.VariableSpec `ebpf:"fragment_share"`
+	FragmentQuota         *ebpf.VariableSpec `ebpf:"fragment_quota"`
 	FrontendMultiplier    *ebpf.VariableSpec `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.VariableSpec `ebpf:"half_open_mask"`
-	HalfOpenShare         *ebpf.VariableSpec `ebpf:"half_open_share"`
+	HalfOpenQuota         *ebpf.VariableSpec `ebpf:"half_open_quota"`
 	HashAddend            *ebpf.VariableSpec `ebpf:"hash_addend"`
-	MemoryMask            *ebpf.VariableSpec `ebpf:"memory_mask"`
 	PortsMultiplier       *ebpf.VariableSpec `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.VariableSpec `ebpf:"protocol_multiplier"`
 	ServiceProxy          *ebpf.VariableSpec `ebpf:"service_proxy"`
@@ -1008,11 +1008,6 @@ type DatapathMaps struct {
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
 	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
-	CrowdData4        *ebpf.Map `ebpf:"crowd_data4"`
-	CrowdData6        *ebpf.Map `ebpf:"crowd_data6"`
-	CrowdDataRev4     *ebpf.Map `ebpf:"crowd_data_rev4"`
-	CrowdDataRev6     *ebpf.Map `ebpf:"crowd_data_rev6"`
-	CrowdFragments    *ebpf.Map `ebpf:"crowd_fragments"`
 	DataAffinities    *ebpf.Map `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.Map `ebpf:"datagrams6"`
@@ -1026,6 +1021,7 @@ type DatapathMaps struct {
 	Endpoints         *ebpf.Map `ebpf:"endpoints"`
 	EstablishedFilter *ebpf.Map `ebpf:"established_filter"`
 	EventCounts       *ebpf.Map `ebpf:"event_counts"`
+	EvictedFlows      *ebpf.Map `ebpf:"evicted_flows"`
 	ExceptionFilter   *ebpf.Map `ebpf:"exception_filter"`
 	ExceptionKey      *ebpf.Map `ebpf:"exception_key"`
 	Exceptions        *ebpf.Map `ebpf:"exceptions"`
@@ -1038,11 +1034,15 @@ type DatapathMaps struct {
 	GroupMarks        *ebpf.Map `ebpf:"group_marks"`
 	HalfOpenFlows     *ebpf.Map `ebpf:"half_open_flows"`
 	Heartbeat         *ebpf.Map `ebpf:"heartbeat"`
-	Memories          *ebpf.Map `ebpf:"memories"`
 	NodeAddresses     *ebpf.Map `ebpf:"node_addresses"`
 	NodeUplinks       *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes             *ebpf.Map `ebpf:"nodes"`
 	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
+	OverflowData4     *ebpf.Map `ebpf:"overflow_data4"`
+	OverflowData6     *ebpf.Map `ebpf:"overflow_data6"`
+	OverflowDataRev4  *ebpf.Map `ebpf:"overflow_data_rev4"`
+	OverflowDataRev6  *ebpf.Map `ebpf:"overflow_data_rev6"`
+	OverflowFragments *ebpf.Map `ebpf:"overflow_fragments"`
 	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
 	Proxied           *ebpf.Map `ebpf:"proxied"`
@@ -1064,9 +1064,9 @@ type DatapathMaps struct {
 	Unknowns          *ebpf.Map `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.Map `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.Map `ebpf:"uplinks"`
-	VipCrowds         *ebpf.Map `ebpf:"vip_crowds"`
 	VipFilter         *ebpf.Map `ebpf:"vip_filter"`
 	VipParts          *ebpf.Map `ebpf:"vip_parts"`
+	VipQuotas         *ebpf.Map `ebpf:"vip_quotas"`
 	Vips              *ebpf.Map `ebpf:"vips"`
 	Vlans             *ebpf.Map `ebpf:"vlans"`
 	ZoneTables        *ebpf.Map `ebpf:"zone_tables"`
@@ -1081,11 +1081,6 @@ func (m *DatapathMaps) Close() error {
 		m.Connections4,
 		m.Connections6,
 		m.CpuUnknowns,
-		m.CrowdData4,
-		m.CrowdData6,
-		m.CrowdDataRev4,
-		m.CrowdDataRev6,
-		m.CrowdFragments,
 		m.DataAffinities,
 		m.Datagrams4,
 		m.Datagrams6,
@@ -1099,6 +1094,7 @@ func (m *DatapathMaps) Close() error {
 		m.Endpoints,
 		m.EstablishedFilter,
 		m.EventCounts,
+		m.EvictedFlows,
 		m.ExceptionFilter,
 		m.ExceptionKey,
 		m.Exceptions,
@@ -1111,11 +1107,15 @@ func (m *DatapathMaps) Close() error {
 		m.GroupMarks,
 		m.HalfOpenFlows,
 		m.Heartbeat,
-		m.Memories,
 		m.NodeAddresses,
 		m.NodeUplinks,
 		m.Nodes,
 		m.NotedFlows,
+		m.OverflowData4,
+		m.OverflowData6,
+		m.OverflowDataRev4,
+		m.OverflowDataRev6,
+		m.OverflowFragments,
 		m.PacketSlots,
 		m.ProbeSecrets,
 		m.Proxied,
@@ -1137,9 +1137,9 @@ func (m *DatapathMaps) Close() error {
 		m.Unknowns,
 		m.UplinkLosses,
 		m.Uplinks,
-		m.VipCrowds,
 		m.VipFilter,
 		m.VipParts,
+		m.VipQuotas,
 		m.Vips,
 		m.Vlans,
 		m.ZoneTables,
@@ -1172,15 +1172,15 @@ type DatapathVariables struct {
 	WholeCopy             *ebpf.Variable `ebpf:"_whole_copy"`
 	AffinityMask          *ebpf.Variable `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.Variable `ebpf:"client_multipliers"`
-	DatagramShare         *ebpf.Variable `ebpf:"datagram_share"`
+	DatagramQuota         *ebpf.Variable `ebpf:"datagram_quota"`
 	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`
+	EvictedMask           *ebpf.Variable `ebpf:"evicted_mask"`
 	ExceptionMask         *ebpf.Variable `ebpf:"exception_mask"`
-	FragmentShare         *ebpf.Variable `ebpf:"fragment_share"`
+	FragmentQuota         *ebpf.Variable `ebpf:"fragment_quota"`
 	FrontendMultiplier    *ebpf.Variable `ebpf:"frontend_multiplier"`
 	HalfOpenMask          *ebpf.Variable `ebpf:"half_open_mask"`
-	HalfOpenShare         *ebpf.Variable `ebpf:"half_open_share"`
+	HalfOpenQuota         *ebpf.Variable `ebpf:"half_open_quota"`
 	HashAddend            *ebpf.Variable `ebpf:"hash_addend"`
-	MemoryMask            *ebpf.Variable `ebpf:"memory_mask"`
 	PortsMultiplier       *ebpf.Variable `ebpf:"ports_multiplier"`
 	ProtocolMultiplier    *ebpf.Variable `ebpf:"protocol_multiplier"`
 	ServiceProxy          *ebpf.Variable `ebpf:"service_proxy"`
@@ -1204,9 +1204,9 @@ type DatapathPrograms struct {
 	NoteConnections   *ebpf.Program `ebpf:"note_connections"`
 	ReadEndpointRows  *ebpf.Program `ebpf:"read_endpoint_rows"`
 	ReadRows          *ebpf.Program `ebpf:"read_rows"`
+	RenewLease        *ebpf.Program `ebpf:"renew_lease"`
 	RestRows          *ebpf.Program `ebpf:"rest_rows"`
 	SweepExceptions   *ebpf.Program `ebpf:"sweep_exceptions"`
-	Vouch             *ebpf.Program `ebpf:"vouch"`
 	WriteEndpointRows *ebpf.Program `ebpf:"write_endpoint_rows"`
 	WriteRows         *ebpf.Program `ebpf:"write_rows"`
 }
@@ -1221,9 +1221,9 @@ func (p *DatapathPrograms) Close() error {
 		p.NoteConnections,
 		p.ReadEndpointRows,
 		p.ReadRows,
+		p.RenewLease,
 		p.RestRows,
 		p.SweepExceptions,
-		p.Vouch,
 		p.WriteEndpointRows,
 		p.WriteRows,
 	)

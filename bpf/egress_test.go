@@ -207,7 +207,7 @@ func TestReverseRefreshed(t *testing.T) {
 			syn, ack := f.tcp(portCluster, "S"), f.tcp(portCluster, "A")
 			w.establish(t, syn, f.pods[0])
 			w.evictReverse(t)
-			w.forgetMemories(t)
+			w.forgetEvictedFlows(t)
 			reply := answer(syn, f.pods[0], "A")
 			checkFrame(t, w.egress(t, reply.frame()), reply.frame())
 			w.age(t, 60)

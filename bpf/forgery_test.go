@@ -70,9 +70,9 @@ func TestForgedSYNLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// Two frontends lead to one endpoint. What a stranger sends to the one, with the client's address and
-// port, while the client's handshake through the other is under way, keeps neither the connection nor
-// its replies from the client: whoever acknowledges the endpoint's number has them.
+// Two frontends lead to one endpoint. What an untrusted host sends to the one, with the client's
+// address and port, while the client's handshake through the other is under way, keeps neither the
+// connection nor its replies from the client: whoever acknowledges the endpoint's number has them.
 func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -122,8 +122,8 @@ func TestForgedPacketsTakeNoHandshake(t *testing.T) {
 	}
 }
 
-// A client asks through two frontends from one port, and the endpoint answers the second time: it has
-// forgotten the first one. The handshake that goes on is the second one's.
+// A client asks through two frontends from one port, and the endpoint answers the second time: it
+// has forgotten the first one. The handshake that goes on is the second one's.
 func TestLaterHandshakeTakesTheEntry(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -25,7 +25,7 @@ func part(offset uint16, more bool, id uint32) func(*packet) {
 func (w *world) ageFragments(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for _, m := range []*ebpf.Map{w.Fragments, w.CrowdFragments} {
+	for _, m := range []*ebpf.Map{w.Fragments, w.OverflowFragments} {
 		change[bpf.DatapathFragmentKey](t, m, func(f *bpf.DatapathFragment) { f.Seen -= ticks })
 	}
 }
@@ -82,7 +82,7 @@ func fragments(f family) []fixture {
 		given(early("31 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 31) }),
 		given(lost, func(t *testing.T, w *world) {
 			for _, m := range w.flowMaps() {
-				if m != w.Fragments && m != w.CrowdFragments {
+				if m != w.Fragments && m != w.OverflowFragments {
 					clearMap(t, m)
 				}
 			}

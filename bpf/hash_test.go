@@ -22,7 +22,8 @@ import (
 
 // hashConstants are what the four words of the client's address, those of the VIP, the ports, the
 // protocol, and the last word of a frontend's key are multiplied by. The last one is added. Without
-// a seed they are the first 64 bits of the fractional parts of the square roots of the first primes.
+// a seed they are the first 64 bits of the fractional parts of the square roots of the first
+// primes.
 type hashConstants [12]uint64
 
 var publicHash = func() (constants hashConstants) {
@@ -69,7 +70,7 @@ func TestSeeded(t *testing.T) {
 	hashing = seededHash
 	defer func() { hashing = publicHash }()
 	for name, test := range map[string]func(*testing.T){
-		"ingress": TestIngress, "egress": TestEgress, "memory": TestMemory, "affinity": TestAffinity,
+		"ingress": TestIngress, "egress": TestEgress, "evicted flow": TestEvictedFlow, "affinity": TestAffinity,
 	} {
 		t.Run(name, test)
 	}

@@ -253,12 +253,12 @@ func icmpReplies(f family) []replyFixture {
 	untouched := func(name string, in packet) replyFixture {
 		return replyFixture{name: name, before: []packet{syn}, in: in}
 	}
-	stranger := sentTo(syn, pod).with(func(p *packet) { p.from = netip.AddrPortFrom(f.other, 40000) })
+	untrusted := sentTo(syn, pod).with(func(p *packet) { p.from = netip.AddrPortFrom(f.other, 40000) })
 	return append(fixtures,
 		translated("eight bytes of TCP are shown", pod.Addr(), kind, syn, f.header()+8),
 		translated("UDP without a checksum is shown", pod.Addr(), kind,
 			udp.with(func(p *packet) { p.zeroChecksum = true }), 1500),
-		untouched("error about a flow that is not ours", icmp(pod.Addr(), f.other, kind, stranger.ip())),
+		untouched("error about a flow that is not ours", icmp(pod.Addr(), f.other, kind, untrusted.ip())),
 		untouched("error that shows no ports", icmp(pod.Addr(), f.client.Addr(), kind, sentTo(syn, pod).ip()[:f.header()])),
 		untouched("echo", icmp(pod.Addr(), f.client.Addr(), icmpKind{kind: 0}, []byte("ping"))),
 	)

@@ -37,7 +37,7 @@ func (w *world) changeNode(t testing.TB, id uint32, change func(*bpf.DatapathNod
 
 func (w *world) renewLease(t testing.TB) {
 	t.Helper()
-	if _, err := w.Vouch.Run(&ebpf.RunOptions{}); err != nil {
+	if _, err := w.RenewLease.Run(&ebpf.RunOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -182,8 +182,8 @@ func TestFilterComesFirst(t *testing.T) {
 	}
 }
 
-// Without the bit of its part an address is no VIP and in no pool, but its frontends are found: they
-// come first.
+// Without the bit of its part an address is no VIP and in no pool, but its frontends are found:
+// they come first.
 func TestPartsComeSecond(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -113,7 +113,7 @@ func probes(f family) []fixture {
 		refused("for another node", wrong, with(func(p *probe) { p.to = nodeID(3) })),
 		refused("in another node's name", wrong, with(func(p *probe) { p.from = nodeID(3) })),
 		refused("cut", wrong, request(good, func(p *packet) { p.payload = p.payload[:31] })),
-		refused("from a stranger", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
+		refused("from an untrusted host", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
 			request(good, func(p *packet) { p.from = netip.AddrPortFrom(f.other, probePort) })),
 	}
 }
@@ -177,7 +177,7 @@ func routerProbes(f family) []fixture {
 		refused("of another user of Geneve", bpf.DatapathDropReasonDROP_NO_FRONTEND, request(good, func(p *packet) {
 			p.payload = p.payload[:6] + "\x7f" + p.payload[7:]
 		})),
-		refused("from a stranger", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
+		refused("from an untrusted host", bpf.DatapathDropReasonDROP_TUNNEL_SOURCE,
 			request(good, func(p *packet) { p.from = netip.AddrPortFrom(f.other, probePort) })),
 	}
 }

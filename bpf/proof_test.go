@@ -19,19 +19,19 @@ func (w *world) place(t testing.TB, p packet) string {
 		Client: address(p.from.Addr()), ClientPort: network16(p.from.Port()),
 		Vip: address(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 	}
-	connections, datagrams, crowdData := w.Connections6, w.Datagrams6, w.CrowdData6
+	connections, datagrams, overflowData := w.Connections6, w.Datagrams6, w.OverflowData6
 	if p.is4() {
 		key = bpf.DatapathConnectionKey4{
 			Client: ipv4(p.from.Addr()), ClientPort: network16(p.from.Port()),
 			Vip: ipv4(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 		}
-		connections, datagrams, crowdData = w.Connections4, w.Datagrams4, w.CrowdData4
+		connections, datagrams, overflowData = w.Connections4, w.Datagrams4, w.OverflowData4
 	}
 	places := []string{"none"}
 	for _, table := range []struct {
 		name string
 		m    *ebpf.Map
-	}{{"established", connections}, {"answered", datagrams}, {"answered", crowdData}} {
+	}{{"established", connections}, {"answered", datagrams}, {"answered", overflowData}} {
 		var value bpf.DatapathConnection
 		err := table.m.Lookup(key, &value)
 		if err == nil {

@@ -108,7 +108,7 @@ func (w *world) tally(t testing.TB) tally {
 		counts.add(fmt.Sprintf("drop %d", i), sum(t, w.DropCounts, i))
 	}
 	for i := range uint32(bpf.DatapathEventEVENTS) {
-		if allCrowded && i == uint32(bpf.DatapathEventEVENT_CROWDED) {
+		if allOverQuota && i == uint32(bpf.DatapathEventEVENT_OVER_QUOTA) {
 			continue
 		}
 		counts.add(fmt.Sprintf("event %d", i), sum(t, w.EventCounts, i))
@@ -205,14 +205,14 @@ func (w *world) halfOpen() *rig.HalfOpen {
 	return &rig.HalfOpen{Table: w.HalfOpenFlows, Key: w.ExceptionKey}
 }
 
-// forgetMemories empties what remains of flows.
-func (w *world) forgetMemories(t testing.TB) {
+// forgetEvictedFlows empties what remains of flows.
+func (w *world) forgetEvictedFlows(t testing.TB) {
 	t.Helper()
-	keys, values := make([]uint32, memoryBuckets), make([]bpf.DatapathMemoryBucket, memoryBuckets)
+	keys, values := make([]uint32, evictedBuckets), make([]bpf.DatapathEvictedFlowBucket, evictedBuckets)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	if _, err := w.Memories.BatchUpdate(keys, values, nil); err != nil {
+	if _, err := w.EvictedFlows.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -242,15 +242,15 @@ func (w *world) forgetUnknowns(t testing.TB) {
 	}
 }
 
-// forgetCrowds makes no VIP crowded.
-func (w *world) forgetCrowds(t testing.TB) {
+// forgetQuotas has no VIP over its quota.
+func (w *world) forgetQuotas(t testing.TB) {
 	t.Helper()
-	size := w.VipCrowds.MaxEntries()
+	size := w.VipQuotas.MaxEntries()
 	keys := make([]uint32, size)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	if _, err := w.VipCrowds.BatchUpdate(keys, make([]bpf.DatapathCrowds, size), nil); err != nil {
+	if _, err := w.VipQuotas.BatchUpdate(keys, make([]bpf.DatapathQuotas, size), nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -259,9 +259,9 @@ func (w *world) forgetCrowds(t testing.TB) {
 func (w *world) forget(t testing.TB) {
 	t.Helper()
 	w.wipe(t)
-	w.forgetMemories(t)
+	w.forgetEvictedFlows(t)
 	w.forgetUnknowns(t)
-	w.forgetCrowds(t)
+	w.forgetQuotas(t)
 	clearMap(t, w.FrontendDrops)
 	clearSampling(t, w)
 }
@@ -271,8 +271,8 @@ func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6,
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
-		w.CrowdData4, w.CrowdData6, w.CrowdDataRev4, w.CrowdDataRev6,
-		w.Fragments, w.CrowdFragments,
+		w.OverflowData4, w.OverflowData6, w.OverflowDataRev4, w.OverflowDataRev6,
+		w.Fragments, w.OverflowFragments,
 		w.Affinities4, w.Affinities6,
 	}
 }
@@ -326,7 +326,7 @@ func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
-		w.CrowdDataRev4, w.CrowdDataRev6,
+		w.OverflowDataRev4, w.OverflowDataRev6,
 	} {
 		clearMap(t, m)
 	}
@@ -346,10 +346,10 @@ func (w *world) ticks(t testing.TB) (perSecond uint32) {
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.CrowdData4} {
+	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.OverflowData4} {
 		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
-	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.CrowdData6} {
+	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.OverflowData6} {
 		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
 	must(w.halfOpen().Age(ticks))

@@ -63,8 +63,8 @@ func (w *world) steps(t *testing.T, steps []step) {
 	}
 }
 
-// TestServiceProxyYields follows a frontend from its first packet to when it is taken: what the service
-// proxy has begun by then stays its own.
+// TestServiceProxyYields follows a frontend from its first packet to when it is taken: what the
+// service proxy has begun by then stays its own.
 func TestServiceProxyYields(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_YIELDS)
 	for _, f := range families {
@@ -97,8 +97,8 @@ func TestServiceProxyYields(t *testing.T) {
 	}
 }
 
-// TestServiceProxyTakes has new connections be the service proxy's, while ours go on. Only a client that
-// got the SYN-ACK has its connection remembered.
+// TestServiceProxyTakes has new connections be the service proxy's, while ours go on. Only a client
+// that got the SYN-ACK has its connection remembered.
 func TestServiceProxyTakes(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 	for _, f := range families {
@@ -142,8 +142,8 @@ func TestServiceProxyTakes(t *testing.T) {
 	}
 }
 
-// TestServiceProxyFlood has strangers send many more SYNs and acknowledgements than tables have room for,
-// and the service proxy answer the SYNs: connections that it has are remembered.
+// TestServiceProxyFlood has untrusted hosts send many more SYNs and acknowledgements than tables
+// have room for, and the service proxy answer the SYNs: connections that it has are remembered.
 func TestServiceProxyFlood(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TAKES)
 	for _, f := range families {
@@ -191,8 +191,9 @@ func (w *world) offer(t *testing.T, syn packet, sequence uint32) {
 	}
 }
 
-// TestServiceProxyHasTheRest has what no frontend is for pass to the stack, as it is of Services that
-// are not moved yet: ports of a VIP that others share, and addresses of a pool or an aggregate.
+// TestServiceProxyHasTheRest has what no frontend is for pass to the stack, as it is of Services
+// that are not moved yet: ports of a VIP that others share, and addresses of a pool or an
+// aggregate.
 func TestServiceProxyHasTheRest(t *testing.T) {
 	for name, test := range map[string]struct {
 		mode bpf.DatapathServiceProxyMode

@@ -183,7 +183,7 @@ func TestNodeUplinks(t *testing.T) {
 			"another one and again": {[]int{w.second, w.third}, false},
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
-				var interfaces bpf.DatapathEntrances
+				var interfaces bpf.DatapathIngressInterfaces
 				for i, index := range test.by {
 					interfaces.Ifindex[i] = uint32(index)
 				}
@@ -195,7 +195,7 @@ func TestNodeUplinks(t *testing.T) {
 				w.check(t, fixture)
 			})
 		}
-		put(t, w.NodeUplinks, uint32(nodeID(2)), bpf.DatapathEntrances{})
+		put(t, w.NodeUplinks, uint32(nodeID(2)), bpf.DatapathIngressInterfaces{})
 	}
 }
 

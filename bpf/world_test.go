@@ -77,7 +77,7 @@ const selfID = 1
 // flowEntries is how many flows each table has room for.
 const flowEntries = 4096
 
-const memoryBuckets = 512
+const evictedBuckets = 512
 
 // affinityBuckets is a power of two: room for twice the flows.
 const affinityBuckets = flowEntries / 4
@@ -134,7 +134,8 @@ func nodeID(id uint16) uint16 {
 	return id + id%4<<12
 }
 
-// overhead is that of packets to another node over IPv4, and highBytes are those that long ids take.
+// overhead is that of packets to another node over IPv4, and highBytes are those that long ids
+// take.
 func overhead() int { return 60 + highBytes() }
 
 func highBytes() int {
@@ -258,15 +259,15 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapVips: 16, bpf.DatapathMapRows: 32 * 4096, bpf.DatapathMapGroupMarks: 32 * 4096 / 8,
 		bpf.DatapathMapExceptions: exceptionBuckets, bpf.DatapathMapExceptionFilter: exceptionBuckets / 4, bpf.DatapathMapEndpointRows: 4 * 512,
 		bpf.DatapathMapEndpoints: 16, bpf.DatapathMapEndpointPorts: 16, bpf.DatapathMapConnections4: flows, bpf.DatapathMapConnections6: flows,
-		bpf.DatapathMapMemories: memoryBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
+		bpf.DatapathMapEvictedFlows: evictedBuckets, bpf.DatapathMapFrontendKeys: 128, bpf.DatapathMapZoneTables: 128,
 		bpf.DatapathMapAffinities4: flows, bpf.DatapathMapAffinities6: flows,
 		bpf.DatapathMapDataAffinities: affinityBuckets,
 		bpf.DatapathMapSourceRanges4:  16, bpf.DatapathMapSourceRanges6: 16,
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpenFlows: 4 * halfOpenBuckets,
 		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
-		bpf.DatapathMapCrowdData4: flows, bpf.DatapathMapCrowdData6: flows,
-		bpf.DatapathMapCrowdDataRev4: flows, bpf.DatapathMapCrowdDataRev6: flows,
+		bpf.DatapathMapOverflowData4: flows, bpf.DatapathMapOverflowData6: flows,
+		bpf.DatapathMapOverflowDataRev4: flows, bpf.DatapathMapOverflowDataRev6: flows,
 		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
 		bpf.DatapathMapProxied:           flows, bpf.DatapathMapTakenFrontends: 128,
 		bpf.DatapathMapProxyOffers: flows,
@@ -298,7 +299,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 	err := errors.Join(
 		spec.Variables[bpf.DatapathVarExceptionMask].Set(uint32(exceptionBuckets-1)),
 		spec.Variables[bpf.DatapathVarAffinityMask].Set(uint32(affinityBuckets-1)),
-		spec.Variables[bpf.DatapathVarMemoryMask].Set(uint32(memoryBuckets-1)),
+		spec.Variables[bpf.DatapathVarEvictedMask].Set(uint32(evictedBuckets-1)),
 		spec.Variables[bpf.DatapathVarHalfOpenMask].Set(uint32(halfOpenBuckets-1)),
 		spec.Variables[bpf.DatapathVarEstablishedFilterMask].Set(uint32(establishedWords-1)),
 		spec.Variables[bpf.DatapathVarTicksPerSecond].Set(ticksPerSecond),
@@ -308,10 +309,10 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !allCrowded {
+	if !allOverQuota {
 		return
 	}
-	for _, name := range []string{bpf.DatapathVarHalfOpenShare, bpf.DatapathVarDatagramShare, bpf.DatapathVarFragmentShare} {
+	for _, name := range []string{bpf.DatapathVarHalfOpenQuota, bpf.DatapathVarDatagramQuota, bpf.DatapathVarFragmentQuota} {
 		if err := spec.Variables[name].Set(uint32(0)); err != nil {
 			t.Fatal(err)
 		}

@@ -99,13 +99,13 @@ func admits(s *forwarding.State, key forwarding.FrontendKey, client netip.Addr) 
 	}))
 }
 
-// strangers are in no prefix of the stories.
-var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustParseAddr("2001:db8:ffff::1")}
+// outsiders are in no prefix of the stories.
+var outsiders = []netip.Addr{netip.MustParseAddr("203.0.113.255"), netip.MustParseAddr("2001:db8:ffff::1")}
 
 // clients are the addresses around the bounds of all prefixes in the maps, before
-// or now, and a stranger of each family.
+// or now, and an outsider of each family.
 func (w *witness) clients(s *forwarding.State) []netip.Addr {
-	found := map[netip.Addr]bool{strangers[0]: true, strangers[1]: true}
+	found := map[netip.Addr]bool{outsiders[0]: true, outsiders[1]: true}
 	for _, state := range []*forwarding.State{w.last, s} {
 		for source := range state.SourceRanges {
 			first := source.Prefix.Addr()
@@ -129,9 +129,9 @@ func isWanted(frontend *model.Frontend, client netip.Addr) bool {
 	return !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// stranger returns a client whom a frontend of the maps admits and the Service does not, if
+// outsider returns a client whom a frontend of the maps admits and the Service does not, if
 // there is one.
-func (w *witness) stranger(s *forwarding.State, frontend *model.Frontend) netip.Addr {
+func (w *witness) outsider(s *forwarding.State, frontend *model.Frontend) netip.Addr {
 	if !frontend.Restricted {
 		return netip.Addr{}
 	}
@@ -148,7 +148,7 @@ func (w *witness) checkAdmitted(s *forwarding.State) error {
 	for _, frontend := range w.model.Frontends {
 		_, before := w.last.Frontends[frontend.Key]
 		entry, now := s.Frontends[frontend.Key]
-		shut := entry.Ranges == forwarding.Nobody && w.stranger(w.last, frontend).IsValid()
+		shut := entry.Ranges == forwarding.Nobody && w.outsider(w.last, frontend).IsValid()
 		for _, client := range clients {
 			if client.Is4() != frontend.Key.VIP.Is4() {
 				continue

@@ -177,7 +177,7 @@ func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 		if !w.announced[vip] && !whole && w.hasRoom(state, frontend) {
 			w.err = fmt.Errorf("VIP %s is announced for the first time, but %s is programmed as %+v (found: %t)", vip, frontend.Key, entry, found)
 		}
-		if client := w.stranger(state, frontend); client.IsValid() {
+		if client := w.outsider(state, frontend); client.IsValid() {
 			w.err = fmt.Errorf("VIP %s is announced, and %s admits %s, which the source ranges do not", vip, frontend.Key, client)
 		}
 		usable := len(frontend.Weights) > 0

@@ -57,7 +57,7 @@ func TestMapsAreVerified(t *testing.T) {
 	if id == 0 {
 		t.Fatal("no endpoint is on this node")
 	}
-	stranger := forwarding.Endpoint{Address: netip.MustParseAddr("198.19.255.1"), Port: 1}
+	other := forwarding.Endpoint{Address: netip.MustParseAddr("198.19.255.1"), Port: 1}
 	refusing := frontend
 	refusing.Refuses = true
 	emptied := *have.EndpointTables[slot]
@@ -66,7 +66,7 @@ func TestMapsAreVerified(t *testing.T) {
 		forwarding.DeleteFrontend{Key: key},
 		forwarding.PutFrontend{Key: key, Frontend: refusing},
 		forwarding.DeleteVIP{Address: key.VIP},
-		forwarding.PutEndpoint{ID: id, Endpoint: stranger},
+		forwarding.PutEndpoint{ID: id, Endpoint: other},
 		forwarding.PutEndpointTable{Slot: slot, Table: &emptied},
 		forwarding.PutRows{Slot: frontend.Table, Changed: []uint32{9}, Rows: []forwarding.Row{{Primary: 77}}},
 	} {

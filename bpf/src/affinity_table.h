@@ -7,9 +7,9 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The records of session affinity for UDP and SCTP. Anybody can send datagrams from any address, and
- * pods answer them: so strangers can make records, as many as they like. In a list of the longest
- * unused they would drive out those of all Services.
+/* The records of session affinity for UDP and SCTP. Anybody can send datagrams from any address,
+ * and pods answer them: so untrusted hosts can make records, as many as they like. In a list of the
+ * longest unused they would drive out those of all Services.
  *
  * So a full bucket forgets a record of the VIP that has most in it, the new one counted: a flood of
  * one VIP takes room from its own clients, and from others' only where these have more. It does not
@@ -50,7 +50,8 @@ __noinline int data_affinity_seek(const struct affinity_bucket *bucket,
 	return 0;
 }
 
-/* Without the first line the compiler, which knows more than the verifier, would leave the mask out. */
+/* Without the first line the compiler, which knows more than the verifier, would leave the mask
+ * out. */
 static __always_inline struct affinity_record *data_affinity_at(struct affinity_bucket *bucket,
 								__u32 slot)
 {

@@ -250,7 +250,8 @@ __noinline int flow_record(const struct packet *packet, const struct frontend *f
 }
 
 /* Gives a flow without an entry an endpoint, and records both directions. recalled is the id
- * of the endpoint by memory.h, or zero. Returns the endpoint's id, or minus the reason to drop.
+ * of the endpoint by evicted_flow.h, or zero. Returns the endpoint's id, or minus the reason to
+ * drop.
  */
 __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 			     const struct frontend *frontend, __u32 recalled)

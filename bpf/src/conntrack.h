@@ -3,7 +3,7 @@
 
 #include <linux/in.h>
 
-#include "crowd.h"
+#include "quota.h"
 #include "established_filter.h"
 #include "flow_timeout.h"
 #include "frontend.h"
@@ -57,8 +57,8 @@ static __noinline struct connection *half_open_connection(const struct flow *flo
 	__u64 print = exception_print(flow);
 	struct half_open *found = half_open_find(index, print, HALF_OPEN_ASKS);
 
-	if (!found && vip_is_asked(&flow->vip, CROWD_HALF_OPEN))
-		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ASKS);
+	if (!found && vip_overflows(&flow->vip, QUOTA_HALF_OPEN))
+		found = half_open_find(half_open_overflow(index), print, HALF_OPEN_ASKS);
 	return found ? &found->connection : NULL;
 }
 
@@ -70,8 +70,9 @@ static __always_inline void read_before_again(void)
 	__sync_lock_test_and_set(&fence, 1);
 }
 
-/* Reports whether a half-open flow's entry, which was read, was the flow's all the time: its slot may
- * have become another flow's. A writer claims the slot first, and then it is not found any more.
+/* Reports whether a half-open flow's entry, which was read, was the flow's all the time: its slot
+ * may have become another flow's. A writer claims the slot first, and then it is not found any
+ * more.
  */
 static __noinline int half_open_is_still(const struct flow *flow, const struct connection *read)
 {
@@ -92,8 +93,8 @@ static __noinline struct connection *established_find6(const struct flow *flow)
 	}
 	connection = bpf_map_lookup_elem(&datagrams6, &key);
 	KEEP_APART();
-	if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
-		connection = bpf_map_lookup_elem(&crowd_data6, &key);
+	if (!connection && vip_overflows(&flow->vip, QUOTA_DATAGRAMS))
+		connection = bpf_map_lookup_elem(&overflow_data6, &key);
 	return connection;
 }
 
@@ -111,8 +112,8 @@ static __always_inline struct connection *established_find(const struct flow *fl
 		}
 		connection = bpf_map_lookup_elem(&datagrams4, &key);
 		KEEP_APART();
-		if (!connection && vip_is_asked(&flow->vip, CROWD_DATAGRAMS))
-			connection = bpf_map_lookup_elem(&crowd_data4, &key);
+		if (!connection && vip_overflows(&flow->vip, QUOTA_DATAGRAMS))
+			connection = bpf_map_lookup_elem(&overflow_data4, &key);
 		return connection;
 	}
 
@@ -146,7 +147,7 @@ static __always_inline struct connection *connection_find_new(const struct flow 
 	return half_open_connection(flow, half_open_index(client, flow->family, 0));
 }
 
-/* The map of an established flow's entry, and of its reverse entry. flags has IN_CROWD for the
+/* The map of an established flow's entry, and of its reverse entry. flags has IN_OVERFLOW for the
  * second table; there is none of TCP.
  */
 
@@ -155,11 +156,11 @@ static __always_inline void *connection_map(const struct flow *flow, __u32 flags
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		if (flow->protocol == IPPROTO_TCP)
 			return &connections4;
-		return flags & IN_CROWD ? (void *)&crowd_data4 : (void *)&datagrams4;
+		return flags & IN_OVERFLOW ? (void *)&overflow_data4 : (void *)&datagrams4;
 	}
 	if (flow->protocol == IPPROTO_TCP)
 		return &connections6;
-	return flags & IN_CROWD ? (void *)&crowd_data6 : (void *)&datagrams6;
+	return flags & IN_OVERFLOW ? (void *)&overflow_data6 : (void *)&datagrams6;
 }
 
 static __always_inline void *reverse_map(const struct flow *flow, __u32 flags)
@@ -167,21 +168,21 @@ static __always_inline void *reverse_map(const struct flow *flow, __u32 flags)
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
 		if (flow->protocol == IPPROTO_TCP)
 			return &reverse4;
-		return flags & IN_CROWD ? (void *)&crowd_data_rev4 : (void *)&datagrams_rev4;
+		return flags & IN_OVERFLOW ? (void *)&overflow_data_rev4 : (void *)&datagrams_rev4;
 	}
 	if (flow->protocol == IPPROTO_TCP)
 		return &reverse6;
-	return flags & IN_CROWD ? (void *)&crowd_data_rev6 : (void *)&datagrams_rev6;
+	return flags & IN_OVERFLOW ? (void *)&overflow_data_rev6 : (void *)&datagrams_rev6;
 }
 
-/* Counts a new entry of the flow in the table. Returns IN_CROWD where it goes to the second. */
+/* Counts a new entry of the flow in the table. Returns IN_OVERFLOW where it goes to the second. */
 static __always_inline __u32 table_enter(const struct flow *flow, enum table table)
 {
-	enum crowd_kind kind = table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN : CROWD_DATAGRAMS;
+	enum quota_kind kind = table == TABLE_HALF_OPEN ? QUOTA_HALF_OPEN : QUOTA_DATAGRAMS;
 
 	if (table == TABLE_ESTABLISHED && flow->protocol == IPPROTO_TCP)
 		return 0;
-	return crowd_enter(&flow->vip, kind) ? IN_CROWD : 0;
+	return quota_take(&flow->vip, kind) ? IN_OVERFLOW : 0;
 }
 
 /* Adds an established flow. Zero, or a negative error. */
@@ -267,13 +268,14 @@ static __always_inline struct reverse_key6 reverse_key6(const struct flow *flow,
 	return key;
 }
 
-/* index is that of the first table. Whether the VIP is or was crowded, a reply does not show. */
+/* index is that of the first table. Whether the VIP is or was over its quota, a reply does not
+ * show. */
 static __always_inline struct reverse *half_open_reverse_in(__u32 index, __u64 print)
 {
 	struct half_open *found = half_open_find(index, print, HALF_OPEN_ANSWERS);
 
-	if (!found && any_is_asked(CROWD_HALF_OPEN))
-		found = half_open_find(half_open_crowd(index), print, HALF_OPEN_ANSWERS);
+	if (!found && any_overflows(QUOTA_HALF_OPEN))
+		found = half_open_find(half_open_overflow(index), print, HALF_OPEN_ANSWERS);
 	return found ? &found->reverse : NULL;
 }
 
@@ -285,8 +287,8 @@ __noinline int half_open_seek_answers(__u32 index, __u64 print, struct reverse *
 	struct half_open_bucket *bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 	__u32 place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0, table = 0;
 
-	if (!place && any_is_asked(CROWD_HALF_OPEN)) {
-		index = half_open_crowd(index);
+	if (!place && any_overflows(QUOTA_HALF_OPEN)) {
+		index = half_open_overflow(index);
 		table = HALF_OPEN_SLOTS + 1;
 		bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 		place = bucket ? half_open_place_in(bucket, print, HALF_OPEN_ANSWERS) : 0;
@@ -313,7 +315,7 @@ static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print, st
 	if (!place)
 		return NULL;
 	if (place > HALF_OPEN_SLOTS)
-		index = half_open_crowd(index);
+		index = half_open_overflow(index);
 	bucket = bpf_map_lookup_elem(&half_open_flows, &index);
 	place = half_open_bounded(place);
 	return bucket && place ? &half_open_at(bucket, place)->reverse : NULL;
@@ -330,8 +332,8 @@ static __always_inline struct reverse *established_reverse4(const struct reverse
 	}
 	reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
 	KEEP_APART();
-	if (!reverse && any_is_asked(CROWD_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&crowd_data_rev4, key);
+	if (!reverse && any_overflows(QUOTA_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&overflow_data_rev4, key);
 	return reverse;
 }
 
@@ -381,8 +383,8 @@ static __always_inline struct reverse *established_reverse6(const struct reverse
 	}
 	reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
 	KEEP_APART();
-	if (!reverse && any_is_asked(CROWD_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&crowd_data_rev6, key);
+	if (!reverse && any_overflows(QUOTA_DATAGRAMS))
+		reverse = bpf_map_lookup_elem(&overflow_data_rev6, key);
 	return reverse;
 }
 
@@ -505,18 +507,18 @@ static __noinline void reverse_delete(const struct flow *flow, const struct endp
 
 		map_delete(reverse_map(flow, 0), &key);
 		if (flow->protocol != IPPROTO_TCP)
-			map_delete(reverse_map(flow, IN_CROWD), &key);
+			map_delete(reverse_map(flow, IN_OVERFLOW), &key);
 	} else {
 		struct reverse_key6 key = reverse_key6(flow, endpoint);
 
 		map_delete(reverse_map(flow, 0), &key);
 		if (flow->protocol != IPPROTO_TCP)
-			map_delete(reverse_map(flow, IN_CROWD), &key);
+			map_delete(reverse_map(flow, IN_OVERFLOW), &key);
 	}
 	index = half_open_place(flow, 0);
 	print = half_open_answers(flow, endpoint);
 	half_open_update(index, print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
-	half_open_update(half_open_crowd(index), print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
+	half_open_update(half_open_overflow(index), print, HALF_OPEN_ANSWERS, HALF_OPEN_CLEAR);
 }
 
 /* Notes that a half-open flow is used. flags are those of its entry. */

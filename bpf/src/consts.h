@@ -19,7 +19,7 @@ enum shape {
 	/* An address may belong to the old and the new id of a node for a moment. */
 	NODE_ADDRESSES = 4 * NODES,
 	UPLINKS = 64,
-	MEMORY_SLOTS = 8,
+	EVICTED_SLOTS = 8,
 	EXCEPTION_SLOTS = 8,
 	HALF_OPEN_SLOTS = 7,
 	/* A power of two. */
@@ -102,9 +102,9 @@ enum answer_kind {
 /* Fragmented datagrams at the same time. */
 #define FRAGMENTED_DATAGRAMS 16384
 
-/* Slots of crowd.h: the first for all VIPs, then by VIP. */
-#define CROWD_BITS 12
-#define CROWD_SLOTS (1 + (1 << CROWD_BITS))
+/* Slots of quota.h: the first for all VIPs, then by VIP. */
+#define QUOTA_BITS 12
+#define QUOTA_SLOTS (1 + (1 << QUOTA_BITS))
 
 #define ANSWER_SOURCE_BITS 12
 #define ANSWER_SLOTS (1 + (1 << ANSWER_SOURCE_BITS))

@@ -191,7 +191,7 @@ int note_connections(__u32 *count)
 
 /* The agent's heartbeat: it watches routes and neighbours, so the prepared next hops are right. */
 SEC("syscall")
-int vouch(void *unused)
+int renew_lease(void *unused)
 {
 	__u32 zero = 0;
 	__u64 *beat = bpf_map_lookup_elem(&heartbeat, &zero);
@@ -210,8 +210,8 @@ int count_connections(struct flow_counts *result)
 	bpf_for_each_map_elem(&connections6, count_established6, &counts, 0);
 	bpf_for_each_map_elem(&datagrams4, count_established4, &counts, 0);
 	bpf_for_each_map_elem(&datagrams6, count_established6, &counts, 0);
-	bpf_for_each_map_elem(&crowd_data4, count_established4, &counts, 0);
-	bpf_for_each_map_elem(&crowd_data6, count_established6, &counts, 0);
+	bpf_for_each_map_elem(&overflow_data4, count_established4, &counts, 0);
+	bpf_for_each_map_elem(&overflow_data6, count_established6, &counts, 0);
 	bpf_for_each_map_elem(&half_open_flows, count_half_open, &counts, 0);
 	*result = counts;
 	return 0;

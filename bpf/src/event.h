@@ -35,10 +35,10 @@ enum event {
 	 * source. A pod that begins UDP flows at the port where it serves counts, too.
 	 */
 	EVENT_REPLY_UNKNOWN,
-	/* An entry of a VIP that is beyond its share of a table was written to the second one,
+	/* An entry of a VIP that is over its quota of a table was written to the second one,
 	 * so that it evicts nothing of other VIPs: a flood or a busy resolver.
 	 */
-	EVENT_CROWDED,
+	EVENT_OVER_QUOTA,
 	/* Another node asked whether this one takes encapsulated packets. */
 	EVENT_PROBE_ANSWERED,
 	/* Sent to the next node of its row, whose primary is down. */

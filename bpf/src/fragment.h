@@ -2,7 +2,7 @@
 #pragma once
 
 #include "clock.h"
-#include "crowd.h"
+#include "quota.h"
 #include "maps.h"
 #include "trace.h"
 
@@ -41,8 +41,8 @@ static __always_inline struct fragment_key fragment_key(const struct flow *flow,
 static __always_inline long fragment_add(const struct fragment_key *key,
 					 const struct fragment *fragment)
 {
-	if (crowd_enter(&fragment->vip, CROWD_FRAGMENTS))
-		return map_update(&crowd_fragments, key, fragment, BPF_ANY);
+	if (quota_take(&fragment->vip, QUOTA_FRAGMENTS))
+		return map_update(&overflow_fragments, key, fragment, BPF_ANY);
 	return map_update(&fragments, key, fragment, BPF_ANY);
 }
 
@@ -67,9 +67,9 @@ static __always_inline struct fragment *fragment_find(const struct fragment_key 
 
 	if (fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS))
 		return fragment;
-	if (vip ? !vip_is_asked(vip, CROWD_FRAGMENTS) : !any_is_asked(CROWD_FRAGMENTS))
+	if (vip ? !vip_overflows(vip, QUOTA_FRAGMENTS) : !any_overflows(QUOTA_FRAGMENTS))
 		return NULL;
-	fragment = bpf_map_lookup_elem(&crowd_fragments, key);
+	fragment = bpf_map_lookup_elem(&overflow_fragments, key);
 	return fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS) ? fragment : NULL;
 }
 

@@ -6,8 +6,8 @@
 #include "maps.h"
 #include "trace.h"
 
-/* The table of half-open flows. Strangers can write to it with each packet, so an entry must cost
- * little: it is written once for both directions, and without the lock and the lists of the
+/* The table of half-open flows. Untrusted hosts can write to it with each packet, so an entry must
+ * cost little: it is written once for both directions, and without the lock and the lists of the
  * kernel's LRU hash.
  *
  * A bucket has seven slots, and a line of marks in front, which is all that most lookups read.
@@ -16,9 +16,9 @@
  * not have that direction. The whole prints are in the slot. When all slots are taken, the one
  * that was longest unused is.
  *
- * The map has a table for each family, and a second one for crowded VIPs. The buckets of a client
- * in both are beside each other: so they share a page, which is not always among those that the
- * CPU knows the place of.
+ * The map has a table for each family, and a second one for VIPs over their quota. The buckets of a
+ * client in both are beside each other: so they share a page, which is not always among those that
+ * the CPU knows the place of.
  *
  * Marks change by compare-and-swap: a writer claims a slot, writes it, and then its mark. So no
  * CPU sees the slot of one flow with the content of another.
@@ -48,18 +48,18 @@ static __always_inline __u64 half_open_tag(__u64 print)
 	return tag > 1 ? tag : tag + 2;
 }
 
-/* flags has IN_CROWD for the second table. */
+/* flags has IN_OVERFLOW for the second table. */
 static __always_inline __u32 half_open_index(__u64 client, __u8 family, __u32 flags)
 {
 	__u32 bucket = client & half_open_mask;
 
 	if (family != ADDRESS_FAMILY_IPV4)
 		bucket += half_open_mask + 1;
-	return 2 * bucket + !!(flags & IN_CROWD);
+	return 2 * bucket + !!(flags & IN_OVERFLOW);
 }
 
 /* The bucket of the second table, of one in the first. */
-static __always_inline __u32 half_open_crowd(__u32 index)
+static __always_inline __u32 half_open_overflow(__u32 index)
 {
 	return index + 1;
 }
@@ -143,8 +143,8 @@ static __always_inline __u32 half_open_bounded(__u32 place)
 	return place & HALF_OPEN_SLOTS;
 }
 
-/* The slot at a place that is not zero. Its address is the sum of two numbers that are not negative:
- * others the verifier refuses.
+/* The slot at a place that is not zero. Its address is the sum of two numbers that are not
+ * negative: others the verifier refuses.
  */
 static __always_inline struct half_open *half_open_at(struct half_open_bucket *bucket, __u32 place)
 {

@@ -68,7 +68,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, NODES);
 	__type(key, __u32);
-	__type(value, struct entrances);
+	__type(value, struct ingress_interfaces);
 } node_uplinks SEC(".maps");
 
 struct {
@@ -246,35 +246,35 @@ struct {
  * datagrams are UDP and SCTP, where an answer is the only proof;
  * half_open, much smaller, are all others: one map of all families (half_open.h).
  * The first two have a table for each direction. The last two have a second table, for VIPs beyond
- * their share (crowd.h).
+ * their quota (quota.h).
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key4);
 	__type(value, struct connection);
-} connections4 SEC(".maps"), datagrams4 SEC(".maps"), crowd_data4 SEC(".maps");
+} connections4 SEC(".maps"), datagrams4 SEC(".maps"), overflow_data4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key6);
 	__type(value, struct connection);
-} connections6 SEC(".maps"), datagrams6 SEC(".maps"), crowd_data6 SEC(".maps");
+} connections6 SEC(".maps"), datagrams6 SEC(".maps"), overflow_data6 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key4);
 	__type(value, struct reverse);
-} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), crowd_data_rev4 SEC(".maps");
+} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), overflow_data_rev4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key6);
 	__type(value, struct reverse);
-} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), crowd_data_rev6 SEC(".maps");
+} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), overflow_data_rev6 SEC(".maps");
 
 /* Two copies, and a word that says which of them is whole (established_filter.h). */
 struct {
@@ -293,8 +293,8 @@ struct {
 	__type(value, __u32);
 } proxied SEC(".maps");
 
-/* Of connections that the service proxy has answered and the client has not: the number that the client
- * is to acknowledge, in host byte order.
+/* Of connections that the service proxy has answered and the client has not: the number that the
+ * client is to acknowledge, in host byte order.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -364,15 +364,15 @@ struct {
 	__uint(max_entries, FRAGMENTED_DATAGRAMS);
 	__type(key, struct fragment_key);
 	__type(value, struct fragment);
-} fragments SEC(".maps"), crowd_fragments SEC(".maps");
+} fragments SEC(".maps"), overflow_fragments SEC(".maps");
 
-/* What VIPs make of their shares (crowd.h). */
+/* What VIPs make of their shares (quota.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CROWD_SLOTS);
+	__uint(max_entries, QUOTA_SLOTS);
 	__type(key, __u32);
-	__type(value, struct crowds);
-} vip_crowds SEC(".maps");
+	__type(value, struct quotas);
+} vip_quotas SEC(".maps");
 
 /* See packet_slot.h. */
 struct {
@@ -394,8 +394,8 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct memory_bucket);
-} memories SEC(".maps");
+	__type(value, struct evicted_flow_bucket);
+} evicted_flows SEC(".maps");
 
 /* Keys of frontends by id, IPv4 as ::ffff:a.b.c.d. */
 struct {

@@ -11,7 +11,7 @@
 
 #include "conntrack.h"
 #include "count.h"
-#include "memory.h"
+#include "evicted_flow.h"
 #include "reverse.h"
 
 /* Replies that the stack takes for new connections, because its own table has forgotten the flow

@@ -23,7 +23,7 @@ static __always_inline int node_is_down(__u32 id)
 /* Reports whether packets of the node may come in by the interface. */
 static __always_inline int node_is_reached_by(__u32 id, __u32 ifindex)
 {
-	struct entrances *by = bpf_map_lookup_elem(&node_uplinks, &id);
+	struct ingress_interfaces *by = bpf_map_lookup_elem(&node_uplinks, &id);
 
 	if (!by || !by->ifindex[0])
 		return 1;

@@ -17,7 +17,7 @@
 #include "drop_sample.h"
 #include "fragment_reply.h"
 #include "icmp_reply.h"
-#include "memory.h"
+#include "evicted_flow.h"
 #include "mss_clamp.h"
 #include "packet_slot.h"
 #include "parse.h"

@@ -7,15 +7,15 @@
 #include "trace.h"
 #include "unknown_flow.h"
 
-/* How often other nodes are asked for a flow. Strangers send packets of flows that no node
+/* How often other nodes are asked for a flow. Untrusted hosts send packets of flows that no node
  * knows, and each would be sent to several nodes in vain. Only those count: flows that are found
  * cost the limit nothing, however many they are.
  *
  * The primary counts, by VIP, by source and by CPU, the packets that come back to it unknown.
- * Beyond a limit, in a second, others are asked for a flow whose packet is repeated, but not for one
- * that was unknown to all a moment ago. A client of a flow that moved repeats its packet. A stranger
- * who sends each packet twice comes up against a second limit, of repeats alone. Of all else a share
- * is still asked for.
+ * Beyond a limit, in a second, others are asked for a flow whose packet is repeated, but not for
+ * one that was unknown to all a moment ago. A client of a flow that moved repeats its packet. An
+ * untrusted host who sends each packet twice comes up against a second limit, of repeats alone. Of
+ * all else a share is still asked for.
  *
  * Slots are shared by a hash, so a flood of sources takes no memory.
  */
@@ -34,12 +34,12 @@ volatile const __u32 unknown_per_cpu = 4 * 16384;
 #define ZONES_WEIGHT 3
 
 /* How many packets one of TCP counts for, set by the loader. A packet in the midst of a
- * connection that no node knows is a stranger's, or its connection died.
+ * connection that no node knows is an untrusted host's, or its connection died.
  */
 volatile const __u32 unknown_tcp_weight = 8;
 
-/* One first packet in so many is asked for beyond the limit, by what asking costs: up to CHAIN_LENGTH
- * + 1 more packets, in each zone that is asked. So a packet costs less than two.
+/* One first packet in so many is asked for beyond the limit, by what asking costs: up to
+ * CHAIN_LENGTH + 1 more packets, in each zone that is asked. So a packet costs less than two.
  */
 #define YOUNG_SHARE 6
 #define OLD_SHARE 64

@@ -7,7 +7,7 @@
 #include "conntrack.h"
 #include "count.h"
 #include "deliver.h"
-#include "memory.h"
+#include "evicted_flow.h"
 #include "own_source.h"
 #include "proof.h"
 #include "trace.h"
@@ -90,8 +90,8 @@ static __always_inline void establish(const struct packet *packet, const struct 
 
 	if (!half_open_is_still(flow, connection) || !reverse_is_of(&proved, flow))
 		return;
-	crowd_leave(&flow->vip, CROWD_HALF_OPEN);
-	established.flags &= ~(IN_CROWD | OF_DATAGRAMS);
+	quota_return(&flow->vip, QUOTA_HALF_OPEN);
+	established.flags &= ~(IN_OVERFLOW | OF_DATAGRAMS);
 	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
 	/* The reverse entry first: a connection must never be without one. */
 	if (reverse_add(flow, endpoint, established.flags, &proved))
@@ -160,14 +160,14 @@ enum flow_found {
 	FLOW_GOES_ON,
 	/* The same, but its ingress node sent the packet elsewhere at first. */
 	FLOW_WAS_WALKED_TO,
-	/* The packet belongs to a Local frontend's flow, and the row's primary has to know that this
-	 * node holds it.
+	/* The packet belongs to a Local frontend's flow, and the row's primary has to know that
+	 * this node holds it.
 	 */
 	FLOW_IS_HELD,
 	/* The same, that it is over. */
 	FLOW_HAS_ENDED,
-	/* The packet belongs to it, but another frontend's flow has the client's port at the endpoint:
-	 * flow_contested. A trace ends here, too, for it must change nothing.
+	/* The packet belongs to it, but another frontend's flow has the client's port at the
+	 * endpoint: flow_contested. A trace ends here, too, for it must change nothing.
 	 */
 	FLOW_IS_CONTESTED,
 };
@@ -216,8 +216,8 @@ static __always_inline enum flow_found flow_found(const struct packet *packet,
 									   FLOW_GOES_ON;
 }
 
-/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in only if
- * no other node is left to ask.
+/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in only
+ * if no other node is left to ask.
  *
  * A SYN on a living connection goes to its endpoint, which answers as RFC 5961 section 4
  * says. SYNs can be spoofed, so none moves a connection.
@@ -272,9 +272,9 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		connection->seen = clock_now();
 		if (table == TABLE_HALF_OPEN)
 			half_open_use(&packet->flow, connection->flags);
-		if (connection->flags & IN_CROWD)
-			crowd_use(&packet->flow.vip,
-				  table == TABLE_HALF_OPEN ? CROWD_HALF_OPEN : CROWD_DATAGRAMS);
+		if (connection->flags & IN_OVERFLOW)
+			overflow_use(&packet->flow.vip,
+				     table == TABLE_HALF_OPEN ? QUOTA_HALF_OPEN : QUOTA_DATAGRAMS);
 	}
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, connection->flags, &numbers);
@@ -312,8 +312,8 @@ __noinline int flow_touch(struct xdp_md *ctx, const struct packet *packet, const
 	return found == FLOW_GOES_ON ? flow_found(packet, self, table) : found;
 }
 
-/* As flow_touch, for a flow whose reverse entry is that of another frontend's flow. The proof in the
- * entry is the other flow's, unless this one's client takes the endpoint's offer.
+/* As flow_touch, for a flow whose reverse entry is that of another frontend's flow. The proof in
+ * the entry is the other flow's, unless this one's client takes the endpoint's offer.
  */
 __noinline int flow_contested(struct xdp_md *ctx, const struct packet *packet,
 			      const struct self *self, const struct frontend *frontend)

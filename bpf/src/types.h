@@ -76,7 +76,7 @@ struct node {
 /* The interfaces, as XDP names them, by which the packets of a node come in. Unused places are
  * zero and come last. All zero means any.
  */
-struct entrances {
+struct ingress_interfaces {
 	__u32 ifindex[NODE_UPLINKS];
 };
 
@@ -293,8 +293,8 @@ enum connection_flag {
 	CLIENT_FIN = 1,
 	/* A reset that the endpoint must have taken: see stage2.h. */
 	CLIENT_RST = 2,
-	/* The entry is in a second table: see crowd.h. */
-	IN_CROWD = 4,
+	/* The entry is in a second table: see quota.h. */
+	IN_OVERFLOW = 4,
 	/* It is no TCP. Only half-open flows have it: their entries have no protocol. */
 	OF_DATAGRAMS = 8,
 	/* The end of the flow was told: see tell_primary. */
@@ -389,14 +389,14 @@ struct half_open_bucket {
 	struct half_open slot[HALF_OPEN_SLOTS];
 };
 
-/* What remains of an evicted flow: see memory.h. A zero id means an empty slot. */
-struct memory {
+/* What remains of an evicted flow: see evicted_flow.h. A zero id means an empty slot. */
+struct evicted_flow {
 	__u32 fingerprint;
 	__u32 id;
 };
 
-struct memory_bucket {
-	struct memory slot[MEMORY_SLOTS];
+struct evicted_flow_bucket {
+	struct evicted_flow slot[EVICTED_SLOTS];
 };
 
 /* Key of a client's endpoint under session affinity. */
@@ -593,7 +593,7 @@ struct reply_slot {
 	};
 	/* A copy: the entry may change meanwhile. */
 	struct reverse reverse;
-	/* For memory.h and fragment.h, in the form that each takes. */
+	/* For evicted_flow.h and fragment.h, in the form that each takes. */
 	struct flow flow;
 };
 
@@ -637,26 +637,26 @@ struct unknown_flow_bucket {
 	struct unknown_flow slot[UNKNOWN_FLOW_SLOTS];
 };
 
-/* The tables of which each VIP has a share: see crowd.h. */
-enum crowd_kind {
-	CROWD_HALF_OPEN,
-	CROWD_DATAGRAMS,
-	CROWD_FRAGMENTS,
-	CROWD_KINDS,
+/* The tables of which each VIP has a quota: see quota.h. */
+enum quota_kind {
+	QUOTA_HALF_OPEN,
+	QUOTA_DATAGRAMS,
+	QUOTA_FRAGMENTS,
+	QUOTA_KINDS,
 };
 
 /* The new entries of a VIP in the current second. Ticks; in the last two zero means never. */
-struct crowd {
+struct quota {
 	__u32 since;
 	__u32 count;
-	/* When they last were more than the share. */
+	/* When they last were more than the quota. */
 	__u32 exceeded;
 	/* When an entry of the second table was last written or used. */
 	__u32 used;
 };
 
-struct crowds {
-	struct crowd kind[CROWD_KINDS];
+struct quotas {
+	struct quota kind[QUOTA_KINDS];
 };
 
 /* How much was answered in the current second. */

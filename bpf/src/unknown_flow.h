@@ -6,8 +6,8 @@
 #include "maps.h"
 #include "trace.h"
 
-/* Flows that were unknown here lately, to tell a packet that is repeated from a stranger's first
- * one, and not to ask for a flow again that no node knew a moment ago.
+/* Flows that were unknown here lately, to tell a packet that is repeated from an untrusted host's
+ * first one, and not to ask for a flow again that no node knew a moment ago.
  *
  * A bucket is a cache line of seven slots, written in turn: when they are taken, a new flow takes
  * that of the oldest. So the table is never full. A flood only makes it forget sooner: with n new

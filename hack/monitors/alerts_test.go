@@ -111,7 +111,7 @@ var alertCases = map[string]alertCase{
 		quiet: of(`millrace_connections{kind="tcp",`+agent+`} 850x60`, `millrace_connections{kind="half_open",`+agent+`} 950x60`,
 			`millrace_connections_capacity{`+agent+`} 1000x60`),
 	},
-	"MillraceFlood": value("15m", `millrace_events_total{event="crowded",`+agent+`}`, "0+120000x60", "0+6000x60", agentLabels("event", "crowded")),
+	"MillraceFlood": value("15m", `millrace_events_total{event="over_quota",`+agent+`}`, "0+120000x60", "0+6000x60", agentLabels("event", "over_quota")),
 	"MillraceDropsOfOurs": {
 		at: "20m", labels: labelled("node", "n1", "reason", "node_route"),
 		fires: of(`millrace_drops_total{reason="node_route",` + agent + `} 0+600x60`),
@@ -143,8 +143,8 @@ var alertCases = map[string]alertCase{
 		agentLabels("peer", "tor1")),
 	"MillraceBGPConnectionsRefused": {
 		at: "20m", labels: labelled("node", "n1"),
-		fires: of(`millrace_bgp_connections_refused_total{reason="stranger",`+agent+`} 0+60x60`, `millrace_bgp_connections_refused_total{reason="surplus",`+agent+`} 0+60x60`),
-		quiet: of(`millrace_bgp_connections_refused_total{reason="stranger",` + agent + `} 0+30x60`),
+		fires: of(`millrace_bgp_connections_refused_total{reason="unknown_source",`+agent+`} 0+60x60`, `millrace_bgp_connections_refused_total{reason="surplus",`+agent+`} 0+60x60`),
+		quiet: of(`millrace_bgp_connections_refused_total{reason="unknown_source",` + agent + `} 0+30x60`),
 	},
 	"MillraceRelayAway": {
 		at: "16m", labels: labelled(),
@@ -221,7 +221,7 @@ var healthy = of(
 	`millrace_uplink_xdp_mode{interface="eth0",mode="Native",`+agent+`} 1x120`, `millrace_uplink_xdp_mode{interface="eth0",mode="None",`+agent+`} 0x120`,
 	`millrace_map_entries{map="vips",`+agent+`} 10x120`, `millrace_map_capacity{map="vips",`+agent+`} 100x120`,
 	`millrace_connections{kind="tcp",`+agent+`} 10x120`, `millrace_connections_capacity{`+agent+`} 100x120`,
-	`millrace_events_total{event="crowded",`+agent+`} 0x120`, `millrace_drops_total{reason="no_frontend",`+agent+`} 0+60x120`,
+	`millrace_events_total{event="over_quota",`+agent+`} 0x120`, `millrace_drops_total{reason="no_frontend",`+agent+`} 0+60x120`,
 	`millrace_bgp_session_up{peer="tor1",`+agent+`} 1x120`, `millrace_bgp_session_flaps_total{peer="tor1",`+agent+`} 2x120`,
 	`millrace_bfd_session_up{peer="tor1",`+agent+`} 1x120`, `millrace_bfd_process_up{`+agent+`} 1x120`,
 	`millrace_vips_announcers{nodes="none",`+operator+`} 0x120`, `millrace_vips_announcers{nodes="several",`+operator+`} 9x120`,

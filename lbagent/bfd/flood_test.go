@@ -24,7 +24,7 @@ const (
 	floodFor  = 4 * time.Second
 )
 
-// flood is a stranger's way to the BFD port.
+// flood is an untrusted host's way to the BFD port.
 type flood struct {
 	name     string
 	from, to netip.Addr
@@ -32,7 +32,8 @@ type flood struct {
 }
 
 // A flood at the port ends no session, be it from off the link in the router's name or from a
-// stranger on it. Both ends of the sessions are ours: what another router takes is not at stake.
+// untrusted host on it. Both ends of the sessions are ours: what another router takes is not at
+// stake.
 func TestFloodEndsNoSession(t *testing.T) {
 	l := newLab(t)
 	stranger4, stranger6 := netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("2001:db8::9")
@@ -55,9 +56,9 @@ func TestFloodEndsNoSession(t *testing.T) {
 	}
 	for _, f := range []flood{
 		{"off the link, IPv4", routerIPv4, nodeIPv4, 254},
-		{"a stranger, IPv4", stranger4, nodeIPv4, 255},
+		{"an untrusted host, IPv4", stranger4, nodeIPv4, 255},
 		{"off the link, IPv6", routerIPv6, nodeIPv6, 254},
-		{"a stranger, IPv6", stranger6, nodeIPv6, 255},
+		{"an untrusted host, IPv6", stranger6, nodeIPv6, 255},
 	} {
 		began := time.Now()
 		sent, err := f.send(l.RouterSpace)

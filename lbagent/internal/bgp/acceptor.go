@@ -36,8 +36,8 @@ type listener struct {
 	// it gets from there without the password's digest it drops (RFC 2385). Of several the
 	// longest prefix counts.
 	passwords map[netip.Prefix]string
-	// routers are the networks that the kernel takes connections from, sorted; nil before there is a
-	// filter.
+	// routers are the networks that the kernel takes connections from, sorted; nil before there is
+	// a filter.
 	routers []netip.Prefix
 }
 
@@ -102,7 +102,7 @@ func (l *listener) admit(routers []netip.Prefix) error {
 	return nil
 }
 
-// drops is how many packets of strangers, or for want of room, the kernel has dropped.
+// drops is how many packets of untrusted hosts, or for want of room, the kernel has dropped.
 func (a *acceptor) drops() uint64 {
 	drops := a.dropped
 	for _, l := range a.listeners {
@@ -205,7 +205,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	}
 	of := s.neighbors.rangeOf(remote)
 	if of == nil || s.hasAddress(remote) {
-		s.closed.Strangers++
+		s.closed.UnknownSources++
 		_ = conn.Close()
 		return
 	}
@@ -221,7 +221,8 @@ func (s *Server) accepted(conn *net.TCPConn) {
 	go s.greet(conn, of)
 }
 
-// passive is the session of a router that connects, and that a connection comes from; nil without one.
+// passive is the session of a router that connects, and that a connection comes from; nil without
+// one.
 func (s *Server) passive(conn *net.TCPConn) *session {
 	remote, local := addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	for _, session := range s.sessions {

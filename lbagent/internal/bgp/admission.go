@@ -18,9 +18,9 @@ import (
 // routers' out. So the kernel drops what comes from other addresses (SO_ATTACH_FILTER, socket(7)),
 // before it takes room. Connections that are there keep the filter that they began with.
 
-// mostInstructions bounds a filter: enough for 60 networks of IPv6, or 150 of IPv4. With more it lets
-// all through, and strangers are closed. A socket has 20 KiB for filters before Linux 6.7
-// (net.core.optmem_max). While one replaces another both count, and the kernel makes up to two
+// mostInstructions bounds a filter: enough for 60 networks of IPv6, or 150 of IPv4. With more it
+// lets all through, and untrusted hosts are closed. A socket has 20 KiB for filters before Linux
+// 6.7 (net.core.optmem_max). While one replaces another both count, and the kernel makes up to two
 // instructions of 8 bytes of each.
 const mostInstructions = 600
 
@@ -38,7 +38,8 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 			at = sourceV6At
 		}
 		octets := network.Masked().Addr().AsSlice()
-		// From the last word to the first, for each skips what follows of the network where it differs.
+		// From the last word to the first, for each skips what follows of the network where it
+		// differs.
 		block := []bpf.Instruction{take}
 		for word := (network.Bits() - 1) / wordBits; word >= 0 && network.Bits() > 0; word-- {
 			one := []bpf.Instruction{bpf.LoadAbsolute{Off: socketfilter.NetworkHeader + at + 4*uint32(word), Size: 4}}
@@ -62,7 +63,7 @@ func admission(routers []netip.Prefix) []bpf.Instruction {
 func admit(l *net.TCPListener, routers []netip.Prefix) error {
 	err := onSocket(l, func(fd int) error { return socketfilter.Attach(fd, admission(routers)) })
 	if err != nil {
-		return fmt.Errorf("drop what strangers send to the BGP port: %w", err)
+		return fmt.Errorf("drop what untrusted hosts send to the BGP port: %w", err)
 	}
 	return nil
 }

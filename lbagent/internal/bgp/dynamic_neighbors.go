@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// forgetAfter is how long a router of a range keeps its place after its session was lost, at most:
-	// as long as it had been established. So nobody takes the place of a router by a short session.
+	// forgetAfter is how long a router of a range keeps its place after its session was lost, at
+	// most: as long as it had been established. So nobody takes the place of a router by a short
+	// session.
 	forgetAfter = 10 * time.Minute
 	// provesWithin is how long a router has a place before its session is established, and after a
 	// session that was shorter.
@@ -28,9 +29,9 @@ const (
 
 // dynamicNeighbors are the routers of ranges that have connected. The Server's lock guards them.
 //
-// Anybody in the network of a range without a password can connect. A connection alone takes no place,
-// but one with an OPEN that a router of the range could send; and what was no session for long is
-// forgotten as soon.
+// Anybody in the network of a range without a password can connect. A connection alone takes no
+// place, but one with an OPEN that a router of the range could send; and what was no session for
+// long is forgotten as soon.
 type dynamicNeighbors struct {
 	ranges  []model.Range
 	routers map[netip.Addr]*dynamicNeighbor
@@ -86,9 +87,9 @@ func (c *dynamicNeighbors) rangeOf(router netip.Addr) *model.Range {
 	return &c.ranges[at]
 }
 
-// isFull reports whether a router of a range would get no place, and whether it is the one that is told
-// of from now on. That is the first one, for as long as it tries: strangers may come from many addresses,
-// and each would be a pass of the agent and a write of its report.
+// isFull reports whether a router of a range would get no place, and whether it is the one that is
+// told of from now on. That is the first one, for as long as it tries: untrusted hosts may come
+// from many addresses, and each would be a pass of the agent and a write of its report.
 func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, news bool) {
 	if c.routers[router] != nil || c.within(of.Prefix) < of.Most {
 		return false, false
@@ -102,7 +103,8 @@ func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, new
 	return true, !found || former.router != router
 }
 
-// wait has a connection wait for its OPEN, in place of another one of the same router, or the oldest.
+// wait has a connection wait for its OPEN, in place of another one of the same router, or the
+// oldest.
 func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	router := addrPort(conn.RemoteAddr()).Addr()
 	at := slices.IndexFunc(c.unproven, func(other *net.TCPConn) bool { return addrPort(other.RemoteAddr()).Addr() == router })
@@ -116,8 +118,8 @@ func (c *dynamicNeighbors) wait(conn *net.TCPConn) {
 	c.unproven = append(c.unproven, conn)
 }
 
-// call takes the connection of a router that has sent its OPEN; it reports whether it is one of a range
-// with a place for it.
+// call takes the connection of a router that has sent its OPEN; it reports whether it is one of a
+// range with a place for it.
 func (c *dynamicNeighbors) call(router netip.Addr, next arrival) bool {
 	of := c.rangeOf(router)
 	if of == nil {
@@ -217,8 +219,9 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range) {
 	}
 }
 
-// DynamicNeighbors are the routers of ranges that have a place, and are to be among the peers of Set,
-// sorted. One without a session loses its place after a time that depends on how long it had one.
+// DynamicNeighbors are the routers of ranges that have a place, and are to be among the peers of
+// Set, sorted. One without a session loses its place after a time that depends on how long it had
+// one.
 func (s *Server) DynamicNeighbors() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()

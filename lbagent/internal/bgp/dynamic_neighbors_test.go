@@ -64,8 +64,8 @@ func TestPlaceIsKept(t *testing.T) {
 	}
 	s := New(Config{Logger: logr.Discard()})
 	s.neighbors.want([]model.Range{{Name: "open", Prefix: netip.MustParsePrefix("198.51.100.0/24"), Most: 2}}, nil)
-	stranger, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
-	for _, one := range []netip.Addr{stranger, router, stranger} {
+	untrusted, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
+	for _, one := range []netip.Addr{untrusted, router, untrusted} {
 		if !s.neighbors.call(one, arrival{}) {
 			t.Errorf("%s is not taken", one)
 		}
@@ -73,13 +73,13 @@ func TestPlaceIsKept(t *testing.T) {
 	past := time.Now().Add(-time.Minute)
 	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
 	// A place is not kept by another OPEN.
-	s.neighbors.routers[stranger].seen = past
-	s.neighbors.call(stranger, arrival{})
+	s.neighbors.routers[untrusted].seen = past
+	s.neighbors.call(untrusted, arrival{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
 		t.Errorf("places are of %v, want the router alone", got)
 	}
 	if !s.neighbors.call(netip.MustParseAddr("198.51.100.3"), arrival{}) {
-		t.Error("the stranger's place is not free")
+		t.Error("the untrusted host's place is not free")
 	}
 	s.neighbors.routers[router].seen = past.Add(-forgetAfter)
 	if got := s.DynamicNeighbors(); slices.Contains(got, router) {

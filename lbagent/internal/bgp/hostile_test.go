@@ -117,9 +117,10 @@ func largest() []byte {
 	return encode(bgp.BGP_MSG_UPDATE, append(body, make([]byte, value)...)...)
 }
 
-// A router sends a full table, then as many messages of each kind as the session takes: small ones, and
-// those with the longest attributes. The agent's processor time and memory are bounded, its session with
-// that router stays though no KEEPALIVE comes, and a change reaches another router in time.
+// A router sends a full table, then as many messages of each kind as the session takes: small ones,
+// and those with the longest attributes. The agent's processor time and memory are bounded, its
+// session with that router stays though no KEEPALIVE comes, and a change reaches another router in
+// time.
 func TestFlood(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	const port = 1179
@@ -202,8 +203,8 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// A router that connects twenty times a second, opens a session and ends it, costs little. Other sessions
-// stay, and its own comes back once it stays.
+// A router that connects twenty times a second, opens a session and ends it, costs little. Other
+// sessions stay, and its own comes back once it stays.
 func TestFlappingRouter(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, staticNeighbor)
@@ -275,15 +276,15 @@ func TestFlappingRouter(t *testing.T) {
 	l.awaitWithout(20*time.Second, "the router that stays has a session", func() bool { return isUp(p.session("flapping")) })
 }
 
-// Strangers of a range's network, who connect all the time and send nothing, or an OPEN of another
-// system, take no place. A router gets its own meanwhile.
-func TestStrangersTakeNoPlace(t *testing.T) {
+// Untrusted hosts of a range's network, who connect all the time and send nothing, or an OPEN of
+// another system, take no place. A router gets its own meanwhile.
+func TestUntrustedTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
-	var strangers []netip.Addr
+	var untrustedHosts []netip.Addr
 	for last := byte(3); last < 14; last++ {
-		strangers = append(strangers, netip.AddrFrom4([4]byte{198, 51, 100, last}))
-		l.Run("ip", "-n", l.RouterSpace, "address", "add", strangers[len(strangers)-1].String()+"/24", "dev", "eth0")
+		untrustedHosts = append(untrustedHosts, netip.AddrFrom4([4]byte{198, 51, 100, last}))
+		l.Run("ip", "-n", l.RouterSpace, "address", "add", untrustedHosts[len(untrustedHosts)-1].String()+"/24", "dev", "eth0")
 	}
 	p := l.speaker("fresh")
 	want := Want{RouterID: nodeIPv4, Ranges: []model.Range{{
@@ -305,7 +306,7 @@ func TestStrangersTakeNoPlace(t *testing.T) {
 				return
 			default:
 			}
-			conn, err := dialNode(strangers[n%len(strangers)])
+			conn, err := dialNode(untrustedHosts[n%len(untrustedHosts)])
 			if err != nil {
 				continue
 			}
@@ -320,7 +321,7 @@ func TestStrangersTakeNoPlace(t *testing.T) {
 		}
 	})
 	defer func() { close(stop) }()
-	l.awaitWithout(20*time.Second, "strangers connect", func() bool { return connected.Load() > 200 })
+	l.awaitWithout(20*time.Second, "untrusted hosts connect", func() bool { return connected.Load() > 200 })
 	l.awaitWithout(60*time.Second, "the router has a place", func() bool {
 		return slices.Contains(p.call(nil).DynamicNeighbors, routerIPv4)
 	})
@@ -333,7 +334,7 @@ func TestStrangersTakeNoPlace(t *testing.T) {
 		t.Errorf("places are of %v", found)
 	}
 	refused := p.call(nil).Refused
-	t.Logf("%d connections of strangers, refused are %+v", connected.Load(), refused)
+	t.Logf("%d connections of untrusted hosts, refused are %+v", connected.Load(), refused)
 	if refused.Unopened < 200 || refused.Surplus > 0 {
 		t.Errorf("refused are %+v", refused)
 	}
@@ -345,7 +346,8 @@ type knocking struct {
 	tried, connected atomic.Int64
 }
 
-// run connects until stop is closed, many times with each tick. Each connection has the time of some more.
+// run connects until stop is closed, many times with each tick. Each connection has the time of
+// some more.
 func (k *knocking) run(t *testing.T, stop <-chan struct{}) {
 	const atOnce, waiting = 32, 1024
 	var open []int
@@ -402,29 +404,29 @@ func (k *knocking) leave(fds []int) {
 }
 
 // A host that is no router, and connects as fast as it can, keeps no router out of the BGP port.
-func TestStrangersFillNoQueue(t *testing.T) {
+func TestUntrustedFillNoQueue(t *testing.T) {
 	l := newLink(t)
-	stranger := &knocking{from: netip.MustParseAddr("198.51.100.9")}
-	l.Run("ip", "-n", l.RouterSpace, "address", "add", stranger.from.String()+"/24", "dev", "eth0")
+	untrusted := &knocking{from: netip.MustParseAddr("198.51.100.9")}
+	l.Run("ip", "-n", l.RouterSpace, "address", "add", untrusted.from.String()+"/24", "dev", "eth0")
 	p := l.speaker("fresh")
 	p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{passivePeer()}, Routes: announce.Routes{peerName: {testRoute(vip4)}}})
 	stop := make(chan struct{})
 	defer close(stop)
-	l.inRouterSpace(func() { stranger.run(t, stop) })
-	l.awaitWithout(20*time.Second, "the stranger has filled a queue", func() bool { return stranger.tried.Load() > 20_000 })
+	l.inRouterSpace(func() { untrusted.run(t, stop) })
+	l.awaitWithout(20*time.Second, "the untrusted host has filled a queue", func() bool { return untrusted.tried.Load() > 20_000 })
 	l.Router = frr.Start(t, l.RouterSpace, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
 	began := time.Now()
 	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	refused := p.call(nil).Refused
-	t.Logf("the router's session came after %s; of the stranger's %d attempts %d connected, refused are %+v",
-		time.Since(began), stranger.tried.Load(), stranger.connected.Load(), refused)
-	if stranger.connected.Load() != 0 || refused.Dropped == 0 {
-		t.Errorf("%d connections of the stranger, refused are %+v", stranger.connected.Load(), refused)
+	t.Logf("the router's session came after %s; of the untrusted host's %d attempts %d connected, refused are %+v",
+		time.Since(began), untrusted.tried.Load(), untrusted.connected.Load(), refused)
+	if untrusted.connected.Load() != 0 || refused.Dropped == 0 {
+		t.Errorf("%d connections of the untrusted host, refused are %+v", untrusted.connected.Load(), refused)
 	}
 }
 
 // One router without a place is told of, however many there are, and stays the same while it tries.
-func TestStrangersAreToldOfOnce(t *testing.T) {
+func TestUntrustedAreToldOfOnce(t *testing.T) {
 	network := netip.MustParsePrefix("198.51.100.0/24")
 	c := newDynamicNeighbors()
 	of := model.Range{Name: peerName, Prefix: network, Most: 1}

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// changesAtOnce are told at once; beyond, one each changePause, in which others are merged. Each has
-	// the agent look at all that it announces. Routers, and strangers in the network of a range, can
-	// make hundreds in a second.
+	// changesAtOnce are told at once; beyond, one each changePause, in which others are merged.
+	// Each has the agent look at all that it announces. Routers, and untrusted hosts in the network
+	// of a range, can make hundreds in a second.
 	changesAtOnce = 16
 	changePause   = 100 * time.Millisecond
 )

@@ -125,10 +125,11 @@ type Server struct {
 
 // Refused are how many connections to the BGP port were refused since the agent started.
 type Refused struct {
-	// Strangers came from an address of no router, Unopened sent no OPEN that a router of their range
-	// could send, and Surplus were of a router beyond the range's maxPeers.
-	Strangers, Unopened, Surplus uint64
-	// Dropped are packets that the kernel dropped at the port: of strangers, or for want of room.
+	// Untrusted hosts came from an address of no router, Unopened sent no OPEN that a router of
+	// their range could send, and Surplus were of a router beyond the range's maxPeers.
+	UnknownSources, Unopened, Surplus uint64
+	// Dropped are packets that the kernel dropped at the port: of untrusted hosts, or for want of
+	// room.
 	Dropped uint64
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package connlimit bounds the connections that strangers can have a listener keep, and shares them among
-// their sources.
+// Package connlimit bounds the connections that untrusted hosts can have a listener keep, and
+// shares them among their sources.
 package connlimit
 
 import (
@@ -11,13 +11,13 @@ import (
 	"sync"
 )
 
-// sourceBits is the network that counts as one source in IPv6: a host has as many addresses of it as it
-// likes (RFC 4291).
+// sourceBits is the network that counts as one source in IPv6: a host has as many addresses of it
+// as it likes (RFC 4291).
 const sourceBits = 64
 
-// Listener closes connections of sources that have too many. For one connection too many of all, the
-// source with the most loses its oldest. So sources that hold many keep out none that has few, and close
-// none of its connections.
+// Listener closes connections of sources that have too many. For one connection too many of all,
+// the source with the most loses its oldest. So sources that hold many keep out none that has few,
+// and close none of its connections.
 type Listener struct {
 	net.Listener
 	// most is how many connections may be open, mostOfSource how many of one source.
@@ -28,8 +28,8 @@ type Listener struct {
 	open []*connection
 }
 
-// New limits the connections of a listener: of all, and of each source, where 0 is no limit. A source is
-// an address of IPv4, or a /64 of IPv6.
+// New limits the connections of a listener: of all, and of each source, where 0 is no limit. A
+// source is an address of IPv4, or a /64 of IPv6.
 func New(listener net.Listener, most, mostOfSource int) *Listener {
 	return &Listener{Listener: listener, most: most, mostOfSource: mostOfSource}
 }
@@ -54,7 +54,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter adds a connection where its source may have one more, and returns the one that has to make room.
+// enter adds a connection where its source may have one more, and returns the one that has to make
+// room.
 func (l *Listener) enter(accepted *connection) (loser *connection, entered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

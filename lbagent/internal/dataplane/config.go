@@ -35,11 +35,11 @@ const (
 	// freePerCPU is how many free entries of a table each CPU may hold for itself
 	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
 	freePerCPU = 128
-	// A VIP's share of the new entries in a second is the table divided by this. One VIP alone
+	// A VIP's quota of new entries in a second is the table divided by this. One VIP alone
 	// so takes longer to fill a table than its entries last: 60 s and 180 s.
 	halfOpenParts, datagramParts = 64, 256
 	// halfOpenTables are those of half-open flows: one for each family, and a second one for
-	// crowded VIPs.
+	// VIPs over their quota.
 	halfOpenTables = 4
 	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
 	// average. Few frontends have drops at all.
@@ -98,11 +98,11 @@ func (c *Config) datagrams() int {
 	return max(c.Connections/4, minOthers)
 }
 
-// halfOpenShare and datagramShare are how many entries a VIP may add to a table in a second before
-// it is crowded (bpf/src/crowd.h).
-func (c *Config) halfOpenShare() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
+// halfOpenQuota and datagramQuota are how many entries a VIP may add to a table in a second before
+// it is over its quota (bpf/src/quota.h).
+func (c *Config) halfOpenQuota() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
 
-func (c *Config) datagramShare() uint32 { return uint32(max(c.datagrams()/datagramParts, 1)) }
+func (c *Config) datagramQuota() uint32 { return uint32(max(c.datagrams()/datagramParts, 1)) }
 
 func (c *Config) affinities() int {
 	if c.Affinities > 0 {
@@ -124,8 +124,8 @@ func (c *Config) dataAffinityBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.affinities()-1))/4, 1))
 }
 
-// memoryBuckets is a power of two. A flow takes two slots of the eight in a bucket.
-func (c *Config) memoryBuckets() uint32 {
+// evictedBuckets is a power of two. A flow takes two slots of the eight in a bucket.
+func (c *Config) evictedBuckets() uint32 {
 	return 1 << bits.Len32(uint32(c.Connections-1))
 }
 
@@ -163,7 +163,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapReverse6:        connections,
 		bpf.DatapathMapFrontendKeys:    frontends + 1,
 		bpf.DatapathMapZoneTables:      frontends + 1,
-		bpf.DatapathMapMemories:        c.memoryBuckets(),
+		bpf.DatapathMapEvictedFlows:    c.evictedBuckets(),
 		bpf.DatapathMapAffinities4:     affinities,
 		bpf.DatapathMapAffinities6:     affinities,
 		bpf.DatapathMapDataAffinities:  c.dataAffinityBuckets(),
@@ -178,9 +178,9 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapTakenFrontends: frontends + 1,
 
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
-		bpf.DatapathMapCrowdData4:        datagrams,
-		bpf.DatapathMapCrowdData6:        datagrams,
-		bpf.DatapathMapCrowdDataRev4:     datagrams,
-		bpf.DatapathMapCrowdDataRev6:     datagrams,
+		bpf.DatapathMapOverflowData4:     datagrams,
+		bpf.DatapathMapOverflowData6:     datagrams,
+		bpf.DatapathMapOverflowDataRev4:  datagrams,
+		bpf.DatapathMapOverflowDataRev6:  datagrams,
 	}
 }

@@ -66,8 +66,8 @@ type Config struct {
 	// VethTransmit lets the program send by XDP on veth uplinks, too. The other end of each must
 	// run an XDP program in native mode: to others, veth does not deliver such frames.
 	VethTransmit bool
-	// TakesRedirects reports whether the driver of an interface, by its index, sends frames that are
-	// redirected to it. Nil: nobody knows, and all count as sending them.
+	// TakesRedirects reports whether the driver of an interface, by its index, sends frames that
+	// are redirected to it. Nil: nobody knows, and all count as sending them.
 	TakesRedirects func(device int) (bool, error)
 }
 
@@ -111,7 +111,7 @@ type Dataplane struct {
 	unfinished map[forwarding.NodeID][]bpf.DatapathAddress
 	// trust and ingress are what the maps tunnel_trust and node_uplinks hold.
 	trust   bpf.DatapathTrust
-	ingress map[forwarding.NodeID]bpf.DatapathEntrances
+	ingress map[forwarding.NodeID]bpf.DatapathIngressInterfaces
 	// tunnelKeys are what the map tunnel_keys holds, by number.
 	tunnelKeys [forwarding.MaxTunnelKey + 1]bpf.DatapathTunnelKey
 	// bloom is what the vip_filter map holds.
@@ -139,8 +139,8 @@ type Dataplane struct {
 
 // Open loads the programs over the pinned maps where there are any, else over
 // new ones. Programs that are attached keep forwarding until Attach replaces
-// them. Maps of another size or layout are copied; where that cannot be, all are built again. Adoption
-// reports which of these happened.
+// them. Maps of another size or layout are copied; where that cannot be, all are built again.
+// Adoption reports which of these happened.
 func Open(cfg Config) (*Dataplane, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	for name, size := range cfg.sizes() {
 		spec.Maps[name].MaxEntries = size
 	}
-	for _, name := range []string{bpf.DatapathMapFragments, bpf.DatapathMapCrowdFragments} {
+	for _, name := range []string{bpf.DatapathMapFragments, bpf.DatapathMapOverflowFragments} {
 		spec.Maps[name].MaxEntries = lruSize(int(spec.Maps[name].MaxEntries))
 	}
 	ticks, err := ticksPerSecond()
@@ -283,12 +283,12 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	}
 	variables := map[string]uint32{
 		bpf.DatapathVarTicksPerSecond: ticks,
-		bpf.DatapathVarMemoryMask:     cfg.memoryBuckets() - 1,
+		bpf.DatapathVarEvictedMask:    cfg.evictedBuckets() - 1,
 		bpf.DatapathVarAffinityMask:   cfg.dataAffinityBuckets() - 1,
 		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
-		bpf.DatapathVarHalfOpenShare:  cfg.halfOpenShare(),
+		bpf.DatapathVarHalfOpenQuota:  cfg.halfOpenQuota(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
-		bpf.DatapathVarDatagramShare:  cfg.datagramShare(),
+		bpf.DatapathVarDatagramQuota:  cfg.datagramQuota(),
 
 		bpf.DatapathVarServiceProxy: uint32(cfg.ServiceProxy),
 

@@ -16,7 +16,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 	return []*ebpf.Map{
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
 		d.maps.Datagrams4, d.maps.Datagrams6, d.maps.DatagramsRev4, d.maps.DatagramsRev6,
-		d.maps.CrowdData4, d.maps.CrowdData6, d.maps.CrowdDataRev4, d.maps.CrowdDataRev6,
+		d.maps.OverflowData4, d.maps.OverflowData6, d.maps.OverflowDataRev4, d.maps.OverflowDataRev6,
 		d.maps.Affinities4, d.maps.Affinities6,
 	}
 }
@@ -75,8 +75,8 @@ func forgetAll(t testing.TB, maps ...*ebpf.Map) {
 	}
 }
 
-// forgetMemories empties what remains of flows.
-func forgetMemories(t testing.TB, d *Dataplane) {
+// forgetEvictedFlows empties what remains of flows.
+func forgetEvictedFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
-	forgetPlaces(t, d.maps.Memories, make([]bpf.DatapathMemoryBucket, d.maps.Memories.MaxEntries()))
+	forgetPlaces(t, d.maps.EvictedFlows, make([]bpf.DatapathEvictedFlowBucket, d.maps.EvictedFlows.MaxEntries()))
 }

@@ -33,17 +33,17 @@ func masquerade(t *testing.T, node *node) {
 	}
 }
 
-// stranger is a client that has never sent anything.
-var stranger = map[bool]netip.AddrPort{
+// untrusted is a client that has never sent anything.
+var untrusted = map[bool]netip.AddrPort{
 	true: netip.MustParseAddrPort("198.51.100.77:4242"), false: netip.MustParseAddrPort("[2001:db8:0:2::77]:4242"),
 }
 
-// forged is the payload of a UDP packet to the Geneve port: a datagram of the stranger to a VIP,
-// with the path of a packet from node 1 to node 2. The flags are those of path.h.
+// forged is the payload of a UDP packet to the Geneve port: a datagram of the untrusted host to a
+// VIP, with the path of a packet from node 1 to node 2. The flags are those of path.h.
 func forged(vip netip.Addr, flags uint8) []byte {
 	body := []byte("forged")
 	udp := make([]byte, 8, 8+len(body))
-	binary.BigEndian.PutUint16(udp[0:], stranger[vip.Is4()].Port())
+	binary.BigEndian.PutUint16(udp[0:], untrusted[vip.Is4()].Port())
 	binary.BigEndian.PutUint16(udp[2:], clusterPort)
 	binary.BigEndian.PutUint16(udp[4:], uint16(8+len(body)))
 	udp = append(udp, body...)
@@ -51,14 +51,14 @@ func forged(vip netip.Addr, flags uint8) []byte {
 	if vip.Is4() {
 		inner[0], inner[8], inner[9] = 0x45, 64, unix.IPPROTO_UDP
 		binary.BigEndian.PutUint16(inner[2:], uint16(20+len(udp)))
-		copy(inner[12:], stranger[true].Addr().AsSlice())
+		copy(inner[12:], untrusted[true].Addr().AsSlice())
 		copy(inner[16:], vip.AsSlice())
 		binary.BigEndian.PutUint16(inner[10:], internetChecksum(inner))
 	} else {
 		protocol, inner = unix.ETH_P_IPV6, make([]byte, 40)
 		inner[0], inner[6], inner[7] = 0x60, unix.IPPROTO_UDP, 64
 		binary.BigEndian.PutUint16(inner[4:], uint16(len(udp)))
-		copy(inner[8:], stranger[false].Addr().AsSlice())
+		copy(inner[8:], untrusted[false].Addr().AsSlice())
 		copy(inner[24:], vip.AsSlice())
 	}
 	// A notice names the node that sends it as the holder.

@@ -68,7 +68,7 @@ func (d *Dataplane) writeNode(id forwarding.NodeID, node bpf.DatapathNode) error
 // RenewLease confirms that the prepared next hops are right. If it is not called for 30
 // seconds, the program no longer relies on them and asks the kernel.
 func (d *Dataplane) RenewLease() error {
-	if _, err := d.programs.Vouch.Run(&ebpf.RunOptions{}); err != nil {
+	if _, err := d.programs.RenewLease.Run(&ebpf.RunOptions{}); err != nil {
 		return fmt.Errorf("renew the lease of the prepared next hops: %w", err)
 	}
 	return nil

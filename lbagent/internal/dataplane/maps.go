@@ -170,7 +170,8 @@ func (s *mapSet) goOnFrom(former *pinnedMaps, decided migration) {
 }
 
 // unpinned are the maps that last no longer than a packet (the record of a trace, what a CPU has
-// of its packet or reply) or a request (rows, flows), and an index and a filter that are made again.
+// of its packet or reply) or a request (rows, flows), and an index and a filter that are made
+// again.
 var unpinned = map[string]bool{
 	bpf.DatapathMapRowUpdates:    true,
 	bpf.DatapathMapTraceRecord:   true,
@@ -232,6 +233,9 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
 	for name := range specs {
 		m, err := loadPinnedMap(directory, name)
+		if err == nil && m == nil && renamed[name] != "" {
+			m, err = loadPinnedMap(directory, renamed[name])
+		}
 		if err != nil {
 			closeMaps(p.maps)
 			return nil, err
@@ -248,6 +252,7 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	if m != nil {
 		p.schema, p.err = readSchema(m)
 		_ = m.Close()
+		p.rename()
 	}
 	if err := p.loadFormerMarks(directory); err != nil {
 		closeMaps(p.maps)

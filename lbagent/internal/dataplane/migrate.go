@@ -16,58 +16,88 @@ import (
 // losable are the maps that begin empty where their former content cannot be converted, with why
 // that breaks nothing. A change of all others that cannot be converted has all maps built again.
 var losable = map[string]string{
-	bpf.DatapathMapHeartbeat:       "the agent writes it every second",
-	bpf.DatapathMapAgentBeat:       "the agent writes it every second",
-	bpf.DatapathMapUplinks:         "Attach writes it",
-	bpf.DatapathMapVlans:           "Attach writes it",
-	bpf.DatapathMapNodeUplinks:     "the agent finds them out anew; until then packets may come in by any",
-	bpf.DatapathMapProbeSecrets:    "the agent writes them before it asks",
-	bpf.DatapathMapVipFilter:       "it is made of the VIPs at start",
-	bpf.DatapathMapVipParts:        "it is made of the VIPs at start",
-	bpf.DatapathMapFrontendKeys:    "they are written again at start",
-	bpf.DatapathMapHalfOpenFlows:   "a handshake under way goes on by its row",
-	bpf.DatapathMapMemories:        "only evicted flows need them",
-	bpf.DatapathMapDataAffinities:  "a client of UDP without a record goes by its hash",
-	bpf.DatapathMapExceptions:      "a flow without an exception goes by its row and chain",
-	bpf.DatapathMapExceptionFilter: "it is opened, and the next sweep makes it anew",
-	bpf.DatapathMapAnswerCounts:    "they last a second",
-	bpf.DatapathMapUnknowns:        "they last a second",
-	bpf.DatapathMapUnknownRepeats:  "they last a second",
-	bpf.DatapathMapCpuUnknowns:     "they last a second",
-	bpf.DatapathMapUnknownFlows:    "they last seconds",
-	bpf.DatapathMapFragments:       "a datagram whose fragments are on the way is lost, and sent again",
-	bpf.DatapathMapCrowdFragments:  "as fragments",
-	bpf.DatapathMapVipCrowds:       "VIPs are judged anew within a second",
-	bpf.DatapathMapDropSampling:    "it counts within a second",
-	bpf.DatapathMapDropSamples:     "the agent reads them at once",
-	bpf.DatapathMapFrontendCounts:  "a counter may begin again",
-	bpf.DatapathMapFrontendDrops:   "a counter may begin again",
-	bpf.DatapathMapEventCounts:     "a counter may begin again",
-	bpf.DatapathMapUplinkLosses:    "a counter may begin again",
+	bpf.DatapathMapHeartbeat:         "the agent writes it every second",
+	bpf.DatapathMapAgentBeat:         "the agent writes it every second",
+	bpf.DatapathMapUplinks:           "Attach writes it",
+	bpf.DatapathMapVlans:             "Attach writes it",
+	bpf.DatapathMapNodeUplinks:       "the agent finds them out anew; until then packets may come in by any",
+	bpf.DatapathMapProbeSecrets:      "the agent writes them before it asks",
+	bpf.DatapathMapVipFilter:         "it is made of the VIPs at start",
+	bpf.DatapathMapVipParts:          "it is made of the VIPs at start",
+	bpf.DatapathMapFrontendKeys:      "they are written again at start",
+	bpf.DatapathMapHalfOpenFlows:     "a handshake under way goes on by its row",
+	bpf.DatapathMapEvictedFlows:      "only evicted flows need them",
+	bpf.DatapathMapDataAffinities:    "a client of UDP without a record goes by its hash",
+	bpf.DatapathMapExceptions:        "a flow without an exception goes by its row and chain",
+	bpf.DatapathMapExceptionFilter:   "it is opened, and the next sweep makes it anew",
+	bpf.DatapathMapAnswerCounts:      "they last a second",
+	bpf.DatapathMapUnknowns:          "they last a second",
+	bpf.DatapathMapUnknownRepeats:    "they last a second",
+	bpf.DatapathMapCpuUnknowns:       "they last a second",
+	bpf.DatapathMapUnknownFlows:      "they last seconds",
+	bpf.DatapathMapFragments:         "a datagram whose fragments are on the way is lost, and sent again",
+	bpf.DatapathMapOverflowFragments: "as fragments",
+	bpf.DatapathMapVipQuotas:         "VIPs are judged anew within a second",
+	bpf.DatapathMapDropSampling:      "it counts within a second",
+	bpf.DatapathMapDropSamples:       "the agent reads them at once",
+	bpf.DatapathMapFrontendCounts:    "a counter may begin again",
+	bpf.DatapathMapFrontendDrops:     "a counter may begin again",
+	bpf.DatapathMapEventCounts:       "a counter may begin again",
+	bpf.DatapathMapUplinkLosses:      "a counter may begin again",
 }
 
-// unmovable are the maps that are not copied into ones of another size. In memories and among
-// half-open flows the place of a flow depends on the size, among records of affinity that of a client.
+// unmovable are the maps that are not copied into ones of another size. Among evicted flows and
+// half-open flows the place of one depends on the size, among records of affinity that of a client.
 // The keys of frontends are written again,
 // and their drops counted from zero.
 var unmovable = map[string]bool{
-	bpf.DatapathMapMemories:       true,
+	bpf.DatapathMapEvictedFlows:   true,
 	bpf.DatapathMapDataAffinities: true,
 	bpf.DatapathMapHalfOpenFlows:  true,
 	bpf.DatapathMapFrontendKeys:   true,
 	bpf.DatapathMapFrontendDrops:  true,
 }
 
+// renamed are the maps that had another name in earlier versions. Their content stays. For an
+// agent of an earlier version they are gone, and it begins with empty ones.
+var renamed = map[string]string{
+	bpf.DatapathMapEvictedFlows:      "memories",
+	bpf.DatapathMapOverflowData4:     "crowd_data4",
+	bpf.DatapathMapOverflowData6:     "crowd_data6",
+	bpf.DatapathMapOverflowDataRev4:  "crowd_data_rev4",
+	bpf.DatapathMapOverflowDataRev6:  "crowd_data_rev6",
+	bpf.DatapathMapOverflowFragments: "crowd_fragments",
+	bpf.DatapathMapVipQuotas:         "vip_crowds",
+}
+
 // pinnedMaps are those of a directory.
 type pinnedMaps struct {
-	// maps has no map with the schema.
+	// maps has no map with the schema. All have the names of this version.
 	maps map[string]*ebpf.Map
+	// renamed are those that are pinned by another name.
+	renamed []string
 	// schema is nil where it cannot be read, for the reason of err.
 	schema *schema
 	err    error
 }
 
 func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
+
+// rename gives the layouts of the schema the names of this version.
+func (p *pinnedMaps) rename() {
+	if p.schema == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(renamed)) {
+		former, described := p.schema.layouts[renamed[name]]
+		if !described {
+			continue
+		}
+		delete(p.schema.layouts, renamed[name])
+		p.schema.layouts[name] = former
+		p.renamed = append(p.renamed, name)
+	}
+}
 
 // migration says what becomes of pinned maps.
 type migration struct {
@@ -84,7 +114,8 @@ type copying struct {
 	converter *layout.Converter
 	// meaning is that of the former map.
 	meaning int
-	// from is the name of the former map where it had another one, now a time after all that it has.
+	// from is the name of the former map where it had another one, now a time after all that it
+	// has.
 	from string
 	now  uint32
 }
@@ -136,6 +167,9 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 		if err := out.judgeMap(specs[name], m, former, want.layouts[name]); err != nil {
 			return rebuild("map %s cannot be converted: %v", name, err)
 		}
+	}
+	for _, name := range pinned.renamed {
+		out.note(Converted, "map %s was named %s", name, renamed[name])
 	}
 	for name := range pinned.schema.layouts {
 		if specs[name] == nil {

@@ -78,13 +78,15 @@ func TestLayouts(t *testing.T) {
 		if err := json.Unmarshal(content, &last); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		for _, field := range checkConversion(t, file+" to now", last, current) {
+		then := &pinnedMaps{schema: &schema{layouts: maps.Clone(last)}}
+		then.rename()
+		for _, field := range checkConversion(t, file+" to now", then.schema.layouts, current) {
 			if givenUp[field] == "" {
 				t.Errorf("%s: field %s is lost; is it renamed, or is there a reason in givenUp?", file, field)
 			}
 		}
 		checkConversion(t, "now to "+file, current, last)
-		for name := range last {
+		for name := range then.schema.layouts {
 			if _, found := current[name]; !found && replaced[name] == "" {
 				t.Errorf("%s: map %s is lost; is there a reason in replaced?", file, name)
 			}
@@ -173,7 +175,7 @@ func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map))
 		if _, found := then.layouts[name]; found {
 			continue
 		}
-		if err := os.Remove(filepath.Join(directory, name)); err != nil {
+		if err := os.Remove(filepath.Join(directory, name)); err != nil && renamed[name] == "" {
 			t.Fatal(err)
 		}
 	}
@@ -247,7 +249,7 @@ func otherLayouts(t *testing.T) func(map[string]layout.Map) {
 			fieldsOf(t, m, "packets").Type.Size = 4
 		})
 		// Maps with no counterpart, and one without a converter.
-		delete(layouts, bpf.DatapathMapVipCrowds)
+		delete(layouts, bpf.DatapathMapVipQuotas)
 		edit(bpf.DatapathMapAnswerCounts, func(m *layout.Map) { m.Meaning++ })
 	}
 }
@@ -311,6 +313,40 @@ func allEntries(t *testing.T, d *Dataplane) map[string]any {
 		t.Fatal(err)
 	}
 	return map[string]any{"state": state, "connections": connections, "counts": counts, "exceptions": bucket}
+}
+
+// Maps that had another name are used as they are, by their new one.
+func TestRenamed(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	d := openDataplane(t, cfg)
+	key := bpf.DatapathConnectionKey4{Client: 1, Vip: 2, ClientPort: 3, VipPort: 4, Protocol: 17}
+	want := bpf.DatapathConnection{Endpoint: 5, Tag: 6, Seen: 7, Flags: 8}
+	if err := d.maps.OverflowData4.Put(key, want); err != nil {
+		t.Fatal(err)
+	}
+	directory := filepath.Join(cfg.PinRoot, mapDirectory)
+	for name, former := range renamed {
+		if err := os.Rename(filepath.Join(directory, name), filepath.Join(directory, former)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pinAs(t, cfg, func(layouts map[string]layout.Map) {
+		for name, former := range renamed {
+			layouts[former] = layouts[name]
+			delete(layouts, name)
+		}
+	})
+	again := openDataplane(t, cfg)
+	if adoption := again.Adoption(); adoption.Kind != Converted || len(adoption.Copied)+len(adoption.Emptied) != 0 {
+		t.Errorf("%+v, want %s, with nothing copied or emptied", adoption, Converted)
+	}
+	var got bpf.DatapathConnection
+	if err := again.maps.OverflowData4.Lookup(key, &got); err != nil || got != want {
+		t.Errorf("the flow is %+v, %v, want %+v", got, err, want)
+	}
+	if last := openDataplane(t, cfg).Adoption(); last.Kind != Adopted {
+		t.Errorf("at the next start %+v, want %s", last, Adopted)
+	}
 }
 
 // Maps of another version, with fields that are new, gone, moved, longer and shorter, are carried

@@ -85,7 +85,7 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 	if former != (bpf.DatapathNode{}) && (former.Ipv4 != node.Ipv4 || former.Ipv6 != node.Ipv6) {
 		delete(d.hops, id)
 		// The way to its new address is not known yet.
-		if err := d.writeIngressInterfaces(id, bpf.DatapathEntrances{}); err != nil {
+		if err := d.writeIngressInterfaces(id, bpf.DatapathIngressInterfaces{}); err != nil {
 			return err
 		}
 	}

@@ -155,7 +155,7 @@ func TestSecondChance(t *testing.T) {
 	})
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)
-		forgetMemories(t, node.dataplane)
+		forgetEvictedFlows(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
 	n.checkEvent(t, "second_chance_returned")

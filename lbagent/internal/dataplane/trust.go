@@ -34,9 +34,9 @@ func (d *Dataplane) restoreTrust() error {
 	if err := d.writeTrust(trust); err != nil {
 		return err
 	}
-	d.ingress = map[forwarding.NodeID]bpf.DatapathEntrances{}
-	err := readMap(d.maps.NodeUplinks, func(id uint32, interfaces bpf.DatapathEntrances) {
-		if interfaces != (bpf.DatapathEntrances{}) {
+	d.ingress = map[forwarding.NodeID]bpf.DatapathIngressInterfaces{}
+	err := readMap(d.maps.NodeUplinks, func(id uint32, interfaces bpf.DatapathIngressInterfaces) {
+		if interfaces != (bpf.DatapathIngressInterfaces{}) {
 			d.ingress[forwarding.NodeID(id)] = interfaces
 		}
 	})
@@ -79,15 +79,15 @@ func (d *Dataplane) WrongUplinks() (uint64, error) {
 	return total, nil
 }
 
-// SetIngressInterfaces replaces by which interfaces, as XDP names them, the packets of each node come
-// in; those that come in by others are dropped. The packets of a node that is missing may come
+// SetIngressInterfaces replaces by which interfaces, as XDP names them, the packets of each node
+// come in; those that come in by others are dropped. The packets of a node that is missing may come
 // in by any, as those of a node that is new.
 func (d *Dataplane) SetIngressInterfaces(interfaces map[forwarding.NodeID][]int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	next := make(map[forwarding.NodeID]bpf.DatapathEntrances, len(interfaces))
+	next := make(map[forwarding.NodeID]bpf.DatapathIngressInterfaces, len(interfaces))
 	for id, indexes := range interfaces {
-		var value bpf.DatapathEntrances
+		var value bpf.DatapathIngressInterfaces
 		if len(indexes) > len(value.Ifindex) || id < 1 || int(id) > forwarding.MaxNodeID {
 			continue
 		}
@@ -111,14 +111,14 @@ func (d *Dataplane) SetIngressInterfaces(interfaces map[forwarding.NodeID][]int)
 	return errors.Join(errs...)
 }
 
-func (d *Dataplane) writeIngressInterfaces(id forwarding.NodeID, interfaces bpf.DatapathEntrances) error {
+func (d *Dataplane) writeIngressInterfaces(id forwarding.NodeID, interfaces bpf.DatapathIngressInterfaces) error {
 	if d.ingress[id] == interfaces {
 		return nil
 	}
 	if err := write(d.maps.NodeUplinks, bpf.DatapathMapNodeUplinks, id, uint32(id), interfaces); err != nil {
 		return err
 	}
-	if d.ingress[id] = interfaces; interfaces == (bpf.DatapathEntrances{}) {
+	if d.ingress[id] = interfaces; interfaces == (bpf.DatapathIngressInterfaces{}) {
 		delete(d.ingress, id)
 	}
 	return nil

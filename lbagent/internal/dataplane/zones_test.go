@@ -136,7 +136,7 @@ func TestLostStateInZones(t *testing.T) {
 	sessions := n.openSessions(t, 20)
 	for _, node := range n.nodes {
 		forgetFlows(t, node.dataplane)
-		forgetMemories(t, node.dataplane)
+		forgetEvictedFlows(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
 	if asked := n.events(t, "other_zone"); asked < 20 {

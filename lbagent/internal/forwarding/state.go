@@ -30,8 +30,8 @@ const (
 	MaxNodeID = 16383
 	// MaxShortNodeID is the highest one of 12 bits. A packet whose path has a longer one is longer.
 	MaxShortNodeID = 4095
-	// NodeIngressInterfaces is of how many interfaces the packets of one node are taken, unless they are
-	// taken of all.
+	// NodeIngressInterfaces is of how many interfaces the packets of one node are taken, unless
+	// they are taken of all.
 	NodeIngressInterfaces = 8
 )
 
@@ -45,7 +45,7 @@ type Zone uint8
 
 // EndpointID is the index of an endpoint in the node's endpoint map. Zero
 // means no endpoint. Ids are stable while the endpoint lives and are not
-// reused soon after, so that a connection never takes a stranger's endpoint.
+// reused soon after, so that a connection never takes the endpoint of another Service.
 type EndpointID uint32
 
 // RefusedEndpoint is in the rows of an endpoint table whose new flows are refused. It is no

@@ -26,12 +26,13 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// wire is a client's link with two nodes on it. All nodes are in the test's namespace; what the kernel
-// there has is on no interface, as on real nodes.
+// wire is a client's link with two nodes on it. All nodes are in the test's namespace; what the
+// kernel there has is on no interface, as on real nodes.
 type wire struct {
 	t     *testing.T
 	nodes map[string]*Responder
-	// beats counts how often nodes said that they work; while stopped is true, saying it takes until it is not.
+	// beats counts how often nodes said that they work; while stopped is true, saying it takes
+	// until it is not.
 	beats   atomic.Int64
 	stopped atomic.Bool
 }
@@ -44,7 +45,8 @@ func (w *wire) beat() error {
 	return nil
 }
 
-// newWire makes links eth1 and eth2 of two nodes, with a VLAN on eth1, a bond above eth3, and the client.
+// newWire makes links eth1 and eth2 of two nodes, with a VLAN on eth1, a bond above eth3, and the
+// client.
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	w := &wire{t: t, nodes: map[string]*Responder{}}
@@ -140,8 +142,8 @@ const (
 	mac2 = "02:00:00:00:00:02"
 )
 
-// The client finds the VIPs at the node that answers, and at the next one as soon as that takes over,
-// without asking again.
+// The client finds the VIPs at the node that answers, and at the next one as soon as that takes
+// over, without asking again.
 func TestKernelFollowsLeader(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -180,7 +182,8 @@ func TestKernelFollowsLeader(t *testing.T) {
 	}
 }
 
-// An interface that is a VLAN or a bond is one as any other. One that goes and comes is served again.
+// An interface that is a VLAN or a bond is one as any other. One that goes and comes is served
+// again.
 func TestKernelInterfaces(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -316,8 +319,8 @@ func (h *hosts) answered(host net.HardwareAddr) (time.Duration, error) {
 	}
 }
 
-// flood has questions sent, so many a second or as many as it can, and 20,000 at least, until the function
-// is called.
+// flood has questions sent, so many a second or as many as it can, and 20,000 at least, until the
+// function is called.
 func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -341,9 +344,9 @@ func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	}
 }
 
-// A host that asks for VIPs has its answers at once, whatever others on the link ask for: 25,000 questions
-// a second for other addresses, or of one host for the VIPs themselves. That one gets its share.
-// Here the sockets answer.
+// A host that asks for VIPs has its answers at once, whatever others on the link ask for: 25,000
+// questions a second for other addresses, or of one host for the VIPs themselves. That one gets its
+// share. Here the sockets answer.
 func TestKernelFlood(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -393,8 +396,9 @@ func TestKernelFlood(t *testing.T) {
 	}
 }
 
-// strangers are frames of 100,000 spoofed hosts with addresses of their own, which ask for the VIPs.
-func (h *hosts) strangers() (frames [][]byte) {
+// untrustedHosts are frames of 100,000 spoofed hosts with addresses of their own, which ask for the
+// VIPs.
+func (h *hosts) untrustedHosts() (frames [][]byte) {
 	h.t.Helper()
 	const all = 100000
 	for n := range all {
@@ -414,9 +418,9 @@ func (h *hosts) strangers() (frames [][]byte) {
 	return frames
 }
 
-// A flood of 100,000 spoofed hosts that ask for the VIPs, as fast as this machine sends, keeps no other host
-// from its answers, and costs the agent nothing: the kernel answers, whoever asks.
-func TestKernelStrangers(t *testing.T) {
+// A flood of 100,000 spoofed hosts that ask for the VIPs, as fast as this machine sends, keeps no
+// other host from its answers, and costs the agent nothing: the kernel answers, whoever asks.
+func TestKernelUntrustedHosts(t *testing.T) {
 	if !isolated.Test(t) {
 		return
 	}
@@ -426,7 +430,7 @@ func TestKernelStrangers(t *testing.T) {
 	node.Set(map[string][]netip.Addr{"eth1": vips}, false)
 	await(t, func() bool { return node.Counts()["eth1"].Told > 0 && w.beats.Load() > 0 })
 	asker, flooder := newHosts(t, hostMAC(2)), newHosts(t, nowhere)
-	frames := flooder.strangers()
+	frames := flooder.untrustedHosts()
 	began := time.Now()
 	end := flooder.flood(1e6, func(n int) { flooder.sendFrame(frames[n%len(frames)]) })
 	var took []time.Duration
@@ -491,8 +495,8 @@ func TestKernelCounts(t *testing.T) {
 	})
 }
 
-// The kernel has room for the VIPs of a large cluster. Where it has none for more, all are answered for
-// all the same, and it is told.
+// The kernel has room for the VIPs of a large cluster. Where it has none for more, all are answered
+// for all the same, and it is told.
 func TestKernelManyVIPs(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -517,8 +521,8 @@ func TestKernelManyVIPs(t *testing.T) {
 	}
 }
 
-// A node says that it works, from the first time on that it is told what to answer for. One that hung tells
-// hosts of its VIPs again: another node may have answered for them meanwhile.
+// A node says that it works, from the first time on that it is told what to answer for. One that
+// hung tells hosts of its VIPs again: another node may have answered for them meanwhile.
 func TestKernelHungNode(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -551,8 +555,8 @@ func TestKernelHungNode(t *testing.T) {
 	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
 }
 
-// A node that may not say that it works leaves its VIPs to others: it neither answers nor tells hosts, until
-// it may again.
+// A node that may not say that it works leaves its VIPs to others: it neither answers nor tells
+// hosts, until it may again.
 func TestKernelSilentNode(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -82,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 		WriteTimeout:      liveapi.WaitLimit + time.Minute,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    8 << 10,
-		// Strangers fail their handshakes as often as they like.
+		// Untrusted hosts fail their handshakes as often as they like.
 		ErrorLog: log.New(quietWriter{s.logger}, "", 0),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -227,7 +227,7 @@ func lengths(drops liveapi.Drops) string {
 }
 
 // Nobody is answered but the aggregated API, and by nobody but an agent.
-func TestStrangers(t *testing.T) {
+func TestUntrusted(t *testing.T) {
 	source := &known{}
 	source.time = time.Now()
 	s := serve(t, source)

@@ -35,7 +35,7 @@ func TestCatalogue(t *testing.T) {
 	}
 	catalogue.Own(t, "agent", NewCollector("v1", EachFrontend, counting{}, sessions, services), passes(), NewBFD(report), NewWatch(silent{}),
 		NewRelay(func() bool { return true }),
-		NewRefused(func() bgp.Refused { return bgp.Refused{Strangers: 1, Unopened: 2, Surplus: 3} }),
+		NewRefused(func() bgp.Refused { return bgp.Refused{UnknownSources: 1, Unopened: 2, Surplus: 3} }),
 		NewLayer2(func() map[string]l2.Counts { return map[string]l2.Counts{"eth0": {Answered: 1, VIPs: 2}} }),
 		NewHistory(func() History { return History{LeftOut: map[string]uint64{"Endpoints": 1}} }))
 }

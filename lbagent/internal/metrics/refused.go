@@ -9,7 +9,7 @@ import (
 )
 
 var refusedDescription = description("bgp_connections_refused_total",
-	"Connections to the BGP port that were closed, by reason: stranger, unopened or surplus. And packets that were dropped there, of strangers or for want of room: dropped.", "reason")
+	"Connections to the BGP port that were closed, by reason: unknown_source, unopened or surplus. And packets that were dropped there, from unknown sources or for want of room: dropped.", "reason")
 
 // Refused are the metrics of connections of routers that get no session.
 type Refused struct {
@@ -26,7 +26,7 @@ func (*Refused) Describe(descriptions chan<- *prometheus.Desc) { descriptions <-
 func (r *Refused) Collect(metrics chan<- prometheus.Metric) {
 	refused := r.refused()
 	for reason, connections := range map[string]uint64{
-		"stranger": refused.Strangers, "unopened": refused.Unopened, "surplus": refused.Surplus, "dropped": refused.Dropped,
+		"unknown_source": refused.UnknownSources, "unopened": refused.Unopened, "surplus": refused.Surplus, "dropped": refused.Dropped,
 	} {
 		metrics <- prometheus.MustNewConstMetric(refusedDescription, prometheus.CounterValue, float64(connections), reason)
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/connlimit"
 )
 
-// maxConnections bounds what strangers can make a node keep: a few scrapers need a few.
+// maxConnections bounds what untrusted hosts can make a node keep: a few scrapers need a few.
 const maxConnections = 64
 
-// maxOfSource bounds the connections of one source, so that nobody keeps others out by connections that
-// say nothing. Scrapers behind one address have room.
+// maxOfSource bounds the connections of one source, so that nobody keeps others out by connections
+// that say nothing. Scrapers behind one address have room.
 const maxOfSource = 16
 
 // Health tells what is wrong with the agent; nil means nothing.
@@ -34,11 +34,12 @@ type Health struct {
 	Ready func() error
 }
 
-// Protection is how metrics are kept from strangers. The zero value keeps them from nobody.
+// Protection is how metrics are kept from others than scrapers. The zero value keeps them from
+// nobody.
 type Protection struct {
 	// TLS is nil where plain HTTP is served.
 	TLS *tls.Config
-	// Filter answers requests of strangers itself. Nil: everybody is served.
+	// Filter answers requests without permission itself. Nil: everybody is served.
 	Filter func(http.Handler) http.Handler
 }
 

@@ -28,7 +28,7 @@ func genVIP(number int) netip.Addr {
 }
 
 // genModel draws a model of up to four Services on VIPs of both families. Each
-// Service has its own range of endpoints, so that a stranger's is recognised.
+// Service has its own range of endpoints, so that the endpoint of another one is recognised.
 func genModel(t *rapid.T) *model.Model {
 	m := modelOf()
 	m.Nodes = m.Nodes[:1]
@@ -288,7 +288,8 @@ func opsOf(schedule *forwarding.Schedule) []forwarding.Op {
 func succeed(forwarding.Op) error { return nil }
 
 // genAlike draws a model of the nodes before that has some Services as the other model, and the
-// rest as before. All frontends of a Service port are of one model, as they have the same endpoints.
+// rest as before. All frontends of a Service port are of one model, as they have the same
+// endpoints.
 func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 	m := *before
 	m.VIPs, m.Frontends = nil, nil
@@ -318,7 +319,8 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 	return &m
 }
 
-// genNode has a node of a model go down or come up, join or leave. One that is down has no endpoints.
+// genNode has a node of a model go down or come up, join or leave. One that is down has no
+// endpoints.
 func genNode(t *rapid.T, m *model.Model) {
 	id := rapid.SampledFrom([]forwarding.NodeID{0, 0, 2, 3, 4, 5}).Draw(t, "another node")
 	if id == 0 {
@@ -535,8 +537,8 @@ func sizeOf(m *model.Model, of *model.Frontend) table.Size {
 	return SizeFor(of)
 }
 
-// canJoin reports whether rows of one table can have the former owners of both, and cannot have lost
-// any.
+// canJoin reports whether rows of one table can have the former owners of both, and cannot have
+// lost any.
 func canJoin(a, b *forwarding.NodeTable) bool {
 	for i, row := range *a {
 		all, other := map[forwarding.NodeID]bool{}, (*b)[i]
@@ -635,7 +637,7 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 			// Until it is written again it follows the Service that it had.
 			before := destinationOf(want, have.Frontends[key])
 			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints && !isUnwritten(have, key, last) {
-				checkStrangers(t, leadsTo(have, key), before)
+				checkOwner(t, leadsTo(have, key), before)
 			}
 			if !between(leadsTo(state, key), leadsTo(have, key), before, leadsTo(want, key)) {
 				t.Fatalf("after operation %d, %T, %s (%+v, was %+v, will be %+v) leads where it never should",
@@ -673,7 +675,8 @@ func destinationOf(s *forwarding.State, f forwarding.Frontend) (d destination) {
 	return d
 }
 
-// isUnwritten reports whether a frontend still leads to another Service than that of the last model.
+// isUnwritten reports whether a frontend still leads to another Service than that of the last
+// model.
 func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model.Model) bool {
 	to := leadsTo(have, key).endpoints
 	return to != nil && last != nil && slices.ContainsFunc(last.Frontends, func(f *model.Frontend) bool {
@@ -687,14 +690,14 @@ func serviceNumber(e forwarding.Endpoint) int {
 	return (int(bytes[2])<<8 | int(bytes[3])) / 100
 }
 
-// checkStrangers reports a destination that has the endpoints of two Services.
-func checkStrangers(t *rapid.T, have, target destination) {
+// checkOwner reports a destination that has the endpoints of two Services.
+func checkOwner(t *rapid.T, have, target destination) {
 	if have.endpoints == nil || target.endpoints == nil {
 		return
 	}
 	for i := range target.endpoints {
 		if serviceNumber(target.endpoints[i]) != serviceNumber(have.endpoints[i]) {
-			t.Fatalf("row %d went from %v to the stranger %v", i, have.endpoints[i], target.endpoints[i])
+			t.Fatalf("row %d went from %v to %v of another Service", i, have.endpoints[i], target.endpoints[i])
 		}
 	}
 }
@@ -710,7 +713,8 @@ func between(d destination, stages ...destination) bool {
 		slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.endpoints, stage.endpoints) })
 }
 
-// The id of a frontend that waits to be removed is not given to another one, also by a plan in part.
+// The id of a frontend that waits to be removed is not given to another one, also by a plan in
+// part.
 func TestPendingFrontendKeepsItsID(t *testing.T) {
 	limits := ample
 	limits.Frontends = 4

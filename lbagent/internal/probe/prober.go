@@ -29,7 +29,7 @@ const (
 	shortestSlot = 10 * time.Millisecond
 	// reopen is how long after a failure the sockets are opened again.
 	reopen = time.Second
-	// drainLimit bounds how many datagrams are read at once: strangers can send some, too.
+	// drainLimit bounds how many datagrams are read at once: untrusted hosts can send some, too.
 	drainLimit = 1 << 16
 )
 
@@ -61,7 +61,8 @@ type target struct {
 	// nonces are those of the last probes, by number.
 	nonces [remembered]uint64
 	sent   uint64
-	// told is the number of the last probe that was answered, from 1 on. Answers may overtake others.
+	// told is the number of the last probe that was answered, from 1 on. Answers may overtake
+	// others.
 	told uint64
 }
 

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetworkHeader is the offset from which a filter reads the IP header: SKF_NET_OFF of linux/filter.h.
-// Without it the filter of a UDP or TCP socket reads that protocol's header.
+// NetworkHeader is the offset from which a filter reads the IP header: SKF_NET_OFF of
+// linux/filter.h. Without it the filter of a UDP or TCP socket reads that protocol's header.
 const NetworkHeader = 0xfff00000
 
 // Attach makes a socket drop the packets for which a program returns zero (SO_ATTACH_FILTER,
@@ -34,9 +34,9 @@ func Attach(fd int, program []bpf.Instruction) error {
 	return nil
 }
 
-// IgnorePathMTU has the kernel learn no MTU of a path by ICMP errors about a UDP socket's packets. Nobody
-// proves those, and the kernel keeps what they say for all packets to that address: strangers could
-// make the ways to other nodes narrow.
+// IgnorePathMTU has the kernel learn no MTU of a path by ICMP errors about a UDP socket's packets.
+// Nobody proves those, and the kernel keeps what they say for all packets to that address:
+// untrusted hosts could make the ways to other nodes narrow.
 func IgnorePathMTU(fd int, v6 bool) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_INTERFACE
 	if v6 {

@@ -14,7 +14,7 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// Reviews bound what strangers with made-up tokens can make the API server do, in requests
+// Reviews bound what clients with made-up tokens can make the API server do, in requests
 // per second of each node. Answers are kept for a minute.
 const (
 	reviewRate  = 5
@@ -35,7 +35,7 @@ func (c *Clients) Reviewed() (func(http.Handler) http.Handler, error) {
 		return nil, fmt.Errorf("set up reviews of tokens: %w", err)
 	}
 	return func(handler http.Handler) http.Handler {
-		// A line for each bad token would let strangers fill the log. The filter returns no error.
+		// A line for each bad token would let anybody fill the log. The filter returns no error.
 		reviewed, err := filter(logr.Discard(), handler)
 		if err != nil {
 			return http.HandlerFunc(func(response http.ResponseWriter, _ *http.Request) {

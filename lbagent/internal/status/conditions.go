@@ -164,8 +164,8 @@ func hostCompatible(o Observation) metav1.Condition {
 	}
 }
 
-// nodesReached is part of Ready where this node is cut off from the others. Else neither strangers
-// who forge packets nor other nodes make a node unready. The condition is false or not there.
+// nodesReached is part of Ready where this node is cut off from the others. Else neither untrusted
+// hosts who forge packets nor other nodes make a node unready. The condition is false or not there.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	condition = metav1.Condition{Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse}
 	switch {

@@ -30,7 +30,7 @@ func digest(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNod
 	}
 	g.VIPs.Programmed, g.VIPs.Announced, g.Exceptions = 0, 0, nil
 	if len(g.Duplicates) > 0 {
-		// That there are any is new, who they are is not: strangers decide it.
+		// That there are any is new, who they are is not: whoever sends decides it.
 		g.Duplicates = []millracev1alpha1.DuplicateAddress{{}}
 	}
 	for i := range g.VIPs.Withheld {
@@ -51,14 +51,14 @@ type told struct {
 	// nodes is how many there are in the cluster.
 	nodes int
 	// same is for writes that say nothing new, canaries for those among them that tell of canaries.
-	// repaired is for those that tell of canaries better things alone. They wait for no limit, since each
-	// follows one that told worse. The operator puts the reports of all nodes together: a node that
-	// others miss no more must not wait for their limits.
+	// repaired is for those that tell of canaries better things alone. They wait for no limit,
+	// since each follows one that told worse. The operator puts the reports of all nodes together:
+	// a node that others miss no more must not wait for their limits.
 	same, canaries, repaired limit
 }
 
-// limit lets digestBurst writes follow each other, and others only one in each time that they are to
-// be apart.
+// limit lets digestBurst writes follow each other, and others only one in each time that they are
+// to be apart.
 type limit struct {
 	// until is when the writes are ahead no more of that.
 	until time.Time
@@ -93,8 +93,9 @@ type telling struct {
 	at     time.Time
 }
 
-// spread is over how long the nodes of a cluster spread the writes that say nothing new, so that all
-// nodes together write a hundred a second: what is news to none is mostly the same change on all.
+// spread is over how long the nodes of a cluster spread the writes that say nothing new, so that
+// all nodes together write a hundred a second: what is news to none is mostly the same change on
+// all.
 func spread(nodes int) time.Duration {
 	return min(longestSpread, time.Duration(nodes)*time.Second/spreadRate)
 }
@@ -130,8 +131,8 @@ func (t *told) tellsOfCanaries(digest *millracev1alpha1.LBNodeReportStatus) bool
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
-// canariesChanged reports whether a digest tells better, or worse, of some canary than the last one.
-// What is not known any more is worse, as where the session is not established.
+// canariesChanged reports whether a digest tells better, or worse, of some canary than the last
+// one. What is not known any more is worse, as where the session is not established.
 func (t *told) canariesChanged(digest *millracev1alpha1.LBNodeReportStatus) (improved, worsened bool) {
 	if t.last == nil {
 		return false, false

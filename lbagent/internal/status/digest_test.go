@@ -56,7 +56,7 @@ func TestWriterOfChangingMessages(t *testing.T) {
 	})
 }
 
-// Hosts that take the addresses of VIPs by turns are told as seldom: they may be strangers.
+// Hosts that take the addresses of VIPs by turns are told as seldom: they may be spoofed.
 func TestWriterOfManyDuplicates(t *testing.T) {
 	with(t, func(t *testing.T, s *server, w *Writer) {
 		const passes = 300
@@ -210,8 +210,8 @@ func TestWriterOfCanaries(t *testing.T) {
 	})
 }
 
-// After a session was reset again and again, that others miss a node no more is told at once, also while
-// another session is down: the node itself may tell first that it announces again.
+// After a session was reset again and again, that others miss a node no more is told at once, also
+// while another session is down: the node itself may tell first that it announces again.
 func TestWriterOfNodeReachedAgain(t *testing.T) {
 	reached := func(ids string, second millracev1alpha1.SessionState) Observation {
 		o := probing(0)
@@ -271,8 +271,8 @@ func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
 	})
 }
 
-// A change that all nodes see alike is written by all of them within a second for a hundred nodes, a
-// minute at most, and by no more at once. What is new is not held up.
+// A change that all nodes see alike is written by all of them within a second for a hundred nodes,
+// a minute at most, and by no more at once. What is new is not held up.
 func TestSpread(t *testing.T) {
 	for _, test := range []struct {
 		nodes  int
@@ -309,8 +309,9 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// That most pods turned unready at once is found by all nodes at the same moment, when the API server
-// has just come back: they spread the writes of it, also agents that have written nothing yet.
+// That most pods turned unready at once is found by all nodes at the same moment, when the API
+// server has just come back: they spread the writes of it, also agents that have written nothing
+// yet.
 func TestSpreadOfReadiness(t *testing.T) {
 	const nodes = 5000
 	found := good()

@@ -198,7 +198,7 @@ func (b *builder) addAside() {
 	f := b.family
 	lookup := subject{lookupPass, b.floors.LookupPass, rig.XDPPass, longer(f, 0)}
 	ours := b.ours(rig.XDPPass, unchanged)
-	b.add(notForUs, b.clients(one), incoming(f.fromClient(f.stranger, portAway, false)),
+	b.add(notForUs, b.clients(one), incoming(f.fromClient(f.untrusted, portAway, false)),
 		b.nothing, lookup, ours)
 	b.add(besideVIP, b.clients(one), incoming(f.fromClient(f.neighbour, portAway, false)),
 		b.nothing, lookup, ours)
@@ -270,7 +270,7 @@ func (b *builder) addReplies() {
 	f := b.family
 	nothing := subject{empty, b.floors.EmptyEgress, rig.TCXNext, anything}
 	answer := func() ([]byte, error) { return f.fromEndpoint(false).frame(uplinkMAC, routerMAC) }
-	other := func() ([]byte, error) { return f.fromStranger().frame(uplinkMAC, routerMAC) }
+	other := func() ([]byte, error) { return f.fromUntrusted().frame(uplinkMAC, routerMAC) }
 	replies := func(flows uint32) traffic {
 		return traffic{fields: f.replyFields(), flows: flows, egress: true}
 	}

@@ -89,10 +89,10 @@ func (f family) fromEndpoint(syn bool) segment {
 	}
 }
 
-// fromStranger is a segment to the first client from a host that is no endpoint.
-func (f family) fromStranger() segment {
+// fromUntrusted is a segment to the first client from a host that is no endpoint.
+func (f family) fromUntrusted() segment {
 	s := f.fromEndpoint(false)
-	s.from = netip.AddrPortFrom(f.stranger, podPort)
+	s.from = netip.AddrPortFrom(f.untrusted, podPort)
 	return s
 }
 

@@ -68,8 +68,8 @@ var self = forwarding.Self{
 type family struct {
 	name             string
 	client, vip, pod netip.Addr
-	// stranger is in no network with a VIP, neighbour is in the network of one.
-	stranger, neighbour netip.Addr
+	// untrusted is in no network with a VIP, neighbour is in the network of one.
+	untrusted, neighbour netip.Addr
 	// pool has the VIP. nextDoor is not in it, but in the same part of their network.
 	pool     netip.Prefix
 	nextDoor netip.Addr
@@ -89,7 +89,7 @@ var families = []family{
 	{
 		name:   "IPv4",
 		client: netip.MustParseAddr("198.19.0.0"), vip: netip.MustParseAddr("203.0.113.10"),
-		pod: netip.MustParseAddr("198.18.1.2"), stranger: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
+		pod: netip.MustParseAddr("198.18.1.2"), untrusted: netip.MustParseAddr("198.18.5.9"), neighbour: netip.MustParseAddr("203.0.113.99"),
 		pool: netip.MustParsePrefix("203.0.113.10/31"), nextDoor: netip.MustParseAddr("203.0.113.9"),
 		otherClient: netip.MustParseAddr("198.18.0.0"), holder: peerID + 2*perNodes,
 		firstNode: peerID, length: 64, overhead: 60,
@@ -97,7 +97,7 @@ var families = []family{
 	{
 		name:   "IPv6",
 		client: netip.MustParseAddr("2001:db8:1::"), vip: netip.MustParseAddr("2001:db8:cafe::10"),
-		pod: netip.MustParseAddr("2001:db8:100:1::2"), stranger: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
+		pod: netip.MustParseAddr("2001:db8:100:1::2"), untrusted: netip.MustParseAddr("2001:db8:100:5::9"), neighbour: netip.MustParseAddr("2001:db8:cafe::99"),
 		pool: netip.MustParsePrefix("2001:db8:cafe::10/125"), nextDoor: netip.MustParseAddr("2001:db8:cafe::19"),
 		otherClient: netip.MustParseAddr("2001:db8:2::"), holder: peerID + 2*perNodes + 1,
 		firstNode: peerID + perNodes, length: 80, overhead: 80,
@@ -106,7 +106,8 @@ var families = []family{
 
 const podPort = 8080
 
-// nodes are 20 with IPv4 and 20 with IPv6, and the holders. To a node with both, packets would go over IPv4.
+// nodes are 20 with IPv4 and 20 with IPv6, and the holders. To a node with both, packets would go
+// over IPv4.
 func nodes() map[forwarding.NodeID]forwarding.Node {
 	all := map[forwarding.NodeID]forwarding.Node{}
 	for i := range forwarding.NodeID(perNodes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pathmtu forges what strangers can say of a path's MTU, in a test's network namespace.
+// Package pathmtu forges what untrusted hosts can say of a path's MTU, in a test's network
+// namespace.
 package pathmtu
 
 import (
@@ -39,8 +40,8 @@ func Link(t *testing.T) {
 	}
 }
 
-// Forge sends an ICMP error to an address of the namespace: that a datagram between these was too big
-// for the path.
+// Forge sends an ICMP error to an address of the namespace: that a datagram between these was too
+// big for the path.
 func Forge(t *testing.T, from, to netip.AddrPort) {
 	t.Helper()
 	if err := forge(from, to); err != nil {

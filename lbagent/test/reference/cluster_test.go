@@ -68,7 +68,7 @@ type flowAt struct {
 
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
-	bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6,
+	bpf.DatapathMapOverflowData4, bpf.DatapathMapOverflowData6,
 	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
@@ -105,7 +105,8 @@ func newLimitedCluster(t *testing.T, worker int, random *rand.Rand, unknownPerVI
 	return c
 }
 
-// renewLeases confirms the next hops of all nodes: 30 seconds later the programs ask the kernel instead.
+// renewLeases confirms the next hops of all nodes: 30 seconds later the programs ask the kernel
+// instead.
 func (c *testCluster) renewLeases() error {
 	for _, n := range c.nodes {
 		if err := n.Plane.RenewLease(); err != nil {

@@ -29,7 +29,7 @@ func (d *differential) frame(at forwarding.NodeID) []byte {
 	case 2:
 		to = netip.AddrPortFrom(to.Addr().Next().Next(), to.Port())
 	case 3:
-		to = netip.AddrPortFrom(strangers[family], to.Port())
+		to = netip.AddrPortFrom(untrustedHosts[family], to.Port())
 	}
 	flags := flagsOf(r)
 	from := netip.AddrPortFrom(client, uint16(1024+r.IntN(3)))

@@ -68,7 +68,7 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 		established = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6)
 	}
 	// VIPs beyond their share have second tables, which change nothing else.
-	for _, table := range []string{established, flow.of(bpf.DatapathMapCrowdData4, bpf.DatapathMapCrowdData6)} {
+	for _, table := range []string{established, flow.of(bpf.DatapathMapOverflowData4, bpf.DatapathMapOverflowData6)} {
 		var connection bpf.DatapathConnection
 		if err := n.flows[table].Lookup(keyOf(flow), &connection); err == nil {
 			return c.entry(id, flow, connection, true), true

@@ -17,8 +17,8 @@ const nodeCount = 5
 
 var vips = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:cafe::10")}
 
-// strangers are hosts in the networks of the VIPs, behind the aggregate.
-var strangers = []netip.Addr{netip.MustParseAddr("203.0.113.16"), netip.MustParseAddr("2001:db8:cafe::14")}
+// untrustedHosts are hosts in the networks of the VIPs, behind the aggregate.
+var untrustedHosts = []netip.Addr{netip.MustParseAddr("203.0.113.16"), netip.MustParseAddr("2001:db8:cafe::14")}
 
 // service is a frontend of both VIPs.
 type service struct {

@@ -66,7 +66,7 @@ func send(t *testing.T, from netip.Addr, ttl, port int, payload []byte) {
 
 // What no session takes never gets into the queue, and is counted.
 func TestSocketFilter(t *testing.T) {
-	known, far, stranger := netip.MustParseAddr("127.0.0.7"), netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.8")
+	known, far, untrusted := netip.MustParseAddr("127.0.0.7"), netip.MustParseAddr("127.0.0.9"), netip.MustParseAddr("127.0.0.8")
 	hello, ours, others := packet(bfd.Down, peers, 0), packet(bfd.Up, peers, own), packet(bfd.Up, peers, unknown)
 	v4 := admission{sources: map[netip.Addr]uint8{known: 255, far: 250}, discriminators: map[uint32]bool{own: true, 1: true}, ttl: 250}
 	v6 := admission{sources: map[netip.Addr]uint8{netip.MustParseAddr("::2"): 255, netip.IPv6Loopback(): 254}, discriminators: map[uint32]bool{own: true}, ttl: 254}
@@ -83,14 +83,14 @@ func TestSocketFilter(t *testing.T) {
 		"known, off the link":                   {v4, known, 254, hello.Append(nil), false},
 		"of several hops":                       {v4, far, 250, hello.Append(nil), true},
 		"from too far":                          {v4, far, 249, hello.Append(nil), false},
-		"stranger":                              {v4, stranger, 255, hello.Append(nil), false},
-		"stranger with our discriminator":       {v4, stranger, 255, ours.Append(nil), true},
-		"the same from too far":                 {v4, stranger, 249, ours.Append(nil), false},
+		"unknown_source":                        {v4, untrusted, 255, hello.Append(nil), false},
+		"untrusted host with our discriminator": {v4, untrusted, 255, ours.Append(nil), true},
+		"the same from too far":                 {v4, untrusted, 249, ours.Append(nil), false},
 		"too short":                             {v4, known, 255, []byte{1, 2, 3}, false},
 		"IPv6":                                  {v6, netip.IPv6Loopback(), 254, hello.Append(nil), true},
 		"IPv6, from too far":                    {v6, netip.IPv6Loopback(), 253, ours.Append(nil), false},
-		"IPv6, stranger":                        {none, netip.IPv6Loopback(), 255, hello.Append(nil), false},
-		"IPv6, stranger with our discriminator": {none, netip.IPv6Loopback(), 255, ours.Append(nil), true},
+		"IPv6, untrusted host":                  {none, netip.IPv6Loopback(), 255, hello.Append(nil), false},
+		"IPv6, untrusted host with our discriminator": {none, netip.IPv6Loopback(), 255, ours.Append(nil), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fd, port := receiver(t, test.from.Is6(), test.admits)
@@ -135,7 +135,7 @@ func TestSocketFilterOfManySessions(t *testing.T) {
 				send(t, loopback, sentTTL, port, packet(bfd.Down, peers, 0).Append(nil))
 				_, _, err := unix.Recvfrom(fd, make([]byte, largest), unix.MSG_DONTWAIT)
 				if taken, want := err == nil, sessions == MaxSessions; taken != want {
-					t.Errorf("%d sessions: a stranger's packet taken: %t, want %t", sessions, taken, want)
+					t.Errorf("%d sessions: an untrusted host's packet taken: %t, want %t", sessions, taken, want)
 				}
 			}
 		})

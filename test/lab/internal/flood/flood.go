@@ -202,7 +202,7 @@ func (r *run) measure(ctx context.Context, kind kind, family family) (got result
 func (r *run) send(ctx context.Context, kind kind, family family) (harness.Flood, error) {
 	var flood harness.Flood
 	vip := netip.AddrPortFrom(r.flooded[family.name], port)
-	to, from := vip, family.strangers
+	to, from := vip, family.untrustedHosts
 	if kind.byNodes {
 		// One node is the source that is spoofed, another the destination.
 		to = netip.AddrPortFrom(harness.NodeAddress(1, vip.Addr()), port)

@@ -14,18 +14,18 @@ func TestMissed(t *testing.T) {
 		change(&got)
 		return got
 	}
-	strangers, forged := kind{name: "ack"}, kind{name: "tunnel", byNodes: true}
+	untrustedHosts, forged := kind{name: "ack"}, kind{name: "tunnel", byNodes: true}
 	for _, test := range []struct {
 		name string
 		kind kind
 		got  result
 		want string
 	}{
-		{"nothing noticed", strangers, fine, ""},
-		{"nothing was sent", strangers, with(func(r *result) { r.packets = 0 }), "nothing was sent"},
-		{"one connection broke", strangers, with(func(r *result) { r.broken = 1 }), "1 broken"},
-		{"answers took longer", strangers, with(func(r *result) { r.loud = 21 }), "answers took 2.1 times as long"},
-		{"packets multiplied", strangers, with(func(r *result) { r.encapsulated = 2.01 }), "2.01 encapsulated packets"},
+		{"nothing noticed", untrustedHosts, fine, ""},
+		{"nothing was sent", untrustedHosts, with(func(r *result) { r.packets = 0 }), "nothing was sent"},
+		{"one connection broke", untrustedHosts, with(func(r *result) { r.broken = 1 }), "1 broken"},
+		{"answers took longer", untrustedHosts, with(func(r *result) { r.loud = 21 }), "answers took 2.1 times as long"},
+		{"packets multiplied", untrustedHosts, with(func(r *result) { r.encapsulated = 2.01 }), "2.01 encapsulated packets"},
 		{"a forged packet led to others", forged, fine, "0.70 encapsulated packets"},
 		{"none did", forged, with(func(r *result) { r.encapsulated = 0 }), ""},
 	} {

@@ -16,7 +16,7 @@ var errLimit = errors.New("limits were missed")
 
 const (
 	// mostEncapsulated is how many packets nodes may send to each other for one of the flood,
-	// while the history of rows is young, see docs/design/strangers.md.
+	// while the history of rows is young, see docs/design/untrusted-traffic.md.
 	mostEncapsulated = 2
 	// mostSlower is how many times as long as without a flood the slowest hundredth of answers may
 	// take.
@@ -38,8 +38,8 @@ var kinds = []kind{
 
 // family is an address family, with sources that nobody in the lab has.
 type family struct {
-	name      string
-	strangers netip.Prefix
+	name           string
+	untrustedHosts netip.Prefix
 }
 
 var families = []family{

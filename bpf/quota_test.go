@@ -12,17 +12,17 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// allCrowded leaves VIPs no share of the tables, in the worlds that are made while it is true.
-var allCrowded bool
+// allOverQuota leaves VIPs no share of the tables, in the worlds that are made while it is true.
+var allOverQuota bool
 
-// What becomes of packets does not depend on the table that has their flow: with all VIPs crowded
-// the tests give the same.
-func TestCrowded(t *testing.T) {
-	allCrowded = true
-	defer func() { allCrowded = false }()
+// What becomes of packets does not depend on the table that has their flow: with all VIPs over
+// their quota the tests give the same.
+func TestOverQuota(t *testing.T) {
+	allOverQuota = true
+	defer func() { allOverQuota = false }()
 	for name, test := range map[string]func(*testing.T){
 		"ingress": TestIngress, "egress": TestEgress, "proof": TestProof, "SCTP": TestSCTP,
-		"ICMP": TestICMPErrors, "memory": TestMemory, "stale": TestStaleConnection,
+		"ICMP": TestICMPErrors, "evicted flow": TestEvictedFlow, "stale": TestStaleConnection,
 		"questions": TestQuestionsThroughTwoFrontends, "ports": TestPortIsUsedForTwoFrontendsInTurn, "handshake": TestHandshakeInFlood,
 	} {
 		t.Run(name, test)
@@ -85,14 +85,14 @@ func TestFloodOfOneVIP(t *testing.T) {
 		first := f.udp(portCluster).with(part(0, true, 7))
 		later := f.udp(portCluster).with(part(100, false, 7))
 		w.play(t, first)
-		for _, flood := range strangers(w, flooded) {
+		for _, flood := range untrustedHosts(w, flooded) {
 			t.Run(f.name+"/"+flood.name, func(t *testing.T) {
 				w.pointTo(t, f, 1)
 				before := w.tally(t)
 				for range floodPackets(t) {
 					flood.send(t)
 				}
-				counted := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_CROWDED)]
+				counted := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)]
 				if (counted != 0) != flood.makesEntries {
 					t.Errorf("%d entries went to the second tables", counted)
 				}
@@ -133,7 +133,7 @@ func (w *world) checkPlaces(t *testing.T, want string, flows []packet) {
 
 // A VIP comes back to its own tables when its flood is over, and what is in the second ones is
 // found as long as it is used.
-func TestCrowdEnds(t *testing.T) {
+func TestOverQuotaEnds(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		w.forget(t)
@@ -146,10 +146,10 @@ func TestCrowdEnds(t *testing.T) {
 		w.wipe(t)
 		p := f.udp(portCluster)
 		w.play(t, p)
-		w.ageCrowds(t, 61)
+		w.ageQuotas(t, 61)
 		before := w.tally(t)
 		w.establish(t, p.with(func(p *packet) { p.from = netip.AddrPortFrom(p.from.Addr(), 77) }), f.pods[0])
-		if n := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_CROWDED)]; n != 0 {
+		if n := w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)]; n != 0 {
 			t.Errorf("%s: %d entries in the second table after the flood", f.name, n)
 		}
 		if got := w.place(t, p); got != "half-open" {
@@ -158,14 +158,14 @@ func TestCrowdEnds(t *testing.T) {
 		// Used every 100 seconds, it is found for ever.
 		for range 4 {
 			w.age(t, 100)
-			w.ageCrowds(t, 100)
+			w.ageQuotas(t, 100)
 			opened := w.tally(t)
 			w.play(t, p)
 			if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 0 {
 				t.Errorf("%s: %d new flows, want that of the second table", f.name, got)
 			}
 		}
-		w.ageCrowds(t, 241)
+		w.ageQuotas(t, 241)
 		opened := w.tally(t)
 		w.play(t, p)
 		if got := w.tally(t).since(opened)[f.name+" port 80 connections"]; got != 1 {
@@ -174,16 +174,16 @@ func TestCrowdEnds(t *testing.T) {
 	}
 }
 
-// ageCrowds makes what VIPs made of their shares older by so many seconds.
-func (w *world) ageCrowds(t *testing.T, seconds uint32) {
+// ageQuotas makes what VIPs made of their shares older by so many seconds.
+func (w *world) ageQuotas(t *testing.T, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for slot := range w.VipCrowds.MaxEntries() {
-		var c bpf.DatapathCrowds
-		if err := w.VipCrowds.Lookup(slot, &c); err != nil {
+	for slot := range w.VipQuotas.MaxEntries() {
+		var c bpf.DatapathQuotas
+		if err := w.VipQuotas.Lookup(slot, &c); err != nil {
 			t.Fatal(err)
 		}
-		if c == (bpf.DatapathCrowds{}) {
+		if c == (bpf.DatapathQuotas{}) {
 			continue
 		}
 		for i := range c.Kind {
@@ -194,6 +194,6 @@ func (w *world) ageCrowds(t *testing.T, seconds uint32) {
 				}
 			}
 		}
-		put(t, w.VipCrowds, slot, c)
+		put(t, w.VipQuotas, slot, c)
 	}
 }

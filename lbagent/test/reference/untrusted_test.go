@@ -20,9 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// strangerPackets is how many packets strangers send to one kind of rows. The variable sets
+// untrustedPackets is how many packets untrusted hosts send to one kind of rows. The variable sets
 // another number (make flood).
-func strangerPackets(t *testing.T) int {
+func untrustedPackets(t *testing.T) int {
 	text := os.Getenv("MILLRACE_FLOOD")
 	if text == "" {
 		return 60_000
@@ -37,15 +37,15 @@ func strangerPackets(t *testing.T) int {
 // unknownPerVIP is how many packets in a second may come back to a node unknown, of one VIP.
 const unknownPerVIP = 32
 
-// strangerKind is what strangers send, by the flags of TCP.
-type strangerKind struct {
+// untrustedKind is what untrusted hosts send, by the flags of TCP.
+type untrustedKind struct {
 	name                string
 	protocol            uint8
 	flags               byte
 	isError, isFragment bool
 }
 
-var strangerKinds = []strangerKind{
+var untrustedKinds = []untrustedKind{
 	{name: "SYN", protocol: TCP, flags: flagSYN}, {name: "ACK", protocol: TCP, flags: flagACK},
 	{name: "RST", protocol: TCP, flags: flagRST}, {name: "FIN", protocol: TCP, flags: flagFIN | flagACK},
 	{name: "SYN-ACK", protocol: TCP, flags: flagSYN | flagACK}, {name: "UDP", protocol: UDP},
@@ -58,7 +58,7 @@ var strangerKinds = []strangerKind{
 // are at rest, and 2 where their history is young, whatever it is and however many zones there
 // are. Before there was a limit these were 4.8, and 12.8 with zones. What the limit allows in
 // each second is the less of it the faster the flood is; here it comes on top.
-func TestStrangersDoNotMultiply(t *testing.T) {
+func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		tcp, udp uint16
@@ -87,8 +87,8 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 			}
 			sent, hops := map[string]int{}, map[string]int{}
 			began := time.Now()
-			for range strangerPackets(t) {
-				kind := strangerKinds[random.IntN(len(strangerKinds))]
+			for range untrustedPackets(t) {
+				kind := untrustedKinds[random.IntN(len(untrustedKinds))]
 				port := test.tcp
 				if kind.protocol == UDP {
 					port = test.udp
@@ -108,7 +108,7 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 			// One kind may get all of it, where no other of the protocol is asked for.
 			allowed := (seconds + 1) * float64(unknownPerVIP*len(vips)*nodeCount*test.path)
 			t.Logf("%.0f packets in a second, and %.0f encapsulated ones by what the limit allows of each protocol",
-				float64(strangerPackets(t))/seconds, allowed)
+				float64(untrustedPackets(t))/seconds, allowed)
 			for name, n := range sent {
 				each := float64(hops[name]) / float64(n)
 				t.Logf("%s: %.2f encapsulated packets", name, each)
@@ -123,12 +123,12 @@ func TestStrangersDoNotMultiply(t *testing.T) {
 
 // A connection whose row moved is found in the midst of a flood from all sources that is beyond the
 // limit all the time: other nodes are asked for its packets, which the client repeats. So is one of
-// another VIP, whose source may be counted together with one of the strangers.
+// another VIP, whose source may be counted together with an untrusted one.
 func TestMovedFlowsAreFoundInFlood(t *testing.T) {
-	const connections, strangers, mostTries = 60, 50, 5
+	const connections, untrustedHosts, mostTries = 60, 50, 5
 	random := rand.New(rand.NewPCG(7, 8))
-	// One packet of TCP in a second reaches this limit, and half of it, that of its source. So nothing
-	// depends on how fast the flood is.
+	// One packet of TCP in a second reaches this limit, and half of it, that of its source. So
+	// nothing depends on how fast the flood is.
 	c := newLimitedCluster(t, 9, random, 2)
 	tests := []struct {
 		name string
@@ -158,7 +158,7 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 		test.before()
 		tries, most := 0, 0
 		for k := range connections {
-			n := c.triesInFlood(t, random, flows[i][k], strangers, mostTries)
+			n := c.triesInFlood(t, random, flows[i][k], untrustedHosts, mostTries)
 			tries, most = tries+n, max(most, n)
 			c.triesInFlood(t, random, others[i][k], 0, 2)
 		}
@@ -166,16 +166,16 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 	}
 }
 
-// triesInFlood is how often the client of a connection sends a packet by node 2 until it gets to the
-// node that holds the connection, with packets of strangers before each. It may be most.
-func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, strangers, most int) int {
+// triesInFlood is how often the client of a connection sends a packet by node 2 until it gets to
+// the node that holds the connection, with packets of untrusted hosts before each. It may be most.
+func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, untrustedHosts, most int) int {
 	t.Helper()
 	holder := c.holder(flow)
 	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
 	}
 	for try := 1; try <= most; try++ {
-		for range strangers {
+		for range untrustedHosts {
 			c.sendTo(t, 2, strange(random, flow.VIP, TCP, flagACK, false))
 		}
 		got := c.sendTo(t, 2, build(flow.Client, flow.VIP, TCP, flagACK, 10))
@@ -232,7 +232,7 @@ func (c *testCluster) establish(t *testing.T, at forwarding.NodeID, flow Flow) {
 }
 
 // frame is a packet of the kind with a random source.
-func (k strangerKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
+func (k untrustedKind) frame(random *rand.Rand, vip netip.AddrPort) []byte {
 	frame := strange(random, vip, k.protocol, k.flags, k.isError)
 	if k.isFragment {
 		return firstFragment(frame, random.Uint32())

@@ -27,18 +27,18 @@
  * is the rest of the hash; for the id of an endpoint it is changed by the endpoint's tag.
  */
 /* The slots of a bucket that flows of other protocols than TCP take: the first ones. */
-#define MEMORY_DATA_SLOTS (MEMORY_SLOTS / 4)
-#define MEMORY_TCP_SLOTS (MEMORY_SLOTS - MEMORY_DATA_SLOTS)
+#define EVICTED_DATA_SLOTS (EVICTED_SLOTS / 4)
+#define EVICTED_TCP_SLOTS (EVICTED_SLOTS - EVICTED_DATA_SLOTS)
 
 /* The number of buckets less one; a power of two less one. Set by the loader. */
-volatile const __u32 memory_mask;
+volatile const __u32 evicted_mask;
 
-enum memory_seed {
-	MEMORY_ENDPOINT = 0x5eed0001,
-	MEMORY_FRONTEND = 0x5eed0002,
+enum evicted_seed {
+	EVICTED_ENDPOINT = 0x5eed0001,
+	EVICTED_FRONTEND = 0x5eed0002,
 };
 
-struct memory_place {
+struct evicted_place {
 	__u32 bucket;
 	__u32 fingerprint;
 };
@@ -46,31 +46,32 @@ struct memory_place {
 /* flow is in the client's direction. To find its frontend it has the endpoint's address and
  * port in place of the VIP's.
  */
-static __always_inline struct memory_place memory_place(const struct flow *flow,
-							enum memory_seed seed)
+static __always_inline struct evicted_place evicted_place(const struct flow *flow,
+							  enum evicted_seed seed)
 {
 	__u32 ports = two_ports(flow->client_port, flow->vip_port);
 	__u64 sum = hash_sum(flow->client.word, hash_vip(flow->vip.word), ports, flow->protocol);
 	struct hash_pair hash = hash_pair(seed + sum);
-	struct memory_place place = {
-		.bucket = hash.endpoint & memory_mask,
+	struct evicted_place place = {
+		.bucket = hash.endpoint & evicted_mask,
 		.fingerprint = hash.node,
 	};
 
 	return place;
 }
 
-static __always_inline struct memory_bucket *memory_bucket(const struct memory_place *place)
+static __always_inline struct evicted_flow_bucket *evicted_bucket(const struct evicted_place *place)
 {
-	return bpf_map_lookup_elem(&memories, &place->bucket);
+	return bpf_map_lookup_elem(&evicted_flows, &place->bucket);
 }
 
 /* The slot with the fingerprint, or NULL. */
-static __always_inline struct memory *memory_slot(struct memory_bucket *bucket, __u32 fingerprint)
+static __always_inline struct evicted_flow *evicted_slot(struct evicted_flow_bucket *bucket,
+							 __u32 fingerprint)
 {
 #pragma unroll
-	for (int i = 0; i < MEMORY_SLOTS; i++) {
-		struct memory *slot = &bucket->slot[i];
+	for (int i = 0; i < EVICTED_SLOTS; i++) {
+		struct evicted_flow *slot = &bucket->slot[i];
 
 		if (slot->id && slot->fingerprint == fingerprint)
 			return slot;
@@ -79,37 +80,37 @@ static __always_inline struct memory *memory_slot(struct memory_bucket *bucket, 
 }
 
 /* Reports whether the protocol's flows take the slot. */
-static __always_inline int memory_takes(__u8 protocol, int slot)
+static __always_inline int evicted_takes(__u8 protocol, int slot)
 {
-	return (protocol == IPPROTO_TCP) == (slot >= MEMORY_DATA_SLOTS);
+	return (protocol == IPPROTO_TCP) == (slot >= EVICTED_DATA_SLOTS);
 }
 
 /* Scales the upper half of the fingerprint to the slots that the protocol's flows take. */
-static __always_inline __u32 memory_pick(__u8 protocol, __u32 fingerprint)
+static __always_inline __u32 evicted_pick(__u8 protocol, __u32 fingerprint)
 {
 	if (protocol != IPPROTO_TCP)
-		return (fingerprint >> 16) * MEMORY_DATA_SLOTS >> 16;
-	return MEMORY_DATA_SLOTS + ((fingerprint >> 16) * MEMORY_TCP_SLOTS >> 16);
+		return (fingerprint >> 16) * EVICTED_DATA_SLOTS >> 16;
+	return EVICTED_DATA_SLOTS + ((fingerprint >> 16) * EVICTED_TCP_SLOTS >> 16);
 }
 
 /* Overwrites the same flow's slot, else an empty one, else one picked by the fingerprint. */
-static __always_inline void memory_put(const struct flow *flow, enum memory_seed seed, __u32 id,
-				       __u32 tag)
+static __always_inline void evicted_put(const struct flow *flow, enum evicted_seed seed, __u32 id,
+					__u32 tag)
 {
-	struct memory_place place = memory_place(flow, seed);
-	struct memory_bucket *bucket = memory_bucket(&place);
+	struct evicted_place place = evicted_place(flow, seed);
+	struct evicted_flow_bucket *bucket = evicted_bucket(&place);
 	__u32 fingerprint = place.fingerprint ^ tag;
-	struct memory *slot;
+	struct evicted_flow *slot;
 
 	if (!bucket || tracing)
 		return;
-	slot = memory_slot(bucket, fingerprint);
+	slot = evicted_slot(bucket, fingerprint);
 #pragma unroll
-	for (int i = 0; i < MEMORY_SLOTS; i++)
-		if (!slot && !bucket->slot[i].id && memory_takes(flow->protocol, i))
+	for (int i = 0; i < EVICTED_SLOTS; i++)
+		if (!slot && !bucket->slot[i].id && evicted_takes(flow->protocol, i))
 			slot = &bucket->slot[i];
 	if (!slot)
-		slot = &bucket->slot[memory_pick(flow->protocol, fingerprint)];
+		slot = &bucket->slot[evicted_pick(flow->protocol, fingerprint)];
 	slot->fingerprint = fingerprint;
 	slot->id = id;
 }
@@ -117,17 +118,17 @@ static __always_inline void memory_put(const struct flow *flow, enum memory_seed
 /* The id of the flow's endpoint, if it still exists; else zero. */
 __noinline __u32 recall_endpoint(const struct flow *flow)
 {
-	struct memory_place place;
-	struct memory_bucket *bucket;
+	struct evicted_place place;
+	struct evicted_flow_bucket *bucket;
 
 	if (!flow)
 		return 0;
-	place = memory_place(flow, MEMORY_ENDPOINT);
-	bucket = memory_bucket(&place);
+	place = evicted_place(flow, EVICTED_ENDPOINT);
+	bucket = evicted_bucket(&place);
 	if (!bucket)
 		return 0;
-	for (int i = 0; i < MEMORY_SLOTS; i++) {
-		struct memory *slot = &bucket->slot[i];
+	for (int i = 0; i < EVICTED_SLOTS; i++) {
+		struct evicted_flow *slot = &bucket->slot[i];
 		struct endpoint *endpoint = endpoint_get(slot->id);
 
 		if (endpoint && slot->fingerprint == (place.fingerprint ^ endpoint->tag))
@@ -147,32 +148,33 @@ static __always_inline struct flow flow_of_endpoint(const struct flow *flow,
 	return answers;
 }
 
-static __always_inline void memory_clear(const struct flow *flow, enum memory_seed seed, __u32 tag)
+static __always_inline void evicted_clear(const struct flow *flow, enum evicted_seed seed,
+					  __u32 tag)
 {
-	struct memory_place place = memory_place(flow, seed);
-	struct memory_bucket *bucket = memory_bucket(&place);
-	struct memory *slot = bucket ? memory_slot(bucket, place.fingerprint ^ tag) : NULL;
+	struct evicted_place place = evicted_place(flow, seed);
+	struct evicted_flow_bucket *bucket = evicted_bucket(&place);
+	struct evicted_flow *slot = bucket ? evicted_slot(bucket, place.fingerprint ^ tag) : NULL;
 
 	if (slot && !tracing)
 		slot->id = 0;
 }
 
-static __always_inline void memory_forget(const struct flow *flow)
+static __always_inline void evicted_forget(const struct flow *flow)
 {
 	struct endpoint *endpoint = endpoint_get(recall_endpoint(flow));
 	struct flow answers;
 
 	if (!endpoint)
 		return;
-	memory_clear(flow, MEMORY_ENDPOINT, endpoint->tag);
+	evicted_clear(flow, EVICTED_ENDPOINT, endpoint->tag);
 	answers = flow_of_endpoint(flow, endpoint);
-	memory_clear(&answers, MEMORY_FRONTEND, 0);
+	evicted_clear(&answers, EVICTED_FRONTEND, 0);
 }
 
 __noinline int forget(const struct flow *flow)
 {
 	if (flow)
-		memory_forget(flow);
+		evicted_forget(flow);
 	return 0;
 }
 
@@ -184,10 +186,10 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
 	if (!flow || !frontend || !endpoint)
 		return 0;
 	/* A former flow of the same client's port had another endpoint. */
-	memory_forget(flow);
-	memory_put(flow, MEMORY_ENDPOINT, id, endpoint->tag);
+	evicted_forget(flow);
+	evicted_put(flow, EVICTED_ENDPOINT, id, endpoint->tag);
 	answers = flow_of_endpoint(flow, endpoint);
-	memory_put(&answers, MEMORY_FRONTEND, frontend->id, 0);
+	evicted_put(&answers, EVICTED_FRONTEND, frontend->id, 0);
 	return 0;
 }
 
@@ -196,19 +198,19 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
  */
 __noinline int recall_vip(struct flow *answers)
 {
-	struct memory_bucket *bucket;
-	struct memory_place place;
+	struct evicted_flow_bucket *bucket;
+	struct evicted_place place;
 	struct endpoint *endpoint;
 	struct frontend_key6 *key;
-	struct memory *slot;
+	struct evicted_flow *slot;
 	struct flow flow;
 	__u32 id;
 
 	if (!answers)
 		return 0;
-	place = memory_place(answers, MEMORY_FRONTEND);
-	bucket = memory_bucket(&place);
-	slot = bucket ? memory_slot(bucket, place.fingerprint) : NULL;
+	place = evicted_place(answers, EVICTED_FRONTEND);
+	bucket = evicted_bucket(&place);
+	slot = bucket ? evicted_slot(bucket, place.fingerprint) : NULL;
 	if (!slot)
 		return 0;
 	id = slot->id;

@@ -7,20 +7,20 @@ import (
 	"testing"
 )
 
-// stranger floods a VIP from random sources.
-type stranger struct {
+// untrusted floods a VIP from random sources.
+type untrusted struct {
 	name string
 	send func(t *testing.T)
 	// makesEntries is true where each packet is one of a new flow, or of a new datagram.
 	makesEntries bool
 }
 
-// strangers are all that send to a port of the family's VIP.
-func strangers(w *world, f family) []stranger {
+// untrustedHosts are all that send to a port of the family's VIP.
+func untrustedHosts(w *world, f family) []untrusted {
 	const fin, rst, ack = 0x01, 0x04, 0x10
-	tcp := func(name, flags string, bits byte) stranger {
+	tcp := func(name, flags string, bits byte) untrusted {
 		s := newSpoofer(w, f.tcp(portCluster, flags))
-		return stranger{name: name, makesEntries: true, send: func(t *testing.T) {
+		return untrusted{name: name, makesEntries: true, send: func(t *testing.T) {
 			s.newSource()
 			if bits != 0 {
 				s.tcp(bits)
@@ -32,7 +32,7 @@ func strangers(w *world, f family) []stranger {
 	report := newSpoofer(w, f.reported(f.errorKinds()[0], vipSent(f.tcp(portCluster, "A")), 128))
 	forged := newSpoofer(w, f.tcp(portCluster, "S"))
 	forged.replace(f.tcp(portCluster, "S").arrived(f, selfID).frame())
-	return []stranger{
+	return []untrusted{
 		tcp("SYN", "S", 0), tcp("ACK", "A", ack), tcp("RST", "R", rst), tcp("FIN", "FA", fin|ack),
 		{name: "UDP", makesEntries: true, send: func(t *testing.T) { udp.newSource(); udp.send(t) }},
 		{name: "answered datagrams", makesEntries: true, send: func(t *testing.T) {

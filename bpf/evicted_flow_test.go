@@ -13,7 +13,7 @@ import (
 
 // Of an established flow whose entries are gone enough is remembered that its packets go
 // to the endpoint that it had and replies are translated, and of others nothing.
-func TestMemory(t *testing.T) {
+func TestEvictedFlow(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		pod := f.pods[0]
@@ -79,7 +79,7 @@ func TestMemory(t *testing.T) {
 
 // What is remembered does not lead to an endpoint that is gone, nor to another one that has
 // got its id.
-func TestMemoryOfGoneEndpoint(t *testing.T) {
+func TestEvictedFlowOfGoneEndpoint(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		for name, replacement := range map[string]netip.AddrPort{"gone": {}, "id reused": netip.AddrPortFrom(f.pods[1].Addr(), 9999)} {
@@ -103,14 +103,14 @@ func TestMemoryOfGoneEndpoint(t *testing.T) {
 }
 
 // Also where its buckets are all full, established flows are remembered: the latest.
-func TestMemoryFull(t *testing.T) {
+func TestEvictedFlowFull(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			ack := f.tcp(portCluster, "A")
-			for port := range uint16(memoryBuckets * 8) {
+			for port := range uint16(evictedBuckets * 8) {
 				w.establish(t, ack.fromPort(1024+port), f.pods[0])
 			}
 			w.establish(t, ack, f.pods[0])
@@ -161,8 +161,9 @@ func TestStaleConnection(t *testing.T) {
 	}
 }
 
-// A flood of datagrams, which pods answer, has no connection forgotten: they have slots of their own.
-func TestMemoryInDatagramFlood(t *testing.T) {
+// A flood of datagrams, which pods answer, has no connection forgotten: they have slots of their
+// own.
+func TestEvictedFlowInDatagramFlood(t *testing.T) {
 	const connections = 200
 	w := newWorld(t)
 	for _, f := range families {
@@ -176,7 +177,7 @@ func TestMemoryInDatagramFlood(t *testing.T) {
 				established = append(established, p)
 			}
 			s := newSpoofer(w, f.udp(portCluster))
-			for range 4 * w.Memories.MaxEntries() * uint32(bpf.DatapathShapeMEMORY_SLOTS) {
+			for range 4 * w.EvictedFlows.MaxEntries() * uint32(bpf.DatapathShapeEVICTED_SLOTS) {
 				s.newSource()
 				s.send(t)
 				s.answered(t, f.pods[0], 0)

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+#pragma once
+
+#include <bpf/bpf_endian.h>
+
+#include "count.h"
+#include "maps.h"
+#include "row.h"
+#include "trace.h"
+
+/* Each VIP has a quota of the tables that untrusted hosts can fill: of half-open flows, of
+ * datagrams and of fragments. A VIP that makes more new entries in a second is over its quota, and
+ * its new entries go to a second table of the same size. So a flood of one VIP evicts no entry of a
+ * quiet one. The second tables are asked only of VIPs, and of replies only in times, that have
+ * entries there.
+ *
+ * VIPs share slots by a hash. Neighbouring addresses have different slots.
+ */
+
+/* New entries in a second, set by the loader: a part of the table that takes longer to fill it
+ * than its entries last.
+ */
+volatile const __u32 half_open_quota = 64;
+volatile const __u32 datagram_quota = 16;
+volatile const __u32 fragment_quota = FRAGMENTED_DATAGRAMS / 64;
+
+/* How long a VIP stays over its quota after the last second beyond it. */
+#define OVER_QUOTA_SECONDS 60
+
+/* How long the second table is asked after an entry was written there or used. No idle timeout
+ * of its flows is longer.
+ */
+#define OVERFLOW_SECONDS 240
+
+static __always_inline __u32 quota_of_kind(enum quota_kind kind)
+{
+	if (kind == QUOTA_HALF_OPEN)
+		return half_open_quota;
+	return kind == QUOTA_DATAGRAMS ? datagram_quota : fragment_quota;
+}
+
+/* Slot 0 is for all VIPs together: only when an entry was last used. */
+static __always_inline struct quota *quota_at(__u32 slot, enum quota_kind kind)
+{
+	struct quotas *quotas = bpf_map_lookup_elem(&vip_quotas, &slot);
+
+	return quotas ? &quotas->kind[kind] : NULL;
+}
+
+static __always_inline struct quota *quota_of(const struct address *vip, enum quota_kind kind)
+{
+	const __be32 *word = vip->word;
+	__u32 mixed = bpf_ntohl(word[0] ^ word[1] ^ word[2] ^ word[3]) * 0x9e3779b1;
+
+	return quota_at(1 + (mixed >> (32 - QUOTA_BITS)), kind);
+}
+
+static __always_inline int overflow_is_used(const struct quota *quota)
+{
+	return quota && quota->used && !clock_passed(quota->used, OVERFLOW_SECONDS);
+}
+
+/* Reports whether entries of the VIP may be in the second table. */
+static __always_inline int vip_overflows(const struct address *vip, enum quota_kind kind)
+{
+	return overflow_is_used(quota_of(vip, kind));
+}
+
+/* Reports whether those of any VIP may be. */
+static __always_inline int any_overflows(enum quota_kind kind)
+{
+	return overflow_is_used(quota_at(0, kind));
+}
+
+static __always_inline void quota_stamp(__u32 *stamp)
+{
+	__u32 now = mark_now();
+
+	/* So that CPUs do not contend in a flood. */
+	if (*stamp != now)
+		*stamp = now;
+}
+
+/* Notes that an entry of the second table is written or used. */
+static __always_inline void overflow_use(const struct address *vip, enum quota_kind kind)
+{
+	struct quota *quota = quota_of(vip, kind), *all = quota_at(0, kind);
+
+	if (!quota || !all || tracing)
+		return;
+	quota_stamp(&quota->used);
+	quota_stamp(&all->used);
+}
+
+/* Counts a new entry of the VIP. Reports whether it goes to the second table. */
+__noinline int quota_take(const struct address *vip, int kind)
+{
+	struct quota *quota;
+	__u32 most;
+
+	if (!vip || kind < 0 || kind >= QUOTA_KINDS)
+		return 0;
+	most = quota_of_kind(kind);
+	quota = quota_of(vip, kind);
+	if (!quota || tracing)
+		return 0;
+	if (clock_passed(quota->since, 1)) {
+		quota->since = clock_now();
+		quota->count = 0;
+	}
+	if (quota->count < most)
+		__sync_fetch_and_add(&quota->count, 1);
+	else
+		quota_stamp(&quota->exceeded);
+	if (!quota->exceeded)
+		return 0;
+	if (clock_passed(quota->exceeded, OVER_QUOTA_SECONDS)) {
+		/* The clock wraps: a stamp must not become young again. */
+		quota->exceeded = 0;
+		return 0;
+	}
+	overflow_use(vip, kind);
+	count_event(EVENT_OVER_QUOTA);
+	return 1;
+}
+
+/* Takes an entry off the count: its flow was proved, so it is not an untrusted host's. The count
+ * does not get below zero, for that would be the most that there can be. Where another CPU changes
+ * it at the same time the entry stays counted, for the rest of the second.
+ */
+static __always_inline void quota_return(const struct address *vip, enum quota_kind kind)
+{
+	struct quota *quota = quota_of(vip, kind);
+	__u32 count;
+
+	if (!quota || tracing)
+		return;
+	count = quota->count;
+	if (count)
+		__sync_val_compare_and_swap(&quota->count, count, count - 1);
+}

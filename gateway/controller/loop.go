@@ -190,7 +190,7 @@ func (l *loop) full(ctx context.Context) error {
 		if len(values) > 0 {
 			endpoints = append(endpoints, sharedSecret(values))
 		}
-		owned[owner] = route.Together(proxy.Resources, endpoints)
+		owned[owner] = route.Merge(proxy.Resources, endpoints)
 	}
 	if err := errors.Join(problems...); err != nil {
 		return err

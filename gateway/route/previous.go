@@ -37,7 +37,7 @@ func reuse(before []*resource.Resource, resources map[string]*resource.Resource)
 		}
 	}
 	slices.SortFunc(others, func(a, b *resource.Resource) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return Together(kept, others)
+	return Merge(kept, others)
 }
 
 func compareName(r *resource.Resource, name string) int { return strings.Compare(r.GetName(), name) }

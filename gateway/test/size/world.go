@@ -127,7 +127,7 @@ func (w *world) compile(objects *route.Objects) (int, error) {
 		}
 		served = append(served, known)
 	}
-	resources := route.Together(proxy.Resources, served)
+	resources := route.Merge(proxy.Resources, served)
 	w.server.Set(owner, resources)
 	return w.differ(resources), nil
 }

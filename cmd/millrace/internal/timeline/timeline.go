@@ -42,10 +42,10 @@ type Line struct {
 const (
 	// KindEvent is the kind of an event.
 	KindEvent = "Event"
-	// together is how far apart nodes may record the same for one line. Counts of dropped packets
+	// gap is how far apart nodes may record the same for one line. Counts of dropped packets
 	// come from each node once a minute.
-	together      = 2 * time.Second
-	dropsTogether = time.Minute
+	gap      = 2 * time.Second
+	dropsGap = time.Minute
 )
 
 // Join returns the lines of nodes and events, by time. What several nodes recorded of the same at
@@ -74,9 +74,9 @@ func merged(lines []Line) []Line {
 	var out []Line
 	for _, line := range lines {
 		of := key{line.Kind, line.Text}
-		within := together
+		within := gap
 		if line.Kind == string(consoleapi.HistoryDrops) {
-			within = dropsTogether
+			within = dropsGap
 		}
 		at, seen := last[of]
 		if seen && line.Kind != KindEvent && line.Time.Sub(out[at].Time) <= within && !slices.Contains(out[at].Nodes, line.Nodes[0]) {

@@ -63,7 +63,7 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 
 // writeAll writes the statuses of one kind where they differ from those in the cache.
 func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []route.Status[S], merge func(O, S)) error {
-	var all together
+	var all batch
 	for i := range wanted {
 		all.do(func() error { return writeOne(ctx, w, &wanted[i], merge) }, func(error) {})
 	}

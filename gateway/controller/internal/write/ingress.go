@@ -37,7 +37,7 @@ func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, service
 		wanted[types.NamespacedName{Namespace: status.Namespace, Name: status.Name}] = status
 	}
 	ours := addressesOf(services)
-	var all together
+	var all batch
 	for _, ingress := range compiled.Objects.Ingresses {
 		status := wanted[client.ObjectKeyFromObject(ingress)]
 		if status == nil && !hasOnly(ingress, ours) {

@@ -251,7 +251,7 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	done := applied{wanted: map[place]bool{}, failed: map[string]error{}}
 	draining := drains{services: map[types.NamespacedName]bool{}}
 	backends := w.following(ctx, draining.services)
-	var all together
+	var all batch
 	for i, proxy := range compiled.Result.Proxies {
 		objects := infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings)
 		if len(frontends[proxy.Owner]) > 0 {

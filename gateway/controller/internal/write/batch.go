@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// together does things at the same time, a few at once. The zero value is ready.
-type together struct {
+// batch does things at the same time, a few at once. The zero value is ready.
+type batch struct {
 	group    errgroup.Group
 	limited  bool
 	mu       sync.Mutex
@@ -18,24 +18,24 @@ type together struct {
 }
 
 // do does something, and then calls done with its error, one at a time.
-func (t *together) do(work func() error, done func(error)) {
-	if !t.limited {
-		t.group.SetLimit(parallel)
-		t.limited = true
+func (b *batch) do(work func() error, done func(error)) {
+	if !b.limited {
+		b.group.SetLimit(parallel)
+		b.limited = true
 	}
-	t.group.Go(func() error {
+	b.group.Go(func() error {
 		err := work()
-		t.mu.Lock()
-		defer t.mu.Unlock()
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		done(err)
-		t.problems = append(t.problems, err)
+		b.problems = append(b.problems, err)
 		return nil
 	})
 }
 
 // wait waits for all, and returns all errors.
-func (t *together) wait() error {
+func (b *batch) wait() error {
 	// No function returns one: one that fails holds up no other.
-	_ = t.group.Wait()
-	return errors.Join(t.problems...)
+	_ = b.group.Wait()
+	return errors.Join(b.problems...)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Together gives the resources of a Proxy with the Endpoints that they refer to, sorted by
+// Merge gives the resources of a Proxy with the Endpoints that they refer to, sorted by
 // name. The Endpoints come in any order.
-func Together(resources, endpoints []*resource.Resource) []*resource.Resource {
+func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
 	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
 		return strings.Compare(a.GetName(), b.GetName())
 	})

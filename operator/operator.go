@@ -37,6 +37,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/live"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
+	"github.com/millrace-lb/millrace/operator/internal/routing"
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
 
@@ -121,6 +122,9 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		Reading:             reading,
 		ReleaseDelay:        configuration.ReleaseDelay,
 	}); err != nil {
+		return err
+	}
+	if err := routing.Setup(mgr); err != nil {
 		return err
 	}
 	if err := nodes.Setup(ctx, mgr, nodes.Options{

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,13 +52,13 @@ func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Re
 		return ctrl.Result{}, err
 	}
 	view := r.pools.pools(list.Items)
-	problems := byObject(view.problems)
+	problems := control.ByObject(view.problems)
 	var failed []error
 	for i := range list.Items {
 		object := &list.Items[i]
 		base := object.DeepCopy()
 		fillPoolStatus(object, view, problems[object.Name], vips)
-		err := patchStatus(ctx, r.client, base, object, func(p *millracev1alpha1.VIPPool) any { return p.Status })
+		err := control.PatchStatus(ctx, r.client, base, object, func(p *millracev1alpha1.VIPPool) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return ctrl.Result{}, errors.Join(failed...)
@@ -74,11 +75,11 @@ func fillPoolStatus(object *millracev1alpha1.VIPPool, view poolView, problems []
 	}
 	usage := ipam.UsageOf(object.Name, planned, vips)
 	object.Status.Assigned, object.Status.Free = &usage.Assigned, &usage.Free
-	condition := readyCondition(object.Generation, problems, strayNote(usage.Stray))
+	condition := control.Ready(object.Generation, problems, strayNote(usage.Stray))
 	if len(problems) == 0 && len(limits) > 0 {
 		condition = limitedCondition(condition, limits)
 	}
-	setReady(&object.Status.Conditions, condition)
+	meta.SetStatusCondition(&object.Status.Conditions, condition)
 }
 
 // limitedCondition is Ready of a pool that can be used but for some addresses.
@@ -91,7 +92,7 @@ func limitedCondition(condition metav1.Condition, limits []desired.Problem) meta
 		messages = append(messages, condition.Message)
 	}
 	condition.Reason = limits[0].Reason
-	condition.Message = control.Truncate(strings.Join(messages, "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(messages, "; "), control.MaxMessage)
 	return condition
 }
 

@@ -28,7 +28,6 @@ const (
 	actionAssign  = "AssignAddress"
 	actionRelease = "ReleaseAddress"
 	actionServe   = "Serve"
-	actionPeer    = "Peer"
 )
 
 // serviceConditions are the types of our conditions on a Service.
@@ -90,7 +89,7 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		Type:               millracev1alpha1.ConditionAddressAssigned,
 		Status:             metav1.ConditionFalse,
 		Reason:             millracev1alpha1.ReasonWriteFailed,
-		Message:            control.Truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), maxMessage),
+		Message:            control.Truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), control.MaxMessage),
 		ObservedGeneration: service.Generation,
 	}
 	meta.SetStatusCondition(&service.Status.Conditions, condition)
@@ -208,7 +207,7 @@ func assignedCondition(result outcome) metav1.Condition {
 	if assigned := assignedSentence(plan); assigned != "" {
 		sentences = append([]string{assigned}, sentences...)
 	}
-	condition.Message = control.Truncate(strings.Join(sentences, "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(sentences, "; "), control.MaxMessage)
 	return condition
 }
 

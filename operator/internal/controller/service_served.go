@@ -88,7 +88,7 @@ func servedCondition(verdict served.Verdict) metav1.Condition {
 	for _, problem := range verdict.Problems {
 		sentences = append(sentences, problem.Message)
 	}
-	condition.Message = control.Truncate(strings.Join(append(sentences, verdict.Notes...), "; "), maxMessage)
+	condition.Message = control.Truncate(strings.Join(append(sentences, verdict.Notes...), "; "), control.MaxMessage)
 	return condition
 }
 

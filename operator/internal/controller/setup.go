@@ -29,7 +29,7 @@ type Options struct {
 	ReleaseDelay time.Duration
 }
 
-// Setup adds the controllers to a manager, all but those of package nodes.
+// Setup adds the controllers to a manager, all but those of packages nodes and routing.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := setupServices(mgr, options); err != nil {
 		return fmt.Errorf("setting up the controller of Services: %w", err)
@@ -38,8 +38,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("setting up the controller of VIPs: %w", err)
 	}
 	for name, setup := range map[string]func(ctrl.Manager) error{
-		"VIPPools": setupPools, "LBPeers and VIPAdvertisements": setupRouting,
-		"BGP sessions": setupSessions, "metrics": setupMetrics,
+		"VIPPools": setupPools, "metrics": setupMetrics,
 	} {
 		if err := setup(mgr); err != nil {
 			return fmt.Errorf("setting up the controller of %s: %w", name, err)

@@ -4,6 +4,7 @@ package controller
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -61,11 +62,23 @@ func TransformReport(object any) (any, error) {
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 		}}
 	}
-	if condition := established(report.Status.Conditions); condition != nil {
+	if condition := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionBGPEstablished); condition != nil {
 		slimmed.Status.Conditions = append(slimmed.Status.Conditions, *condition)
 	}
 	if condition := nodes.KeyCurrent(report.Status.Conditions); condition != nil {
 		slimmed.Status.Conditions = append(slimmed.Status.Conditions, *condition)
 	}
 	return slimmed, nil
+}
+
+// probed leaves the sessions with canaries, and of these what a verdict is made of.
+func probed(sessions []millracev1alpha1.SessionStatus) (kept []millracev1alpha1.SessionStatus) {
+	for i := range sessions {
+		if session := &sessions[i]; len(session.Canaries) > 0 {
+			kept = append(kept, millracev1alpha1.SessionStatus{
+				Peer: session.Peer, Address: session.Address, State: session.State, Canaries: session.Canaries,
+			})
+		}
+	}
+	return kept
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -90,7 +91,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	base := vip.DeepCopy()
 	vip.Status.Phase = phaseOf(vip)
 	vip.Status.Services = claimants(vip.Spec.Claims)
-	setReady(&vip.Status.Conditions, condition)
+	meta.SetStatusCondition(&vip.Status.Conditions, condition)
 	if address, usable := addressOf(vip); usable {
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
 		vip.Status.AnsweredBy = r.answers.of(address)
@@ -98,7 +99,7 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	if equality.Semantic.DeepEqual(base.Status, millracev1alpha1.VIPStatus{}) && isPlainVIP(vip) {
 		return ctrl.Result{}, nil
 	}
-	err = patchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
+	err = control.PatchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
@@ -149,18 +150,18 @@ func claimants(claims []millracev1alpha1.VIPClaim) string {
 func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP) (metav1.Condition, error) {
 	address, problems := desired.ParseVIP(vip)
 	if len(problems) > 0 {
-		return readyCondition(vip.Generation, problems, ""), nil
+		return control.Ready(vip.Generation, problems, ""), nil
 	}
 	if host := r.pools.host(address); host != "" {
-		return readyCondition(vip.Generation, []desired.Problem{{
+		return control.Ready(vip.Generation, []desired.Problem{{
 			Reason: millracev1alpha1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
 		}}, ""), nil
 	}
 	if problems := portsTwice(vip); len(problems) > 0 {
-		return readyCondition(vip.Generation, problems, ""), nil
+		return control.Ready(vip.Generation, problems, ""), nil
 	}
 	if vip.Spec.Pool == "" {
-		return readyCondition(vip.Generation, nil, ""), nil
+		return control.Ready(vip.Generation, nil, ""), nil
 	}
 	pool := &millracev1alpha1.VIPPool{}
 	err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool)
@@ -173,7 +174,7 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP
 	} else if !desired.PoolHas(pool, address) {
 		note = fmt.Sprintf("VIPPool %q does not give out the address any longer; it stays until it is released", vip.Spec.Pool)
 	}
-	return readyCondition(vip.Generation, nil, note), nil
+	return control.Ready(vip.Generation, nil, note), nil
 }
 
 // portsTwice tells the ports that two claims list, as only manual claims can:

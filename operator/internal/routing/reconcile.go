@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package routing
 
 import (
 	"context"
@@ -20,13 +20,13 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// routingReconciler writes the status of all LBPeers and VIPAdvertisements at
+// reconciler writes the status of all LBPeers and VIPAdvertisements at
 // once: they refer to each other, to pools, and by labels to nodes and Services.
-type routingReconciler struct {
+type reconciler struct {
 	client client.Client
 }
 
-func setupRouting(mgr ctrl.Manager) error {
+func setupObjects(mgr ctrl.Manager) error {
 	return control.New(mgr, "routing", 1).
 		Watches(&millracev1alpha1.LBPeer{}, control.Gathered()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, control.Gathered()).
@@ -35,11 +35,11 @@ func setupRouting(mgr ctrl.Manager) error {
 		Watches(&corev1.Service{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&millracev1alpha1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(canariesChanged())).
-		Complete(&routingReconciler{client: mgr.GetClient()})
+		Complete(&reconciler{client: mgr.GetClient()})
 }
 
 // Reconcile writes what changed in the statuses of peers and advertisements.
-func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	pools := &millracev1alpha1.VIPPoolList{}
 	peers := &millracev1alpha1.LBPeerList{}
 	advertisements := &millracev1alpha1.VIPAdvertisementList{}
@@ -63,34 +63,34 @@ func (r *routingReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl
 	)
 }
 
-func (r *routingReconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer, verdicts []canary.Verdict) error {
-	problems := byObject(desired.Peers(peers))
+func (r *reconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer, verdicts []canary.Verdict) error {
+	problems := control.ByObject(desired.Peers(peers))
 	var failed []error
 	for i := range peers {
 		peer := &peers[i]
 		base := peer.DeepCopy()
-		setReady(&peer.Status.Conditions, readyCondition(peer.Generation, problems[peer.Name], ""))
+		meta.SetStatusCondition(&peer.Status.Conditions, control.Ready(peer.Generation, problems[peer.Name], ""))
 		setReached(peer, verdicts)
-		err := patchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.LBPeer) any { return p.Status })
+		err := control.PatchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.LBPeer) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)
 }
 
-func (r *routingReconciler) writeAdvertisements(
+func (r *reconciler) writeAdvertisements(
 	ctx context.Context,
 	advertisements []millracev1alpha1.VIPAdvertisement,
 	found []desired.Problem,
 	conflicts map[string]desired.Conflict,
 ) error {
-	problems := byObject(found)
+	problems := control.ByObject(found)
 	var failed []error
 	for i := range advertisements {
 		object := &advertisements[i]
 		base := object.DeepCopy()
-		setReady(&object.Status.Conditions, readyCondition(object.Generation, problems[object.Name], ""))
+		meta.SetStatusCondition(&object.Status.Conditions, control.Ready(object.Generation, problems[object.Name], ""))
 		meta.SetStatusCondition(&object.Status.Conditions, conflictingCondition(object.Generation, conflicts, object.Name))
-		err := patchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.VIPAdvertisement) any { return a.Status })
+		err := control.PatchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.VIPAdvertisement) any { return a.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package routing
 
 import (
 	"context"
@@ -41,20 +41,8 @@ func canariesChanged() predicate.Predicate {
 	}
 }
 
-// probed leaves the sessions with canaries, and of these what a verdict is made of.
-func probed(sessions []millracev1alpha1.SessionStatus) (kept []millracev1alpha1.SessionStatus) {
-	for i := range sessions {
-		if session := &sessions[i]; len(session.Canaries) > 0 {
-			kept = append(kept, millracev1alpha1.SessionStatus{
-				Peer: session.Peer, Address: session.Address, State: session.State, Canaries: session.Canaries,
-			})
-		}
-	}
-	return kept
-}
-
 // verdicts are what probes through the routers of peers prove. Without canaries nothing is read.
-func (r *routingReconciler) verdicts(ctx context.Context, peers []millracev1alpha1.LBPeer) ([]canary.Verdict, error) {
+func (r *reconciler) verdicts(ctx context.Context, peers []millracev1alpha1.LBPeer) ([]canary.Verdict, error) {
 	if !slices.ContainsFunc(peers, func(peer millracev1alpha1.LBPeer) bool { return len(peer.Spec.Canaries) > 0 }) {
 		return nil, nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package routing
 
 import (
 	"cmp"
@@ -21,7 +21,7 @@ import (
 
 // conflicts finds the advertisements that yield to others. VIPs and Nodes are read only where
 // there is more than one.
-func (r *routingReconciler) conflicts(
+func (r *reconciler) conflicts(
 	ctx context.Context,
 	advertisements []millracev1alpha1.VIPAdvertisement,
 	peers []millracev1alpha1.LBPeer,
@@ -59,7 +59,7 @@ func parsed[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 }
 
 // advertised are the VIPs that a Service has.
-func (r *routingReconciler) advertised(ctx context.Context, vips []millracev1alpha1.VIP) iter.Seq[desired.AdvertisedVIP] {
+func (r *reconciler) advertised(ctx context.Context, vips []millracev1alpha1.VIP) iter.Seq[desired.AdvertisedVIP] {
 	return func(yield func(desired.AdvertisedVIP) bool) {
 		for i := range vips {
 			address, err := netip.ParseAddr(vips[i].Spec.Address)

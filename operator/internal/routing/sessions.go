@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controller
+package routing
 
 import (
 	"context"
@@ -98,7 +98,7 @@ func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	if condition.Status != metav1.ConditionTrue {
 		severity, note = corev1.EventTypeWarning, "BGP sessions are not established: "+condition.Message
 	}
-	r.recorder.Eventf(report, nil, severity, condition.Reason, actionPeer, "%s", note)
+	r.recorder.Eventf(report, nil, severity, condition.Reason, "Peer", "%s", note)
 	r.told[report.Name] = toldSessions{uid: report.UID, status: condition.Status, at: now}
 	return ctrl.Result{}, nil
 }

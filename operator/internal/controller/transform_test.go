@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/api/canary"
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// What is cached of reports proves the same of routers as the reports.
+func TestStrippedReportsTellOfCanaries(t *testing.T) {
+	ids, whole, cached := map[string]int32{"node1": 1, "node2": 2}, []millracev1alpha1.LBNodeReport{}, []millracev1alpha1.LBNodeReport{}
+	for name := range ids {
+		all := int32(0)
+		now := metav1.Now()
+		report := millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		report.Status.Sessions = []millracev1alpha1.SessionStatus{
+			{Peer: "other", Address: "198.51.100.9", State: millracev1alpha1.SessionEstablished},
+			{
+				Peer: "tor1/a", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished, Since: &now, Message: "it came up",
+				Canaries: []millracev1alpha1.CanaryStatus{{
+					Address: "203.0.113.250", Announced: true, Reached: "1", Unanswered: &all, ReachedBySmall: "1",
+				}},
+			},
+			{
+				Peer: "tor2", Address: "198.51.100.2", State: millracev1alpha1.SessionIdle,
+				Canaries: []millracev1alpha1.CanaryStatus{{Address: "203.0.113.251", Announced: true, Reached: "1-2"}},
+			},
+		}
+		stripped, err := TransformReport(&report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, cached = append(whole, report), append(cached, *stripped.(*millracev1alpha1.LBNodeReport))
+	}
+	want, got := canary.Judge(whole, ids), canary.Judge(cached, ids)
+	if len(want) != 1 || want[0].Reason != millracev1alpha1.ReasonRouteMissing {
+		t.Fatalf("the reports prove %+v", want)
+	}
+	if !equality.Semantic.DeepEqual(got, want) {
+		t.Errorf("what is cached proves %+v, want %+v", got, want)
+	}
+	for i := range cached {
+		for _, session := range cached[i].Status.Sessions {
+			if session.Since != nil || session.Message != "" {
+				t.Errorf("%+v is cached of a session", session)
+			}
+		}
+	}
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package routing reconciles what routers are told: it writes the statuses of LBPeers and
+// VIPAdvertisements, and events about the BGP sessions of nodes.
+package routing
+
+import (
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// Setup adds the controllers to a manager.
+func Setup(mgr ctrl.Manager) error {
+	if err := setupObjects(mgr); err != nil {
+		return fmt.Errorf("setting up the controller of LBPeers and VIPAdvertisements: %w", err)
+	}
+	if err := setupSessions(mgr); err != nil {
+		return fmt.Errorf("setting up the controller of BGP sessions: %w", err)
+	}
+	return nil
+}

@@ -161,7 +161,8 @@ func (c *controller) setup(ctx context.Context) error {
 	}
 	c.writer = &write.Writer{
 		Client: c.mgr.GetClient(), Live: c.mgr.GetAPIReader(), Settings: c.proxySettings,
-		Controller: route.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Log: c.log.WithName("write"),
+		Controller: route.GatewayController, Recorder: c.mgr.GetEventRecorder(leaseName), Scheme: c.mgr.GetScheme(),
+		Log: c.log.WithName("write"),
 	}
 	c.writer.Prepare()
 	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{Served: api, CRDs: c.mgr.GetAPIReader()},

@@ -33,6 +33,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
 	"github.com/millrace-lb/millrace/gateway/test/frozen"
 )
 
@@ -52,6 +53,7 @@ func TestController(t *testing.T) {
 		{"watches that hang", hungWatches},
 		{"a proxy that refuses", refusals},
 		{"a proxy that refuses resources", refusedResourcesAreTold},
+		{"routes without room", noRoom},
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"statuses that another controller writes", contestedStatuses},
@@ -523,22 +525,19 @@ func objectsOfOthers(t *testing.T, e *environment) {
 	stop()
 }
 
+// problemsAreEvents: each problem of an Ingress is told, also several with one reason, and one that comes
+// while the Ingress stays what it is.
 func problemsAreEvents(t *testing.T, e *environment) {
 	e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")
 	before := client.MergeFrom(ingress.DeepCopy())
 	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"web.example.com"}, SecretName: "missing"}}
+	ingress.Spec.DefaultBackend = &networkingv1.IngressBackend{
+		Service: &networkingv1.IngressServiceBackend{Name: "nowhere", Port: networkingv1.ServiceBackendPort{Number: 80}},
+	}
 	must(t, e.client.Patch(t.Context(), ingress, before))
-	eventually(t, func(ctx context.Context) error {
-		list := &eventsv1.EventList{}
-		if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
-			return err
-		}
-		for _, event := range list.Items {
-			if event.Regarding.UID == ingress.UID && event.Regarding.Kind == "Ingress" && event.Type == corev1.EventTypeWarning {
-				return nil
-			}
-		}
-		return fmt.Errorf("no warning among %d events", len(list.Items))
-	})
+	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Secret shop/missing")
+	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Service shop/nowhere")
+	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
+	e.warnedOf(t, ingress, gatewayroute.ReasonNotFound, "there is no Service shop/web")
 }

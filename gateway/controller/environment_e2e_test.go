@@ -55,10 +55,10 @@ type environment struct {
 	client *controlplane.Objects
 }
 
-func newEnvironment(t *testing.T) *environment {
+func newEnvironment(t *testing.T, users ...string) *environment {
 	t.Helper()
 	ctrllog.SetLogger(logr.Discard())
-	e := &environment{server: controlplane.Start(t, "../..", gatewayUser)}
+	e := &environment{server: controlplane.Start(t, "../..", append(users, gatewayUser)...)}
 	e.client = e.server.Install(t, e.server.Admin(), client.Options{FieldValidation: "Strict"}, gatewayv1.Install)
 	e.client.MakeNamespaces(t, systemNamespace, namespace)
 	e.client.MakeOf(t, "rbac/gateway/role.yaml", "rbac/gateway/role_binding.yaml", "gateway/ingress_class.yaml")

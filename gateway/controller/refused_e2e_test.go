@@ -15,17 +15,20 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	dataplane "github.com/millrace-lb/millrace/gateway/proxy"
@@ -317,4 +320,72 @@ func refusedIngress(t *testing.T, e *environment, address string) {
 		}
 		return nil
 	})
+}
+
+// noRoom holds that a change of one route is one write, though others have no room because of it: the
+// controller's writes are no multiple of a tenant's.
+func noRoom(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.class(t)
+	e.run(t, func(c *controller.Config) { c.NamespaceBytes = quantity.MustParse("20k") })
+	e.gateway(t, "HTTP/80")
+	grown := func(kilobytes int) (rules []gatewayv1.HTTPRouteRule) {
+		rule := redirected("x", "a.example.com").Spec.Rules[0]
+		for i := range kilobytes {
+			path := fmt.Sprintf("/%s%d", strings.Repeat("x", 1000), i)
+			rule.Matches = append(rule.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Value: &path}})
+		}
+		return append(rules, rule)
+	}
+	oldest := redirected("oldest", "a.example.com")
+	oldest.Spec.Rules = grown(10)
+	e.create(t, oldest)
+	const others = 10
+	// Their age is in whole seconds.
+	time.Sleep(1100 * time.Millisecond)
+	for i := range others {
+		route := redirected(fmt.Sprintf("r-%d", i), "a.example.com")
+		route.Spec.Rules = grown(15)
+		e.create(t, route)
+	}
+	eventually(t, func(ctx context.Context) error { return e.refusedRoutes(ctx, others) })
+	quiet(t, e)
+	before := e.statusWrites(t)["httproutes"]
+	const changes = 3
+	for i := range changes {
+		e.edit(t, oldest, func(r *gatewayv1.HTTPRoute) { r.Spec.Rules = grown(11 + i) })
+		eventually(t, func(ctx context.Context) error {
+			if err := e.client.Get(ctx, client.ObjectKeyFromObject(oldest), oldest); err != nil {
+				return err
+			}
+			if got := oldest.Status.Parents[0].Conditions[0].ObservedGeneration; got != oldest.Generation {
+				return fmt.Errorf("the status is of generation %d, want %d", got, oldest.Generation)
+			}
+			return nil
+		})
+	}
+	quiet(t, e)
+	must(t, e.refusedRoutes(t.Context(), others))
+	if writes := e.statusWrites(t)["httproutes"] - before; writes != changes {
+		t.Errorf("%d writes of statuses of routes for %d changes of one", writes, changes)
+	}
+}
+
+// refusedRoutes says whether so many routes have no room.
+func (e *environment) refusedRoutes(ctx context.Context, want int) error {
+	list, found := &gatewayv1.HTTPRouteList{}, 0
+	if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		for _, parent := range list.Items[i].Status.Parents {
+			if got := meta.FindStatusCondition(parent.Conditions, "Accepted"); got != nil && got.Reason == gatewayroute.ReasonNoRoom {
+				found++
+			}
+		}
+	}
+	if found != want {
+		return fmt.Errorf("%d routes have no room, want %d", found, want)
+	}
+	return nil
 }

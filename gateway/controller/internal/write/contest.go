@@ -144,7 +144,7 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 			c.Found(isOurs)
 		}
 	})
-	if isRight || pause > 0 {
+	if isRight || pause > 0 || !w.shares.take(present.GetNamespace(), time.Now()) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})

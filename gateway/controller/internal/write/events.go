@@ -3,13 +3,17 @@
 package write
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/reference"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -20,6 +24,10 @@ const (
 	// maxEvents of one pass: what is left comes with one of the next.
 	maxEvents     = 50
 	pauseOfEvents = 10 * time.Second
+	// burst is how many events a namespace has at once, and eventEvery when it has one more. A problem
+	// may be new with each change that a tenant makes.
+	burst      = 50
+	eventEvery = time.Second
 	// maxNote is the longest note of an event, in bytes (events.k8s.io/v1).
 	maxNote = 1024
 )
@@ -27,32 +35,150 @@ const (
 // told are the problems that were told and still are there.
 type told map[route.Problem]bool
 
-// tell makes an event of each problem that is new. Ingresses have no conditions: events are
-// the one place where people look.
-// found are problems that were not compiled, about what was compiled or others.
+// allowances are how many events namespaces have left. Cluster-wide objects share one.
+type allowances map[string]*rate.Limiter
+
+func (a allowances) of(namespace string) *rate.Limiter {
+	if a[namespace] == nil {
+		a[namespace] = rate.NewLimiter(rate.Every(eventEvery), burst)
+	}
+	return a[namespace]
+}
+
+// forget forgets the namespaces that have all.
+func (a allowances) forget(now time.Time) {
+	maps.DeleteFunc(a, func(_ string, left *rate.Limiter) bool { return left.TokensAt(now) >= burst })
+}
+
+// notice is one event: the problems of an object with one reason, those in front that are new.
+type notice struct {
+	object   client.Object
+	problems []route.Problem
+	fresh    int
+}
+
+// tell makes an event of the problems of an object that are new. Ingresses have no conditions: events are
+// the one place where people look. found are problems that were not compiled, about what was compiled or
+// others. Namespaces take turns, so that one with many problems delays no other's.
 func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
 	maps.Copy(regarding, others)
-	next, left, isMore := told{}, maxEvents, false
-	for _, problem := range slices.Concat(compiled.Result.Problems, found) {
-		object := regarding[problem.Object]
-		switch {
-		case object == nil:
+	if w.allowances == nil {
+		w.allowances = allowances{}
+	}
+	next, now, left, isMore := told{}, time.Now(), maxEvents, false
+	for _, each := range inTurn(w.notices(slices.Concat(compiled.Result.Problems, found), regarding), w.allowances, now) {
+		for _, problem := range each.problems[each.fresh:] {
+			next[problem] = true
+		}
+		if each.fresh == 0 {
 			continue
-		case w.told[problem]:
-		case left == 0:
+		}
+		if left == 0 || !w.allowances.of(each.object.GetNamespace()).AllowN(now, 1) {
 			isMore = true
 			continue
-		default:
-			left--
-			w.Recorder.Eventf(object, nil, corev1.EventTypeWarning, problem.Reason, "Compile", "%s", shorten(problem.Message))
 		}
-		next[problem] = true
+		left--
+		w.send(each)
+		for _, problem := range each.problems[:each.fresh] {
+			next[problem] = true
+		}
 	}
 	w.told = next
-	if isMore {
-		time.AfterFunc(pauseOfEvents, w.Touch)
+	w.allowances.forget(now)
+	if w.untold != nil {
+		w.untold.Stop()
 	}
+	if isMore {
+		w.untold = time.AfterFunc(pauseOfEvents, w.Touch)
+	}
+}
+
+// notices are the events that there would be.
+func (w *Writer) notices(problems []route.Problem, regarding map[route.Object]client.Object) []*notice {
+	type key struct {
+		object route.Object
+		reason string
+	}
+	var all []*notice
+	known := map[key]*notice{}
+	for _, problem := range problems {
+		object := regarding[problem.Object]
+		if object == nil {
+			continue
+		}
+		of := known[key{problem.Object, problem.Reason}]
+		if of == nil {
+			of = &notice{object: object}
+			known[key{problem.Object, problem.Reason}] = of
+			all = append(all, of)
+		}
+		of.problems = append(of.problems, problem)
+	}
+	for _, of := range all {
+		slices.SortStableFunc(of.problems, func(a, b route.Problem) int { return boolOrder(w.told[a], w.told[b]) })
+		of.fresh = slices.IndexFunc(of.problems, func(p route.Problem) bool { return w.told[p] })
+		if of.fresh < 0 {
+			of.fresh = len(of.problems)
+		}
+	}
+	return all
+}
+
+func boolOrder(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// inTurn sorts notices so that each namespace has its first one before any has its second; in front is the
+// namespace that has told least.
+func inTurn(all []*notice, left allowances, now time.Time) []*notice {
+	type turn struct {
+		notice *notice
+		number int
+		left   float64
+	}
+	seen, turns := map[string]int{}, make([]turn, 0, len(all))
+	for _, each := range all {
+		of := turn{notice: each, left: burst}
+		if each.fresh > 0 {
+			namespace := each.object.GetNamespace()
+			if limiter := left[namespace]; limiter != nil {
+				of.left = limiter.TokensAt(now)
+			}
+			of.number = seen[namespace]
+			seen[namespace]++
+		}
+		turns = append(turns, of)
+	}
+	slices.SortStableFunc(turns, func(a, b turn) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(b.left, a.left))
+	})
+	for i := range turns {
+		all[i] = turns[i].notice
+	}
+	return all
+}
+
+// send makes an event. The recorder takes two events for one where the object, its version and the reason
+// are the same, and forgets the note of the second. So the reference says which field it is about.
+func (w *Writer) send(of *notice) {
+	texts := make([]string, 0, len(of.problems))
+	for _, problem := range of.problems {
+		texts = append(texts, problem.Message)
+	}
+	var regarding runtime.Object = of.object
+	if w.Scheme != nil {
+		if reference, err := reference.GetPartialReference(w.Scheme, of.object, of.problems[0].Field); err == nil {
+			regarding = reference
+		}
+	}
+	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", shorten(strings.Join(texts, "; ")))
 }
 
 // regardingOf finds the objects that problems are about.

@@ -3,11 +3,13 @@
 package write
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -42,5 +44,89 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	if len(told) != 1 || !strings.Contains(told[0], "Warning Unprotected") ||
 		!strings.Contains(told[0], "/auth-url, ") || !strings.Contains(told[0], "/whitelist-source-range") {
 		t.Errorf("events are %q; want one that names both annotations", told)
+	}
+}
+
+// many are the Ingresses of a namespace, each with a problem that is of this round.
+func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress, problems []route.Problem) {
+	for i := range count {
+		name := fmt.Sprintf("i-%d", i)
+		ingresses = append(ingresses, &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: types.UID(namespace + name),
+		}})
+		problems = append(problems, route.Problem{
+			Object: route.Object{Kind: "Ingress", Namespace: namespace, Name: name}, Field: "spec", Reason: route.ReasonNotFound,
+			Message: fmt.Sprintf("%s/%s: there is no Service s-%d", namespace, name, round),
+		})
+	}
+	return ingresses, problems
+}
+
+// taken are the events that a recorder has got.
+func taken(recorder *events.FakeRecorder) (all []string) {
+	for {
+		select {
+		case event := <-recorder.Events:
+			all = append(all, event)
+		default:
+			return all
+		}
+	}
+}
+
+// TestEventsOfATenantAreBounded: a tenant whose problems are new ones at each pass has its burst of events,
+// and another one's problem is told with the pass that finds it.
+func TestEventsOfATenantAreBounded(t *testing.T) {
+	recorder := events.NewFakeRecorder(10_000)
+	w := &Writer{Recorder: recorder}
+	w.Prepare()
+	told := 0
+	for round := range 20 {
+		ingresses, problems := many("a", 200, round)
+		others, theirs := many("z", 1, round)
+		w.tell(&Compiled{
+			Objects: &route.Objects{Ingresses: append(ingresses, others...)}, Result: &route.Result{Problems: append(problems, theirs...)},
+		}, nil, nil)
+		isTold := false
+		for _, event := range taken(recorder) {
+			if strings.Contains(event, "a/i-") {
+				told++
+			}
+			isTold = isTold || strings.Contains(event, fmt.Sprintf("z/i-0: there is no Service s-%d", round))
+		}
+		if !isTold {
+			t.Errorf("pass %d: the other namespace's problem is not told", round)
+		}
+	}
+	// One more for each second that this took.
+	if told < burst-1 || told > burst+5 {
+		t.Errorf("%d events of one namespace in 20 passes, want about %d", told, burst)
+	}
+}
+
+// TestProblemsOfAnObjectAreOneEvent: problems with one reason are told together, and what is new once more,
+// in front.
+func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
+	recorder := events.NewFakeRecorder(100)
+	w := &Writer{Recorder: recorder}
+	w.Prepare()
+	ingresses, problems := many("a", 1, 0)
+	problem := func(text string) route.Problem {
+		return route.Problem{Object: problems[0].Object, Field: text, Reason: route.ReasonNotFound, Message: text}
+	}
+	tell := func(problems ...route.Problem) string {
+		w.tell(&Compiled{Objects: &route.Objects{Ingresses: ingresses}, Result: &route.Result{Problems: problems}}, nil, nil)
+		return strings.Join(taken(recorder), " | ")
+	}
+	for i, test := range []struct{ told, want string }{
+		{tell(problem("one"), problem("two")), "Warning NotFound one; two"},
+		{tell(problem("one"), problem("two")), ""},
+		{tell(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
+		{tell(problem("one"), problem("two")), ""},
+		{tell(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
+	} {
+		if test.told != test.want {
+			t.Errorf("pass %d: told is %q, want %q", i, test.told, test.want)
+		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -68,10 +69,17 @@ type Writer struct {
 	// Controller is the name under which entries of status are ours.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
-	Log        logr.Logger
+	// Scheme says the kinds of objects in events.
+	Scheme *runtime.Scheme
+	Log    logr.Logger
 
 	wake chan struct{}
 	told told
+	// allowances are the events that namespaces have left, and untold is the timer for those that had to
+	// wait. shares are the writes of statuses in this pass.
+	allowances allowances
+	untold     *time.Timer
+	shares     shares
 	// contests are about the statuses that another program writes, too; contested are those of the last
 	// pass, and uncontested is the timer for the end of the next pause.
 	contests    contests
@@ -149,14 +157,15 @@ func (w *Writer) pass(ctx context.Context) error {
 		return err
 	}
 	w.behind.Store(false)
+	w.shares.begin()
 	// Statuses first: people wait for them, and what there is to say is known.
 	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
 	gateways := w.writeGatewayAPI(ctx, compiled, live, w.failed)
 	applied, err := w.applyAll(ctx, compiled, live)
 	problems := []error{ingresses, gateways, err}
 	switch {
-	case w.behind.Load():
-		// The newer object is on its way.
+	case w.behind.Load(), w.shares.isMore():
+		// The newer object is on its way, or some statuses have to wait for others.
 		w.Touch()
 	case applied.wanted != nil && ingresses == nil:
 		// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.

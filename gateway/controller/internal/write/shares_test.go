@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package write
+
+import (
+	"testing"
+	"time"
+)
+
+// A pass that takes long leaves the statuses of a namespace with many to the next one, and no other's.
+func TestSharesOfAPass(t *testing.T) {
+	var s shares
+	now := time.Unix(1e9, 0)
+	s.begin()
+	for i := range 10 * share {
+		if !s.take("many", now) {
+			t.Fatalf("write %d has to wait while the pass is short", i)
+		}
+	}
+	now = now.Add(freely + time.Millisecond)
+	if s.take("many", now) || !s.isMore() {
+		t.Error("a namespace with many writes goes on in a long pass")
+	}
+	for i := range 2 * share {
+		if written := s.take("few", now); written != (i < share) {
+			t.Errorf("write %d of another namespace: %t", i, written)
+		}
+	}
+	s.begin()
+	if s.isMore() || !s.take("many", now) {
+		t.Error("a new pass has no room")
+	}
+}

@@ -46,6 +46,14 @@ func (r *Rendezvous) Advance(
 
 // succeed returns the row that had been old and is now the owner's.
 func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
+	if isAtRest(old, owner, exists) {
+		return old
+	}
+	return successor(old, owner, exists)
+}
+
+// successor is succeed of any row.
+func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
 	former := [1 + forwarding.ChainLength]forwarding.NodeID{old.Primary}
 	copy(former[1:], old.Chain[:])
 	row, length := forwarding.Row{Primary: owner}, 0
@@ -63,6 +71,27 @@ func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding
 		}
 	}
 	return row
+}
+
+// isAtRest reports whether a row stays as it is: it has its owner, and names each other node once, all
+// of which exist. Mostly that is so, and quickly found.
+func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) bool {
+	if row.Primary != owner {
+		return false
+	}
+	named := 0
+	for ; named < forwarding.ChainLength && row.Chain[named] != 0; named++ {
+		node := row.Chain[named]
+		if node == owner || slices.Contains(row.Chain[:named], node) || !exists(node) {
+			return false
+		}
+	}
+	for _, node := range row.Chain[named:] {
+		if node != 0 {
+			return false
+		}
+	}
+	return int(row.History) <= named
 }
 
 // successors finds who is next in rank.

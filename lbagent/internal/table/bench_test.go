@@ -41,6 +41,25 @@ func BenchmarkAdvance(b *testing.B) {
 			}
 		})
 	}
+	// Of these most Services are.
+	few, small := equalWeights(10, 1), Size{512, 512}
+	fewer := with(few, 1, 0)
+	b.Run("10 nodes, 512 rows, new table", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(nil, small, few, everyNode)
+		}
+	})
+	held := r.Advance(nil, small, few, everyNode)
+	b.Run("10 nodes, 512 rows, one has no pod any more", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(held, small, fewer, everyNode)
+		}
+	})
+	b.Run("10 nodes, 512 rows, at rest", func(b *testing.B) {
+		for b.Loop() {
+			r.Advance(held, small, few, everyNode)
+		}
+	})
 	b.Run("100 nodes, at rest", func(b *testing.B) {
 		for b.Loop() {
 			r.Advance(old, Ordinary, w, everyNode)

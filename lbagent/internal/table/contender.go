@@ -72,7 +72,7 @@ func assign(contenders []contender, size Size, slack slack) []int {
 	setQuotas(contenders, size.Rows)
 	a := assignment{
 		contenders: contenders, fold: size.fold(), slack: slack,
-		owners: make([]int, size.Rows), counts: make([]int, len(contenders)), tried: make([]bool, size.Ranked),
+		owners: make([]int, size.Rows), counts: make([]int, len(contenders)),
 	}
 	for rank, owner := range nearest(contenders, size.Ranked) {
 		for i := range a.fold {
@@ -93,8 +93,8 @@ type assignment struct {
 	fold           int
 	slack          slack
 	owners, counts []int
-	// tried are rows with scores in which a contender has looked for some to take.
-	tried []bool
+	// free are rows with scores of which a contender may take some, each with its score before it.
+	free []uint64
 }
 
 // nearest returns for each row with scores the contender that is nearest to it.
@@ -127,15 +127,21 @@ func weighTheSame(contenders []contender) bool {
 	return true
 }
 
-// leastScores is nearest of contenders that weigh the same.
+// leastScores is nearest of contenders that weigh the same. Score and contender are one number, of
+// which the smaller is taken without a branch: which one it is cannot be predicted.
 func leastScores(contenders []contender, rows int) []int {
-	owners, best := make([]int, rows), slices.Clone(contenders[0].scores[:rows])
+	best := make([]uint64, rows)
+	for row, score := range contenders[0].scores[:rows] {
+		best[row] = uint64(score) << 32
+	}
 	for i := 1; i < len(contenders); i++ {
 		for row, score := range contenders[i].scores[:rows] {
-			if score < best[row] {
-				owners[row], best[row] = i, score
-			}
+			best[row] = min(best[row], uint64(score)<<32|uint64(i))
 		}
+	}
+	owners := make([]int, rows)
+	for row, least := range best {
+		owners[row] = int(uint32(least))
 	}
 	return owners
 }
@@ -151,16 +157,21 @@ func (a *assignment) surplus() []int {
 		held[owner] = append(held[owner], row)
 	}
 	var surplus []int
+	var ordered []uint64
 	for i, rows := range held {
 		c := &a.contenders[i]
 		most := c.quota * (100 + a.slack.part) / 100
 		if len(rows) <= most {
 			continue
 		}
-		slices.SortFunc(rows, func(row, other int) int {
-			return cmp.Or(cmp.Compare(c.scores[row/a.fold], c.scores[other/a.fold]), cmp.Compare(row, other))
-		})
-		surplus = append(surplus, rows[most:]...)
+		ordered = ordered[:0]
+		for _, row := range rows {
+			ordered = append(ordered, uint64(c.scores[row/a.fold])<<32|uint64(row))
+		}
+		slices.Sort(ordered)
+		for _, row := range ordered[most:] {
+			surplus = append(surplus, int(uint32(row)))
+		}
 		a.counts[i] = most
 	}
 	slices.Sort(surplus)
@@ -205,27 +216,40 @@ func (a *assignment) take(taker, least int) {
 	if a.counts[taker] >= least {
 		return
 	}
-	clear(a.tried)
-	for a.counts[taker] < least {
-		rank, scores := -1, a.contenders[taker].scores
-		for i, tried := range a.tried {
-			if !tried && (rank < 0 || scores[i] < scores[rank]) {
-				rank = i
+	// Owners come to have less, so no other rows will do later.
+	a.free = a.free[:0]
+	for rank, score := range a.contenders[taker].scores[:len(a.owners)/a.fold] {
+		for _, owner := range a.owners[rank*a.fold:][:a.fold] {
+			if a.isAboveQuota(owner) {
+				a.free = append(a.free, uint64(score)<<32|uint64(rank))
+				break
 			}
 		}
-		if rank < 0 {
-			return
+	}
+	for len(a.free) > 0 {
+		nearest := 0
+		for i, rank := range a.free {
+			if rank < a.free[nearest] {
+				nearest = i
+			}
 		}
-		a.tried[rank] = true
-		for row := rank * a.fold; row < (rank+1)*a.fold && a.counts[taker] < least; row++ {
-			if owner := a.owners[row]; a.counts[owner] > a.contenders[owner].quota {
+		rank := int(uint32(a.free[nearest]))
+		last := len(a.free) - 1
+		a.free[nearest], a.free = a.free[last], a.free[:last]
+		for row := rank * a.fold; row < (rank+1)*a.fold; row++ {
+			if owner := a.owners[row]; a.isAboveQuota(owner) {
 				a.counts[owner]--
 				a.owners[row] = taker
 				a.counts[taker]++
 			}
+			if a.counts[taker] >= least {
+				return
+			}
 		}
 	}
 }
+
+func (a *assignment) isAboveQuota(i int) bool { return a.counts[i] > a.contenders[i].quota }
 
 // setQuotas divides the rows by weight. What is no whole number of rows is rounded up for those
 // whose remainder and lot together are the largest: mostly the same ones after a change of weights,

@@ -117,7 +117,7 @@ func (l *loop) run(ctx context.Context, objects, links, sessions <-chan struct{}
 		}
 		ended := time.Now()
 		l.passes.Observe(now, ended, err, metrics.Pass{
-			State: l.maps.Have(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
+			Fill: l.maps.Fill(), Limits: l.maps.Limits, Uplinks: l.observation.Interfaces, Held: removalguard.Count(l.observation.Held),
 			Unready: l.observation.Unready.Endpoints,
 		})
 		l.routes.LogSessions()

@@ -365,6 +365,7 @@ func TestFailingWrites(t *testing.T) {
 				if w.err != nil {
 					t.Fatal(w.err)
 				}
+				checkFill(t, l)
 				now = now.Add(time.Duration(random.IntN(800)) * time.Millisecond)
 			}
 			n.fails = func(string) bool { return false }
@@ -373,6 +374,19 @@ func TestFailingWrites(t *testing.T) {
 			}
 			checkSettled(t, n, objects)
 		})
+	}
+}
+
+// checkFill: what metrics tell of the maps is what these hold, though it is not counted in each pass.
+func checkFill(t *testing.T, l *loop) {
+	t.Helper()
+	have, fill := l.maps.Have(), l.maps.Fill()
+	if have == nil || fill == nil {
+		if have != nil || fill != nil {
+			t.Errorf("maps known: %t, how full they are: %t", have != nil, fill != nil)
+		}
+	} else if want := have.Fill(); *fill != *want {
+		t.Errorf("the maps are full by %+v, and hold %+v", *fill, *want)
 	}
 }
 

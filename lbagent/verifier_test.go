@@ -33,7 +33,9 @@ func TestMapsAreVerified(t *testing.T) {
 		before := repairs(t, c.loop)
 		for range reconcile.VerifyParts + 2 {
 			now = now.Add(reconcile.VerifyEvery)
-			if _, err := c.loop.pass(now); err != nil {
+			_, err := c.loop.pass(now)
+			checkFill(t, c.loop)
+			if err != nil {
 				t.Fatal(err)
 			}
 		}

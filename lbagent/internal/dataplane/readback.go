@@ -22,6 +22,7 @@ func (d *Dataplane) ReadBack(state *forwarding.State, failed []forwarding.Op) er
 	defer d.mu.Unlock()
 	var tables []any
 	ranges := false
+	state.Nodes = maps.Clone(state.Nodes)
 	for _, op := range failed {
 		var err error
 		switch thing := forwarding.Written(op).(type) {

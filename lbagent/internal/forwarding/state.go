@@ -194,7 +194,8 @@ type Self struct {
 // State is the whole content of the forwarding maps. The maps are never nil
 // in a State made by NewState.
 type State struct {
-	Self      Self
+	Self Self
+	// Nodes is shared between States: who changes a node makes another map.
 	Nodes     map[NodeID]Node
 	Endpoints map[EndpointID]Endpoint
 	// EndpointTables and NodeTables are shared, not copied, between States: treat

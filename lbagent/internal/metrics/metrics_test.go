@@ -67,7 +67,7 @@ func passes() *Passes {
 	state.VIPs[netip.MustParseAddr("2001:db8::1")] = struct{}{}
 	state.SourceRanges[forwarding.SourceRange{Set: 1, Prefix: netip.MustParsePrefix("2001:db8::/32")}] = struct{}{}
 	found := Pass{
-		State: state, Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
+		Fill: state.Fill(), Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
 		Uplinks: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPGeneric}},
 	}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

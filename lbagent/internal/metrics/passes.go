@@ -20,14 +20,13 @@ type Passes struct {
 	success  prometheus.Gauge
 	repairs  prometheus.Counter
 	stalls   prometheus.Counter
-	last     atomic.Pointer[observed]
+	last     atomic.Pointer[Pass]
 }
 
 // Pass is what a pass found.
 type Pass struct {
-	// State is what the maps hold, nil where that is not known; Limits are their capacities. It is
-	// read at once.
-	State  *forwarding.State
+	// Fill is how many entries the maps hold, nil where that is not known; Limits are their capacities.
+	Fill   *forwarding.Fill
 	Limits forwarding.Limits
 	// Uplinks are the interfaces, each with the mode of its XDP program.
 	Uplinks []millracev1alpha1.InterfaceStatus
@@ -35,12 +34,6 @@ type Pass struct {
 	Held int
 	// Unready is how many endpoints are served that are not ready, as most turned unready at once.
 	Unready int
-}
-
-// observed is a pass with how full it left the maps. The State goes on to change.
-type observed struct {
-	Pass
-	fills []fill
 }
 
 // NewPasses returns Passes of which there was none.
@@ -73,9 +66,7 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 	} else {
 		p.success.Set(float64(ended.UnixNano()) / float64(time.Second))
 	}
-	last := &observed{Pass: found, fills: fills(&found)}
-	last.State = nil
-	p.last.Store(last)
+	p.last.Store(&found)
 }
 
 // Repaired notes entries that were not as they had been written.
@@ -129,7 +120,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge(heldDescription, float64(last.Held))
 	gauge(unreadyDescription, float64(last.Unready))
-	for _, fill := range last.fills {
+	for _, fill := range fills(last) {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)
 	}
@@ -143,22 +134,18 @@ type fill struct {
 // fills are how full the maps are. No map is read for that: the agent knows what it wrote.
 // The tables of connections, which only the kernel writes, have metrics of their own.
 func fills(pass *Pass) []fill {
-	s := pass.State
-	if s == nil {
+	has := pass.Fill
+	if has == nil {
 		return nil
 	}
-	ranges := map[bool]int{}
-	for source := range s.SourceRanges {
-		ranges[source.Prefix.Addr().Is4()]++
-	}
 	return []fill{
-		{"frontends", len(s.Frontends), pass.Limits.Frontends},
-		{"node_tables", s.NodeTableBlocks(), pass.Limits.NodeTables},
-		{"endpoint_tables", len(s.EndpointTables), pass.Limits.EndpointTables},
-		{"endpoints", len(s.Endpoints), pass.Limits.Endpoints},
-		{"vips", len(s.VIPs), pass.Limits.VIPs},
-		{"source_ranges_ipv4", ranges[true], pass.Limits.SourceRanges},
-		{"source_ranges_ipv6", ranges[false], pass.Limits.SourceRanges},
-		{"nodes", len(s.Nodes), forwarding.MaxNodeID},
+		{"frontends", has.Frontends, pass.Limits.Frontends},
+		{"node_tables", has.NodeTables, pass.Limits.NodeTables},
+		{"endpoint_tables", has.EndpointTables, pass.Limits.EndpointTables},
+		{"endpoints", has.Endpoints, pass.Limits.Endpoints},
+		{"vips", has.VIPs, pass.Limits.VIPs},
+		{"source_ranges_ipv4", has.SourceRangesIPv4, pass.Limits.SourceRanges},
+		{"source_ranges_ipv6", has.SourceRangesIPv6, pass.Limits.SourceRanges},
+		{"nodes", has.Nodes, forwarding.MaxNodeID},
 	}
 }

@@ -44,11 +44,12 @@ func (p *Planner) copyOfLast(have Held) *forwarding.State {
 	s := p.spare
 	p.spare = spare{}
 	if s.state == nil || s.state == have.State {
-		return p.last.want.Clone()
+		s.state = p.last.want.Clone()
+	} else {
+		s.state.Take(p.last.want, s.differs)
 	}
-	s.state.Take(p.last.want, s.differs)
-	// Plans of the same nodes share their map, which nobody changes.
-	s.state.Nodes = p.last.want.Nodes
+	// Plans of the same nodes share their map, and those in part the source ranges: nobody changes them.
+	s.state.Nodes, s.state.SourceRanges = p.last.want.Nodes, p.last.want.SourceRanges
 	return s.state
 }
 

@@ -7,6 +7,7 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -57,6 +58,8 @@ type Maps struct {
 	// this one's alone: neither a plan nor read.
 	have   *forwarding.State
 	copied bool
+	// fill is how many entries it has; nil where they are to be counted.
+	fill *forwarding.Fill
 	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
 	// wanted beside it.
 	pending *forwarding.Pending
@@ -73,8 +76,17 @@ func New(have *forwarding.State, planner *plan.Planner, config Config) *Maps {
 // Have is what the maps hold; nil where that could not be read. It is only to be read.
 func (m *Maps) Have() *forwarding.State { return m.have }
 
+// Fill is how many entries the maps hold; nil where that could not be read. After passes that only
+// move rows from node to node nothing is counted.
+func (m *Maps) Fill() *forwarding.Fill {
+	if m.fill == nil && m.have != nil {
+		m.fill = m.have.Fill()
+	}
+	return m.fill
+}
+
 // Forget has the next Dump read the maps.
-func (m *Maps) Forget() { m.have = nil }
+func (m *Maps) Forget() { m.have, m.fill = nil, nil }
 
 // Waiting are the removals that wait, with when they may be done.
 func (m *Maps) Waiting() map[forwarding.Op]time.Time { return m.due }
@@ -89,7 +101,7 @@ func (m *Maps) Dump() error {
 	if err != nil {
 		return fmt.Errorf("read the maps: %w", err)
 	}
-	m.have, m.copied = have, false
+	m.have, m.copied, m.fill = have, false, nil
 	return nil
 }
 
@@ -188,6 +200,9 @@ func (m *Maps) apply(op forwarding.Op) error {
 // of the pass must not believe more.
 func (m *Maps) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	err := outcome.Err()
+	if err != nil || slices.ContainsFunc(outcome.Done, forwarding.Fills) {
+		m.fill = nil
+	}
 	if m.pending = nil; err == nil {
 		m.pending = schedule.Pending()
 	}

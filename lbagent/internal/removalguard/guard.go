@@ -54,6 +54,9 @@ type Guard struct {
 
 	before *model.Snapshot
 	kinds  map[string]*kind
+	// services are those of which deleted were found.
+	services []*corev1.Service
+	deleted  map[serviceName]*corev1.Service
 }
 
 // kind is what is known of the removals of a kind.
@@ -81,7 +84,7 @@ func New(limit time.Duration, before *model.Snapshot) *Guard {
 // EndpointSlices of a Service that is being deleted stay for as long as it has a VIP.
 func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot, []Held, time.Duration) {
 	result := *objects
-	result.EndpointSlices = endpointSlices(g.before, objects)
+	result.EndpointSlices = endpointSlices(g.before, objects, g.releasedServices(objects))
 	if g.before == nil || g.For <= 0 {
 		g.before = &result
 		return &result, nil, 0

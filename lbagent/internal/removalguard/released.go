@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -15,11 +16,10 @@ import (
 type serviceName struct{ namespace, name string }
 
 // endpointSlices returns the EndpointSlices to work by: those that there are, and those before of
-// Services that are being released. Foreground deletion removes a Service's EndpointSlices while
+// Services that are released. Foreground deletion removes a Service's EndpointSlices while
 // the Service waits for its VIP. Their pods live, and what they serve is not to be cut before the
 // routes are withdrawn.
-func endpointSlices(before, objects *model.Snapshot) []*discoveryv1.EndpointSlice {
-	released := releasedServices(objects)
+func endpointSlices(before, objects *model.Snapshot, released map[serviceName]bool) []*discoveryv1.EndpointSlice {
 	if before == nil || len(released) == 0 {
 		return objects.EndpointSlices
 	}
@@ -42,20 +42,12 @@ func serviceOf(slice *discoveryv1.EndpointSlice) serviceName {
 	return serviceName{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
 }
 
-// releasedServices are the Services that are being deleted and still have a VIP. One whose removal
-// is confirmed is not waited for.
-func releasedServices(objects *model.Snapshot) map[serviceName]bool {
-	var deleted map[serviceName]*corev1.Service
-	for _, service := range objects.Services {
-		if service.DeletionTimestamp == nil || isConfirmed(service) {
-			continue
-		}
-		if deleted == nil {
-			deleted = map[serviceName]*corev1.Service{}
-		}
-		deleted[serviceName{service.Namespace, service.Name}] = service
+// releasedServices are the Services that are being deleted and still have a VIP.
+func (g *Guard) releasedServices(objects *model.Snapshot) map[serviceName]bool {
+	if !delta.IsSame(g.services, objects.Services) {
+		g.services, g.deleted = objects.Services, deletedServices(objects.Services)
 	}
-	if deleted == nil {
+	if len(g.deleted) == 0 {
 		return nil
 	}
 	released := map[serviceName]bool{}
@@ -63,10 +55,21 @@ func releasedServices(objects *model.Snapshot) map[serviceName]bool {
 		for i := range vip.Spec.Claims {
 			claim := &vip.Spec.Claims[i]
 			name := serviceName{claim.Namespace, claim.Name}
-			if service := deleted[name]; service != nil && claim.UID == string(service.UID) {
+			if service := g.deleted[name]; service != nil && claim.UID == string(service.UID) {
 				released[name] = true
 			}
 		}
 	}
 	return released
+}
+
+// deletedServices are those that are being deleted. One whose removal is confirmed is not waited for.
+func deletedServices(services []*corev1.Service) map[serviceName]*corev1.Service {
+	deleted := map[serviceName]*corev1.Service{}
+	for _, service := range services {
+		if service.DeletionTimestamp != nil && !isConfirmed(service) {
+			deleted[serviceName{service.Namespace, service.Name}] = service
+		}
+	}
+	return deleted
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
@@ -56,6 +57,15 @@ type Watch struct {
 
 	verdict membership.Verdict
 	names   map[forwarding.NodeID]string
+	// of are the nodes and this one that names and targets are from.
+	of      watched
+	targets map[forwarding.NodeID]fib.Target
+}
+
+// watched are the nodes of a model.
+type watched struct {
+	self  forwarding.Self
+	nodes []model.Node
 }
 
 // New returns a watch by a prober, which may be nil: others ask this node also where it asks none.
@@ -174,6 +184,16 @@ func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	if err := w.setKeys(raw); err != nil {
 		return err
 	}
+	if w.names == nil || w.of.self != m.Self || !delta.IsSame(w.of.nodes, m.Nodes) {
+		w.read(m)
+	}
+	w.prober.Want(probe.Want{Self: m.Self.ID, Keys: keys, Agents: len(m.L2) > 0, Targets: w.targets})
+	return nil
+}
+
+// read reads the nodes of a model. Models share them while they are the same.
+func (w *Watch) read(m *model.Model) {
+	w.of = watched{m.Self, m.Nodes}
 	nodes := make(map[forwarding.NodeID]forwarding.Node, len(m.Nodes))
 	w.names = make(map[forwarding.NodeID]string, len(m.Nodes))
 	for i := range m.Nodes {
@@ -182,12 +202,10 @@ func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 			nodes[m.Nodes[i].ID] = m.Nodes[i].Node
 		}
 	}
-	want := probe.Want{Self: m.Self.ID, Keys: keys, Agents: len(m.L2) > 0}
+	w.targets = nil
 	if m.Self.ID != 0 {
-		want.Targets = fib.Targets(m.Self, nodes)
+		w.targets = fib.Targets(m.Self, nodes)
 	}
-	w.prober.Want(want)
-	return nil
 }
 
 // Observe returns what the report tells, and after how long there is more to tell; zero means

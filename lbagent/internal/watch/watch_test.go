@@ -4,6 +4,8 @@ package watch
 
 import (
 	"maps"
+	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,6 +68,43 @@ func TestAgentHangs(t *testing.T) {
 		}
 		if asks := j.want.Agents; asks != (len(l2) > 0) {
 			t.Errorf("with advertisements %v nodes are asked for their agents: %v", l2, asks)
+		}
+	}
+}
+
+// The targets are those of the model that is wanted last, though most models share their nodes.
+func TestWantFollowsNodes(t *testing.T) {
+	address := netip.MustParseAddr
+	j := &judge{}
+	w := watchBy(j)
+	self := forwarding.Self{ID: 1, IPv4: address("203.0.113.1")}
+	nodes := []model.Node{
+		{Name: "a", ID: 1, Node: forwarding.Node{IPv4: self.IPv4}},
+		{Name: "b", ID: 2, Node: forwarding.Node{IPv4: address("203.0.113.2")}},
+	}
+	more := append(slices.Clone(nodes), model.Node{Name: "c", ID: 3, Node: forwarding.Node{IPv4: address("203.0.113.3")}})
+	for i, step := range []struct {
+		self    forwarding.Self
+		nodes   []model.Node
+		targets []forwarding.NodeID
+	}{
+		{self, nodes, []forwarding.NodeID{2}},
+		{self, nodes, []forwarding.NodeID{2}},
+		{self, more, []forwarding.NodeID{2, 3}},
+		{forwarding.Self{ID: 2, IPv4: address("203.0.113.2")}, more, []forwarding.NodeID{1, 3}},
+		{forwarding.Self{}, more, nil},
+		{self, nil, nil},
+	} {
+		if err := w.Want(&model.Model{Self: step.self, Nodes: step.nodes}, forwarding.TunnelKeys{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Sorted(maps.Keys(j.want.Targets)); !slices.Equal(got, step.targets) {
+			t.Errorf("step %d: nodes %v are asked, want %v", i, got, step.targets)
+		}
+		for _, id := range step.targets {
+			if source := j.want.Targets[id].Source; source != step.self.IPv4 {
+				t.Errorf("step %d: node %d is asked from %s, want %s", i, id, source, step.self.IPv4)
+			}
 		}
 	}
 }

@@ -105,6 +105,9 @@ type generated struct {
 
 	mutex   sync.Mutex
 	objects *model.Snapshot
+	// given is true once a pass has the list of EndpointSlices: it is copied before the next change, as
+	// lbagent/internal/source does.
+	given bool
 	// slices are the places of a Service's EndpointSlices in objects.
 	slices [][2]int
 }
@@ -246,6 +249,7 @@ func (c *generated) addService(n int) {
 func (c *generated) snapshot() *model.Snapshot {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	c.given = true
 	objects := *c.objects
 	return &objects
 }
@@ -254,15 +258,15 @@ func (c *generated) snapshot() *model.Snapshot {
 func (c *generated) movePod() {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	next := *c.objects
-	next.EndpointSlices = slices.Clone(next.EndpointSlices)
+	if c.given {
+		c.objects.EndpointSlices, c.given = slices.Clone(c.objects.EndpointSlices), false
+	}
 	node, service := 1+c.random.IntN(c.nodes), c.random.IntN(len(c.slices))
 	for _, place := range c.slices[service] {
-		slice := next.EndpointSlices[place].DeepCopy()
+		slice := c.objects.EndpointSlices[place].DeepCopy()
 		c.place(&slice.Endpoints[0], service, node)
-		next.EndpointSlices[place] = slice
+		c.objects.EndpointSlices[place] = slice
 	}
-	c.objects = &next
 }
 
 // open is the start of an agent: on maps that are pinned if there are some.

@@ -165,7 +165,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	monitor := health.New(time.Now)
 	passes := metrics.NewPasses()
 	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
-		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: takeFrom(p.datapath),
+		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: serviceProxy{p.datapath}.Take,
 		Explain: nameFlag, Moved: func() { monitor.Move("maps") }, Repaired: passes.Repaired, Logger: logger,
 	})
 	maps.VerifyFrom(time.Now().Add(reconcile.VerifyEvery))

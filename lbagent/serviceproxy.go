@@ -8,19 +8,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// takeFrom makes new connections ours, where the node's service proxy yields them. What it has is in
-// netfilter.
-func takeFrom(datapath *dataplane.Dataplane) func(*forwarding.State) error {
-	return func(have *forwarding.State) error {
-		return datapath.TakeFrontends(have, func() ([]dataplane.ProxiedFlow, error) {
-			translated, err := netdev.TranslatedConnections()
-			flows := make([]dataplane.ProxiedFlow, 0, len(translated))
-			for _, connection := range translated {
-				flows = append(flows, dataplane.ProxiedFlow{
-					Client: connection.Client, VIP: connection.Destination, Protocol: connection.Protocol,
-				})
-			}
-			return flows, err
+// serviceProxy is the node's, while it yields new connections. What it has is in netfilter.
+type serviceProxy struct{ datapath *dataplane.Dataplane }
+
+// Take makes new connections of the frontends ours.
+func (s serviceProxy) Take(have *forwarding.State) error {
+	return s.datapath.TakeFrontends(have, proxiedFlows)
+}
+
+// SweepProxied forgets what the service proxy had.
+func (s serviceProxy) SweepProxied() error { return s.datapath.SweepProxied(proxiedFlows) }
+
+func proxiedFlows() ([]dataplane.ProxiedFlow, error) {
+	translated, err := netdev.TranslatedConnections()
+	flows := make([]dataplane.ProxiedFlow, 0, len(translated))
+	for _, connection := range translated {
+		flows = append(flows, dataplane.ProxiedFlow{
+			Client: connection.Client, VIP: connection.Destination, Protocol: connection.Protocol,
 		})
 	}
+	return flows, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -77,6 +78,9 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	group.Go(func() error { return w.hops.Run(ctx) })
 	group.Go(func() error { return runExemption(ctx, w.exempt, config.NATExempt) })
 	group.Go(func() error { return sweep.Run(ctx, p.datapath, loop.logger) })
+	if config.ServiceProxy == dataplane.ServiceProxyYields {
+		group.Go(func() error { return sweep.RunProxied(ctx, serviceProxy{p.datapath}, loop.logger) })
+	}
 	group.Go(func() error { return netdev.Watch(ctx, func() { wake.Notify(links) }) })
 	group.Go(func() error { return w.host.Run(ctx, func() { wake.Notify(links) }) })
 	if w.prober != nil {

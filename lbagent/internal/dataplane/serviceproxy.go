@@ -3,6 +3,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -150,6 +151,37 @@ func (d *Dataplane) TakeFrontends(have *forwarding.State, proxied func() ([]Prox
 		}
 	}
 	return d.setTaken(want)
+}
+
+// SweepProxied forgets the noted connections that the service proxy does not have any more. Else a
+// client that uses a port again would come to it again, for as long as the service proxy is to
+// yield. living gives those that it has. They are asked for after the noted ones are read, and only
+// where there are any: one that begins meanwhile stays noted.
+func (d *Dataplane) SweepProxied(living func() ([]ProxiedFlow, error)) error {
+	var noted []bpf.DatapathFlow
+	if err := readMap(d.maps.Proxied, func(flow bpf.DatapathFlow, _ uint32) { noted = append(noted, flow) }); err != nil {
+		return fmt.Errorf("read map proxied: %w", err)
+	}
+	if len(noted) == 0 {
+		return nil
+	}
+	flows, err := living()
+	if err != nil {
+		return fmt.Errorf("find the connections that the node's service proxy has: %w", err)
+	}
+	has := make(map[bpf.DatapathFlow]bool, len(flows))
+	for _, flow := range flows {
+		has[encodeFlow(flow)] = true
+	}
+	for _, flow := range noted {
+		if has[flow] {
+			continue
+		}
+		if err := d.maps.Proxied.Delete(flow); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("delete from map proxied: %w", err)
+		}
+	}
+	return nil
 }
 
 // setTaken writes the difference.

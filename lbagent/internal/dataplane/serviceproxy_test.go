@@ -80,6 +80,40 @@ func TestTakeFrontends(t *testing.T) {
 	}
 }
 
+// TestSweepProxied has the connections forgotten that the service proxy has no more, and asks it only
+// where some are noted.
+func TestSweepProxied(t *testing.T) {
+	cfg := smallConfig(mountBPF(t))
+	cfg.ServiceProxy = ServiceProxyYields
+	d := openDataplane(t, cfg)
+	living := []ProxiedFlow{
+		{Client: netip.MustParseAddrPort("198.51.100.200:40000"), VIP: netip.MustParseAddrPort("203.0.113.1:80"), Protocol: 6},
+		{Client: netip.MustParseAddrPort("[2001:db8:1::7]:40000"), VIP: netip.MustParseAddrPort("[2001:db8:cafe::1]:53"), Protocol: 17},
+	}
+	ended := living[0]
+	ended.Client = netip.MustParseAddrPort("198.51.100.200:40001")
+	asked := 0
+	has := func() ([]ProxiedFlow, error) { asked++; return living, nil }
+	if err := d.SweepProxied(has); err != nil || asked != 0 {
+		t.Errorf("%v; netfilter was asked %d times, though nothing is noted", err, asked)
+	}
+	for _, flow := range append(slices.Clone(living), ended) {
+		if err := d.maps.Proxied.Put(encodeFlow(flow), uint32(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := errors.New("refused")
+	if err := d.SweepProxied(func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || !isProxied(t, d, living[0]) {
+		t.Errorf("error %v; without a list nothing is to be forgotten", err)
+	}
+	if err := d.SweepProxied(has); err != nil {
+		t.Fatal(err)
+	}
+	if !isProxied(t, d, living[0]) || !isProxied(t, d, living[1]) || isProxied(t, d, ended) {
+		t.Error("not the one connection that has ended is forgotten")
+	}
+}
+
 func taken(t *testing.T, d *Dataplane) map[forwarding.FrontendID]bool {
 	t.Helper()
 	all := map[forwarding.FrontendID]bool{}

@@ -18,7 +18,15 @@ type Translated struct {
 	Protocol uint8
 }
 
-// TranslatedConnections are those of the node's network namespace, of both address families.
+// States of TCP in netfilter (enum tcp_conntrack of nf_conntrack_tcp.h) of connections that have
+// ended. It remembers them for two minutes, and their clients may use the port again before.
+const (
+	tcpTimeWait = 7
+	tcpClosed   = 8
+)
+
+// TranslatedConnections are those of the node's network namespace, of both address families, without
+// those that have ended.
 func TranslatedConnections() ([]Translated, error) {
 	var all []Translated
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
@@ -28,6 +36,9 @@ func TranslatedConnections() ([]Translated, error) {
 		}
 		for _, flow := range flows {
 			if flow.Reverse.SrcIP.Equal(flow.Forward.DstIP) && flow.Reverse.SrcPort == flow.Forward.DstPort {
+				continue
+			}
+			if tcp, is := flow.ProtoInfo.(*netlink.ProtoInfoTCP); is && (tcp.State == tcpTimeWait || tcp.State == tcpClosed) {
 				continue
 			}
 			all = append(all, Translated{

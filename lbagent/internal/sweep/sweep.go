@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sweep has the data plane forget marks of flows that have ended.
+// Package sweep has the data plane forget what it has of flows that have ended.
 package sweep
 
 import (

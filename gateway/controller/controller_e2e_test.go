@@ -57,6 +57,7 @@ func TestController(t *testing.T) {
 		{"objects of others", objectsOfOthers},
 		{"problems are events", problemsAreEvents},
 		{"statuses that another controller writes", contestedStatuses},
+		{"two installations", twoInstallations},
 		{"Gateway API that comes later", laterGatewayAPI},
 		{"tokens of Gateways", tokensOfGateways},
 		{"layer 4 without proxies", layer4},

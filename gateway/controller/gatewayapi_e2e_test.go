@@ -26,10 +26,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
+
+// otherNamespace is that of a second installation.
+const otherNamespace = "millrace-other"
 
 // gatewayAPI installs the kinds until the test ends, and returns how to take them away.
 func (e *environment) gatewayAPI(t *testing.T) (remove func()) {
@@ -198,6 +202,9 @@ func contestedStatuses(t *testing.T, e *environment) {
 	for object := range rival {
 		e.warned(t, object, millracev1alpha1.ReasonStatusContested)
 	}
+	for _, kind := range []string{"Ingress", "Gateway", "HTTPRoute"} {
+		e.contested(t, kind)
+	}
 	// The Gateway says so with the write that follows the pause, or did with the last one.
 	controlplane.Eventually(t, 40*time.Second, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
@@ -245,4 +252,66 @@ func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text 
 		}
 		return fmt.Errorf("no %s %s of %T %s among %d events", reason, text, object, object.GetName(), len(list.Items))
 	})
+}
+
+// twoInstallations has a second gateway, of another namespace, in one cluster: both want the objects of a
+// Gateway to be theirs. Neither rolls the proxies again and again, and both tell.
+func twoInstallations(t *testing.T, e *environment) {
+	e.gatewayAPI(t)
+	e.class(t)
+	e.run(t, nil)
+	e.gateway(t, "HTTP/80")
+	deployment := &appsv1.Deployment{}
+	e.await(t, deployment, edge)
+	quiet(t, e)
+	before := e.writesOf(t, "deployments")
+	e.client.MakeNamespaces(t, otherNamespace)
+	t.Cleanup(func() {
+		must(t, e.client.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: otherNamespace}}))
+	})
+	began := time.Now()
+	e.run(t, func(c *controller.Config) {
+		c.REST, c.Namespace, c.ProxyImage = e.server.Admin(), otherNamespace, "example.com/lbproxy:v2"
+	})
+	e.warnedOf(t, deployment, gatewayroute.ReasonObjectContested, "a second installation of Millrace")
+	e.contested(t, "Deployment")
+	// What is under way ends, and then nothing is written until the pauses end.
+	settled := 0
+	eventually(t, func(context.Context) error {
+		last := settled
+		time.Sleep(2 * time.Second)
+		if settled = e.writesOf(t, "deployments"); settled != last {
+			return fmt.Errorf("%d writes", settled)
+		}
+		return nil
+	})
+	if writes := settled - before; writes > 12 {
+		t.Errorf("%d writes of a Deployment in %s", writes, time.Since(began))
+	} else {
+		t.Logf("%d writes of the Deployment in %s", writes, time.Since(began).Round(time.Second))
+	}
+}
+
+// contested waits until the metric has one contested object of a kind.
+func (e *environment) contested(t *testing.T, kind string) {
+	t.Helper()
+	eventually(t, func(context.Context) error {
+		if got := gauge(t, "millrace_gateway_contested_objects", kind); got != 1 {
+			return fmt.Errorf("the metric has %v contested objects of kind %s, want 1", got, kind)
+		}
+		return nil
+	})
+}
+
+// writesOf are the writes of a resource in the namespace of the tests, by whomever.
+func (e *environment) writesOf(t *testing.T, resource string) (count int) {
+	t.Helper()
+	all, err := e.server.Writes()
+	must(t, err)
+	for _, write := range all {
+		if write.Resource == resource && write.Namespace == namespace && write.Subresource == "" {
+			count++
+		}
+	}
+	return count
 }

@@ -103,14 +103,20 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 // refusedResources is the metric of an owner.
 func refusedResources(t *testing.T, owner string) float64 {
 	t.Helper()
+	return gauge(t, "millrace_gateway_refused_resources", owner)
+}
+
+// gauge is a metric of this process with the value of its only label.
+func gauge(t *testing.T, name, label string) float64 {
+	t.Helper()
 	families, err := metrics.Registry.Gather()
 	must(t, err)
 	for _, family := range families {
-		if family.GetName() != "millrace_gateway_refused_resources" {
+		if family.GetName() != name {
 			continue
 		}
 		for _, metric := range family.GetMetric() {
-			if metric.GetLabel()[0].GetValue() == owner {
+			if metric.GetLabel()[0].GetValue() == label {
 				return metric.GetGauge().GetValue()
 			}
 		}

@@ -48,6 +48,10 @@ const ConditionResourcesRefused = "millrace.io/ResourcesRefused"
 // times in 10 s: it is written every 30 s only.
 const ConditionStatusContested = "millrace.io/StatusContested"
 
+// ReasonObjectContested is an event of an object of a Gateway's or a class' proxies that another program
+// overwrote three times in 10 s: it is written every 30 s only.
+const ReasonObjectContested = "ObjectContested"
+
 // Reasons of problems with routes: events of Ingresses, and what `millrace routes` shows.
 const (
 	// ReasonInvalid is a value that cannot be read.

@@ -196,8 +196,9 @@ var alertCases = map[string]alertCase{
 		at: "6m", fires: of(`up{job="millrace-gateway",pod="g1"} 0x60`, `up{job="millrace-gateway",pod="g2"} 0x60`),
 		quiet: of(`up{job="millrace-gateway",pod="g1"} 0x60`, `up{job="millrace-gateway",pod="g2"} 1x60`),
 	},
-	"MillraceProxyRefuses": value("6m", `millrace_gateway_refusing_proxies{owner="gateway/shop/web"}`, "1x60", "0x60", labelled("owner", "gateway/shop/web")),
-	"MillraceProxyDown":    value("6m", `up{`+proxy+`}`, "0x60", "1x60", labelled("job", "millrace-proxy", "namespace", "shop", "pod", "p1")),
+	"MillraceProxyRefuses":     value("6m", `millrace_gateway_refusing_proxies{owner="gateway/shop/web"}`, "1x60", "0x60", labelled("owner", "gateway/shop/web")),
+	"MillraceGatewayContested": value("6m", `millrace_gateway_contested_objects{kind="HTTPRoute",pod="g1"}`, "2x60", "0x60", labelled("kind", "HTTPRoute")),
+	"MillraceProxyDown":        value("6m", `up{`+proxy+`}`, "0x60", "1x60", labelled("job", "millrace-proxy", "namespace", "shop", "pod", "p1")),
 	"MillraceProxyErrors": {
 		at: "20m", labels: labelled("listener", "l"),
 		fires: of(`millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+60x60`, `millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x60`),

@@ -53,10 +53,9 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	if err != nil {
 		return err
 	}
-	if live != nil {
-		if done, err := isAsWanted(configuration.Object, wanted, live); done || err != nil {
-			return err
-		}
+	isOurs := func(present client.Object) bool { return isAsWanted(configuration.Object, wanted, present) }
+	if live != nil && !w.mayWrite(live, true, isOurs) {
+		return nil
 	}
 	if _, ok := wanted.(*millracev1alpha1.VIPRoute); ok && live != nil {
 		// What drains was read from the live object, so that must not be an old one.
@@ -66,6 +65,9 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		client.FieldOwner(FieldOwner), client.ForceOwnership)
 	if err != nil && !w.isBehind(err) {
 		return fmt.Errorf("apply %s: %w", named(wanted), err)
+	}
+	if err == nil && live != nil {
+		w.wrote(live, isOurs)
 	}
 	return nil
 }
@@ -120,28 +122,29 @@ func keepReplicas(wanted infrastructure.Object, live client.Object) {
 // isAsWanted reports whether an object has all that is wanted of it. What others or the API
 // server added does not count: the configuration, as it would be applied, is compared with the
 // object. So no default and nothing that the API server counts has to be known here.
-func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live client.Object) (bool, error) {
+func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live client.Object) bool {
 	if reflect.TypeOf(wanted) != reflect.TypeOf(live) {
-		return false, nil
+		return false
 	}
 	if route, ok := wanted.(*millracev1alpha1.VIPRoute); ok {
 		// Zero is a weight, too.
 		other, same := live.(*millracev1alpha1.VIPRoute)
 		if !same || !equality.Semantic.DeepEqual(route.Spec, other.Spec) {
-			return false, nil
+			return false
 		}
 	}
 	has, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
-		return false, fmt.Errorf("read %T: %w", live, err)
+		// It is no object of the API: what is written is refused, and says why.
+		return false
 	}
 	for field, value := range configuration {
 		// The cache does not keep an object's own kind.
 		if field != "apiVersion" && field != "kind" && !contains(has[field], value) {
-			return false, nil
+			return false
 		}
 	}
-	return true, nil
+	return true
 }
 
 // contains reports whether a value of JSON has all of another one: of an object each field, of a

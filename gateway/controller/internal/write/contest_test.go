@@ -24,7 +24,7 @@ func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"]
 
 // A cache that still shows the version that we wrote over shows no answer of another program.
 func TestFormerVersionIsNoAnswer(t *testing.T) {
-	var c statusContest
+	var c rivalry
 	now := time.Unix(1e9, 0)
 	c.former = "1"
 	c.Wrote(isOurs, now)
@@ -45,7 +45,7 @@ func TestFormerVersionIsNoAnswer(t *testing.T) {
 
 // The pass that finds a status contested leaves it to the next one, which tells so in its write.
 func TestContestIsToldWithTheNextWrite(t *testing.T) {
-	var c statusContest
+	var c rivalry
 	now := time.Unix(1e9, 0)
 	for version := range contest.Answers {
 		c.Wrote(isOurs, now)

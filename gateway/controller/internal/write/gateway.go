@@ -30,7 +30,7 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 			o.Status.SupportedFeatures = wanted.SupportedFeatures
 		}),
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
-			if other := contested[objectOf(o)]; other != nil && other.GetUID() == o.UID {
+			if other, is := contested[objectOf(o)]; is && other.GetUID() == o.UID {
 				wanted.Conditions = append(slices.Clone(wanted.Conditions), contestedCondition(o.Generation))
 			}
 			if condition := refused.ofGateway(o); condition != nil {

@@ -80,10 +80,10 @@ type Writer struct {
 	allowances allowances
 	untold     *time.Timer
 	shares     shares
-	// contests are about the statuses that another program writes, too; contested are those of the last
-	// pass, and uncontested is the timer for the end of the next pause.
+	// contests are about what another program writes, too; contested are those of the last pass, and
+	// uncontested is the timer for the end of the next pause.
 	contests    contests
-	contested   map[route.Object]client.Object
+	contested   map[route.Object]contestedObject
 	uncontested *time.Timer
 	// behind says that a write of this pass was refused because the cache is behind.
 	behind atomic.Bool
@@ -176,7 +176,8 @@ func (w *Writer) pass(ctx context.Context) error {
 		w.Touch()
 	}
 	w.endContests()
-	w.tell(compiled, slices.Concat(refusingOf(compiled, live).problems(), contestProblems(w.contested)), w.contested)
+	contests, regarding := contestProblems(w.contested)
+	w.tell(compiled, slices.Concat(refusingOf(compiled, live).problems(), contests), regarding)
 	return errors.Join(problems...)
 }
 

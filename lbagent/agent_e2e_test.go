@@ -6,6 +6,7 @@ package lbagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -77,6 +78,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(bfdProcessDir) != "" {
 		runBFD()
 	}
+	if os.Getenv(relayAddress) != "" {
+		if err := runRelay(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if os.Getenv(agentProcess) == "" {
 		isolated.Main(m)
 	}
@@ -112,6 +120,9 @@ func runAgent() error {
 	config.PinRoot = os.Getenv(agentProcess)
 	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
 	config.StateDir = os.Getenv(agentState)
+	if config.Relay = os.Getenv(agentRelay); config.Relay != "" {
+		config.LiveBindAddress, config.LiveCertificates = "0", os.Getenv(relayDirectory)
+	}
 	room, err := strconv.Atoi(os.Getenv(agentRoom))
 	if err != nil {
 		return fmt.Errorf("%s: %w", agentRoom, err)
@@ -143,6 +154,8 @@ type world struct {
 	boot string
 	// room is how many of everything the maps of agents have room for.
 	room int
+	// relays are where agents ask for EndpointSlices; nil: nowhere.
+	relays *relays
 }
 
 func run(t *testing.T, command string) {
@@ -332,6 +345,7 @@ func (w *world) startAt(node, pinRoot, kubeconfig string, command ...string) *ag
 	}
 	cmd.Env = append(os.Environ(), agentProcess+"="+pinRoot, agentNode+"="+node, agentBoot+"="+boot, agentState+"="+w.stateDir, agentHold+"="+w.hold.String(),
 		agentRoom+"="+strconv.Itoa(w.room), "KUBECONFIG="+kubeconfig)
+	cmd.Env = append(cmd.Env, w.relays.environment()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {

@@ -36,10 +36,11 @@ import (
 const chaosServices = 60
 
 // TestChaos has Services and endpoints come, change and go at random, for a minute or what
-// MILLRACE_CHAOS says. Meanwhile the agent and both operators, which elect no leader, are killed again
-// and again, the agent is also stopped and ended, and the API server stops for some seconds. Then no
-// address has two owners, and the agent's maps and the router have exactly what they have of an agent
-// that begins with nothing. Nobody writes any more. With go test -race all of them are built so.
+// MILLRACE_CHAOS says. Meanwhile the agent, the relay of its EndpointSlices and both operators, which
+// elect no leader, are killed again and again. Agent and relay are also stopped, the agent is ended,
+// and the API server stops for some seconds. Then no address has two owners, and the agent's maps and
+// the router have exactly what they have of an agent that begins with nothing. Nobody writes any more.
+// With go test -race all of them are built so.
 func TestChaos(t *testing.T) {
 	duration, seed := controlplane.ChaosFor(t, time.Minute), rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -52,7 +53,8 @@ func TestChaos(t *testing.T) {
 	c := &chaos{world: w, program: w.buildOperator(asTheTest...)}
 	c.operators = [2]*exec.Cmd{w.startOperator(c.program), w.startOperator(c.program)}
 	w.populateNodes()
-	c.agent = w.start()
+	w.installRelays()
+	c.relay, c.agent = w.startRelay(), w.start()
 
 	ctx, end := context.WithTimeout(t.Context(), duration)
 	defer end()
@@ -80,6 +82,7 @@ type chaos struct {
 	program   string
 	operators [2]*exec.Cmd
 	agent     *agent
+	relay     *exec.Cmd
 	// done counts what was done to them.
 	done map[string]int
 
@@ -179,7 +182,7 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 	}
 	for ctx.Err() == nil {
 		controlplane.Wait(ctx, time.Duration(500+random.IntN(4000))*time.Millisecond)
-		switch i := random.IntN(5); i {
+		switch random.IntN(7) {
 		case 0:
 			_ = c.agent.end(syscall.SIGKILL)
 			c.agent = c.start()
@@ -206,6 +209,18 @@ func (c *chaos) kill(ctx context.Context, random *rand.Rand) {
 			_ = (*one).Wait()
 			*one = c.startOperator(c.program)
 			c.done["operators killed"]++
+		case 5:
+			must(c.relay.Process.Kill())
+			_ = c.relay.Wait()
+			controlplane.Wait(ctx, time.Duration(random.IntN(3000))*time.Millisecond)
+			c.relay = c.startRelay()
+			c.done["relays killed"]++
+		case 6:
+			// An agent waits six seconds for a word of it.
+			must(c.relay.Process.Signal(syscall.SIGSTOP))
+			controlplane.Wait(ctx, time.Duration(random.IntN(15_000))*time.Millisecond)
+			must(c.relay.Process.Signal(syscall.SIGCONT))
+			c.done["relays stopped"]++
 		}
 	}
 }

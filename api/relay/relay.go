@@ -11,6 +11,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -114,5 +115,19 @@ type Run struct {
 }
 
 // BookmarkEvery is how often a relay tells how far it is, where nothing else is to be told: so agents
-// notice a relay that is gone.
-const BookmarkEvery = 10 * time.Second
+// notice a relay that hangs, or whose node has lost power.
+const BookmarkEvery = 2 * time.Second
+
+// HeaderBookmarkEvery of an answer is how often bookmarks come, in seconds.
+const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
+
+// Silence is how long an agent waits for a word of a relay whose answer has this header: three
+// bookmarks. Without one the relay is of a version that sent them every ten seconds.
+func Silence(header http.Header) time.Duration {
+	const bookmarks, before = 3, 10 * time.Second
+	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)
+	if err != nil || seconds == 0 || seconds > uint64(before.Seconds()) {
+		return bookmarks * before
+	}
+	return bookmarks * time.Duration(seconds) * time.Second
+}

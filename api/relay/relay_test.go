@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -160,6 +162,20 @@ func TestRequest(t *testing.T) {
 	} {
 		if request, err := ParseRequest(values); err == nil {
 			t.Errorf("%s: it is read as %v", name, request)
+		}
+	}
+}
+
+// An agent waits for three bookmarks, as often as the relay says that they come.
+func TestSilence(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"": 30 * time.Second, "2": 6 * time.Second, "10": 30 * time.Second,
+		"0": 30 * time.Second, "-1": 30 * time.Second, "600": 30 * time.Second, "soon": 30 * time.Second,
+	} {
+		header := http.Header{}
+		header.Set(HeaderBookmarkEvery, text)
+		if got := Silence(header); got != want {
+			t.Errorf("with bookmarks every %q s it waits for %s, want %s", text, got, want)
 		}
 	}
 }

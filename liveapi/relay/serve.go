@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -68,6 +69,7 @@ func (h *Handler) ServeHTTP(response http.ResponseWriter, request *http.Request)
 		return
 	}
 	response.Header().Set("Content-Type", "application/octet-stream")
+	response.Header().Set(relay.HeaderBookmarkEvery, strconv.Itoa(int(relay.BookmarkEvery.Seconds())))
 	s := stream{response: response, controller: http.NewResponseController(response), reader: reader, log: h.log, ended: h.ended}
 	if err := s.run(request.Context(), first); err != nil {
 		h.logger.V(1).Info("A stream to an agent ended", "agent", request.RemoteAddr, "error", err.Error())

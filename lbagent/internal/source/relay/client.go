@@ -49,8 +49,6 @@ type Client struct {
 	logger logr.Logger
 	// state is whether a relay answers, as of the last time that one was asked.
 	state atomic.Int32
-	// silence is how long nothing may come of a stream.
-	silence time.Duration
 	// instead is insteadFor, but for tests.
 	instead time.Duration
 }
@@ -100,7 +98,7 @@ func NewClient(base, directory string, config *rest.Config, logger logr.Logger) 
 	}
 	return &Client{
 		base: parsed, http: &http.Client{Transport: transport}, logger: logger,
-		silence: 3 * relay.BookmarkEvery, instead: insteadFor,
+		instead: insteadFor,
 	}, nil
 }
 
@@ -124,26 +122,27 @@ func dial(ctx context.Context, network, address, directory string) (net.Conn, er
 		DialContext(ctx, network, address)
 }
 
-// open returns the stream of what was asked for, which ends with the context.
-func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, error) {
+// open returns the stream of what was asked for, which ends with the context, and how long nothing
+// may come of it.
+func (c *Client) open(ctx context.Context, asked relay.Request) (io.ReadCloser, time.Duration, error) {
 	target := c.base.JoinPath(relay.PathEndpointSlices)
 	target.RawQuery = asked.Values().Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("ask the relay: %w", err)
+		return nil, 0, fmt.Errorf("ask the relay: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("ask the relay: %w", err)
+		return nil, 0, fmt.Errorf("ask the relay: %w", err)
 	}
 	switch response.StatusCode {
 	case http.StatusOK:
-		return response.Body, nil
+		return response.Body, relay.Silence(response.Header), nil
 	case http.StatusGone:
 		err = errExpired
 	default:
 		line, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		err = fmt.Errorf("the relay answers %s: %s", response.Status, strings.TrimSpace(string(line)))
 	}
-	return nil, errors.Join(err, response.Body.Close())
+	return nil, 0, errors.Join(err, response.Body.Close())
 }

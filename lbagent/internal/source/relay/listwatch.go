@@ -100,19 +100,19 @@ func (l *ListWatch) watchRelay(ctx context.Context, options metav1.ListOptions) 
 		return nil, errNoVersion
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	body, err := l.relay.open(ctx, asked)
+	body, silence, err := l.relay.open(ctx, asked)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	w := &watcher{
 		decoder: relay.NewDecoder(body), snapshot: asked.Snapshot, known: map[cache.ObjectName]*discoveryv1.EndpointSlice{},
-		slim: l.slim, silence: l.relay.silence, results: make(chan watch.Event), cancel: cancel,
+		slim: l.slim, silence: silence, results: make(chan watch.Event), cancel: cancel,
 	}
 	go func() {
 		defer body.Close()
 		defer close(w.results)
-		if err := w.run(ctx); err != nil && ctx.Err() == nil {
+		if err := w.run(ctx); err != nil && (ctx.Err() == nil || errors.Is(err, errSilent)) {
 			l.relay.logger.Info("The stream of a relay ended", "error", err.Error())
 		}
 	}()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -17,6 +18,9 @@ import (
 
 	"github.com/millrace-lb/millrace/api/relay"
 )
+
+// errSilent says that a relay hangs, or that its node is gone.
+var errSilent = errors.New("the relay has said nothing")
 
 // watcher has the events of a stream as those of a watch.
 type watcher struct {
@@ -38,20 +42,29 @@ func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
 // Stop implements watch.Interface.
 func (w *watcher) Stop() { w.cancel() }
 
-// run reads until the stream or the context ends.
+// run reads until the stream or the context ends, or nothing comes for too long.
 func (w *watcher) run(ctx context.Context) error {
 	// The decoder waits at the connection, which the context closes.
-	silence := time.AfterFunc(w.silence, w.cancel)
+	var silent atomic.Bool
+	silence := time.AfterFunc(w.silence, func() {
+		silent.Store(true)
+		w.cancel()
+	})
 	defer silence.Stop()
 	for {
+		silence.Reset(w.silence)
 		told, err := w.decoder.Decode()
+		// What the agent does with an event takes none of the time.
+		silence.Stop()
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if silent.Load() {
+			return fmt.Errorf("%w for %s", errSilent, w.silence)
 		}
 		if err != nil {
 			return err
 		}
-		silence.Reset(w.silence)
 		event, err := w.event(told)
 		if err != nil {
 			return err

@@ -4,6 +4,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -95,7 +96,9 @@ func TestSilence(t *testing.T) {
 		w := newWatcher(reader, cancel)
 		ended := make(chan time.Time, 1)
 		go func() {
-			_ = w.run(ctx)
+			if err := w.run(ctx); !errors.Is(err, errSilent) {
+				t.Errorf("it ended with %v, want %v", err, errSilent)
+			}
 			ended <- time.Now()
 		}()
 		time.Sleep(50 * time.Second)
@@ -106,6 +109,8 @@ func TestSilence(t *testing.T) {
 		if _, err := writer.Write(stream); err != nil {
 			t.Fatal(err)
 		}
+		// An agent that is slow does not make the relay silent.
+		time.Sleep(2 * time.Minute)
 		<-w.results
 		last := time.Now()
 		if silent := (<-ended).Sub(last); silent != time.Minute {

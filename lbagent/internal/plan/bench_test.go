@@ -70,6 +70,39 @@ func BenchmarkNodeDown(b *testing.B) {
 	}
 }
 
+// BenchmarkReplan is the plan in which a Service of 10,000 has one pod more, where half are of policy
+// Local and not all of these have node tables.
+func BenchmarkReplan(b *testing.B) {
+	limits := forwarding.Limits{Frontends: 20_000, NodeTables: 1_250, EndpointTables: 20_000, Endpoints: 10_000, VIPs: 20_000}
+	models := [2]*model.Model{hugeModel(), hugeModel()}
+	for _, m := range models {
+		for i, f := range m.Frontends {
+			f.MinRows, f.Local = 512, i%2 == 1
+		}
+	}
+	for i, f := range models[1].Frontends {
+		if i != 5000 {
+			models[1].Frontends[i] = models[0].Frontends[i]
+		} else {
+			f.Weights[501]++
+		}
+	}
+	changed := []netip.Addr{models[0].Frontends[5000].Key.VIP}
+	p := NewPlanner(forwarding.NewState())
+	p.Plan(forwarding.NewState(), models[0], limits)
+	// The first one after a whole plan has the time that others have not.
+	p.Replan(Held{State: p.last.want}, models[0], &model.Changes{Since: models[0]}, limits)
+	next := 0
+	for b.Loop() {
+		before := models[next]
+		next = 1 - next
+		want, _, problems := p.Replan(Held{State: p.last.want}, models[next], &model.Changes{Since: before, VIPs: changed}, limits)
+		if len(want.Frontends) != len(models[0].Frontends) || len(problems) == 0 {
+			b.Fatalf("%d frontends are planned, problems %v", len(want.Frontends), problems)
+		}
+	}
+}
+
 func BenchmarkPlan(b *testing.B) {
 	limits := forwarding.Limits{Frontends: 2000, NodeTables: 2000, EndpointTables: 2000, Endpoints: 10000, VIPs: 2000, SourceRanges: 2000}
 	before, after := largeModel(), largeModel()

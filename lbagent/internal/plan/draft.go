@@ -25,6 +25,10 @@ type draft struct {
 	problems []Problem
 	// shortages are problems that many frontends may have.
 	shortages map[shortage]*short
+	// budget is that of all Services. movesOthers is true where others than those of the draft come to
+	// have room by it, or none.
+	budget      *budget
+	movesOthers bool
 	// waits is true where a Local frontend gets its node table once another one is removed, or a
 	// table its size.
 	waits bool
@@ -92,9 +96,11 @@ type servicePort struct {
 type service struct {
 	// ports are in the order of their first frontends.
 	ports []*port
-	// recipes are the different ones of its ports. A plan that is over has the sum of their rows alone.
+	// recipes are the different ones of its ports. A plan that is over has their part of the budget
+	// alone.
 	recipes []*recipe
-	rows    int
+	spreads int
+	locals  []local
 	lines   []*line
 }
 
@@ -194,7 +200,7 @@ func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forward
 		}
 		d.endpointSlots.use(frontend.Endpoints)
 	}
-	d.readModel(have.Frontends)
+	d.readModel(have.Frontends, nil)
 	return d
 }
 
@@ -258,8 +264,9 @@ var nobody = owner{}
 // that of the frontends that have it; where these are of several, or some are to
 // go, a VIP may have changed its Service meanwhile: it is nobody's.
 //
-// Former are the frontends of the maps that may have such slots.
-func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend) {
+// Former are the frontends of the maps that may have such slots, services those in whose place the
+// draft's are; nil where it is of all.
+func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
 	d.readPorts()
 	placed := make(map[forwarding.NodeTableSlot]owner, len(d.ports))
 	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.ports))
@@ -297,7 +304,7 @@ func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend)
 			}
 		}
 	}
-	d.budgetLocal()
+	d.budgetLocal(services)
 	d.keepTables()
 }
 

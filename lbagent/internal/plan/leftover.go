@@ -14,7 +14,7 @@ import (
 // for: the changes of all others are to be planned in part all the same.
 type leftover struct {
 	problems []Problem
-	// fits is true where there was room for everything.
+	// fits is true where there was room for everything but what yields: each plan has the budget.
 	fits bool
 	// stays is true where nothing of what is left over could get room by a plan in part, for it waits
 	// for maps that are full, as long as those hold all that leaves.
@@ -27,11 +27,10 @@ type leftover struct {
 func (d *draft) leftOver(entries *forwarding.Entries, others []Problem) leftover {
 	problems := slices.Concat(others, d.allProblems())
 	slices.SortStableFunc(problems, compareProblems)
-	other := func(p Problem) bool { return !waitsForMap(p.Full) }
-	l := leftover{
-		problems: problems, fits: !d.waits && len(problems) == 0,
-		stays: !d.waits && len(problems) > 0 && !slices.ContainsFunc(problems, other),
-	}
+	lacks := func(p Problem) bool { return !p.yields }
+	other := func(p Problem) bool { return lacks(p) && !waitsForMap(p.Full) }
+	l := leftover{problems: problems, fits: !d.waits && !slices.ContainsFunc(problems, lacks)}
+	l.stays = !d.waits && !l.fits && !slices.ContainsFunc(problems, other)
 	if l.stays {
 		l.leaves = d.leaving(entries)
 	}

@@ -16,8 +16,31 @@ const localReserve = 8
 // another node. All nodes must decide alike, for a row's primary is told by one node and asked
 // by others: so it depends on the model and the limit alone, in the order of the frontends. Service
 // ports with one recipe count once, though they may have several tables for a while.
-func (d *draft) budgetLocal() {
-	left := forLocal(rowsIn(d.limits))
+//
+// former are the Services in whose place those of the draft are; nil where the draft is of all.
+func (d *draft) budgetLocal(former map[model.ServiceName]*service) {
+	local := d.countRows()
+	rows := rowsIn(d.limits)
+	if former == nil {
+		d.budget = newBudget(d.services, rows)
+	} else {
+		d.budget = d.planner.last.budget
+		before := d.budget.end
+		d.budget.replace(former, d.services, rows)
+		d.movesOthers = d.budget.moves(before, d.services)
+	}
+	for _, entry := range local {
+		port := entry.port
+		port.finds = port.recipe.spreads || d.budget.end.isBehind(port.recipe.at)
+		if port.yields = !port.finds; port.yields {
+			d.localFull(entry.Frontend)
+		}
+	}
+}
+
+// countRows counts the rows of each Service. It returns the first frontend of each Service port of
+// policy Local that needs to find connections.
+func (d *draft) countRows() (local []entry) {
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
 		recipe := entry.port.recipe
@@ -25,9 +48,9 @@ func (d *draft) budgetLocal() {
 			continue
 		}
 		counted[entry.port] = true
-		if !recipe.budgeted {
-			recipe.budgeted, recipe.finds = true, true
-			left -= max(1, zonesOf(entry.Frontend)) * recipe.size.Rows
+		if !recipe.spreads {
+			recipe.spreads = true
+			entry.port.service.spreads += max(1, zonesOf(entry.Frontend)) * recipe.size.Rows
 		}
 	}
 	for _, entry := range d.entries {
@@ -36,29 +59,19 @@ func (d *draft) budgetLocal() {
 			continue
 		}
 		counted[entry.port] = true
-		if !recipe.budgeted {
-			recipe.budgeted, recipe.finds = true, left >= recipe.size.Rows
-			left -= recipe.size.Rows
-		}
-		entry.port.finds, entry.port.yields = recipe.finds, !recipe.finds
-		if entry.port.yields {
-			d.localFull(entry.Frontend)
+		local = append(local, entry)
+		if !recipe.spreads && recipe.at == (forwarding.FrontendKey{}) {
+			recipe.at = entry.Key
+			entry.port.service.addLocal(recipe)
 		}
 	}
+	return local
 }
+
+func (s *service) addLocal(r *recipe) { s.locals = append(s.locals, local{r.at, r.size.Rows}) }
 
 // forLocal is how many of the rows Local Service ports may have together with the others.
 func forLocal(rows int) int { return rows - rows/localReserve }
-
-// finds reports whether a Local Service port has a node table to find connections by.
-func (d *draft) finds() bool {
-	for _, port := range d.ports {
-		if port.finds {
-			return true
-		}
-	}
-	return false
-}
 
 // findsTable reports whether a frontend has a node table where there is room for one.
 func (e entry) findsTable() bool { return e.port.finds && len(e.Weights) > 0 }

@@ -146,10 +146,8 @@ func (p *Planner) Plan(
 	d.buildTables()
 	d.forgetTables()
 	p.placed, p.services = d.ports, d.services
-	rows := 0
 	for _, s := range d.services {
 		s.finish()
-		rows += s.rows
 	}
 	p.sourceSets = map[string]forwarding.SourceSet{}
 	for set, name := range d.sources.owners {
@@ -157,7 +155,7 @@ func (p *Planner) Plan(
 	}
 	p.spare = spare{}
 	p.last = outcome{
-		model: m, want: d.want, limits: limits, leftover: d.leftOver(nil, nil), zonal: d.isZonal(), finds: d.finds(), rows: rows,
+		model: m, want: d.want, limits: limits, leftover: d.leftOver(nil, nil), zonal: d.isZonal(), budget: d.budget,
 	}
 	return d.want, p.last.problems
 }

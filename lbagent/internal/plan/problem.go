@@ -16,6 +16,8 @@ type Problem struct {
 	model.Problem
 	// Full is the capacity that has no room for it; zero where that is not why.
 	Full forwarding.Capacity
+	// yields is true where it is what comes of the budget.
+	yields bool
 }
 
 // full notes that a capacity has no room for what the subject names.
@@ -66,7 +68,7 @@ func (d *draft) allProblems() []Problem {
 				Reason:  millracev1alpha1.ReasonMapFull,
 				Message: fmt.Sprintf("%s: %s, a node has room for %s%s", frontends, of.effect, of.capacity.Count(d.limits.Of(of.capacity)), of.remark),
 			},
-			Full: of.capacity,
+			Full: of.capacity, yields: of.effect == lost,
 		})
 	}
 	clear(d.shortages)
@@ -99,8 +101,11 @@ func (d *draft) zonesFull(frontend *model.Frontend) {
 	d.lacks(frontend, forwarding.NodeTables, "its clients get all endpoints and not those of the zone", ", and each zone takes one")
 }
 
+// lost is what comes of it where a Service port of policy Local has no node table.
+const lost = "a connection that a router moves to another node is reset"
+
 func (d *draft) localFull(frontend *model.Frontend) {
-	d.lacks(frontend, forwarding.NodeTables, "a connection that a router moves to another node is reset",
+	d.lacks(frontend, forwarding.NodeTables, lost,
 		", and Services of policy Local get what others leave")
 }
 

@@ -184,11 +184,14 @@ func TestPlansHold(t *testing.T) {
 // TestReplansHold plays models that have much in common to a planner that plans in part and to one
 // that plans the whole each time. Both must come to the same, also while removals wait.
 func TestReplansHold(t *testing.T) {
-	parts, beside, others, zoned, restricted, full := 0, 0, 0, 0, 0, 0
+	parts, beside, others, zoned, restricted, full, yields := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		limits := ample
-		if rapid.Bool().Draw(t, "narrow") {
+		limits, mostLocal := ample, false
+		switch rapid.IntRange(0, 4).Draw(t, "narrow") {
+		case 0:
 			limits = genLimits(t)
+		case 1, 2:
+			limits.NodeTables, mostLocal = rapid.IntRange(2, 8).Draw(t, "max tables"), true
 		}
 		zonal := rapid.Bool().Draw(t, "zonal")
 		have := forwarding.NewState()
@@ -200,6 +203,9 @@ func TestReplansHold(t *testing.T) {
 			for i := range m.Frontends {
 				if !zonal {
 					m.Frontends[i].Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
+				}
+				if mostLocal && m.Frontends[i].Service.Name != "service0" {
+					m.Frontends[i].Local, m.Frontends[i].Shared = true, false
 				}
 			}
 			if before != nil && rapid.IntRange(0, 9).Draw(t, "other nodes") > 0 {
@@ -237,6 +243,9 @@ func TestReplansHold(t *testing.T) {
 				if len(problems) > 0 {
 					full++
 				}
+				if slices.ContainsFunc(problems, func(p Problem) bool { return p.yields }) {
+					yields++
+				}
 				if pending != nil && len(pending.Entries.Endpoints)+len(pending.Entries.Frontends) > 0 {
 					beside++
 				}
@@ -257,8 +266,8 @@ func TestReplansHold(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes, %d of zones, %d of source ranges, %d without room for all",
-		parts, beside, others, zoned, restricted, full)
+	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes, %d of zones, %d of source ranges, %d without room for all, of these %d for the tables of Local ones",
+		parts, beside, others, zoned, restricted, full, yields)
 	if min(parts, beside, others, restricted) == 0 {
 		t.Error("a kind of plan was never made")
 	}

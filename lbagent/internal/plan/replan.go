@@ -21,11 +21,10 @@ type outcome struct {
 	want   *forwarding.State
 	limits forwarding.Limits
 	leftover
-	// zonal is true where a frontend asks for zones, finds where a Local one has a node table.
-	zonal, finds bool
-	// rows is how many the node tables of its Services have at least, those of all zones among them,
-	// if nothing lacks one.
-	rows int
+	// zonal is true where a frontend asks for zones.
+	zonal bool
+	// budget is that of its Services. The next plan in part goes on in it.
+	budget *budget
 	// settled is nil until a plan in part needs it.
 	settled *settledIndex
 }
@@ -86,7 +85,11 @@ func (p *Planner) Replan(
 		p.last.model, p.last.settled = m, p.settle(have)
 		return p.last.want, have.waiting(), p.last.problems
 	}
-	return p.planPart(have, part)
+	if want, differs, problems := p.planPart(have, part); want != nil {
+		return want, differs, problems
+	}
+	want, problems = p.Plan(have.State, m, limits)
+	return want, nil, problems
 }
 
 // Held is what the maps hold.
@@ -159,7 +162,7 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 			part.former = append(part.former, former.Key)
 		}
 	}
-	if !p.leavesTables(part) || !p.leavesOut(have, part) {
+	if !p.leavesOut(have, part) {
 		return nil
 	}
 	return part
@@ -184,21 +187,11 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 		slices.ContainsFunc(waiting.Frontends, func(key forwarding.FrontendKey) bool { return changes(key.VIP) })
 }
 
-// leavesTables reports whether every Local frontend may have a node table, and every zonal one a table
-// for each zone: else which of them have depends on all frontends.
-func (p *Planner) leavesTables(part *part) bool {
-	local := func(f *model.Frontend) bool { return f.Local }
-	rows := p.last.rows
-	for _, f := range part.changed.Frontends {
-		rows += rowsFor(f)
-	}
-	switch {
-	case p.last.finds || slices.ContainsFunc(part.changed.Frontends, local):
-		return rows <= forLocal(rowsIn(p.last.limits))
-	case p.last.zonal || slices.ContainsFunc(part.changed.Frontends, hasZones):
-		return rows <= rowsIn(p.last.limits)
-	}
-	return true
+// leavesTables reports whether all others go on to have the node tables that they have: every zonal
+// one has a table for each zone, else which of them have depends on all.
+func (d *draft) leavesTables() bool {
+	zonal := d.planner.last.zonal || d.isZonal()
+	return !d.movesOthers && (!zonal || d.budget.spreads <= rowsIn(d.limits))
 }
 
 // sameBesideVIPs compares what all VIPs depend on.
@@ -267,7 +260,7 @@ func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.
 	}
 }
 
-// planPart plans a part beside the rest, which stays.
+// planPart plans a part beside the rest, which stays. The plan is nil where the rest cannot stay.
 func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
 	settled := p.settle(have)
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
@@ -279,7 +272,10 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 			former[key] = frontend
 		}
 	}
-	d.readModel(former)
+	d.readModel(former, part.services)
+	if !d.leavesTables() {
+		return nil, nil, nil
+	}
 	d.want = p.copyOfLast(have)
 	if part.nodes != nil {
 		d.setNodes()
@@ -302,18 +298,13 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	changed := *differs
 	differs.Add(have.waiting())
 	settled.remove(have.State, d.want, differs)
-	rows := p.last.rows
-	for _, s := range part.services {
-		rows -= s.rows
-	}
 	for _, s := range d.services {
 		s.finish()
-		rows += s.rows
 	}
 	p.spare = spare{p.last.want, &changed}
 	p.last = outcome{
 		model: part.model, want: d.want, limits: d.limits, leftover: d.leftOver(differs, p.last.without(part.objects())),
-		zonal: p.last.zonal || d.isZonal(), finds: p.last.finds || d.finds(), rows: rows, settled: settled,
+		zonal: p.last.zonal || d.isZonal(), budget: d.budget, settled: settled,
 	}
 	return d.want, differs, p.last.problems
 }

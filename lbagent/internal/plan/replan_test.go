@@ -62,6 +62,16 @@ func TestReplanInPart(t *testing.T) {
 			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix(prefix)}
 		}
 	}
+	// Two others take two tables. Of the rest an eighth is for later ones, so that a Local one has a table
+	// in four, and none in three.
+	four, three := ample, ample
+	four.NodeTables, three.NodeTables = 4, 3
+	local := func(m *model.Model) { m.Frontends[0].Local = true }
+	grows := func(m *model.Model) {
+		for id := range forwarding.NodeID(5) {
+			m.Frontends[1].Weights[2+id] = podsPerNode
+		}
+	}
 	moves := func(service int) func(m *model.Model) {
 		return func(m *model.Model) { reachElsewhere(m.Frontends[service]) }
 	}
@@ -71,16 +81,22 @@ func TestReplanInPart(t *testing.T) {
 		vip           int
 		want          bool
 	}{
-		"beside a zonal one":       {limits: ample, before: zonal, after: moves(1), vip: 2, want: true},
-		"a zonal one":              {limits: ample, before: zonal, after: moves(0), vip: 1, want: true},
-		"zones without room":       {limits: narrow, before: zonal, after: moves(1), vip: 2},
-		"a restricted one":         {limits: ample, before: admits("203.0.113.0/24"), after: moves(0), vip: 1, want: true},
-		"its source ranges":        {limits: ample, before: admits("203.0.113.0/24"), after: admits("198.51.100.0/24"), vip: 1},
-		"beside one without room":  {limits: full, after: moves(0), vip: 1, want: true},
-		"the one without room":     {limits: full, after: moves(2), vip: 3, want: true},
-		"no endpoint table for it": {limits: few, after: moves(2), vip: 3, want: true},
-		"it needs none any more":   {limits: few, after: func(m *model.Model) { m.Frontends[2].Endpoints = nil }, vip: 3},
-		"another one without room": {limits: full, after: func(m *model.Model) { m.Frontends[2].PortName = "other" }, vip: 3, want: true},
+		"beside a zonal one":                     {limits: ample, before: zonal, after: moves(1), vip: 2, want: true},
+		"a zonal one":                            {limits: ample, before: zonal, after: moves(0), vip: 1, want: true},
+		"zones without room":                     {limits: narrow, before: zonal, after: moves(1), vip: 2},
+		"a restricted one":                       {limits: ample, before: admits("203.0.113.0/24"), after: moves(0), vip: 1, want: true},
+		"its source ranges":                      {limits: ample, before: admits("203.0.113.0/24"), after: admits("198.51.100.0/24"), vip: 1},
+		"beside one without room":                {limits: full, after: moves(0), vip: 1, want: true},
+		"the one without room":                   {limits: full, after: moves(2), vip: 3, want: true},
+		"no endpoint table for it":               {limits: few, after: moves(2), vip: 3, want: true},
+		"it needs none any more":                 {limits: few, after: func(m *model.Model) { m.Frontends[2].Endpoints = nil }, vip: 3},
+		"beside a Local one":                     {limits: four, before: local, after: moves(1), vip: 2, want: true},
+		"a Local one":                            {limits: four, before: local, after: moves(0), vip: 1, want: true},
+		"a Local one comes to lack a table":      {limits: four, before: local, after: func(m *model.Model) { local(m); grows(m) }, vip: 2},
+		"beside a Local one without a table":     {limits: three, before: local, after: moves(1), vip: 2, want: true},
+		"a Local one without a table":            {limits: three, before: local, after: moves(0), vip: 1, want: true},
+		"for a Local one there is a table again": {limits: three, before: local, after: func(m *model.Model) { m.Frontends[1].Weights = nil }, vip: 2},
+		"another one without room":               {limits: full, after: func(m *model.Model) { m.Frontends[2].PortName = "other" }, vip: 3, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReplanned(t, test.limits, test.before)

@@ -23,9 +23,10 @@ type recipe struct {
 	minRows int
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
-	// budgeted is true once the budget of Local Service ports knows it, finds where there was
-	// room for it.
-	budgeted, finds bool
+	// spreads is true where a Service port of it sends packets to other nodes. Else at is its place in
+	// the budget, if it has one.
+	spreads bool
+	at      forwarding.FrontendKey
 }
 
 // line is a node table in the making: a recipe, and the table that it goes on from.
@@ -81,7 +82,6 @@ func (s *service) add(p *port) {
 	}
 	p.recipe = &recipe{weights: f.Weights, minRows: f.MinRows, size: size, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
-	s.rows += rowsFor(f)
 }
 
 // finish leaves what the next plan needs.

@@ -38,10 +38,6 @@ func SizeFor(f *model.Frontend) table.Size {
 	return size
 }
 
-// rowsFor is how many rows the node tables of a frontend have together: a zonal one has a table for
-// each zone.
-func rowsFor(f *model.Frontend) int { return max(1, zonesOf(f)) * SizeFor(f).Rows }
-
 // rowsIn is how many rows there are room for.
 func rowsIn(limits forwarding.Limits) int { return limits.NodeTables * forwarding.Rows }
 

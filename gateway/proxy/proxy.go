@@ -31,6 +31,7 @@ type Proxy struct {
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  *mirrors
+	loops    tunnelLoops
 
 	table    atomic.Pointer[table]
 	draining atomic.Bool

@@ -21,14 +21,14 @@ import (
 
 // sniff reads the server name of a connection and takes the connection where that leads.
 func (s *server) sniff(conn net.Conn) {
-	name, again, err := hello.Read(conn, s.proxy.settings.HeaderTimeout)
+	asked, again, err := hello.Read(conn, s.proxy.settings.HeaderTimeout)
 	if err != nil {
 		s.proxy.metrics.unread.Inc()
 		_ = conn.Close()
 		return
 	}
 	table := s.proxy.table.Load()
-	host, ok := match.ServerName(name)
+	host, ok := match.ServerName(asked.ServerName)
 	var site *site
 	if ok {
 		site = table.site(s.number, host)
@@ -38,7 +38,7 @@ func (s *server) sniff(conn net.Conn) {
 		// Without an alert: nobody ends TLS for this name here (Gateway API, TLSRoute).
 		_ = conn.Close()
 	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
-		s.tunnel(again, table, site, host)
+		s.tunnel(again, table, destination{site, host, asked.Mark})
 	case site.resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
 		ended := tls.Server(again, site.tls)
 		ctx, cancel := context.WithTimeout(s.proxy.ended, s.proxy.settings.HeaderTimeout)
@@ -49,7 +49,7 @@ func (s *server) sniff(conn net.Conn) {
 			_ = conn.Close()
 			return
 		}
-		s.tunnel(ended, table, site, host)
+		s.tunnel(ended, table, destination{site, host, asked.Mark})
 	default:
 		s.secureConns.give(again)
 	}
@@ -58,9 +58,17 @@ func (s *server) sniff(conn net.Conn) {
 // tunnelBytes is what a tunnel costs beside the client's connection: a buffer for each direction.
 const tunnelBytes = 2 * bufferSize
 
+// destination is where a tunnel's client wants to go, and what its connection begins with.
+type destination struct {
+	site *site
+	host string
+	mark hello.Mark
+}
+
 // tunnel passes bytes between a client and an endpoint, until both are done.
-func (s *server) tunnel(client net.Conn, table *table, site *site, host string) {
+func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
+	site := to.site
 	observe := site.metrics.tunnel()
 	result := "no room"
 	defer func() { observe(result) }()
@@ -76,7 +84,7 @@ func (s *server) tunnel(client net.Conn, table *table, site *site, host string) 
 		defer patient.entry.End(tunnelBytes)
 	}
 	result = "no route"
-	group, ok := site.groups.Find(host)
+	group, ok := site.groups.Find(to.host)
 	if !ok || len(group.rules) == 0 {
 		return
 	}
@@ -85,7 +93,22 @@ func (s *server) tunnel(client net.Conn, table *table, site *site, host string) 
 		result = "no backend"
 		return
 	}
-	backend, err := table.backend(share.backend).Dial(s.proxy.ended, s.clientOf(table, client))
+	result = "loop"
+	path, leave, ok := s.proxy.loops.enter(to.mark, site.name+" "+to.host)
+	if !ok {
+		s.proxy.settings.Log.Debug("A tunnel leads back to this proxy.", "listener", site.name, "host", to.host)
+		return
+	}
+	defer leave()
+	var ends []func()
+	defer func() {
+		for _, end := range ends {
+			end()
+		}
+	}()
+	backend, err := table.backend(share.backend).Dial(s.proxy.ended, s.clientOf(table, client), func(begin []byte) {
+		ends = append(ends, s.proxy.loops.began(begin, path))
+	})
 	if err != nil {
 		result = "no endpoint"
 		if errors.Is(err, upstream.ErrCrowded) {

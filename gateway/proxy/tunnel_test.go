@@ -216,3 +216,75 @@ func timedOut(err error) bool {
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
+
+// TestTunnelLoop: a tunnel whose backend is the proxy's own port, as that of its VIP is, ends after a few
+// rounds, whether the TLS is passed through or made anew.
+func TestTunnelLoop(t *testing.T) {
+	authority := newCA(t)
+	for name, rounds := range map[string]int{"passed through": maxHops, "made anew": 1} {
+		t.Run(name, func(t *testing.T) {
+			protocol := resource.Listener_TLS_PASSTHROUGH
+			if name == "made anew" {
+				protocol = resource.Listener_TLS_TERMINATE
+			}
+			port := freePort(t)
+			again := bytesBackend("again", client127(port))
+			if protocol == resource.Listener_TLS_TERMINATE {
+				again[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "a.example.com", CertificateAuthorities: []string{"authority"}}
+			}
+			f := start(t, nil, all(
+				one(authority.resource("c", "a.example.com"), authority.authority("authority"),
+					bytesListener("l", port, protocol, "a.example.com", "c"), routes("r", "l", nil, toward("", "again"))),
+				again)...)
+			got, _ := exchangeBytes(t, port, &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}, "x")
+			if got != "" {
+				t.Errorf("a loop got the answer %q", got)
+			}
+			_, text := status(t, f.Admin(), "/metrics")
+			if want := fmt.Sprintf("millrace_proxy_connections_total %d\n", rounds+1); !strings.Contains(text, want) {
+				t.Errorf("want %s%s", want, text)
+			}
+			if want := "millrace_proxy_tunnels_total{listener=\"l\",result=\"loop\"} 1\n"; !strings.Contains(text, want) {
+				t.Errorf("want %s%s", want, text)
+			}
+			forgotten(t, f)
+		})
+	}
+}
+
+// forgotten waits until a proxy remembers no tunnel.
+func forgotten(t *testing.T, f *fixture) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		f.loops.mutex.Lock()
+		open, made := len(f.loops.open), len(f.loops.made)
+		f.loops.mutex.Unlock()
+		if open+made == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d and %d connections are remembered after their end", open, made)
+		}
+	}
+}
+
+// TestTunnelLoopOfTwo: each of two proxies that lead to each other lets a connection pass eight times.
+func TestTunnelLoopOfTwo(t *testing.T) {
+	ports := []uint32{freePort(t), freePort(t)}
+	var both []*fixture
+	for i, port := range ports {
+		both = append(both, start(t, nil, all(
+			one(bytesListener("l", port, resource.Listener_TLS_PASSTHROUGH, "a.example.com"), routes("r", "l", nil, toward("", "other"))),
+			bytesBackend("other", client127(ports[1-i])))...))
+	}
+	if got, err := exchangeBytes(t, ports[0], &tls.Config{ServerName: "a.example.com", InsecureSkipVerify: true}, "x"); err == nil {
+		t.Errorf("a loop got the answer %q", got)
+	}
+	for i, want := range []int{maxHops + 1, maxHops} {
+		_, text := status(t, both[i].Admin(), "/metrics")
+		if want := fmt.Sprintf("millrace_proxy_connections_total %d\n", want); !strings.Contains(text, want) {
+			t.Errorf("want %s%s", want, text)
+		}
+		forgotten(t, both[i])
+	}
+}

@@ -16,27 +16,38 @@ import (
 // errRead ends the handshake once the ClientHello is known.
 var errRead = errors.New("the ClientHello is read")
 
-// Read reads a ClientHello, however it is cut into segments and records, and gives the
-// server name in it. The connection that it returns gives the same bytes again.
-func Read(conn net.Conn, limit time.Duration) (serverName string, again net.Conn, err error) {
+// Mark is the first bytes of a TLS connection. They are as far as the random value of the ClientHello,
+// so no two connections have the same, but where one is passed on (RFC 8446, section 4.1.2).
+type Mark [43]byte
+
+// Hello is what a client asks for.
+type Hello struct {
+	ServerName string
+	Mark       Mark
+}
+
+// Read reads a ClientHello, however it is cut into segments and records. The connection that it returns
+// gives the same bytes again.
+func Read(conn net.Conn, limit time.Duration) (read Hello, again net.Conn, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return "", nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
+		return Hello{}, nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
 	}
 	recorder := &recorder{Conn: conn}
 	// crypto/tls reads it, so what is routed is what a server would understand.
 	err = tls.Server(recorder, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-			serverName = hello.ServerName
+			read.ServerName = hello.ServerName
 			return nil, errRead
 		},
 	}).Handshake()
 	if !errors.Is(err, errRead) {
-		return "", nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
+		return Hello{}, nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return "", nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
+		return Hello{}, nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
 	}
-	return serverName, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
+	copy(read.Mark[:], recorder.read.Bytes())
+	return read, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
 }
 
 // recorder keeps what is read, and swallows the alert at the end.

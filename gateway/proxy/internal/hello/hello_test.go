@@ -69,12 +69,15 @@ func read(t *testing.T, segments ...[]byte) {
 		_, _ = client.Write([]byte("rest"))
 		_ = client.Close()
 	}()
-	name, again, err := Read(server, 10*time.Second)
+	hello, again, err := Read(server, 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if name != "a.example.com" {
-		t.Fatalf("server name %q; want a.example.com", name)
+	if hello.ServerName != "a.example.com" {
+		t.Fatalf("server name %q; want a.example.com", hello.ServerName)
+	}
+	if sent := bytes.Join(segments, nil); !bytes.HasPrefix(sent, hello.Mark[:]) {
+		t.Fatalf("the mark is %x, and %x were sent", hello.Mark, sent[:len(hello.Mark)])
 	}
 	got, err := io.ReadAll(again)
 	if err != nil {

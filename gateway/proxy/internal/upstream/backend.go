@@ -203,7 +203,40 @@ func newDialer(settings *Settings) *net.Dialer {
 	}
 }
 
-func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
+// contextDialer is what net.Dialer is.
+type contextDialer interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// announced tells what connections begin with.
+type announced struct {
+	dialer *net.Dialer
+	begins func([]byte)
+}
+
+func (a announced) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := a.dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return &announcedConn{Conn: conn, begins: a.begins}, nil
+}
+
+type announcedConn struct {
+	net.Conn
+	begins func([]byte)
+}
+
+// Write is first called with all of the ClientHello.
+func (c *announcedConn) Write(b []byte) (int, error) {
+	if c.begins != nil {
+		c.begins(b)
+		c.begins = nil
+	}
+	return c.Conn.Write(b)
+}
+
+func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if err != nil {
@@ -221,15 +254,16 @@ func dialTLS(dialer *net.Dialer, config *tls.Config, limit time.Duration) func(c
 }
 
 // Dial connects to an endpoint for bytes of a client, whose address is zero where many share it. The
-// connection gives the endpoint back when it is closed.
-func (b *Backend) Dial(ctx context.Context, client netip.Addr) (net.Conn, error) {
+// connection gives the endpoint back when it is closed. Where TLS is made anew, begins is called with what
+// it begins with, before that is sent.
+func (b *Backend) Dial(ctx context.Context, client netip.Addr, begins func([]byte)) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
 	dialer := newDialer(b.settings)
 	dial := dialer.DialContext
 	if b.tlsConfig != nil {
-		dial = dialTLS(dialer, b.tlsConfig, b.settings.HandshakeTimeout)
+		dial = dialTLS(announced{dialer, begins}, b.tlsConfig, b.settings.HandshakeTimeout)
 	}
 	var tried []*balance.Endpoint
 	for {

@@ -93,6 +93,14 @@ func TestServiceProxyYields(t *testing.T) {
 				{"of one that nobody knows", from(f.tcp(portCluster, "A"), 50004), false},
 				{"a datagram of before", f.udp(portCluster), true},
 			})
+			// The service proxy answered a SYN, and then the frontend was taken.
+			underWay := from(f.tcp(portCluster, "S"), 50005)
+			w.offer(t, underWay, 77)
+			w.steps(t, []step{
+				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50005), 77), false},
+				{"it acknowledges the answer", acknowledging(from(f.tcp(portCluster, "A"), 50005), 78), true},
+				{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50005), 5000), true},
+			})
 		})
 	}
 }

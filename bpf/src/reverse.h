@@ -346,7 +346,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 			found = reverse_find4(&slot->key4, &slot->reverse);
 	}
 	if (!found) {
-		if (service_proxy == SERVICE_PROXY_TAKES && is_syn_ack_of_tcp(&reply))
+		if (service_proxy && is_syn_ack_of_tcp(&reply))
 			note_offer(flow, reply.numbers.sequence);
 		return 0;
 	}
@@ -417,7 +417,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 			found = reverse_find6(&slot->key6, &slot->reverse);
 	}
 	if (!found) {
-		if (service_proxy == SERVICE_PROXY_TAKES && is_syn_ack_of_tcp(&reply))
+		if (service_proxy && is_syn_ack_of_tcp(&reply))
 			note_offer(flow, reply.numbers.sequence);
 		return 0;
 	}

@@ -23,7 +23,7 @@ enum service_proxy_mode {
 	/* It has none: nothing is looked up. */
 	SERVICE_PROXY_NONE,
 	/* It keeps what it has. It takes new connections of a frontend until the agent has written
-	 * those that began before.
+	 * those that began before. A handshake under way at that moment is its own, too.
 	 */
 	SERVICE_PROXY_YIELDS,
 	/* It takes new TCP connections. We keep what we have, and all datagrams. Anybody can send
@@ -55,18 +55,15 @@ static __always_inline __u32 acknowledged_by(const struct xdp_md *ctx, const str
 	return bpf_ntohl(tcp->ack_seq);
 }
 
-/* Reports whether a TCP packet is of a connection that the service proxy takes, and that has no entry
- * yet.
- */
-static __always_inline int is_taken_over(const struct xdp_md *ctx, const struct packet *packet,
+/* Reports whether a TCP packet answers the service proxy's SYN-ACK. Then its connection is noted. */
+static __always_inline int accepts_offer(const struct xdp_md *ctx, const struct packet *packet,
 					 struct flow *flow)
 {
 	__u32 *offer, one = 1;
 
-	if (packet->kind != PACKET_TRANSPORT || flow->protocol != IPPROTO_TCP)
+	if (packet->kind != PACKET_TRANSPORT || flow->protocol != IPPROTO_TCP ||
+	    !is_midstream(packet))
 		return 0;
-	if (!is_midstream(packet))
-		return 1;
 	offer = bpf_map_lookup_elem(&proxy_offers, flow);
 	if (!offer)
 		return 0;
@@ -76,6 +73,17 @@ static __always_inline int is_taken_over(const struct xdp_md *ctx, const struct 
 	if (!(packet->tcp_flags & TCP_ACK) || *offer != acknowledged_by(ctx, packet))
 		return 0;
 	return tracing || !map_update(&proxied, flow, &one, BPF_ANY);
+}
+
+/* Reports whether a packet is of a connection that the service proxy takes, and that has no entry yet.
+ */
+static __always_inline int is_taken_over(const struct xdp_md *ctx, const struct packet *packet,
+					 struct flow *flow)
+{
+	if (packet->kind == PACKET_TRANSPORT && flow->protocol == IPPROTO_TCP &&
+	    !is_midstream(packet))
+		return 1;
+	return accepts_offer(ctx, packet, flow);
 }
 
 /* Reports whether a packet from a router is the service proxy's. Verified on its own. */
@@ -92,8 +100,9 @@ __noinline int is_proxied(struct xdp_md *ctx, const struct packet *packet, __u32
 		return 1;
 	if (service_proxy == SERVICE_PROXY_TAKES)
 		return is_taken_over(ctx, packet, &flow);
+	/* It may have answered a SYN before the frontend was taken from it. */
 	if (frontend_is_taken(frontend))
-		return 0;
+		return accepts_offer(ctx, packet, &flow);
 	if (packet->kind != PACKET_TRANSPORT || is_midstream(packet))
 		return 1;
 	/* Where the map has no room, the connection is ours. */

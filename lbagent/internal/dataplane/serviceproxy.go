@@ -81,7 +81,7 @@ func (p ServiceProxy) proxied() uint32 {
 
 // offers is how many of its SYN-ACKs are remembered.
 func (p ServiceProxy) offers() uint32 {
-	if p != ServiceProxyTakes {
+	if p == ServiceProxyNone {
 		return lruSize(minOthers)
 	}
 	return lruSize(proxyOffers)

@@ -53,6 +53,10 @@ func refusingCluster(t *testing.T, items map[string]string) string {
 			t.Errorf("asked for %s", r.URL.Path)
 		}
 		w.Header().Set("Content-Type", "application/json")
+		if deployment := items["deployments/"+kind]; deployment != "" {
+			fmt.Fprint(w, deployment)
+			return
+		}
 		list, known := items[kind]
 		if !known {
 			w.WriteHeader(http.StatusForbidden)
@@ -99,6 +103,34 @@ func TestRoutes(t *testing.T) {
 	}
 	if _, stderr, code := runWith(t, both(), "routes no..host"+kubeconfig); code != exitError || !strings.Contains(stderr, "no host name") {
 		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+// TestRoutesHaveTheRoomOfTheCluster: what has no room at the gateway has none here, whichever way its flags
+// are written.
+func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
+	const small = `"--namespace-configuration=100"`
+	for arguments, want := range map[string]string{
+		small: "100 bytes", `"--leader-elect","--namespace-configuration","90"`: "90 bytes", `"--proxy-configuration=50"`: "more than 50;",
+		`"--leader-elect"`: "", `"--namespace-configuration=much"`: "",
+	} {
+		items := maps.Clone(routed)
+		items["deployments/millrace-gateway"] = fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"Deployment",
+			"metadata":{"namespace":"millrace-system","name":"millrace-gateway"},
+			"spec":{"template":{"spec":{"containers":[{"name":"gateway","args":[%s]}]}}}}`, arguments)
+		stdout, stderr, code := runWith(t, both(), "routes --kubeconfig "+refusingCluster(t, items))
+		if code != exitOK || stderr != "" {
+			t.Fatalf("%s: exit code %d: %s", arguments, code, stderr)
+		}
+		if text := strings.Join(strings.Fields(stdout), " "); strings.Contains(text, "NoRoom") != (want != "") || !strings.Contains(text, want) {
+			t.Errorf("%s: want %q in\n%s", arguments, want, stdout)
+		} else if strings.Contains(text, "room by default") != strings.Contains(arguments, "much") {
+			t.Errorf("%s: the remark in\n%s", arguments, stdout)
+		}
+	}
+	stdout, _, _ := runWith(t, both(), "routes --kubeconfig "+refusingCluster(t, routed))
+	if text := strings.Join(strings.Fields(stdout), " "); !strings.Contains(text, "you may not read the Deployment millrace-system/millrace-gateway") {
+		t.Errorf("no remark in\n%s", stdout)
 	}
 }
 

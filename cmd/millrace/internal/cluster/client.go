@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -213,7 +214,7 @@ func newClient(config *rest.Config) (client.Reader, error) {
 func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1alpha1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1alpha1.AddToScheme,
 		livev1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
@@ -226,6 +227,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	}
 	// A cache of one namespace asks for the scope of the list itself.
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
 	mapper.Add(millracev1alpha1.GroupVersion.WithKind("VIPRoute"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)

@@ -7,13 +7,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -37,6 +40,9 @@ func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 		return nil, explain(restConfig.Host, err)
 	}
 	if err := readConfigMaps(ctx, reader, in); err != nil {
+		return nil, explain(restConfig.Host, err)
+	}
+	if err := readRoom(ctx, reader, in); err != nil {
 		return nil, explain(restConfig.Host, err)
 	}
 	return in, nil
@@ -104,6 +110,55 @@ func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input
 		in.Remarks = append(in.Remarks, kind+" are left out: you may not list them (ClusterRole millrace-viewer)")
 	}
 	return err
+}
+
+// gatewayDeployment is what runs the gateway, in the namespace that Millrace is installed in.
+const gatewayDeployment = "millrace-gateway"
+
+// readRoom reads how much room namespaces have from how the gateway is started.
+func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) error {
+	found := &appsv1.Deployment{}
+	name := types.NamespacedName{Namespace: in.Namespace, Name: gatewayDeployment}
+	err := reader.Get(ctx, name, found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		in.Remarks = append(in.Remarks, fmt.Sprintf("namespaces have room by default: you may not read the Deployment %s", name))
+		return nil
+	case err != nil:
+		return err
+	}
+	for i := range found.Spec.Template.Spec.Containers {
+		arguments := found.Spec.Template.Spec.Containers[i].Args
+		for flag, into := range map[string]*int64{
+			"--namespace-configuration": &in.NamespaceBytes, "--proxy-configuration": &in.ProxyBytes,
+		} {
+			if err := readQuantity(arguments, flag, into); err != nil {
+				in.Remarks = append(in.Remarks, fmt.Sprintf("namespaces have room by default: Deployment %s: %v", name, err))
+			}
+		}
+	}
+	return nil
+}
+
+// readQuantity reads the value of a flag, where it is among the arguments of a program.
+func readQuantity(arguments []string, flag string, into *int64) error {
+	for i, argument := range arguments {
+		value, found := strings.CutPrefix(argument, flag+"=")
+		if argument == flag && i+1 < len(arguments) {
+			value, found = arguments[i+1], true
+		}
+		if !found {
+			continue
+		}
+		quantity, err := resource.ParseQuantity(value)
+		if err != nil {
+			return fmt.Errorf("%s %q: %w", flag, value, err)
+		}
+		*into = quantity.Value()
+	}
+	return nil
 }
 
 // readConfigMaps reads those that objects refer to, one by one: a cluster has many others.

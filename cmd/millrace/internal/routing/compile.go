@@ -32,6 +32,7 @@ type key struct{ namespace, name string }
 func Compile(in *Input) *Compiled {
 	settings := route.DefaultSettings()
 	settings.AssumeCertificates = true
+	settings.NamespaceBytes, settings.ProxyBytes = in.NamespaceBytes, in.ProxyBytes
 	c := &Compiled{
 		in: in, result: route.Compile(&in.Objects, settings),
 		services:  make(map[key]*corev1.Service, len(in.Objects.Services)),

@@ -19,6 +19,8 @@ type Input struct {
 	EndpointSlices []*discoveryv1.EndpointSlice
 	// Namespace that Millrace is installed in: where the proxies of IngressClasses are.
 	Namespace string
+	// NamespaceBytes and ProxyBytes are the room that the gateway gives; 0 is the default.
+	NamespaceBytes, ProxyBytes int64
 	// Remarks say what could not be read.
 	Remarks []string
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/freshness"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/healthport"
 	"github.com/millrace-lb/millrace/lbagent/internal/history/recorder"
@@ -149,11 +150,13 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	logAdoption(p.datapath.Adoption(), have, logger)
 	// Frontends in the maps have been forwarded all the time.
-	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Logger: logger.WithName("bgp")})
+	monitor := health.New(time.Now)
+	links := make(chan struct{}, 1)
+	fresh := newGate(p.objects, monitor, links, logger.WithName("freshness"))
+	speaker := bgp.New(bgp.Config{Restarting: len(have.Frontends) > 0, Confirm: fresh.Wait, Logger: logger.WithName("bgp")})
 	writer := newWriter(p, logger.WithName("status"))
 	hops := newHops(p.datapath, logger)
 	client, process := newBFD(config.BFDSocket)
-	links := make(chan struct{}, 1)
 	exempt := newExemption(p.datapath.NATExempt(), logger, links)
 	host := hostcheck.New(p.datapath, exempt.Err, config.VethTransmit, logger)
 	checkpointer := checkpoint.NewCheckpointer(p.objects, checkpoint.Config{
@@ -162,7 +165,6 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	})
 	watching := newProber(config, checkpointer, logger.WithName("watch"))
 	finder := netdev.NewFinder(config.Uplinks)
-	monitor := health.New(time.Now)
 	passes := metrics.NewPasses()
 	maps := reconcile.New(have, plan.NewPlanner(have).HashBy(p.seed.Constants()), reconcile.Config{
 		Plane: p.datapath, Limits: config.limits(), WithdrawDelay: config.WithdrawDelay, Take: serviceProxy{p.datapath}.Take,
@@ -202,13 +204,20 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	loop.healthPorts = newHealthPorts(config, monitor.Alive, logger.WithName("healthport"))
 	canaries := canary.New(logger.WithName("canary"))
 	loop.canaries = canaries
-	return workers{loop, writer, speaker, hops, exempt, host, client, watching, canaries, ends, links}.runUntil(ctx, config, p)
+	return workers{loop, writer, speaker, fresh, hops, exempt, host, client, watching, canaries, ends, links}.runUntil(ctx, config, p)
 }
 
 // logAdoption tells what the maps are, and what they hold.
 func logAdoption(adoption dataplane.Adoption, have *forwarding.State, logger logr.Logger) {
 	logger.Info("Data plane open", "maps", adoption.Kind, "reason", adoption.Reason, "copied", adoption.Copied, "emptied", adoption.Emptied,
 		"frontends", len(have.Frontends), "endpoints", len(have.Endpoints))
+}
+
+// newGate holds up sessions until a pass has seen the objects of now.
+func newGate(objects *source.Source, monitor *health.Monitor, links chan<- struct{}, logger logr.Logger) *freshness.Gate {
+	return freshness.New(objects.Confirm, func(ctx context.Context) error {
+		return monitor.AwaitPass(ctx, func() { wake.Notify(links) })
+	}, logger)
 }
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the

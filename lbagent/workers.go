@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/freshness"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
 	"github.com/millrace-lb/millrace/lbagent/internal/hostcheck"
 	"github.com/millrace-lb/millrace/lbagent/internal/natexempt"
@@ -31,6 +32,7 @@ type workers struct {
 	loop    *loop
 	writer  *status.Writer
 	speaker *bgp.Server
+	fresh   *freshness.Gate
 	hops    *netdev.HopWatcher
 	exempt  *natexempt.Keeper
 	host    *hostcheck.Checks
@@ -112,6 +114,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 		if err := loop.checkpointer.Await(ctx); err != nil {
 			return err
 		}
+		w.fresh.Begin()
 		return loop.run(ctx, p.objects.Changed(), links, w.speaker.Changed())
 	})
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {

@@ -34,7 +34,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
-	"github.com/millrace-lb/millrace/gateway/test/frozen"
+	"github.com/millrace-lb/millrace/test/frozen"
 )
 
 // TestController runs the controller against a real API server.

@@ -30,7 +30,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/lbproxy"
 	"github.com/millrace-lb/millrace/gateway/proxy"
 	"github.com/millrace-lb/millrace/gateway/resource"
-	"github.com/millrace-lb/millrace/gateway/test/frozen"
+	"github.com/millrace-lb/millrace/test/frozen"
 )
 
 const (

@@ -3,7 +3,11 @@
 package bgp
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -68,10 +72,49 @@ func dialTransport(t *testing.T, at *transport) end {
 	return speaker
 }
 
+// A router that is connected is told nothing before Confirm has returned, and nothing at all where the
+// session is ended meanwhile.
+func TestConfirmComesFirst(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		asked, confirmed := make(chan struct{}), make(chan struct{})
+		transport, err := newTransport(newObserved(func() {}), func(ctx context.Context) {
+			close(asked)
+			select {
+			case <-ctx.Done():
+			case <-confirmed:
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(transport.close)
+		peer := passivePeer()
+		transport.configure(peer, "")
+		speaker := dialTransport(t, transport)
+		router, near := connect(t)
+		transport.offer(near)
+		<-asked
+		_ = router.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		if n, err := router.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("the router got %d octets, error %v", n, err)
+		}
+		if !ends {
+			close(confirmed)
+			router.expect(bgp.BGP_MSG_OPEN)
+			continue
+		}
+		_ = speaker.Close()
+		_ = router.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if got, err := io.ReadAll(router); len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("of a session that was ended the router got %x, error %v", got, err)
+		}
+	}
+}
+
 // Whoever connects from the address of a passive peer's router ends the session only with an OPEN
 // that the peer could send.
 func TestSecondConnection(t *testing.T) {
-	transport, err := newTransport(newObserved(func() {}))
+	transport, err := newTransport(newObserved(func() {}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

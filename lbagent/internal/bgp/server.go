@@ -5,6 +5,7 @@
 package bgp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,6 +37,9 @@ type Config struct {
 	// still have of us until all routes have been sent again. They do so by the
 	// Restart State and Forwarding State bits (RFC 4724, section 3).
 	Restarting bool
+	// Confirm, where it is not nil, is called when a router is connected, before it is told of any route.
+	// It may take the time to learn which routes are good. It returns when ctx is done.
+	Confirm func(ctx context.Context)
 	// Logger takes what GoBGP has to say.
 	Logger logr.Logger
 }
@@ -274,7 +278,7 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 // open opens a session.
 func (s *Server) open(peer model.Peer, password string, want *Want) error {
 	observed := newObserved(s.notify)
-	transport, err := newTransport(observed)
+	transport, err := newTransport(observed, s.config.Confirm)
 	if err != nil {
 		return err
 	}

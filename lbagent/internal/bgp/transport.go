@@ -55,8 +55,10 @@ const (
 type transport struct {
 	listener *net.TCPListener
 	observed *observed
-	done     chan struct{}
-	cancel   context.CancelFunc
+	// confirm is that of Config.
+	confirm func(ctx context.Context)
+	done    chan struct{}
+	cancel  context.CancelFunc
 	// offered has the next connection with the router, until it is used.
 	offered chan arrival
 
@@ -89,13 +91,16 @@ type verdict struct {
 }
 
 // newTransport listens for GoBGP. close must be called.
-func newTransport(observed *observed) (*transport, error) {
+func newTransport(observed *observed, confirm func(ctx context.Context)) (*transport, error) {
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return nil, fmt.Errorf("listen on the loopback address for the BGP speaker: %w", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &transport{listener: listener, observed: observed, done: make(chan struct{}), cancel: cancel, offered: make(chan arrival, 1)}
+	if confirm == nil {
+		confirm = func(context.Context) {}
+	}
+	t := &transport{listener: listener, observed: observed, confirm: confirm, done: make(chan struct{}), cancel: cancel, offered: make(chan arrival, 1)}
 	go t.run(ctx)
 	return t, nil
 }
@@ -258,6 +263,13 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 	for again := is; again; {
 		next, err := t.connect(ctx)
 		if err != nil {
+			return
+		}
+		if t.confirm(ctx); ctx.Err() != nil {
+			_ = next.router.Close()
+			t.mu.Lock()
+			t.router = nil
+			t.mu.Unlock()
 			return
 		}
 		c := &connection{transport: t, speaker: speaker, router: next.router, early: next.open}

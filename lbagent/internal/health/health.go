@@ -42,6 +42,10 @@ type Monitor struct {
 	// moved is when it was seen to move last, and step what it does since.
 	moved time.Time
 	step  string
+	// begun counts passes; ended is how many of them had begun at the last end. turn is closed, and made
+	// again, at each end.
+	begun, ended uint64
+	turn         chan struct{}
 	// first is when the first pass ended.
 	first time.Time
 	// failure is that of the last pass.
@@ -54,13 +58,14 @@ type Monitor struct {
 }
 
 // New returns a Monitor with a clock, such as time.Now.
-func New(now func() time.Time) *Monitor { return &Monitor{now: now} }
+func New(now func() time.Time) *Monitor { return &Monitor{now: now, turn: make(chan struct{})} }
 
 // Begin notes that a pass begins.
 func (h *Monitor) Begin(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.since, h.moved, h.step = now, now, "begin"
+	h.begun++
 }
 
 // Move notes that the pass in progress has come to a step, or goes on in one.
@@ -75,6 +80,9 @@ func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.since = time.Time{}
+	h.ended = h.begun
+	close(h.turn)
+	h.turn = make(chan struct{})
 	if h.first.IsZero() {
 		h.first = now
 	}
@@ -87,6 +95,27 @@ func (h *Monitor) End(now time.Time, failure error, sessions []bgp.Session) {
 	}
 	if failure == nil && len(h.missing) == 0 {
 		h.announcing = true
+	}
+}
+
+// AwaitPass waits until a pass has ended that begins after ask, which asks for one. The error is that of ctx.
+func (h *Monitor) AwaitPass(ctx context.Context, ask func()) error {
+	h.mu.Lock()
+	want := h.begun + 1
+	h.mu.Unlock()
+	ask()
+	for {
+		h.mu.Lock()
+		ended, turn := h.ended, h.turn
+		h.mu.Unlock()
+		if ended >= want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-turn:
+		}
 	}
 }
 

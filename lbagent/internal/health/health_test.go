@@ -3,8 +3,10 @@
 package health
 
 import (
+	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
@@ -40,4 +42,35 @@ func TestHealth(t *testing.T) {
 	expect("session lost", true, true)
 	h.End(now, errors.New("injected"), up)
 	expect("pass failed", true, false)
+}
+
+// A pass that was under way when somebody asked for one may not have seen what it is to see.
+func TestAwaitPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(time.Now)
+		h.Begin(time.Now())
+		waited := make(chan error, 1)
+		asks := 0
+		go func() { waited <- h.AwaitPass(t.Context(), func() { asks++ }) }()
+		synctest.Wait()
+		h.End(time.Now(), nil, nil)
+		synctest.Wait()
+		if len(waited) > 0 || asks != 1 {
+			t.Fatalf("did not wait for a pass of its own; asked for %d", asks)
+		}
+		h.Begin(time.Now())
+		synctest.Wait()
+		if len(waited) > 0 {
+			t.Fatal("did not wait for its end")
+		}
+		h.End(time.Now(), errors.New("injected"), nil)
+		if err := <-waited; err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := h.AwaitPass(ctx, func() {}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("without a pass: %v", err)
+		}
+	})
 }

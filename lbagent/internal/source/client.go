@@ -31,6 +31,10 @@ type Clients struct {
 	Relay *relay.Client
 
 	config *rest.Config
+	// unlimited is as Millrace, and waits for no turn.
+	unlimited rest.Interface
+	// connections are those of all clients but Relay.
+	connections *connections
 }
 
 // NewClients returns clients by a kubeconfig file or, where it is empty, by
@@ -54,6 +58,9 @@ func (c *Clients) AskRelay(base, directory string, logger logr.Logger) (err erro
 
 // NewClientsForConfig returns clients by a configuration.
 func NewClientsForConfig(config *rest.Config) (*Clients, error) {
+	tracked := &connections{}
+	config = rest.CopyConfig(config)
+	config.Dial = tracked.dial
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
@@ -65,7 +72,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		utilruntime.Must(add(scheme))
 	}
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	client := func(group schema.GroupVersion, path, contentType string) rest.Interface {
+	client := func(config *rest.Config, group schema.GroupVersion, path, contentType string) rest.Interface {
 		if err != nil {
 			return nil
 		}
@@ -79,12 +86,16 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		result, err = rest.RESTClientForConfigAndClient(forGroup, httpClient)
 		return result
 	}
+	unlimited := rest.CopyConfig(config)
+	unlimited.QPS = -1
 	clients := &Clients{
-		config:    config,
-		Core:      client(corev1.SchemeGroupVersion, "/api", protobufType),
-		Discovery: client(discoveryv1.SchemeGroupVersion, "/apis", protobufType),
+		config:      config,
+		connections: tracked,
+		Core:        client(config, corev1.SchemeGroupVersion, "/api", protobufType),
+		Discovery:   client(config, discoveryv1.SchemeGroupVersion, "/apis", protobufType),
+		unlimited:   client(unlimited, millracev1alpha1.GroupVersion, "/apis", jsonType),
 		// Custom resources have no protobuf form.
-		Millrace: client(millracev1alpha1.GroupVersion, "/apis", jsonType),
+		Millrace: client(config, millracev1alpha1.GroupVersion, "/apis", jsonType),
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make a client of %s: %w", config.Host, err)

@@ -48,6 +48,9 @@ const (
 // away it goes on with those.
 type Source struct {
 	nodeName string
+	clients  *Clients
+	// contact knows which kinds are watched.
+	contact *contact
 	// events has a value after a change, arrivals after one of a VIP.
 	events   chan struct{}
 	arrivals chan struct{}
@@ -91,6 +94,8 @@ type lists struct {
 func New(clients *Clients, nodeName string) (*Source, error) {
 	s := &Source{
 		nodeName: nodeName,
+		clients:  clients,
+		contact:  newContact(),
 		events:   make(chan struct{}, 1),
 		arrivals: make(chan struct{}, 1),
 		changed:  make(chan struct{}, 1),
@@ -108,7 +113,8 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		informer, err = newInformer(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options), object, common.strip, changes{list, notify})
+		listWatch := s.lasting(resource, cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, options))
+		informer, err = newInformer(resource, listWatch, object, common.strip, changes{list, notify})
 		return informer
 	}
 	secrets := func(namespace string, options func(*metav1.ListOptions), list observer) cache.SharedIndexInformer {
@@ -116,7 +122,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 			return nil
 		}
 		var informer cache.SharedIndexInformer
-		listWatch := cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options)
+		listWatch := s.lasting("secrets of "+namespace, cache.NewFilteredListWatchFromClient(clients.Core, "secrets", namespace, options))
 		informer, err = newInformer("secrets", listWatch, &corev1.Secret{}, common.strip, changes{list, func() { signal(s.events) }})
 		return informer
 	}
@@ -125,7 +131,7 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	}
 	s.services = watch(clients.Core, "services", &corev1.Service{}, everything, &s.objects.services)
 	if err == nil {
-		s.slices, err = watchSlices(clients, common, changes{&s.objects.slices, func() { signal(s.events) }})
+		s.slices, err = s.watchSlices(common, changes{&s.objects.slices, func() { signal(s.events) }})
 	}
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode, &s.objects.nodes)
 	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, &s.objects.vips, func() { signal(s.arrivals) })
@@ -148,15 +154,20 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 
 // watchSlices watches EndpointSlices, by a relay where there is one. What comes from there is slim
 // already, and must not be changed.
-func watchSlices(clients *Clients, common *shared, to changes) (cache.SharedIndexInformer, error) {
+func (s *Source) watchSlices(common *shared, to changes) (cache.SharedIndexInformer, error) {
 	const resource = "endpointslices"
-	server := cache.NewFilteredListWatchFromClient(clients.Discovery, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
-	if clients.Relay == nil {
-		return newInformer(resource, server, &discoveryv1.EndpointSlice{}, common.strip, to)
+	server := cache.NewFilteredListWatchFromClient(s.clients.Discovery, resource, metav1.NamespaceAll, func(*metav1.ListOptions) {})
+	if s.clients.Relay == nil {
+		return newInformer(resource, s.lasting(resource, server), &discoveryv1.EndpointSlice{}, common.strip, to)
 	}
-	relayed := relay.NewListWatch(clients.Relay, server, common.slimSlice)
+	relayed := relay.NewListWatch(s.clients.Relay, server, common.slimSlice)
 	asItIs := func(object any) (any, error) { return object, nil }
-	return newInformer(resource, relayed, &discoveryv1.EndpointSlice{}, asItIs, to)
+	return newInformer(resource, s.lasting(resource, relayed), &discoveryv1.EndpointSlice{}, asItIs, to)
+}
+
+// lasting has a kind watched so that contact knows of it.
+func (s *Source) lasting(kind string, listWatch cache.ListerWatcherWithContext) *lasting {
+	return &lasting{ListerWatcherWithContext: listWatch, kind: kind, contact: s.contact}
 }
 
 // changes are where those of a kind go: all into the list, which is nil where nobody needs one, and

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,8 +35,10 @@ import (
 type apiServer struct {
 	*httptest.Server
 
-	mu       sync.Mutex
-	version  int
+	mu      sync.Mutex
+	version int
+	// log has each event, that of version 1 first.
+	log      []logged
 	objects  map[string][]map[string]any
 	watchers map[string]map[chan []byte]bool
 	// missing is a resource that the server does not know.
@@ -45,6 +48,12 @@ type apiServer struct {
 	down      bool
 	// selectors are those of the last list of a resource.
 	selectors map[string]string
+}
+
+// logged is an event of a resource, as it is sent.
+type logged struct {
+	resource string
+	text     []byte
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -93,6 +102,12 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
 	case query.Get("watch") == "true":
 		events := make(chan []byte, 1000)
+		since, _ := strconv.Atoi(query.Get("resourceVersion"))
+		for _, event := range s.log[min(since, len(s.log)):] {
+			if event.resource == resource {
+				events <- event.text
+			}
+		}
 		if s.watchers[resource] == nil {
 			s.watchers[resource] = map[chan []byte]bool{}
 		}
@@ -164,16 +179,28 @@ func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Obj
 		t.Fatal(err)
 	}
 	content["apiVersion"], content["kind"] = gv, kinds[resource]
-	if event == "ADDED" {
+	switch event {
+	case "ADDED":
 		s.objects[resource] = append(s.objects[resource], content)
+	case "DELETED":
+		s.objects[resource] = slices.DeleteFunc(s.objects[resource], func(other map[string]any) bool {
+			return nameOf(other) == nameOf(content)
+		})
 	}
 	text, err = json.Marshal(map[string]any{"type": event, "object": content})
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.log = append(s.log, logged{resource, text})
 	for events := range s.watchers[resource] {
 		events <- text
 	}
+}
+
+// nameOf is the namespace and the name of an object.
+func nameOf(object map[string]any) [2]any {
+	meta, _ := object["metadata"].(map[string]any)
+	return [2]any{meta["namespace"], meta["name"]}
 }
 
 // start runs a Source.
@@ -183,6 +210,12 @@ func (s *apiServer) start(t *testing.T) *Source {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run(t, clients)
+}
+
+// run runs a Source until the test ends.
+func run(t *testing.T, clients *Clients) *Source {
+	t.Helper()
 	source, err := New(clients, "node1")
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ type Line struct {
 
 	mutex sync.Mutex
 	open  map[*pair]bool
+	cut   bool
 }
 
 // pair is a connection and where it leads.
@@ -68,7 +69,26 @@ func (l *Line) Freeze() int {
 	return len(l.open)
 }
 
+// Cut ends all connections, and has new ones be closed at once, until it is called with false.
+func (l *Line) Cut(cut bool) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.cut = cut
+	for pair := range l.open {
+		if cut {
+			pair.close()
+		}
+	}
+}
+
 func (l *Line) carry(from net.Conn, to string) {
+	l.mutex.Lock()
+	cut := l.cut
+	l.mutex.Unlock()
+	if cut {
+		_ = from.Close()
+		return
+	}
 	onward, err := net.Dial("tcp", to)
 	if err != nil {
 		_ = from.Close()

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package freshness
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
+)
+
+// asked is a Gate, and how often it asked for what.
+type asked struct {
+	*Gate
+	confirms, passes, told int
+	// answer is after how long the API server answers.
+	answer time.Duration
+}
+
+func newAsked() *asked {
+	a := &asked{answer: 100 * time.Millisecond}
+	wait := func(count *int, answer *time.Duration) func(ctx context.Context) error {
+		return func(ctx context.Context) error {
+			*count++
+			select {
+			case <-ctx.Done():
+				return errors.Join(errors.New("injected"), ctx.Err())
+			case <-time.After(*answer):
+				return nil
+			}
+		}
+	}
+	const pass = 10 * time.Millisecond
+	passTime := pass
+	a.Gate = New(wait(&a.confirms, &a.answer), wait(&a.passes, &passTime), funcr.New(func(string, string) { a.told++ }, funcr.Options{}))
+	return a
+}
+
+// takes returns how long a wait took.
+func (a *asked) takes(ctx context.Context) time.Duration {
+	began := time.Now()
+	a.Wait(ctx)
+	return time.Since(began)
+}
+
+// Objects that are old are asked for, and what they change is done, before a router is told. Several
+// routers that come at once ask once.
+func TestGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsked()
+		a.Begin()
+		if took := a.takes(t.Context()); took != 0 || a.confirms != 0 {
+			t.Errorf("at the beginning: %s, and asked %d times", took, a.confirms)
+		}
+		time.Sleep(goodFor)
+		var routers sync.WaitGroup
+		for range 5 {
+			routers.Go(func() {
+				if took := a.takes(t.Context()); took != 110*time.Millisecond {
+					t.Errorf("waited %s", took)
+				}
+			})
+		}
+		routers.Wait()
+		if a.confirms != 1 || a.passes != 1 || a.told != 0 {
+			t.Errorf("asked %d times, %d passes, told %d times", a.confirms, a.passes, a.told)
+		}
+	})
+}
+
+// Announcements outlive the API server: a router waits for the patience of an agent that starts.
+func TestGateWithoutAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAsked()
+		a.answer = time.Hour
+		if took := a.takes(t.Context()); took != checkpoint.Patience || a.told != 1 || a.passes != 0 {
+			t.Errorf("waited %s, told %d times, %d passes", took, a.told, a.passes)
+		}
+		if took := a.takes(t.Context()); took != 0 {
+			t.Errorf("the next router waited %s", took)
+		}
+		time.Sleep(goodFor)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if took := a.takes(ctx); took != time.Second || a.told != 1 {
+			t.Errorf("a session that is ended waited %s, told %d times", took, a.told)
+		}
+		if a.takes(t.Context()); a.confirms != 3 {
+			t.Errorf("asked %d times: one that was interrupted counts for nothing", a.confirms)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/test/frozen"
+)
+
+// otherVIP comes while nobody can tell the agent.
+const otherVIP = "203.0.113.11"
+
+// overLine has agents reach the API server over a line.
+func (w *world) overLine() *frozen.Line {
+	w.t.Helper()
+	text, err := os.ReadFile(w.kubeconfig)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	server := regexp.MustCompile(`server: https://(.*)`).FindSubmatch(text)
+	line := frozen.NewLine(w.t, string(server[1]))
+	w.kubeconfig = filepath.Join(w.t.TempDir(), "kubeconfig")
+	text = regexp.MustCompile(`server: .*`).ReplaceAll(text, []byte("server: https://"+line.Address))
+	if err := os.WriteFile(w.kubeconfig, text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return line
+}
+
+// stop stops the agent until the returned function is called, or the test ends.
+func (a *agent) stop() (resume func()) {
+	a.t.Helper()
+	if err := a.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		a.t.Fatal(err)
+	}
+	// The end of the test kills it, stopped or not.
+	return func() {
+		a.t.Helper()
+		if err := a.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// replaceVIP deletes the VIP and adds another one.
+func (w *world) replaceVIP() {
+	w.t.Helper()
+	if err := w.client.Delete(w.t.Context(), &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
+		w.t.Fatal(err)
+	}
+	objects := cluster()
+	addService(objects, 11, false, 2, 1)
+	objects.Services[0].UID = ""
+	w.create(objects.Services[0])
+	w.create(objects.EndpointSlices[0])
+	w.create(objects.VIPs[0])
+}
+
+// hasOnly waits until the router has the other VIP, and has not had the one that was removed meanwhile.
+func (w *world) hasOnly(limit, watched time.Duration) {
+	w.t.Helper()
+	began := time.Now()
+	look := func() bool {
+		routes := w.KernelRoutes()
+		if routes[vip] != "" {
+			w.t.Fatalf("%s after the agent went on the router has a route to a VIP that is gone", time.Since(began))
+		}
+		return routes[otherVIP] == nodeAddress
+	}
+	w.Await(limit, "the VIP that is new", look)
+	w.t.Logf("the VIP that is new came after %s", time.Since(began))
+	for time.Since(began) < watched {
+		if !look() {
+			w.t.Fatalf("the VIP that is new was lost after %s", time.Since(began))
+		}
+	}
+}
+
+// beginStopped has a router learn a VIP from an agent, which reaches the API server over a line.
+func beginStopped(t *testing.T) (*world, *agent, *frozen.Line) {
+	t.Helper()
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	line := w.overLine()
+	a := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	return w, a, line
+}
+
+// An agent that is stopped for less than the hold time keeps its session, and knows at once what is new.
+// One that is stopped for longer loses it. It announces nothing then that was removed meanwhile, though
+// the connection with the API server was lost, too, without a word.
+func TestStoppedAgent(t *testing.T) {
+	w, a, line := beginStopped(t)
+	established := func() *metav1.Time {
+		sessions := w.report().Status.Sessions
+		if len(sessions) != 1 || sessions[0].State != millracev1alpha1.SessionEstablished {
+			return nil
+		}
+		return sessions[0].Since
+	}
+	w.Await(10*time.Second, "the LBNodeReport with the session", func() bool { return established() != nil })
+	since := established()
+	for range 3 {
+		resume := a.stop()
+		// Of nine seconds: the router hears nothing, and the agent's own timer must not count them.
+		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+			if !w.announced() {
+				t.Fatal("the route went while the agent was stopped for less than the hold time")
+			}
+		}
+		resume()
+		w.keepsRoute(4 * time.Second)
+	}
+	if now := established(); !since.Equal(now) {
+		t.Errorf("the session of %s was made again: %s", since, now)
+	}
+
+	resume := a.stop()
+	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
+	if line.Freeze() == 0 {
+		t.Fatal("the agent has no connection with the API server")
+	}
+	w.replaceVIP()
+	resume()
+	w.hasOnly(10*time.Second, 40*time.Second)
+}
+
+// A node that is cut off from its router and the API server for a while announces nothing afterwards that
+// was removed meanwhile.
+func TestCutOffFromAll(t *testing.T) {
+	w, _, line := beginStopped(t)
+	run(t, "ip -n "+routerSpace+" link set eth0 down")
+	cut := time.Now()
+	line.Freeze()
+	w.replaceVIP()
+	w.Await(30*time.Second, "the session lost", func() bool { return time.Since(cut) > 12*time.Second })
+	run(t, "ip -n "+routerSpace+" link set eth0 up")
+	w.hasOnly(15*time.Second, 40*time.Second)
+}
+
+// An API server that does not answer takes no route: a session that was lost comes back by the objects of
+// before, and by those of now when they are known.
+func TestSessionWithoutAPIServer(t *testing.T) {
+	w, a, line := beginStopped(t)
+	line.Cut(true)
+	resume := a.stop()
+	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
+	w.replaceVIP()
+	resume()
+	resumed := time.Now()
+	w.Await(10*time.Second, "the route of before", w.announced)
+	t.Logf("the route of before came after %s", time.Since(resumed))
+	line.Cut(false)
+	w.Await(70*time.Second, "the VIP that is new alone", func() bool {
+		routes := w.KernelRoutes()
+		return routes[otherVIP] == nodeAddress && routes[vip] == ""
+	})
+}

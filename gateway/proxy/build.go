@@ -160,7 +160,7 @@ func each[K comparable, T any](
 ) map[string]made[T] {
 	var none K
 	results := map[string]*made[T]{}
-	remake := func(name string, r *resource.Resource) {
+	rebuild := func(name string, r *resource.Resource) {
 		value, err := create(r)
 		if err != nil {
 			b.fault(name, err)
@@ -173,13 +173,13 @@ func each[K comparable, T any](
 			results[name] = nil
 		}
 		if kind(each.now) != none {
-			remake(name, each.now)
+			rebuild(name, each.now)
 		}
 	}
 	if all {
 		for name, before := range old {
 			if _, done := results[name]; !done && b.faults[name] == nil {
-				remake(name, before.from)
+				rebuild(name, before.from)
 			}
 		}
 	}

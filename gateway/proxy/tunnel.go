@@ -111,7 +111,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	})
 	if err != nil {
 		result = "no endpoint"
-		if errors.Is(err, upstream.ErrCrowded) {
+		if errors.Is(err, upstream.ErrTooManyConnections) {
 			result = "no room"
 			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 		}

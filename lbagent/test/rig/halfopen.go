@@ -48,9 +48,9 @@ func (h *HalfOpen) Find(client, vip netip.AddrPort, protocol uint8) (*bpf.Datapa
 	}
 	place := first + uint32(exceptionPrint(&secret, client, netip.AddrPortFrom(none, 0), protocol))&(buckets-1)
 	print := exceptionPrint(&secret, client, vip, protocol)
-	for crowd := range uint32(2) {
+	for second := range uint32(2) {
 		var bucket bpf.DatapathHalfOpenBucket
-		if err := h.Table.Lookup(2*place+crowd, &bucket); err != nil {
+		if err := h.Table.Lookup(2*place+second, &bucket); err != nil {
 			return nil, fmt.Errorf("read a bucket of half-open flows: %w", err)
 		}
 		for i := range bucket.Slot {

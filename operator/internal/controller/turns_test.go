@@ -23,9 +23,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// crowd runs all workers on Services, in this order, until none of them has failed. Services that
+// runAll runs all workers on Services, in this order, until none of them has failed. Services that
 // come back to the queue are looked at again.
-func (c *cluster) crowd(names ...string) {
+func (c *cluster) runAll(names ...string) {
 	c.t.Helper()
 	r := c.reconciler
 	r.client, r.live = writer{r.client, &r.turns}, reader{r.live, &r.turns}
@@ -76,7 +76,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 		j := (i * 37) % len(shuffled)
 		shuffled[i], shuffled[j] = shuffled[j], shuffled[i]
 	}
-	c.crowd(shuffled...)
+	c.runAll(shuffled...)
 	seen := map[string]string{}
 	for i, name := range names {
 		ingress := c.service(name).Status.LoadBalancer.Ingress
@@ -105,7 +105,7 @@ func TestWorkersShare(t *testing.T) {
 		c.reconciler.noteWaiting(c.service(name), false)
 		names = append(names, name)
 	}
-	c.crowd(names...)
+	c.runAll(names...)
 	vips := &millracev1alpha1.VIPList{}
 	if err := c.api.List(t.Context(), vips); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func TestSharersHoldUpNobody(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		c.crowd(names...)
+		c.runAll(names...)
 	}()
 	// One of them writes, the others are to join after it.
 	waiting := c.reconciler.waiting

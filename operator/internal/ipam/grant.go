@@ -214,10 +214,10 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 		refusal.Reason = NoMatchingPool
 		messages = append(messages, p.noPool(family))
 	}
-	if crowded, isCrowded := p.crowdedOut[family]; isCrowded {
+	if full, is := p.full[family]; is {
 		p.askedRefused = true
-		refusal.Reason = crowded.Reason
-		messages = append([]string{crowded.Message}, messages...)
+		refusal.Reason = full.Reason
+		messages = append([]string{full.Message}, messages...)
 	}
 	refusal.Message = strings.Join(messages, "; ")
 	if _, held := p.held[firstOf(family)]; held {

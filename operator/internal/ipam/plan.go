@@ -214,9 +214,9 @@ type planner struct {
 	refusals  []Refusal
 	wants     []Want
 	conflicts []Conflict
-	// crowdedOut says by family why the Service cannot have the address of its sharing key, where it
+	// full says by family why the Service cannot have the address of its sharing key, where it
 	// gets another one instead.
-	crowdedOut map[Family]Refusal
+	full map[Family]Refusal
 	// askedRefused says that something which was asked for by name, or a port
 	// of the Service, is not given.
 	askedRefused bool
@@ -224,7 +224,7 @@ type planner struct {
 
 // newPlanner begins a plan with what the owner has.
 func newPlanner(table *Table, pools []Pool, request Request) *planner {
-	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request), crowdedOut: map[Family]Refusal{}}
+	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request), full: map[Family]Refusal{}}
 	p.keepHeld()
 	return p
 }

@@ -52,7 +52,7 @@ func (p *planner) join(family Family) bool {
 	message = fmt.Sprintf("the address of the sharing key %q cannot be had: %s", p.request.SharingKey, message)
 	if reason == PortConflict && !p.isReleased(refused) || reason == AddressFull {
 		p.wants = append(p.wants, Want{Address: refused})
-		p.crowdedOut[family] = Refusal{family, reason, message}
+		p.full[family] = Refusal{family, reason, message}
 		return false
 	}
 	p.refuseAsked(family, reason, "%s", message)
@@ -72,9 +72,9 @@ func (p *planner) isReleased(address netip.Addr) bool {
 func (p *planner) notes() []Note {
 	notes := p.nearQuota()
 	for _, family := range p.request.Families {
-		crowded, isCrowded := p.crowdedOut[family]
-		if granted := p.granted[firstOf(family)]; isCrowded && granted.address.IsValid() {
-			notes = append(notes, Note{AnotherAddress, fmt.Sprintf("%s, so the Service gets %s", crowded.Message, granted.address)})
+		refusal, isFull := p.full[family]
+		if granted := p.granted[firstOf(family)]; isFull && granted.address.IsValid() {
+			notes = append(notes, Note{AnotherAddress, fmt.Sprintf("%s, so the Service gets %s", refusal.Message, granted.address)})
 		}
 	}
 	return notes

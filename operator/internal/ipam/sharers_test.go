@@ -12,8 +12,8 @@ import (
 )
 
 // lookAtAll is what join finds by looking at all addresses of the sharing key, whoever has them: the
-// address, or why the first one cannot be had; crowded where there is only no room.
-func lookAtAll(p *planner, family Family) (address netip.Addr, why string, crowded bool) {
+// address, or why the first one cannot be had; full where there is only no room.
+func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full bool) {
 	for _, address := range keyedAddresses(p) {
 		pool, mayHave := p.poolOf(address)
 		isOwn := p.table.vips[address].heldBy(p.request.Owner)
@@ -31,10 +31,10 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string, crowd
 			return address, "", false
 		}
 		if why == "" {
-			why, crowded = text, reason == AddressFull || reason == PortConflict
+			why, full = text, reason == AddressFull || reason == PortConflict
 		}
 	}
-	return netip.Addr{}, why, crowded
+	return netip.Addr{}, why, full
 }
 
 // keyedAddresses are all with a claim of the Service's key, sorted.
@@ -72,12 +72,12 @@ func TestSharersByIndex(t *testing.T) {
 				if request.SharingKey == "" {
 					continue
 				}
-				want, why, crowded := lookAtAll(p, family)
+				want, why, full := lookAtAll(p, family)
 				p.refusals = nil
 				found := p.join(family)
-				if crowded {
+				if full {
 					// As of a refusal, but the Service gets another address.
-					p.refusals, found = append(p.refusals, p.crowdedOut[family]), !found
+					p.refusals, found = append(p.refusals, p.full[family]), !found
 				}
 				if found != (want.IsValid() || why != "") || p.granted[firstOf(family)].address != want {
 					t.Fatalf("%+v joins %v (%t), want %s", request, p.granted[firstOf(family)], found, want)

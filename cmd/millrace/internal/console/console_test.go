@@ -85,8 +85,8 @@ func TestEndWhenDone(t *testing.T) {
 	}
 }
 
-// crowd is agents of which none ends before AtOnce of them run; it notes the most.
-type crowd struct {
+// agents are those of which none ends before AtOnce of them run; it notes the most.
+type agents struct {
 	text string
 	// ends is true where an agent ends after its text, else when nobody listens.
 	ends bool
@@ -96,7 +96,7 @@ type crowd struct {
 	full          chan struct{}
 }
 
-func (c *crowd) Run(ctx context.Context, _ string, _ []string, out io.Writer) error {
+func (c *agents) Run(ctx context.Context, _ string, _ []string, out io.Writer) error {
 	c.mu.Lock()
 	if c.full == nil {
 		c.full = make(chan struct{})
@@ -131,7 +131,7 @@ func names(count int) []string {
 
 // A question goes to AtOnce agents at a time, and to all of them.
 func TestRoundIsBounded(t *testing.T) {
-	c := &crowd{text: `{"missed":1}` + "\n", ends: true}
+	c := &agents{text: `{"missed":1}` + "\n", ends: true}
 	answers := Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(4*AtOnce), nil)
 	if len(answers) != 4*AtOnce {
 		t.Errorf("%d answers", len(answers))
@@ -145,7 +145,7 @@ func TestRoundIsBounded(t *testing.T) {
 
 // Lines of agents that would never end are taken from AtOnce at a time.
 func TestBounded(t *testing.T) {
-	c := &crowd{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
+	c := &agents{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
 	lines := map[string]int{}
 	for answer := range Follow(t.Context(), Bounded(c, 2), names(4*AtOnce), nil) {
 		if !answer.Ended {

@@ -274,7 +274,7 @@ func (b *Backend) Dial(ctx context.Context, client netip.Addr, begins func([]byt
 		end, ok := endpoint.TakeSingle(client, false, time.Now())
 		if !ok {
 			endpoint.Release()
-			return nil, ErrCrowded
+			return nil, ErrTooManyConnections
 		}
 		conn, err := dial(ctx, "tcp", endpoint.Address.String())
 		if err == nil {

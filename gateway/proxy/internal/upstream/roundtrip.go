@@ -111,7 +111,7 @@ func (b *Backend) attempt(request *http.Request, endpoint *balance.Endpoint, pol
 		var ok bool
 		if end, ok = endpoint.TakeSingle(policy.Client, true, time.Now()); !ok {
 			endpoint.Release()
-			return nil, notEstablished{ErrCrowded}
+			return nil, notEstablished{ErrTooManyConnections}
 		}
 	}
 	ctx, cancel := context.WithCancelCause(request.Context())

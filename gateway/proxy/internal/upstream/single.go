@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// ErrCrowded is of a client, or of all, with too many connections that serve one request each.
-var ErrCrowded = errors.New("too many connections to the endpoints that serve one request each")
+// ErrTooManyConnections is of a client, or of all, with too many connections that serve one request each.
+var ErrTooManyConnections = errors.New("too many connections to the endpoints that serve one request each")
 
 // abort closes a connection at which nobody waits for anything more. The kernel then forgets it: else
 // it would keep the port for a minute, and a client that sends many such requests would use all that

@@ -90,6 +90,7 @@ func (p *pass) build() {
 	p.wait(again)
 	p.observation.Watch, p.observation.Nodes = told, len(p.model.Nodes)
 	p.published.SetModel(p.model)
+	p.routes.Prepare(p.model, p.read.Objects.Passwords)
 }
 
 // add plans what the maps are to hold, and writes what they lack.

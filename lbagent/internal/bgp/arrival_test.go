@@ -88,6 +88,7 @@ func TestConfirmComesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(transport.close)
+		transport.begin()
 		peer := passivePeer()
 		transport.configure(peer, "")
 		speaker := dialTransport(t, transport)
@@ -118,6 +119,7 @@ func TestSecondConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	transport.begin()
 	peer := passivePeer()
 	transport.configure(peer, "")
 	speaker := dialTransport(t, transport)

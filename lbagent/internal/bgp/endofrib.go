@@ -17,17 +17,12 @@ import (
 // GoBGP allows.
 const deferralSeconds = 1
 
-// start opens the session after the routes are in place, so that its End-of-RIB (RFC 4724,
-// section 2) follows all of them: a peer that kept our routes as stale ones removes those
-// which it did not get by then. GoBGP sends End-of-RIB after the routes that it has when the
-// session is established; of a restarting session, after the deferral time.
-func (s *session) start(routes []announce.Route, restarting bool) error {
+// prepare has GoBGP begin the session, which takes it one to two seconds. Nothing is sent to the router
+// before begin.
+func (s *session) prepare(restarting bool) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.ctx, s.cancel = ctx, cancel
 	if err := s.speaker.start(s.peer.LocalASN, s.routerID); err != nil {
-		return err
-	}
-	if err := s.setRoutes(routes); err != nil {
 		return err
 	}
 	if err := s.speaker.watch(ctx, s.handle); err != nil {
@@ -35,6 +30,18 @@ func (s *session) start(routes []announce.Route, restarting bool) error {
 	}
 	s.restarting = restarting
 	return s.speaker.addPeer(s.peer, s.transport.address(), restarting)
+}
+
+// begin opens the session after the routes are in place, so that its End-of-RIB (RFC 4724,
+// section 2) follows all of them: a peer that kept our routes as stale ones removes those
+// which it did not get by then. GoBGP sends End-of-RIB after the routes that it has when the
+// session is established; of a restarting session, after the deferral time.
+func (s *session) begin(routes []announce.Route) error {
+	if err := s.setRoutes(routes); err != nil {
+		return err
+	}
+	s.transport.begin()
+	return nil
 }
 
 // gracefulRestart says how a peer is to treat our routes while the session is away.

@@ -113,6 +113,8 @@ type Server struct {
 	mu       sync.Mutex
 	started  bool
 	sessions map[string]*session
+	// prepared are sessions that the first Set opens.
+	prepared map[string]*session
 	// refused are peers that cannot have a session, with the reason.
 	refused map[string]Session
 	// idle are GoBGP servers without a peer. GoBGP cannot end a server, so
@@ -152,6 +154,7 @@ func New(config Config) *Server {
 		config:   config,
 		notice:   newNotice(),
 		sessions: map[string]*session{},
+		prepared: map[string]*session{},
 		refused:  map[string]Session{},
 	}
 	s.neighbors = newDynamicNeighbors()
@@ -164,6 +167,30 @@ func New(config Config) *Server {
 func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
 func (s *Server) notify() { s.notice.tell() }
+
+// Prepare has the first Set open sessions sooner, by as much as comes between the two: GoBGP begins with
+// these, which takes it one to two seconds, and connects to no router. Routes play no part. After a Set
+// it does nothing.
+func (s *Server) Prepare(want Want) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started || !want.RouterID.Is4() || want.RouterID.IsUnspecified() {
+		return
+	}
+	peers, refused := distinct(want.Peers)
+	withoutPassword(peers, refused, want.Passwords)
+	for name, peer := range peers {
+		if s.prepared[name] != nil {
+			continue
+		}
+		session, err := s.newSession(peer, want.Passwords[peer.PasswordSecret], want.RouterID)
+		if err != nil {
+			// Set tries, and tells.
+			continue
+		}
+		s.prepared[name] = session
+	}
+}
 
 // Set makes sessions and routes what want says. A changed route touches no
 // session, and a changed peer none but its own. See compare for what each edit of a
@@ -202,6 +229,10 @@ func (s *Server) Set(want Want) error {
 		if listenErr != nil && session.peer.Passive && !session.observed.established() {
 			session.observed.fail(listenErr.Error())
 		}
+	}
+	for name, session := range s.prepared {
+		session.stop(s.release)
+		delete(s.prepared, name)
 	}
 	s.started = true
 	return errors.Join(errs...)
@@ -277,24 +308,14 @@ func (s *Server) hasTurn(session *session, turn time.Duration) bool {
 
 // open opens a session.
 func (s *Server) open(peer model.Peer, password string, want *Want) error {
-	observed := newObserved(s.notify)
-	transport, err := newTransport(observed, s.config.Confirm)
+	session, err := s.takePrepared(peer, password, want.RouterID), error(nil)
+	if session == nil {
+		session, err = s.newSession(peer, password, want.RouterID)
+	}
 	if err != nil {
 		return err
 	}
-	transport.configure(peer, password)
-	session := &session{
-		peer:      peer,
-		password:  password,
-		routerID:  want.RouterID,
-		speaker:   s.acquire(),
-		transport: transport,
-		observed:  observed,
-		routes:    map[netip.Prefix]announce.Route{},
-	}
-	// Forwarding state survives everything but the first start: sessions of
-	// later peers are opened with maps that are in use already.
-	if err := session.start(want.Routes[peer.Name], s.config.Restarting || s.started); err != nil {
+	if err := session.begin(want.Routes[peer.Name]); err != nil {
 		session.stop(s.release)
 		return err
 	}
@@ -304,6 +325,43 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 	}
 	s.notify()
 	return nil
+}
+
+// newSession returns a session that begin opens.
+func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) (*session, error) {
+	observed := newObserved(s.notify)
+	transport, err := newTransport(observed, s.config.Confirm)
+	if err != nil {
+		return nil, err
+	}
+	transport.configure(peer, password)
+	session := &session{
+		peer:      peer,
+		password:  password,
+		routerID:  routerID,
+		speaker:   s.acquire(),
+		transport: transport,
+		observed:  observed,
+		routes:    map[netip.Prefix]announce.Route{},
+	}
+	// Forwarding state survives everything but the first start: sessions of
+	// later peers are opened with maps that are in use already.
+	if err := session.prepare(s.config.Restarting || s.started); err != nil {
+		session.stop(s.release)
+		return nil, err
+	}
+	return session, nil
+}
+
+// takePrepared returns the session that was prepared for a peer; nil where there is none, or where it
+// is for another peer of that name.
+func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.Addr) *session {
+	session := s.prepared[peer.Name]
+	if session == nil || session.peer != peer || session.password != password || session.routerID != routerID {
+		return nil
+	}
+	delete(s.prepared, peer.Name)
+	return session
 }
 
 // withoutPassword moves the peers whose password is not known to the refused ones.

@@ -59,6 +59,8 @@ type transport struct {
 	confirm func(ctx context.Context)
 	done    chan struct{}
 	cancel  context.CancelFunc
+	// begun is closed when the router may be connected to.
+	begun chan struct{}
 	// offered has the next connection with the router, until it is used.
 	offered chan arrival
 
@@ -100,13 +102,19 @@ func newTransport(observed *observed, confirm func(ctx context.Context)) (*trans
 	if confirm == nil {
 		confirm = func(context.Context) {}
 	}
-	t := &transport{listener: listener, observed: observed, confirm: confirm, done: make(chan struct{}), cancel: cancel, offered: make(chan arrival, 1)}
+	t := &transport{
+		listener: listener, observed: observed, confirm: confirm, done: make(chan struct{}), cancel: cancel,
+		begun: make(chan struct{}), offered: make(chan arrival, 1),
+	}
 	go t.run(ctx)
 	return t, nil
 }
 
 // address is where GoBGP connects to.
 func (t *transport) address() netip.AddrPort { return addrPort(t.listener.Addr()) }
+
+// begin has the router connected to. Before that, GoBGP's OPEN waits. It is called once.
+func (t *transport) begin() { close(t.begun) }
 
 // configure says how the next connection to the router is made.
 func (t *transport) configure(peer model.Peer, password string) {
@@ -260,6 +268,10 @@ func (t *transport) serve(ctx context.Context, speaker *net.TCPConn) {
 		readAll(speaker, queue, ended)
 	}()
 	open, is := <-queue
+	select {
+	case <-t.begun:
+	case <-ctx.Done():
+	}
 	for again := is; again; {
 		next, err := t.connect(ctx)
 		if err != nil {

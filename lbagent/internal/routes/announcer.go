@@ -23,6 +23,7 @@ import (
 
 // Speaker has the sessions with routers.
 type Speaker interface {
+	Prepare(want bgp.Want)
 	Set(want bgp.Want) error
 	Sessions() []bgp.Session
 	Announced() *announce.Prefixes
@@ -69,6 +70,8 @@ type Announcer struct {
 	announced map[netip.Addr]bool
 	// told are the prefixes that the speaker announced when announced was found out.
 	told *announce.Prefixes
+	// begun is true once the speaker was told of routes.
+	begun bool
 	// established are the peers whose session was, when that was logged last.
 	established map[string]bool
 }
@@ -105,6 +108,13 @@ type Result struct {
 	Again time.Duration
 }
 
+// Prepare has the speaker begin with the sessions of the first model, of which no route is decided yet.
+func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
+	if !a.begun {
+		a.Speaker.Prepare(wantBGP(m, nil, passwords))
+	}
+}
+
 // Announce decides on the routes of a pass, and gives them to the speaker and to the links. An error
 // is of the speaker: what was decided is told all the same.
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
@@ -129,6 +139,7 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.Layer2.Answer(m, decisions, node.Silent)
 	result.L2, result.Answering = a.Layer2.Reach(), a.Layer2.Answers()
 	a.Moved("BGP")
+	a.begun = true
 	err := a.Speaker.Set(wantBGP(m, routes, pass.Objects.Passwords))
 	if node.Final && node.Phase == announce.Left && err == nil {
 		a.Handover.Withdrawn()

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// A session that was prepared is opened by Set, and at once: GoBGP has had the second that it takes. No
+// router hears of it before, since one that keeps routes as stale ones forgets at End-of-RIB which it
+// did not get. A peer that was edited meanwhile has a session of its own.
+func TestPrepare(t *testing.T) {
+	want := func(router *stuckRouter) Want {
+		peer := testPeer()
+		peer.Address, peer.Port = router.address.Addr(), router.address.Port()
+		return Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}, Routes: announce.Routes{peerName: {testRoute(vip4)}}}
+	}
+	for name, edited := range map[string]bool{"as it was prepared": false, "an edited peer": true} {
+		t.Run(name, func(t *testing.T) {
+			router := newStuckRouter(t, true)
+			to, limit := router, 900*time.Millisecond
+			if edited {
+				to, limit = newStuckRouter(t, true), 10*time.Second
+			}
+			server := New(Config{Logger: logr.Discard()})
+			t.Cleanup(func() {
+				if err := server.Set(Want{}); err != nil {
+					t.Error(err)
+				}
+			})
+			server.Prepare(want(router))
+			prepared := server.prepared[peerName]
+			if prepared == nil {
+				t.Fatal("no session was prepared")
+			}
+			for deadline := time.Now().Add(10 * time.Second); prepared.observed.session().State != millracev1alpha1.SessionOpenSent; {
+				if time.Sleep(10 * time.Millisecond); time.Now().After(deadline) {
+					t.Fatalf("GoBGP has sent no OPEN; session %+v", prepared.observed.session())
+				}
+			}
+			if len(router.began) > 0 {
+				t.Fatal("the router was connected to before its routes were set")
+			}
+			if sessions := server.Sessions(); len(sessions) > 0 {
+				t.Errorf("sessions %+v before the first Set", sessions)
+			}
+			set := time.Now()
+			if err := server.Set(want(to)); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case at := <-to.began:
+				if took := at.Sub(set); took > limit {
+					t.Errorf("the router was connected to after %s, want %s at most", took, limit)
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("no connection with the router")
+			}
+			if server.sessions[peerName] == prepared == edited || len(server.prepared) > 0 {
+				t.Errorf("the session is the prepared one: %t; %d are prepared still", server.sessions[peerName] == prepared, len(server.prepared))
+			}
+			if server.Prepare(want(router)); len(server.prepared) > 0 {
+				t.Error("sessions are prepared after the first Set")
+			}
+			if edited && len(router.began) > 0 {
+				t.Error("the router of before the edit was connected to")
+			}
+		})
+	}
+}

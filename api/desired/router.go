@@ -17,7 +17,7 @@ var (
 	routerFields = RouterFields{
 		"spec.router.address", "spec.router.interface", "spec.router.gateway", "spec.router.range", "spec.router.maxPeers",
 	}
-	formerRouterFields = RouterFields{
+	previousRouterFields = RouterFields{
 		"spec.peerAddress", "spec.peerInterface", "spec.peerGateway", "spec.peerRange", "spec.maxPeers",
 	}
 )
@@ -25,17 +25,17 @@ var (
 // readRouter returns where the router of an LBPeer is, by the names that the LBPeer uses. It is the
 // only place that reads the former names.
 func readRouter(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
-	former := formerRouter(spec)
+	former := previousRouter(spec)
 	switch {
 	case spec.Router != nil:
 		return *spec.Router, routerFields
 	case former != millracev1alpha1.Router{}:
-		return former, formerRouterFields
+		return former, previousRouterFields
 	}
 	return former, routerFields
 }
 
-func formerRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
+func previousRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
 	return millracev1alpha1.Router{
 		Address: spec.PeerAddress, Interface: spec.PeerInterface, Gateway: spec.PeerGateway,
 		Range: spec.PeerRange, MaxPeers: spec.MaxPeers,
@@ -45,7 +45,7 @@ func formerRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
 // routerOf is readRouter, and holds that the names do not contradict each other.
 func (p *problems) routerOf(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
 	router, fields := readRouter(spec)
-	former := formerRouter(spec)
+	former := previousRouter(spec)
 	if spec.Router != nil && former != (millracev1alpha1.Router{}) && !equality.Semantic.DeepEqual(former, router) {
 		p.invalid("spec.router", "and its former names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the former names out")
 	}

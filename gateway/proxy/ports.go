@@ -27,12 +27,12 @@ func (b *builder) makePorts() {
 	}
 	// In order, so that faults are the same each time.
 	b.faults = faults{}
-	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.formerFirst)),
-		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.formerFirst)))
+	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.previousFirst)),
+		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.previousFirst)))
 }
 
-// formerFirst sorts names: of two that exclude each other the one that is served has its place.
-func (b *builder) formerFirst(one, other string) int {
+// previousFirst sorts names: of two that exclude each other the one that is served has its place.
+func (b *builder) previousFirst(one, other string) int {
 	isNew := func(name string) int {
 		if before := b.old.resources[name]; before != nil && before == b.table.resources[name] {
 			return 0

@@ -61,7 +61,7 @@ type settling struct {
 type form int
 
 const (
-	formFormer form = iota
+	formPrevious form = iota
 	formPart
 	formRefusing
 	formNone
@@ -166,7 +166,7 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 		}
 	}
 	switch step {
-	case formFormer:
+	case formPrevious:
 		return s.former(of, say)
 	case formPart:
 		return s.part(of, say)

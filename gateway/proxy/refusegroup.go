@@ -25,7 +25,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
 	former := s.old.resources[name].GetRouteGroup()
-	kept := s.formerRules(name, former, bad)
+	kept := s.previousRules(name, former, bad)
 	of.said, of.blank = nil, map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(bad)) {
 		of.said = append(of.said, &resource.Refusal{
@@ -54,7 +54,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 		}
 	}
 	return &resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
-		Listeners: s.listeners(wanted), Hostname: wanted.GetHostname(), Rules: mergeFormer(others, before, former),
+		Listeners: s.listeners(wanted), Hostname: wanted.GetHostname(), Rules: mergePrevious(others, before, former),
 	}}}
 }
 
@@ -90,9 +90,9 @@ func (s *settling) action(rule *resource.Rule) error {
 	return nil
 }
 
-// formerRules are the rules that objects with faults have in the group that is served, where all
+// previousRules are the rules that objects with faults have in the group that is served, where all
 // of an object's can be carried out still.
-func (s *settling) formerRules(name string, former *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
+func (s *settling) previousRules(name string, former *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
 	kept, useless := map[string][]*resource.Rule{}, map[string]bool{}
 	if before := s.before[name]; before != nil {
 		maps.Copy(useless, before.blank)
@@ -128,9 +128,9 @@ func precedence(rule *resource.Rule) [5]int {
 	return [5]int{kind, len(of.GetPath().GetValue()), method, len(of.GetHeaders()), len(of.GetQueryParameters())}
 }
 
-// mergeFormer puts former rules among others, both in order of precedence. Of two alike the one
+// mergePrevious puts former rules among others, both in order of precedence. Of two alike the one
 // goes first that did so before; a former rule takes nothing from one that is new.
-func mergeFormer(others, before []*resource.Rule, former *resource.RouteGroup) []*resource.Rule {
+func mergePrevious(others, before []*resource.Rule, former *resource.RouteGroup) []*resource.Rule {
 	if len(before) == 0 {
 		return others
 	}

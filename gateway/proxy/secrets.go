@@ -75,7 +75,7 @@ func (b *builder) secretValues() (values [][]byte) {
 			names = append(names, name)
 		}
 	}
-	slices.SortFunc(names, b.formerFirst)
+	slices.SortFunc(names, b.previousFirst)
 	for i, name := range names {
 		if i > 0 {
 			b.fault(name, fmt.Errorf("resource %s: there are two shared secrets", name))

@@ -22,7 +22,7 @@ func TestFormerAgent(t *testing.T) {
 	if other := os.Getenv("MILLRACE_FORMER"); other != "" {
 		commit = other
 	}
-	image, err := cluster.LoadFormerAgent(t.Context(), commit)
+	image, err := cluster.LoadPreviousAgent(t.Context(), commit)
 	must(t, err)
 	t.Cleanup(func() { setAgentImage(t, "millrace.test/lbagent:dev") })
 	setAgentImage(t, image)

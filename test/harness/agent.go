@@ -21,8 +21,8 @@ import (
 // checkout.
 const changedImage = "millrace.test/lbagent:changed"
 
-// formerImage is that of an agent of another commit.
-const formerImage = "millrace.test/lbagent:former"
+// previousImage is that of an agent of another commit.
+const previousImage = "millrace.test/lbagent:former"
 
 // LoadChangedAgent builds an agent with other BPF programs than the checkout has,
 // which do the same, loads its image into every node and returns its name.
@@ -52,9 +52,9 @@ func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error
 	return changedImage, c.loadAgent(ctx, changedImage, c.root, directory, "-overlay", overlayFile)
 }
 
-// LoadFormerAgent builds the agent of a commit, loads its image into every node and returns its
+// LoadPreviousAgent builds the agent of a commit, loads its image into every node and returns its
 // name. The checkout must have the commit.
-func (c *Cluster) LoadFormerAgent(ctx context.Context, commit string) (image string, err error) {
+func (c *Cluster) LoadPreviousAgent(ctx context.Context, commit string) (image string, err error) {
 	directory, err := os.MkdirTemp("", "millrace-former-*")
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func (c *Cluster) LoadFormerAgent(ctx context.Context, commit string) (image str
 			return "", fmt.Errorf("unpack the sources of %s, which a shallow clone does not have: %w", commit, err)
 		}
 	}
-	return formerImage, c.loadAgent(ctx, formerImage, sources, directory)
+	return previousImage, c.loadAgent(ctx, previousImage, sources, directory)
 }
 
 // loadAgent builds the agent of the sources and loads it under this name.

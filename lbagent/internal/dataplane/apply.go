@@ -191,7 +191,7 @@ func (d *Dataplane) putFrontend(key forwarding.FrontendKey, frontend forwarding.
 		if err := d.maps.FrontendCounts.Put(uint32(frontend.ID), zero); err != nil {
 			return failure(bpf.DatapathMapFrontendCounts, frontend.ID, err)
 		}
-		if err := d.forgetFormerDrops(frontend.ID); err != nil {
+		if err := d.forgetPreviousDrops(frontend.ID); err != nil {
 			return err
 		}
 	}
@@ -234,10 +234,10 @@ func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
 	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(id))
 }
 
-// forgetFormerDrops forgets those that came to an id after its frontend was deleted. An id without a
+// forgetPreviousDrops forgets those that came to an id after its frontend was deleted. An id without a
 // key was never used. That is most of them at a start, where a system call for each reason would
 // take seconds.
-func (d *Dataplane) forgetFormerDrops(id forwarding.FrontendID) error {
+func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
 	var former bpf.DatapathFrontendKey6
 	if err := d.maps.FrontendKeys.Lookup(uint32(id), &former); err != nil {
 		return failure(bpf.DatapathMapFrontendKeys, id, err)

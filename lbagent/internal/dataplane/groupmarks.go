@@ -15,8 +15,8 @@ import (
 // rowGroup is how many rows of a node table share a mark.
 const rowGroup = uint32(bpf.DatapathShapeROW_GROUP)
 
-// formerRowMarks is the map of versions in which each row had a mark of its own.
-const formerRowMarks = "row_marks"
+// previousRowMarks is the map of versions in which each row had a mark of its own.
+const previousRowMarks = "row_marks"
 
 // rowPlaces are the entries of the map of rows. The last group is of no table: so the map has another
 // size than that of a version with a mark for each row, and either version copies the rows of the
@@ -25,17 +25,17 @@ func (c *Config) rowPlaces() uint32 {
 	return uint32(c.Limits.NodeTables+1)*forwarding.Rows + rowGroup
 }
 
-// loadFormerMarks adds the marks of a version in which each row had one.
-func (p *pinnedMaps) loadFormerMarks(directory string) error {
+// loadPreviousMarks adds the marks of a version in which each row had one.
+func (p *pinnedMaps) loadPreviousMarks(directory string) error {
 	if p.schema == nil {
 		return nil
 	}
-	if _, described := p.schema.layouts[formerRowMarks]; !described {
+	if _, described := p.schema.layouts[previousRowMarks]; !described {
 		return nil
 	}
-	m, err := loadPinnedMap(directory, formerRowMarks)
+	m, err := loadPinnedMap(directory, previousRowMarks)
 	if err == nil && m != nil {
-		p.maps[formerRowMarks] = m
+		p.maps[previousRowMarks] = m
 	}
 	return err
 }
@@ -44,12 +44,12 @@ func (p *pinnedMaps) loadFormerMarks(directory string) error {
 // three days of 1,000 Hz.
 const clockSlack = 1 << 28
 
-// judgeFormerMarks has the marks of rows become those of their groups. Without any, or where they are
+// judgePreviousMarks has the marks of rows become those of their groups. Without any, or where they are
 // of another form, all begin with none.
-func (m *migration) judgeFormerMarks(spec *ebpf.MapSpec, pinned *pinnedMaps, want layout.Map) error {
-	name, from := spec.Name, pinned.maps[formerRowMarks]
+func (m *migration) judgePreviousMarks(spec *ebpf.MapSpec, pinned *pinnedMaps, want layout.Map) error {
+	name, from := spec.Name, pinned.maps[previousRowMarks]
 	m.note(Converted, "map %s is new", name)
-	if from == nil || !layout.Equal(pinned.schema.layouts[formerRowMarks], want) || formOf(from, spec, want) != nil {
+	if from == nil || !layout.Equal(pinned.schema.layouts[previousRowMarks], want) || formOf(from, spec, want) != nil {
 		m.new = append(m.new, name)
 		return nil
 	}
@@ -59,7 +59,7 @@ func (m *migration) judgeFormerMarks(spec *ebpf.MapSpec, pinned *pinnedMaps, wan
 			return fmt.Errorf("read the last heartbeat: %w", err)
 		}
 	}
-	m.copied[name] = copying{from: formerRowMarks, now: uint32(beat) + clockSlack}
+	m.copied[name] = copying{from: previousRowMarks, now: uint32(beat) + clockSlack}
 	m.adoption.Copied = append(m.adoption.Copied, name)
 	return nil
 }

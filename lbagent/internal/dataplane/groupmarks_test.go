@@ -40,12 +40,12 @@ func TestLater(t *testing.T) {
 func pinRowMarks(t *testing.T, cfg Config, marks map[uint32]bpf.DatapathGroupMark) {
 	t.Helper()
 	pinAs(t, cfg, func(layouts map[string]layout.Map) {
-		layouts[formerRowMarks] = layouts[bpf.DatapathMapGroupMarks]
+		layouts[previousRowMarks] = layouts[bpf.DatapathMapGroupMarks]
 		delete(layouts, bpf.DatapathMapGroupMarks)
 	})
 	directory := filepath.Join(cfg.PinRoot, mapDirectory)
 	entries := uint32(cfg.Limits.NodeTables+1) * forwarding.Rows
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: formerRowMarks, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: entries})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: previousRowMarks, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: entries})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func pinRowMarks(t *testing.T, cfg Config, marks map[uint32]bpf.DatapathGroupMar
 			t.Fatal(err)
 		}
 	}
-	if err := m.Pin(filepath.Join(directory, formerRowMarks)); err != nil {
+	if err := m.Pin(filepath.Join(directory, previousRowMarks)); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := ebpf.LoadPinnedMap(filepath.Join(directory, bpf.DatapathMapRows), nil)
@@ -117,7 +117,7 @@ func TestRowMarksBecomeGroups(t *testing.T) {
 	if err := again.Attach(nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(cfg.PinRoot, mapDirectory, formerRowMarks)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(cfg.PinRoot, mapDirectory, previousRowMarks)); !os.IsNotExist(err) {
 		t.Errorf("the marks of rows are left: %v", err)
 	}
 	if kind := openDataplane(t, cfg).Adoption().Kind; kind != Adopted {

@@ -328,8 +328,8 @@ func TestInterruptedStart(t *testing.T) {
 	}
 	for name, interrupt := range map[string]func(){
 		"next directory begun":        func() { create(nextMapDirectory) },
-		"former directory moved away": func() { create(nextMapDirectory); move(mapDirectory, formerMapDirectory) },
-		"former directory left":       func() { create(formerMapDirectory) },
+		"former directory moved away": func() { create(nextMapDirectory); move(mapDirectory, previousMapDirectory) },
+		"former directory left":       func() { create(previousMapDirectory) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			interrupt()

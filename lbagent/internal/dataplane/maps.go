@@ -22,9 +22,9 @@ import (
 const (
 	mapDirectory = "maps"
 	// Directories of a change under way. A bpf file system allows no dots in names.
-	nextMapDirectory   = "maps-next"
-	formerMapDirectory = "maps-former"
-	linkDirectory      = "links"
+	nextMapDirectory     = "maps-next"
+	previousMapDirectory = "maps-former"
+	linkDirectory        = "links"
 
 	// schemaMap says what all others hold (schema).
 	schemaMap = "schema"
@@ -93,7 +93,7 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 	if err != nil {
 		return nil, err
 	}
-	former, err := loadPinnedMaps(filepath.Join(root, formerMapDirectory), specs)
+	former, err := loadPinnedMaps(filepath.Join(root, previousMapDirectory), specs)
 	if err != nil {
 		closeMaps(current.maps)
 		return nil, err
@@ -147,7 +147,7 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 	if err := os.RemoveAll(directory); err != nil {
 		return fmt.Errorf("remove the maps of a newer version: %w", err)
 	}
-	if err := os.Rename(filepath.Join(s.root, formerMapDirectory), directory); err != nil {
+	if err := os.Rename(filepath.Join(s.root, previousMapDirectory), directory); err != nil {
 		return fmt.Errorf("restore the maps of the attached programs: %w", err)
 	}
 	return nil
@@ -197,7 +197,7 @@ func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 
 // recoverDirectories undoes or completes a change that was interrupted.
 func recoverDirectories(root string) error {
-	current, former := filepath.Join(root, mapDirectory), filepath.Join(root, formerMapDirectory)
+	current, former := filepath.Join(root, mapDirectory), filepath.Join(root, previousMapDirectory)
 	if err := os.RemoveAll(filepath.Join(root, nextMapDirectory)); err != nil {
 		return fmt.Errorf("remove the maps of an interrupted start: %w", err)
 	}
@@ -254,7 +254,7 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 		_ = m.Close()
 		p.rename()
 	}
-	if err := p.loadFormerMarks(directory); err != nil {
+	if err := p.loadPreviousMarks(directory); err != nil {
 		closeMaps(p.maps)
 		return nil, err
 	}
@@ -328,7 +328,7 @@ func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	case bpf.DatapathMapExceptions:
 		return copyExceptions(c.old, c.new, c.meaning)
 	case bpf.DatapathMapGroupMarks:
-		if c.from == formerRowMarks {
+		if c.from == previousRowMarks {
 			return copyRowMarks(c.old, c.new, c.now)
 		}
 		return copyMap(c.old, c.new, c.converter, flags)
@@ -376,7 +376,7 @@ func (s *mapSet) commit() error {
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
-	current, former := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, formerMapDirectory)
+	current, former := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, previousMapDirectory)
 	if _, err := os.Stat(former); err == nil {
 		// The attached programs work by the oldest ones.
 		if err := os.RemoveAll(current); err != nil {
@@ -397,7 +397,7 @@ func (s *mapSet) programMaps() map[string]*ebpf.Map { return maps.Clone(s.maps) 
 // close closes all maps. What is pinned stays.
 func (s *mapSet) close() {
 	closeMaps(s.maps)
-	s.closeFormer()
+	s.closePrevious()
 }
 
 // catchUp copies once more from the former maps what the new ones do not hold
@@ -417,14 +417,14 @@ func (s *mapSet) catchUp() error {
 
 // finish gives up the former maps: no program writes them any more.
 func (s *mapSet) finish() error {
-	s.closeFormer()
-	if err := os.RemoveAll(filepath.Join(s.root, formerMapDirectory)); err != nil {
+	s.closePrevious()
+	if err := os.RemoveAll(filepath.Join(s.root, previousMapDirectory)); err != nil {
 		return fmt.Errorf("remove the former maps: %w", err)
 	}
 	return nil
 }
 
-func (s *mapSet) closeFormer() {
+func (s *mapSet) closePrevious() {
 	for _, c := range s.copied {
 		_ = c.old.Close()
 	}

@@ -150,7 +150,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		former, described := pinned.schema.layouts[name]
 		if !described && name == bpf.DatapathMapGroupMarks {
-			if err := out.judgeFormerMarks(specs[name], pinned, want.layouts[name]); err != nil {
+			if err := out.judgePreviousMarks(specs[name], pinned, want.layouts[name]); err != nil {
 				return rebuild("map %s cannot be converted: %v", name, err)
 			}
 			continue

@@ -99,7 +99,7 @@ func TestLayouts(t *testing.T) {
 
 // replaced are maps that this version does not have, with what becomes of them, in both directions.
 var replaced = map[string]string{
-	formerRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
+	previousRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
 		"those with former owners ask them all the same",
 	"affinities_data": "a client of UDP without a record goes by its hash",
 	"cpu_repeats":     "cpu_unknowns has these counts, too; they last a second",
@@ -586,7 +586,7 @@ func TestEndBeforeAttach(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(cfg.PinRoot, formerMapDirectory)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(cfg.PinRoot, previousMapDirectory)); !os.IsNotExist(err) {
 		t.Errorf("the former maps are left: %v", err)
 	}
 }

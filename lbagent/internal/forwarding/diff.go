@@ -66,7 +66,7 @@ func additions(have, want *State) []Op {
 		}
 	}
 	frontends := changed(have.Frontends, want.Frontends, FrontendKey.Compare)
-	former := formerTables(frontends, have, want)
+	former := previousTables(frontends, have, want)
 	for _, slot := range changed(have.NodeTables, want.NodeTables, cmp.Compare) {
 		if op := changedRows(slot, have.NodeTables[slot], want.NodeTables[slot]); len(op.Changed) > 0 {
 			op.Former = former[slot]
@@ -88,8 +88,8 @@ func additions(have, want *State) []Op {
 	return ops
 }
 
-// formerTables are, by the slots of new tables, those of the tables that frontends have in their place.
-func formerTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
+// previousTables are, by the slots of new tables, those of the tables that frontends have in their place.
+func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
 	former := map[NodeTableSlot]NodeTableSlot{}
 	add := func(slot, before NodeTableSlot) {
 		if slot != before && have.NodeTables[slot] == nil && have.NodeTables[before] != nil && former[slot] == 0 {

@@ -137,7 +137,7 @@ func (b *builder) spreadAggregated(advertisements []Advertisement) {
 		return !a.Aggregates()
 	})
 	if len(advertisements) == 0 {
-		b.former.setSpread(nil)
+		b.previous.setSpread(nil)
 		return
 	}
 	aggregated := map[netip.Addr]bool{}
@@ -151,7 +151,7 @@ func (b *builder) spreadAggregated(advertisements []Advertisement) {
 			aggregated[vip.Address] = true
 		}
 	}
-	b.former.setSpread(aggregated)
+	b.previous.setSpread(aggregated)
 	b.model.Frontends = slices.Clone(b.model.Frontends)
 	for i, frontend := range b.model.Frontends {
 		if frontend.Local && !frontend.Shared && aggregated[frontend.Key.VIP] {
@@ -164,7 +164,7 @@ func (b *builder) spreadAggregated(advertisements []Advertisement) {
 
 // setSpread notes the VIPs that are aggregated, and that those have changed which were not, or are
 // not any more.
-func (f *former) setSpread(aggregated map[netip.Addr]bool) {
+func (f *previous) setSpread(aggregated map[netip.Addr]bool) {
 	if f.changes != nil {
 		for _, sets := range [][2]map[netip.Addr]bool{{f.spread, aggregated}, {aggregated, f.spread}} {
 			for vip := range sets[0] {

@@ -43,10 +43,10 @@ const (
 // among the Problems and leaves out that object, or the part of it that is
 // wrong, and nothing else. The result depends on the objects alone, not on
 // their order in the snapshot.
-func Build(s *Snapshot) *Model { return build(s, &former{}) }
+func Build(s *Snapshot) *Model { return build(s, &previous{}) }
 
-func build(s *Snapshot, former *former) *Model {
-	b := builder{snapshot: s, model: &Model{}, former: former}
+func build(s *Snapshot, last *previous) *Model {
+	b := builder{snapshot: s, model: &Model{}, previous: last}
 	b.addCanaries()
 	b.buildNodes()
 	b.model.CutOff = s.CutOff
@@ -64,7 +64,7 @@ func build(s *Snapshot, former *former) *Model {
 type builder struct {
 	snapshot *Snapshot
 	model    *Model
-	former   *former
+	previous *previous
 	// nodes are the usable nodes by name.
 	nodes map[string]Node
 	// zones are their zones by name.

@@ -32,7 +32,7 @@ type canaries struct {
 
 // addCanaries adds the canaries of this node's peers to the VIPs.
 func (b *builder) addCanaries() {
-	c := &b.former.canaries
+	c := &b.previous.canaries
 	objects := map[canary]*millracev1alpha1.VIP{}
 	same := delta.IsSame(c.given, b.snapshot.VIPs)
 	for _, one := range b.ownCanaries() {

@@ -58,8 +58,8 @@ type portName struct {
 func newEndpoints(b *builder) *endpoints {
 	return &endpoints{
 		builder:  b,
-		slicesOf: b.former.objects.slicesOf,
-		locator:  &locator{builder: b, networks: b.former.nodes.networks},
+		slicesOf: b.previous.objects.slicesOf,
+		locator:  &locator{builder: b, networks: b.previous.nodes.networks},
 		strays:   map[ServiceName]map[netip.Addr]string{},
 		zonal:    map[ServiceName]bool{},
 		routes:   map[routeKey][]backend{},
@@ -256,7 +256,7 @@ func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 		}
 		for i := range slice.Endpoints {
 			e, err := readEndpoint(&slice.Endpoints[i], port, family)
-			if err == nil && b.former.pools.has(e.Address) {
+			if err == nil && b.previous.pools.has(e.Address) {
 				// Packets to it would come back to the nodes by the routers, over and over.
 				err = fmt.Errorf("%s is of a VIPPool, not the address of a pod: if a host has it, list it in spec.reserved of the pool", e.Address)
 			}

@@ -33,25 +33,25 @@ func (r *readNodes) isOf(s *Snapshot) bool {
 
 // buildNodes fills the nodes of the cluster and this node.
 func (b *builder) buildNodes() {
-	s, last := b.snapshot, b.former.nodes
+	s, last := b.snapshot, b.previous.nodes
 	if last == nil || !last.isOf(s) {
 		b.readNodes()
 		networks := readNetworks(b)
-		b.former.nodes = &readNodes{
+		b.previous.nodes = &readNodes{
 			world:   world{nodeName: s.NodeName, nodes: b.nodes, zones: b.zones, tooManyZones: b.tooManyZones},
 			lbNodes: s.LBNodes, node: s.Node, down: s.Down, networks: networks, model: *b.model,
 		}
 		alone := false
 		if last != nil {
-			b.moved, alone = last.moved(&b.former.nodes.world)
+			b.moved, alone = last.moved(&b.previous.nodes.world)
 		}
 		// What was read in another world is forgotten.
 		if !alone {
 			b.moved = nil
-			b.former.forget()
+			b.previous.forget()
 		}
 	}
-	known := b.former.nodes
+	known := b.previous.nodes
 	b.nodes, b.zones, b.tooManyZones = known.nodes, known.zones, known.tooManyZones
 	*b.model = known.model
 	b.model.Problems = slices.Clone(known.model.Problems)

@@ -34,18 +34,18 @@ func (r *readPools) isOf(s *Snapshot) bool {
 // the operator has not found usable yet is left alone: it may be that of a pod.
 func (b *builder) buildPools() {
 	s := b.snapshot
-	if b.former.pools == nil || !b.former.pools.isOf(s) {
+	if b.previous.pools == nil || !b.previous.pools.isOf(s) {
 		before := b.model.Problems
 		b.model.Problems = nil
 		read := &readPools{pools: s.Pools, peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, prefixes: b.readPools()}
 		read.problems, b.model.Problems = b.model.Problems, before
-		if last := b.former.pools; last != nil && !slices.Equal(last.prefixes, read.prefixes) {
+		if last := b.previous.pools; last != nil && !slices.Equal(last.prefixes, read.prefixes) {
 			b.repooled = func(address netip.Addr) bool { return last.has(address) != read.has(address) }
 		}
-		b.former.pools = read
+		b.previous.pools = read
 	}
-	b.model.Pools = b.former.pools.prefixes
-	b.model.Problems = append(b.model.Problems, b.former.pools.problems...)
+	b.model.Pools = b.previous.pools.prefixes
+	b.model.Problems = append(b.model.Problems, b.previous.pools.problems...)
 }
 
 // has reports whether an address is one that VIPs are given from.
@@ -105,14 +105,14 @@ func (r *readHosts) isOf(s *Snapshot) bool {
 
 // readHosts reads the hosts where they may have changed, and reports whether they have.
 func (b *builder) readHosts() bool {
-	s, last := b.snapshot, b.former.hosts
+	s, last := b.snapshot, b.previous.hosts
 	if last != nil && last.isOf(s) {
 		return false
 	}
-	b.former.hosts = &readHosts{
+	b.previous.hosts = &readHosts{
 		peers: s.Peers, lbNodes: s.LBNodes, node: s.Node, gateways: s.Gateways, neighbors: s.DynamicNeighbors, by: b.hosts(),
 	}
-	return last == nil || !maps.Equal(last.by, b.former.hosts.by)
+	return last == nil || !maps.Equal(last.by, b.previous.hosts.by)
 }
 
 // hosts names who has the addresses of nodes and routers, as far as this node knows them. Packets to

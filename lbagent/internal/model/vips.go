@@ -19,7 +19,7 @@ import (
 
 // buildVIPs fills the VIPs and their frontends.
 func (b *builder) buildVIPs() {
-	f := b.former
+	f := b.previous
 	f.objects.advance(b.snapshot)
 	f.objects.touch(b.moved)
 	f.objects.touchAddresses(b.repooled)
@@ -60,11 +60,11 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	before := b.model.Problems
 	b.model.Problems = nil
 	endpoints.forVIP()
-	claimants := b.claimants(object, b.former.objects.services)
+	claimants := b.claimants(object, b.previous.objects.services)
 	read := &readVIP{VIP: VIP{
 		Address: address, Pool: object.Spec.Pool, Release: releaseOf(claimants),
 		Created: object.CreationTimestamp.Time, Duplicate: isDuplicate(object),
-		Canary: b.former.canaries.peers[object],
+		Canary: b.previous.canaries.peers[object],
 	}}
 	for _, claimant := range claimants {
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})

@@ -116,7 +116,7 @@ func (d *draft) drawLine(s *service, p *port) {
 	if d.have.NodeTables[from] == nil {
 		from = 0
 	}
-	alone, kept := len(d.formerZones(p)) > 0, false
+	alone, kept := len(d.previousZones(p)) > 0, false
 	for _, l := range s.lines {
 		if l.recipe == p.recipe && l.from == from && !l.alone && !alone {
 			p.line = l

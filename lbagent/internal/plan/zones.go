@@ -63,7 +63,7 @@ func (d *draft) addZones(entries []entry) {
 			continue
 		}
 		seen[port] = true
-		former := d.formerZones(port)
+		former := d.previousZones(port)
 		if port.zoned {
 			port.place.zones = d.placeZones(entry)
 		}
@@ -74,9 +74,9 @@ func (d *draft) addZones(entries []entry) {
 	}
 }
 
-// formerZones are the tables of other zones that the Service port's frontends have in
+// previousZones are the tables of other zones that the Service port's frontends have in
 // the maps, in the order of the zones' numbers.
-func (d *draft) formerZones(port *port) []forwarding.NodeTableSlot {
+func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
 	var former []forwarding.NodeTableSlot
 	for _, key := range port.keys {
 		frontend := d.have.Frontends[key]
@@ -171,7 +171,7 @@ func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
 		if d.have.NodeTables[own] == nil {
 			continue
 		}
-		for _, other := range d.formerZones(port) {
+		for _, other := range d.previousZones(port) {
 			d.joins[slot] = append(d.joins[slot], d.have.NodeTables[other])
 		}
 	}

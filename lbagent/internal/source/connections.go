@@ -51,8 +51,8 @@ func (c *connections) dial(ctx context.Context, network, address string) (net.Co
 	return tracked, nil
 }
 
-// closeFormer closes all but the newest connection.
-func (c *connections) closeFormer() { c.close(1) }
+// closePrevious closes all but the newest connection.
+func (c *connections) closePrevious() { c.close(1) }
 
 // closeAll closes all connections. Watches over them end, and begin again over another one.
 func (c *connections) closeAll() { c.close(0) }

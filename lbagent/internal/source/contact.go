@@ -36,7 +36,7 @@ const (
 // nothing. The error says why ctx was done before.
 func (s *Source) Confirm(ctx context.Context) error {
 	// What one connection has brought in order is all that was sent before the answer.
-	s.clients.connections.closeFormer()
+	s.clients.connections.closePrevious()
 	s.contact.retry()
 	for renewed := false; ; renewed = true {
 		err := s.ask(ctx)

@@ -18,13 +18,13 @@ import (
 // does not read again: a change costs by the VIPs that it touches. Objects are never changed, so
 // the same pointer is the same object. The zero value has read nothing. It is not safe for
 // concurrent use.
-type Builder struct{ former former }
+type Builder struct{ previous previous }
 
 // Build returns the Model of a snapshot, and how it differs from the one before.
 func (b *Builder) Build(s *Snapshot) (*Model, *Changes) {
-	m := build(s, &b.former)
-	changes := b.former.changes
-	b.former.model, b.former.changes = m, nil
+	m := build(s, &b.previous)
+	changes := b.previous.changes
+	b.previous.model, b.previous.changes = m, nil
 	return m, changes
 }
 
@@ -47,8 +47,8 @@ type readVIP struct {
 	alone bool
 }
 
-// former is what was read for the last Model.
-type former struct {
+// previous is what was read for the last Model.
+type previous struct {
 	nodes   *readNodes
 	pools   *readPools
 	hosts   *readHosts
@@ -107,7 +107,7 @@ func (w *world) inhabited() map[string]bool {
 }
 
 // forget has every VIP be read again.
-func (f *former) forget() {
+func (f *previous) forget() {
 	f.vips, f.routes, f.sorted, f.frontends, f.model = nil, nil, nil, nil, nil
 	f.read = map[*millracev1alpha1.VIP]*readVIP{}
 	f.claims = map[ServiceName][]*millracev1alpha1.VIP{}
@@ -115,7 +115,7 @@ func (f *former) forget() {
 }
 
 // drop forgets what was read of a VIP.
-func (f *former) drop(object *millracev1alpha1.VIP) *readVIP {
+func (f *previous) drop(object *millracev1alpha1.VIP) *readVIP {
 	vip := f.read[object]
 	delete(f.read, object)
 	delete(f.dependent, object)
@@ -130,7 +130,7 @@ func (f *former) drop(object *millracev1alpha1.VIP) *readVIP {
 }
 
 // add notes what was read of a VIP.
-func (f *former) add(object *millracev1alpha1.VIP, vip *readVIP) {
+func (f *previous) add(object *millracev1alpha1.VIP, vip *readVIP) {
 	f.read[object] = vip
 	if !vip.alone {
 		f.dependent[object] = true
@@ -158,7 +158,7 @@ func claimed(vip *millracev1alpha1.VIP) []ServiceName {
 // stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
 // nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are
 // others, all are looked at.
-func (f *former) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
+func (f *previous) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
 	stale := slices.Clone(came)
 	known := make(map[*millracev1alpha1.VIP]bool, len(came))
 	for _, object := range came {
@@ -197,7 +197,7 @@ func (b *endpoints) leadElsewhere(vip *millracev1alpha1.VIP) bool {
 
 // replace takes those VIPs that were read in place of those that are no more, and notes which
 // addresses that changes. It fills the Model's VIPs and the frontends of all.
-func (f *former) replace(m *Model, left, fresh []*readVIP) {
+func (f *previous) replace(m *Model, left, fresh []*readVIP) {
 	invalid := func(vip *readVIP) bool { return !vip.Address.IsValid() }
 	left, fresh = slices.DeleteFunc(left, invalid), slices.DeleteFunc(fresh, invalid)
 	slices.SortFunc(left, (*readVIP).compare)
@@ -240,7 +240,7 @@ func (v *readVIP) fits(other *readVIP) bool {
 }
 
 // replaceInPlace is replace where each VIP fits in the place of one: of many VIPs a few change.
-func (f *former) replaceInPlace(m *Model, left, fresh []*readVIP) {
+func (f *previous) replaceInPlace(m *Model, left, fresh []*readVIP) {
 	m.VIPs = f.model.VIPs
 	if len(fresh) == 0 {
 		return

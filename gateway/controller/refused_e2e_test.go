@@ -348,7 +348,12 @@ func noRoom(t *testing.T, e *environment) {
 	e.create(t, oldest)
 	const others = 10
 	// Their age is in whole seconds.
-	time.Sleep(1100 * time.Millisecond)
+	eventually(t, func(context.Context) error {
+		if !time.Now().Truncate(time.Second).After(oldest.CreationTimestamp.Time) {
+			return errors.New("the others would be as old")
+		}
+		return nil
+	})
 	for i := range others {
 		route := redirected(fmt.Sprintf("r-%d", i), "a.example.com")
 		route.Spec.Rules = grown(15)

@@ -131,8 +131,8 @@ type Server struct {
 
 // Refused are how many connections to the BGP port were refused since the agent started.
 type Refused struct {
-	// Untrusted hosts came from an address of no router, Unopened sent no OPEN that a router of
-	// their range could send, and Surplus were of a router beyond the range's maxPeers.
+	// UnknownSources came from an address of no router, Unopened sent no OPEN that a router of their
+	// range could send, and Surplus were of a router beyond the range's maxPeers.
 	UnknownSources, Unopened, Surplus uint64
 	// Dropped are packets that the kernel dropped at the port: of untrusted hosts, or for want of
 	// room.

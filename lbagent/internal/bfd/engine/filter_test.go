@@ -83,7 +83,7 @@ func TestSocketFilter(t *testing.T) {
 		"known, off the link":                   {v4, known, 254, hello.Append(nil), false},
 		"of several hops":                       {v4, far, 250, hello.Append(nil), true},
 		"from too far":                          {v4, far, 249, hello.Append(nil), false},
-		"unknown_source":                        {v4, untrusted, 255, hello.Append(nil), false},
+		"untrusted host":                        {v4, untrusted, 255, hello.Append(nil), false},
 		"untrusted host with our discriminator": {v4, untrusted, 255, ours.Append(nil), true},
 		"the same from too far":                 {v4, untrusted, 249, ours.Append(nil), false},
 		"too short":                             {v4, known, 255, []byte{1, 2, 3}, false},

@@ -37,7 +37,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 			patient.handshake.end()
 			patient.entry.Busy()
 			if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
-				patient.entry.Multiplexed()
+				patient.multiplexed()
 			}
 		}
 	case http.StateIdle:

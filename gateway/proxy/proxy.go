@@ -26,7 +26,7 @@ type Proxy struct {
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
-	// turns are for TLS handshakes.
+	// turns are for TLS handshakes, and for frames of HTTP/2.
 	turns    *admission.Turns
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -177,8 +176,9 @@ func (s *server) admit(conn net.Conn) {
 	patient := &patientConn{
 		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
 	}
+	patient.reading.turns, patient.reading.client = s.proxy.turns, admission.Client(addressOf(conn))
 	if port != nil && port.tls {
-		patient.handshake.begin(s.proxy.turns, admission.Client(addressOf(conn)))
+		patient.handshake.begin(s.proxy.turns, patient.reading.client)
 	}
 	s.accepted(patient, port)
 }
@@ -302,6 +302,7 @@ type patientConn struct {
 	// evictions are of connections that were closed for its headers.
 	evictions prometheus.Counter
 	handshake handshake
+	reading   reading
 	// begun says that something was read.
 	begun bool
 }
@@ -333,32 +334,34 @@ type entryKey struct{}
 // Close implements net.Conn.
 func (c *patientConn) Close() error {
 	c.handshake.end()
+	c.reading.pass()
 	c.entry.Close()
 	return c.Conn.Close()
 }
 
-// muchRead is how much a connection reads before others have the processor. Where bytes always wait,
-// Go itself would let it go on for ten milliseconds.
-const muchRead = 4 << 10
-
 func (c *patientConn) Read(b []byte) (int, error) {
 	c.handshake.pass()
+	c.reading.pass()
 	n, err := c.Conn.Read(b)
 	c.handshake.turn()
-	if n >= muchRead {
-		runtime.Gosched()
-	}
+	c.reading.took(n)
 	if n > 0 && !c.begun {
 		c.begun = true
 		// net/http decides by these bytes, too.
 		if bytes.HasPrefix(b[:n], []byte("PRI ")) {
-			c.entry.Multiplexed()
+			c.multiplexed()
 		}
 	}
 	if evicted := c.entry.Read(n); evicted > 0 {
 		c.evictions.Add(float64(evicted))
 	}
 	return n, err
+}
+
+// multiplexed says that HTTP/2 is spoken.
+func (c *patientConn) multiplexed() {
+	c.reading.frames.Store(true)
+	c.entry.Multiplexed()
 }
 
 func (c *patientConn) Write(b []byte) (int, error) {

@@ -24,7 +24,7 @@ import (
 
 // An attacker is this program again.
 var (
-	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections or \"streams\"")
+	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\" or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
 	count   = flag.Int("count", 0, "number of connections")
 	waves   = flag.Int("waves", 1, "how often")
@@ -49,15 +49,18 @@ func TestMain(m *testing.M) {
 		opened = all(*count, 64, openIdle)
 	case "streams":
 		opened = all(*count, *count, floodStreams)
+	default:
+		opened = all(*count, *count, flood(floods[*attack]))
 	}
-	fmt.Printf("%s: %d of %d connections, %d open, %d requests, %d refused\n%s",
-		*attack, opened, *count**waves, opened-int(closed.Load()), asked.Load(), refused.Load(), done)
+	fmt.Printf("%s: %d of %d connections, %d open, %d requests, %d refused, %d frames\n%s",
+		*attack, opened, *count**waves, opened-int(closed.Load()), asked.Load(), refused.Load(), sent.Load(), done)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
 }
 
-// closed are connections that the proxy has closed, asked and refused are requests.
-var closed, asked, refused atomic.Int64
+// closed are connections that the proxy has closed, asked and refused are requests, and sent are frames
+// of a flood.
+var closed, asked, refused, sent atomic.Int64
 
 // all opens connections, some at a time, and gives how many could be.
 func all(count, atOnce int, open func(index int) error) int {

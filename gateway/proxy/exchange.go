@@ -45,6 +45,8 @@ type exchange struct {
 	mirrored []byte
 	mirrors  bool
 	spans    spans
+	// takenBack says that the client's reset of the request was counted.
+	takenBack bool
 	// held are bytes that count beside the request: of its answer, and of a body for mirrors. Of these
 	// heading are for a header of which the end has not come.
 	held, heading int64

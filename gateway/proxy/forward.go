@@ -196,6 +196,9 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		w.Header().Set("Connection", "close")
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
+	if out, ok := w.(*answer); ok {
+		x.takeBack(out)
+	}
 	http.Error(w, http.StatusText(status), status)
 }
 

@@ -49,6 +49,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	room, leave, end := s.ask(r)
 	defer end()
 	defer x.release()
+	defer x.takeBack(out)
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
 		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
@@ -71,6 +72,29 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.serve(out)
+}
+
+// takeBack counts a request of HTTP/2 that the client has reset. A client that resets too many is
+// asked
+// to leave by the header of the answer, which nobody gets: net/http makes GOAWAY of it, takes no
+// further
+// requests, and lets the open ones end. Where that header was sent before, the connection is
+// closed.
+func (x *exchange) takeBack(w *answer) {
+	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
+		return
+	}
+	x.takenBack = true
+	entry := entryIn(x.in)
+	if !entry.Reset(time.Now()) {
+		return
+	}
+	x.proxy.metrics.abuse.WithLabelValues("too_many_resets").Inc()
+	if w.status != 0 {
+		entry.Drop()
+		return
+	}
+	w.Header().Set("Connection", "close")
 }
 
 func isGRPC(r *http.Request) bool {
@@ -111,7 +135,8 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	return room, leave, func() { entry.Refused(bytes) }
 }
 
-// unreadBody is how much of a body may come that the backend does not take. Over HTTP/1.1 it stays with the
+// unreadBody is how much of a body may come that the backend does not take. Over HTTP/1.1 it stays
+// with the
 // client.
 func unreadBody(r *http.Request) int64 {
 	switch {
@@ -144,7 +169,8 @@ func (x *exchange) hold(response *http.Response) error {
 	return nil
 }
 
-// answerHeaderBytes is what the header of an answer costs beyond what counts with its request: there
+// answerHeaderBytes is what the header of an answer costs beyond what counts with its request:
+// there
 // are two of it, that of the backend and that for the client.
 func answerHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
@@ -158,7 +184,8 @@ func answerHeaderBytes(header http.Header) (bytes int64) {
 // freeAnswerHeaderBytes are part of requestBytes. Most answers have no more.
 const freeAnswerHeaderBytes = 8 << 10
 
-// readHeading asks for room for so many bytes of an answer's header of which the end has not come, and
+// readHeading asks for room for so many bytes of an answer's header of which the end has not come,
+// and
 // reports whether there is.
 func (x *exchange) readHeading(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost

@@ -111,6 +111,7 @@ type Connection struct {
 	// multiplexed says that the connection is one of HTTP/2, and requests how many it has in the account.
 	multiplexed bool
 	requests    int
+	resets      resets
 }
 
 // New makes a ledger without connections.

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import "time"
+
+// A connection may take back resetBurst requests before their answers are complete, and resetRate
+// more
+// each second. A reset costs the client 13 bytes. It may cost us a connection to the backend, and
+// it
+// makes room for the next request at once, so that MaxStreams bounds nothing (CVE-2023-44487).
+const (
+	resetBurst = 200
+	resetRate  = 20
+)
+
+// resets is a bucket of the requests that were taken back.
+type resets struct {
+	used float64
+	at   time.Time
+}
+
+// Reset says that the client has taken a request back, and reports whether those are too many.
+// Behind a
+// proxy in front they are of many clients, so there they are never too many.
+func (c *Connection) Reset(now time.Time) (excess bool) {
+	if c == nil {
+		return false
+	}
+	c.ledger.mutex.Lock()
+	defer c.ledger.mutex.Unlock()
+	// The end of a connection ends all its requests.
+	if c.shared || c.ended {
+		return false
+	}
+	r := &c.resets
+	r.used = max(r.used-now.Sub(r.at).Seconds()*resetRate, 0)
+	r.at = now
+	r.used = min(r.used+1, resetBurst+1)
+	return r.used > resetBurst
+}

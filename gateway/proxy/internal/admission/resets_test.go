@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"testing"
+	"time"
+)
+
+// TestResets: a connection may reset some requests at once, and some more each second; one of a proxy in
+// front as many as it likes.
+func TestResets(t *testing.T) {
+	l := New(Limits{})
+	now := time.Unix(1_800_000_000, 0)
+	conn, _ := l.Open(alice, false, func() {})
+	resets := func(at time.Time) (count int) {
+		for count < 1000 && !conn.Reset(at) {
+			count++
+		}
+		return count
+	}
+	if n := resets(now); n != resetBurst {
+		t.Errorf("%d resets at once; want %d", n, resetBurst)
+	}
+	// The one too many counts, too.
+	if n := resets(now.Add(3 * time.Second)); n != 3*resetRate-1 {
+		t.Errorf("%d after three seconds; want %d", n, 3*resetRate-1)
+	}
+	if n := resets(now.Add(time.Hour)); n != resetBurst {
+		t.Errorf("%d after an hour; want %d", n, resetBurst)
+	}
+	conn.Close()
+	if conn.Reset(now.Add(time.Hour)) {
+		t.Error("the end of the connection counts as a reset")
+	}
+	if conn, _ = l.Open(alice, true, func() {}); resets(now) != 1000 {
+		t.Error("the resets of a proxy in front are bounded")
+	}
+}

@@ -218,7 +218,7 @@ func (s *Server) accepted(conn *net.TCPConn) {
 		return
 	}
 	s.neighbors.wait(conn)
-	go s.greet(conn, of)
+	go s.greet(conn, of, s.routerID)
 }
 
 // passive is the session of a router that connects, and that a connection comes from; nil without

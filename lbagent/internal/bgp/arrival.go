@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -46,7 +47,7 @@ func (t *transport) offer(conn *net.TCPConn) {
 // await has a connection replace the one of now when its OPEN has come. A router that connects
 // again has lost the one before (RFC 4724, section 5), whose end tells nobody to forget our routes.
 func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
-	open, err := readOpen(conn, &peer)
+	open, err := readOpen(conn, &peer, t.self)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pending = slices.DeleteFunc(t.pending, func(other *net.TCPConn) bool { return other == conn })
@@ -58,7 +59,7 @@ func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
 }
 
 // readOpen reads a router's OPEN. Where it is refused the router is told why.
-func readOpen(conn *net.TCPConn, peer *model.Peer) ([]byte, error) {
+func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, error) {
 	if err := secure(conn, peer); err != nil {
 		return nil, err
 	}
@@ -67,15 +68,13 @@ func readOpen(conn *net.TCPConn, peer *model.Peer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	filter := inbound{accepts: accepts(peer)}
-	if _, err = filter.check(message); err == nil && peer.ASN != 0 && filter.asn != peer.ASN {
-		err = &protocolError{codeOpen, subcodeBadAS, fmt.Sprintf("AS%d as its own", filter.asn)}
-	}
+	filter := inbound{peer: peer, self: self}
+	_, err = filter.check(message)
 	if refused := (*protocolError)(nil); errors.As(err, &refused) {
 		_ = conn.SetWriteDeadline(time.Now().Add(lastWrite))
 		_, _ = conn.Write(refused.notification())
 	}
-	if err == nil && !filter.opened {
+	if err == nil && filter.open == nil {
 		err = errors.New("a NOTIFICATION in place of an OPEN")
 	}
 	return message, err

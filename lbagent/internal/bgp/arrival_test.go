@@ -77,7 +77,7 @@ func dialTransport(t *testing.T, at *transport) end {
 func TestConfirmComesFirst(t *testing.T) {
 	for _, ends := range []bool{false, true} {
 		asked, confirmed := make(chan struct{}), make(chan struct{})
-		transport, err := newTransport(newObserved(func() {}), func(ctx context.Context) {
+		transport, err := newTransport(nodeIPv4, newObserved(func() {}), func(ctx context.Context) {
 			close(asked)
 			select {
 			case <-ctx.Done():
@@ -115,7 +115,7 @@ func TestConfirmComesFirst(t *testing.T) {
 // Whoever connects from the address of a passive peer's router ends the session only with an OPEN
 // that the peer could send.
 func TestSecondConnection(t *testing.T) {
-	transport, err := newTransport(newObserved(func() {}), nil)
+	transport, err := newTransport(nodeIPv4, newObserved(func() {}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

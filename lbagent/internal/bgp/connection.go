@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
-
-	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 // connection is a connection of GoBGP's and one of the router's that belong together.
@@ -35,10 +33,8 @@ type connection struct {
 	broken atomic.Pointer[error]
 	// told is true after a NOTIFICATION, after which the end is no news.
 	told atomic.Bool
-	// extended is true after the router's OPEN has offered IPv6 next hops for IPv4 routes.
-	extended atomic.Bool
-	// restarting is true after the router's OPEN has said that it restarted.
-	restarting atomic.Bool
+	// opened is the router's OPEN; nil before it.
+	opened atomic.Pointer[routerOpen]
 	// left is true after GoBGP has ended its side, hurried once it is known to do so.
 	left, hurried atomic.Bool
 }
@@ -150,11 +146,12 @@ func (c *connection) pass(message []byte) error {
 		if c.patience.ended() {
 			return nil
 		}
-		if !c.extended.Load() {
+		opened := c.opened.Load()
+		if opened == nil || !opened.extended {
 			message = withoutExtended(message)
 		}
 		c.sent.Add(1)
-		if c.restarting.Load() && isEndOfRIB(message) {
+		if opened != nil && opened.isRestarting() && isEndOfRIB(message) {
 			c.sendLater(message)
 			return nil
 		}
@@ -198,63 +195,68 @@ func (c *connection) tell(verb string, message []byte) {
 	c.mu.Lock()
 	c.verdict.lost = silent
 	c.mu.Unlock()
-	c.fail(verb + " " + describeNotification(message))
+	text := verb + " " + describeNotification(message)
+	if verb == "received" {
+		text += hintFor(message)
+	}
+	c.fail(text)
 }
 
-// inbound carries the router's messages to GoBGP, those that it is to see. It returns whether
-// there was an OPEN among them.
+// inbound carries to GoBGP what it is to hear of the router's messages. It returns whether there was
+// an OPEN among them.
 func (c *connection) inbound() (opened bool) {
 	c.mu.Lock()
-	filter := inbound{accepts: accepts(&c.peer)}
+	peer := c.peer
 	c.mu.Unlock()
+	filter := inbound{peer: &peer, self: c.self}
 	reader, buffer := bufio.NewReaderSize(c.router, readBuffer), make([]byte, longestLength)
 	c.patience.begin(c.router)
-	alive, budget := newBudget(keepalives, keepalivePause), newBudget(refreshes, refreshPause)
+	alive, refresh := newBudget(keepalives, keepalivePause), newRefresher(c.speaker)
 	flood := newBudget(readAtOnce, readPause)
 	for {
 		message, err := c.next(reader, buffer)
-		pass := false
+		var pass []byte
 		if err == nil {
 			pass, err = filter.check(message)
 		}
 		if err != nil {
 			c.refuse(err)
-			return filter.opened
+			return filter.open != nil
 		}
 		// What is not read waits at the router: TCP holds it up.
 		c.throttle(flood.take())
 		now := time.Now()
 		c.patience.hear(now)
-		if kindOf(message) == bgp.BGP_MSG_UPDATE {
+		switch kindOf(message) {
+		case bgp.BGP_MSG_OPEN:
+			c.opened.Store(filter.open)
+			c.patience.opened(c.router, c.holdTime(filter.open.holdTime))
+		case bgp.BGP_MSG_UPDATE:
 			c.received.Add(1)
+		case bgp.BGP_MSG_NOTIFICATION:
+			c.tell("received", message)
+			if filter.open == nil {
+				return false
+			}
+		case bgp.BGP_MSG_ROUTE_REFRESH:
+			if pass != nil {
+				refresh.ask(pass, now)
+				pass = nil
+			}
 		}
-		if !pass {
+		if pass == nil {
 			if !alive.has(now) {
 				continue
 			}
 			// An UPDATE starts the hold timer again, as a KEEPALIVE does (RFC 4271,
 			// section 4.4): routers need not send one between UPDATEs.
-			message = encode(bgp.BGP_MSG_KEEPALIVE)
+			pass = encode(bgp.BGP_MSG_KEEPALIVE)
 		}
-		switch kindOf(message) {
-		case bgp.BGP_MSG_OPEN:
-			c.extended.Store(filter.extended)
-			c.restarting.Store(filter.restarting)
-			c.patience.opened(c.router, c.holdTime(filter.holdTime))
-		case bgp.BGP_MSG_NOTIFICATION:
-			c.tell("received", message)
-			if !filter.opened {
-				return false
-			}
-		case bgp.BGP_MSG_ROUTE_REFRESH:
-			// GoBGP sends all routes for each, and queues without a bound.
-			budget.take()
-		}
-		if _, err := c.speaker.Write(message); err != nil {
+		if _, err := c.speaker.Write(pass); err != nil {
 			// GoBGP has left, and said why, if anything, to the router. What is still in
 			// the socket is read until the router closes, so that it is not reset.
 			_, _ = io.Copy(io.Discard, reader)
-			return filter.opened
+			return filter.open != nil
 		}
 	}
 }
@@ -299,25 +301,9 @@ func (c *connection) refuse(err error) {
 	c.fail(err.Error())
 }
 
-// holdTime is the negotiated one: the shorter of both (RFC 4271, section 4.2). It is zero where
-// the router wants none.
+// holdTime is the negotiated one: the shorter of both (RFC 4271, section 4.2).
 func (c *connection) holdTime(router time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return min(c.peer.HoldTime, router)
-}
-
-// accepts is what a router's OPEN must say of its autonomous system, where GoBGP does not
-// check it; nil where it does.
-func accepts(peer *model.Peer) func(uint32) error {
-	if peer.ASN != 0 {
-		return nil
-	}
-	own := peer.LocalASN
-	return func(asn uint32) error {
-		if asn == own {
-			return fmt.Errorf("AS%d as its own, which is ours: the LBPeer says that it is external", asn)
-		}
-		return nil
-	}
 }

@@ -196,10 +196,10 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 }
 
 // greet waits for the OPEN of a router without a session, and gives it a place then.
-func (s *Server) greet(conn *net.TCPConn, of *model.Range) {
+func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 	peer := of.Session
 	peer.Address = addrPort(conn.RemoteAddr()).Addr()
-	open, err := readOpen(conn, &peer)
+	open, err := readOpen(conn, &peer, self)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.neighbors.unproven = slices.DeleteFunc(s.neighbors.unproven, func(other *net.TCPConn) bool { return other == conn })

@@ -6,10 +6,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
 // Messages of RFC 4271, section 4.1, in octets. Extended messages (RFC 8654) are not offered.
@@ -21,13 +23,19 @@ const (
 
 // Codes and subcodes of NOTIFICATIONs that we send ourselves (RFC 4271, section 4.5).
 const (
-	codeHeader      = 1
-	codeOpen        = 2
-	codeFSM         = 5
-	subcodeMarker   = 1
-	subcodeLength   = 2
-	subcodeBadAS    = 2
-	subcodeOpenSent = 1
+	codeHeader        = 1
+	codeOpen          = 2
+	codeFSM           = 5
+	subcodeMarker     = 1
+	subcodeLength     = 2
+	subcodeType       = 3
+	subcodeVersion    = 1
+	subcodeBadAS      = 2
+	subcodeBadID      = 3
+	subcodeParameter  = 4
+	subcodeHoldTime   = 6
+	subcodeCapability = 7
+	subcodeOpenSent   = 1
 	// subcodeOpenConfirm and subcodeEstablished are those of RFC 6608.
 	subcodeOpenConfirm = 2
 	subcodeEstablished = 3
@@ -37,6 +45,8 @@ const (
 type protocolError struct {
 	code, subcode byte
 	what          string
+	// data is what follows the codes in the NOTIFICATION.
+	data []byte
 }
 
 func (e *protocolError) Error() string {
@@ -45,7 +55,7 @@ func (e *protocolError) Error() string {
 
 // notification is the message that tells the error.
 func (e *protocolError) notification() []byte {
-	return encode(bgp.BGP_MSG_NOTIFICATION, e.code, e.subcode)
+	return encode(bgp.BGP_MSG_NOTIFICATION, append([]byte{e.code, e.subcode}, e.data...)...)
 }
 
 // encode returns a message.
@@ -68,12 +78,12 @@ func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 	}
 	for _, octet := range header[:markerLength] {
 		if octet != 0xff {
-			return nil, &protocolError{codeHeader, subcodeMarker, "a message without the marker of BGP"}
+			return nil, headerError(subcodeMarker, nil, "a message without the marker of BGP")
 		}
 	}
 	length := int(binary.BigEndian.Uint16(header[markerLength:]))
 	if length < headerLength || length > longestLength {
-		return nil, &protocolError{codeHeader, subcodeLength, fmt.Sprintf("a message of length %d", length)}
+		return nil, headerError(subcodeLength, header[markerLength:headerLength-1], "a message of length %d", length)
 	}
 	if _, err := io.ReadFull(r, buffer[headerLength:length]); err != nil {
 		return nil, err
@@ -83,170 +93,149 @@ func readMessage(r io.Reader, buffer []byte) ([]byte, error) {
 
 func kindOf(message []byte) byte { return message[headerLength-1] }
 
-// isEndOfRIB reports whether an UPDATE is an End-of-RIB (RFC 4724, section 2): without
-// anything or, for families other than IPv4, with an empty MP_UNREACH_NLRI alone.
+// headerError is why a message is refused for its header, with the data that tells it.
+func headerError(subcode byte, data []byte, format string, values ...any) error {
+	return &protocolError{code: codeHeader, subcode: subcode, what: fmt.Sprintf(format, values...), data: slices.Clone(data)}
+}
+
+// isEndOfRIB reports whether an UPDATE is an End-of-RIB (RFC 4724, section 2).
 func isEndOfRIB(message []byte) bool {
+	_, _, is := endOfRIBOf(message)
+	return is
+}
+
+// endOfRIBOf is the family that an UPDATE is the End-of-RIB of: without anything, or with an empty
+// MP_UNREACH_NLRI alone. is is false where it is no End-of-RIB.
+func endOfRIBOf(message []byte) (afi uint16, safi byte, is bool) {
 	const (
 		mpUnreach      = 15
 		extendedLength = 0x10
 	)
 	body := message[headerLength:]
 	if len(body) < 4 || binary.BigEndian.Uint16(body) != 0 {
-		return false
+		return 0, 0, false
 	}
 	attributes := body[4:]
 	if int(binary.BigEndian.Uint16(body[2:])) != len(attributes) {
-		return false
+		return 0, 0, false
 	}
 	switch {
 	case len(attributes) == 0:
-		return true
+		return bgp.AFI_IP, bgp.SAFI_UNICAST, true
 	case len(attributes) == 6 && attributes[0]&extendedLength == 0:
-		return attributes[1] == mpUnreach && attributes[2] == 3
+		is = attributes[1] == mpUnreach && attributes[2] == 3
 	case len(attributes) == 7 && attributes[0]&extendedLength != 0:
-		return attributes[1] == mpUnreach && attributes[2] == 0 && attributes[3] == 3
+		is = attributes[1] == mpUnreach && attributes[2] == 0 && attributes[3] == 3
 	}
-	return false
+	if !is {
+		return 0, 0, false
+	}
+	family := attributes[len(attributes)-3:]
+	return binary.BigEndian.Uint16(family), family[2], true
 }
 
-// mostEnds is how many End-of-RIBs of a session GoBGP sees: one of each family, and as many again.
-const mostEnds = 4
+// endOfRIBFor is the End-of-RIB of a family of unicast routes.
+func endOfRIBFor(afi uint16) []byte {
+	if afi == bgp.AFI_IP {
+		return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 0)
+	}
+	const optional, mpUnreach = 0x80, 15
+	return encode(bgp.BGP_MSG_UPDATE, 0, 0, 0, 6, optional, mpUnreach, 3, 0, byte(afi), bgp.SAFI_UNICAST)
+}
 
-// inbound decides which of a router's messages GoBGP sees. GoBGP keeps every route that it is
-// sent, and we use none: an UPDATE is dropped, and only says that the router lives. GoBGP queues
-// without a bound, so it sees nothing that a router may send often.
+// inbound decides what GoBGP hears of a router's messages. It sees none of them, but what is written
+// here in their place, with what matters of them: so no router reaches GoBGP's parsers. GoBGP keeps
+// every route that it is sent, and we use none: an UPDATE is dropped, and only says that the router
+// lives. GoBGP queues without a bound, so it hears nothing that a router may send often.
 type inbound struct {
-	// accepts is asked for the autonomous system of the router's OPEN; nil accepts any.
-	accepts func(asn uint32) error
+	peer *model.Peer
+	// self is the node's identifier; invalid where it does not matter.
+	self netip.Addr
 
-	opened, confirmed bool
-	// extended is true after an OPEN with the capability of IPv6 next hops for IPv4 routes (RFC
-	// 8950, section 4).
-	extended bool
-	// restarting is true after an OPEN with the Restart State bit (RFC 4724, section 3).
-	restarting bool
-	// ends is how many End-of-RIBs came.
-	ends int
-	// holdTime is that of the OPEN (RFC 4271, section 4.2).
-	holdTime time.Duration
-	// asn is the router's autonomous system, of its OPEN.
-	asn uint32
+	// open is the router's OPEN; nil before it. carried are the families of the session then.
+	open      *routerOpen
+	carried   families
+	confirmed bool
+	// ended are the families whose End-of-RIB came.
+	ended families
 }
 
-// check says whether a message goes on to GoBGP. The error, if any, ends the session. What
-// GoBGP does not expect in a state is kept from it: an OPEN in an established session panics
+// check returns what GoBGP hears of a message; nil where nothing. The error, if any, ends the session.
+// What GoBGP does not expect in a state is kept from it: an OPEN in an established session panics
 // there.
-func (i *inbound) check(message []byte) (pass bool, err error) {
+func (i *inbound) check(message []byte) (pass []byte, err error) {
 	kind := kindOf(message)
 	switch {
 	case kind == bgp.BGP_MSG_NOTIFICATION:
 		if len(message) < headerLength+2 {
-			return false, &protocolError{codeHeader, subcodeLength, "a NOTIFICATION without a code"}
+			return nil, lengthError(message, "a NOTIFICATION without a code")
 		}
-		return true, nil
-	case !i.opened:
+		return encode(bgp.BGP_MSG_NOTIFICATION, message[headerLength], message[headerLength+1]), nil
+	case kind < bgp.BGP_MSG_OPEN || kind > bgp.BGP_MSG_ROUTE_REFRESH:
+		return nil, headerError(subcodeType, []byte{kind}, "a message of type %d", kind)
+	case i.open == nil:
 		if kind != bgp.BGP_MSG_OPEN {
-			return false, &protocolError{codeFSM, subcodeOpenSent, "a message before OPEN"}
+			return nil, &protocolError{code: codeFSM, subcode: subcodeOpenSent, what: "a message before OPEN"}
 		}
-		if err := i.open(message); err != nil {
-			return false, err
-		}
-		i.opened = true
-		return true, nil
+		return i.begin(message)
 	case kind == bgp.BGP_MSG_KEEPALIVE:
 		if len(message) != headerLength {
-			return false, &protocolError{codeHeader, subcodeLength, "a KEEPALIVE with a body"}
+			return nil, lengthError(message, "a KEEPALIVE with a body")
 		}
 		// Those after the first one only say that the router lives.
-		first := !i.confirmed
+		if i.confirmed {
+			return nil, nil
+		}
 		i.confirmed = true
-		return first, nil
+		return message, nil
 	case !i.confirmed:
-		return false, &protocolError{codeFSM, subcodeOpenConfirm, "a message before KEEPALIVE"}
+		return nil, &protocolError{code: codeFSM, subcode: subcodeOpenConfirm, what: "a message before KEEPALIVE"}
 	case kind == bgp.BGP_MSG_UPDATE:
-		if i.ends == mostEnds || !isEndOfRIB(message) {
-			return false, nil
-		}
-		i.ends++
-		return true, nil
+		return i.update(message), nil
 	case kind == bgp.BGP_MSG_ROUTE_REFRESH:
-		if len(message) != headerLength+4 {
-			return false, &protocolError{codeHeader, subcodeLength, "a ROUTE-REFRESH of another length"}
-		}
-		return true, nil
+		return i.refresh(message)
 	default:
-		return false, &protocolError{codeFSM, subcodeEstablished, fmt.Sprintf("a message of type %d", kind)}
+		return nil, &protocolError{code: codeFSM, subcode: subcodeEstablished, what: "a second OPEN"}
 	}
 }
 
-// open reads the OPEN as GoBGP will, so that what it cannot read ends this session and not
-// the process.
-func (i *inbound) open(message []byte) (err error) {
-	refuse := func(what any) error {
-		return &protocolError{codeOpen, 0, fmt.Sprintf("an OPEN that cannot be read (%v)", what)}
-	}
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = refuse(cause)
-		}
-	}()
-	parsed, err := bgp.ParseBGPMessage(message)
+// lengthError refuses a message for its length.
+func lengthError(message []byte, what string) error {
+	return headerError(subcodeLength, message[markerLength:headerLength-1], "%s", what)
+}
+
+// begin takes the router's OPEN.
+func (i *inbound) begin(message []byte) (pass []byte, err error) {
+	open, err := parseOpen(message)
 	if err != nil {
-		return refuse(err)
+		return nil, err
 	}
-	open, is := parsed.Body.(*bgp.BGPOpen)
-	if !is {
-		return refuse("no OPEN")
+	if err := open.check(i.peer, i.self); err != nil {
+		return nil, err
 	}
-	i.extended, i.restarting = takesExtended(open), isRestarting(open)
-	i.holdTime, i.asn = time.Duration(open.HoldTime)*time.Second, asnOf(open)
-	if i.accepts == nil {
+	i.open, i.carried = open, open.common(i.peer)
+	return open.forGoBGP(i.carried), nil
+}
+
+// update takes an UPDATE: of each family of the session its first End-of-RIB passes.
+func (i *inbound) update(message []byte) (pass []byte) {
+	afi, safi, is := endOfRIBOf(message)
+	if !is || !i.carried.has(afi, safi) || i.ended.has(afi, safi) {
 		return nil
 	}
-	if err := i.accepts(i.asn); err != nil {
-		return &protocolError{codeOpen, subcodeBadAS, err.Error()}
-	}
-	return nil
+	i.ended.add(afi, safi)
+	return endOfRIBFor(afi)
 }
 
-// asnOf is the autonomous system of an OPEN, of four octets where it is told (RFC 6793).
-func asnOf(open *bgp.BGPOpen) uint32 {
-	for _, capability := range capabilitiesOf(open) {
-		if four, is := capability.(*bgp.CapFourOctetASNumber); is {
-			return four.CapValue
-		}
+// refresh takes a ROUTE-REFRESH (RFC 2918). Those of families that the session does not carry are
+// ignored, and so are the marks of RFC 7313, which is not offered.
+func (i *inbound) refresh(message []byte) (pass []byte, err error) {
+	body := message[headerLength:]
+	if len(body) != familyLength {
+		return nil, lengthError(message, "a ROUTE-REFRESH of another length")
 	}
-	return uint32(open.MyAS)
-}
-
-// takesExtended reports whether an OPEN offers IPv6 next hops for IPv4 unicast routes.
-func takesExtended(open *bgp.BGPOpen) bool {
-	for _, capability := range capabilitiesOf(open) {
-		extended, is := capability.(*bgp.CapExtendedNexthop)
-		if is && slices.ContainsFunc(extended.Tuples, func(tuple *bgp.CapExtendedNexthopTuple) bool {
-			return *tuple == bgp.CapExtendedNexthopTuple{NLRIAFI: bgp.AFI_IP, NLRISAFI: bgp.SAFI_UNICAST, NexthopAFI: bgp.AFI_IP6}
-		}) {
-			return true
-		}
+	if body[2] != 0 || !i.carried.has(binary.BigEndian.Uint16(body), body[3]) {
+		return nil, nil
 	}
-	return false
-}
-
-// isRestarting reports whether the OPEN is that of a router that has restarted.
-func isRestarting(open *bgp.BGPOpen) bool {
-	const restartState = 0x08
-	return slices.ContainsFunc(capabilitiesOf(open), func(capability bgp.ParameterCapabilityInterface) bool {
-		restart, is := capability.(*bgp.CapGracefulRestart)
-		return is && restart.Flags&restartState != 0
-	})
-}
-
-func capabilitiesOf(open *bgp.BGPOpen) []bgp.ParameterCapabilityInterface {
-	var all []bgp.ParameterCapabilityInterface
-	for _, parameter := range open.OptParams {
-		if capabilities, is := parameter.(*bgp.OptionParameterCapability); is {
-			all = append(all, capabilities.Capability...)
-		}
-	}
-	return all
+	return message, nil
 }

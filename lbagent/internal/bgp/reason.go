@@ -67,6 +67,16 @@ var hints = map[[2]byte]string{
 	{6, 7}: "another speaker of this node has the session with the router",
 }
 
+// hintFor is what is most often wrong where a router sends a NOTIFICATION, in brackets; it may be empty.
+func hintFor(message []byte) string {
+	if len(message) >= headerLength+2 {
+		if hint := hints[[2]byte(message[headerLength:headerLength+2])]; hint != "" {
+			return " (" + hint + ")"
+		}
+	}
+	return ""
+}
+
 // describeNotification says in words what a NOTIFICATION tells, its shutdown communication
 // (RFC 9003) included.
 func describeNotification(message []byte) string {
@@ -76,9 +86,6 @@ func describeNotification(message []byte) string {
 	body := message[headerLength:]
 	code, subcode := body[0], body[1]
 	text := "NOTIFICATION " + notificationName(code, subcode)
-	if hint := hints[[2]byte{code, subcode}]; hint != "" {
-		text += " (" + hint + ")"
-	}
 	if code == 6 && (subcode == 2 || subcode == 4) {
 		if communication := shutdownCommunication(body[2:]); communication != "" {
 			text += fmt.Sprintf(" %q", communication)

@@ -2,24 +2,22 @@
 
 package bgp
 
+// restartState is the bit of graceful restart's flags that says that the speaker has restarted.
+const restartState = 0x80
+
 // withoutRestart is an OPEN of GoBGP's without the Restart State bit (RFC 4724, section 3). GoBGP
 // sets it wherever the Forwarding State bits are set. Those are right after a connection was lost:
 // without them the router drops the routes that it kept. But this node has not restarted then. A
 // router that has would not wait for the routes of one that says so (RFC 4724, section 4.1).
 func withoutRestart(open []byte) []byte {
-	const (
-		// fixed are version, system, hold time and identifier (RFC 4271, section 4.2).
-		fixed             = 9
-		parameterOfAny    = 2
-		capabilityRestart = 64
-		restartState      = 0x80
-	)
+	// fixed are version, system, hold time and identifier (RFC 4271, section 4.2).
+	const fixed = 9
 	changed := append([]byte(nil), open...)
 	if len(changed) <= headerLength+fixed {
 		return changed
 	}
 	parameters, ok := prefixed(changed[headerLength+fixed:])
-	for ok && len(parameters) > 2 && parameters[0] == parameterOfAny {
+	for ok && len(parameters) > 2 && parameters[0] == parameterCapabilities {
 		var capabilities []byte
 		capabilities, ok = prefixed(parameters[1:])
 		parameters = parameters[min(len(parameters), 2+len(capabilities)):]

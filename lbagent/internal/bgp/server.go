@@ -110,8 +110,10 @@ type Server struct {
 	config Config
 	notice notice
 
-	mu       sync.Mutex
-	started  bool
+	mu      sync.Mutex
+	started bool
+	// routerID is that of the last Set.
+	routerID netip.Addr
 	sessions map[string]*session
 	// prepared are sessions that the first Set opens.
 	prepared map[string]*session
@@ -204,6 +206,7 @@ func (s *Server) Set(want Want) error {
 	if len(want.Peers) > 0 && (!want.RouterID.Is4() || want.RouterID.IsUnspecified()) {
 		return ErrNoRouterID
 	}
+	s.routerID = want.RouterID
 	want.Passwords = s.retained(want.Passwords)
 	peers, refused := distinct(want.Peers)
 	withoutPassword(peers, refused, want.Passwords)
@@ -330,7 +333,7 @@ func (s *Server) open(peer model.Peer, password string, want *Want) error {
 // newSession returns a session that begin opens.
 func (s *Server) newSession(peer model.Peer, password string, routerID netip.Addr) (*session, error) {
 	observed := newObserved(s.notify)
-	transport, err := newTransport(observed, s.config.Confirm)
+	transport, err := newTransport(routerID, observed, s.config.Confirm)
 	if err != nil {
 		return nil, err
 	}

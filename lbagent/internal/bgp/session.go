@@ -215,23 +215,25 @@ func (s *session) snapshot() Session {
 	session.Peer = s.peer.Name
 	session.Address = s.peer.Address
 	session.Routes = len(s.routes)
-	withholds := session.State == millracev1alpha1.SessionEstablished && s.transport.withholdsExtended()
-	if withholds {
-		session.Withheld = []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4}
-		session.Message = "IPv4 routes are withheld: the router does not offer IPv6 next hops for them (extended next hop, RFC 8950)"
+	if session.State == millracev1alpha1.SessionEstablished {
+		session.Withheld, session.Message = s.transport.withheld()
+		if session.Message == "" && s.transport.throttles(time.Now()) {
+			session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
+		}
+	}
+	without4 := slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv4)
+	without6 := slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv6)
+	if without4 || without6 {
 		for prefix := range s.routes {
-			if prefix.Addr().Is4() {
+			if is4 := prefix.Addr().Is4(); is4 && without4 || !is4 && without6 {
 				session.Routes--
 			}
 		}
 	}
-	if session.State == millracev1alpha1.SessionEstablished && session.Message == "" && s.transport.throttles(time.Now()) {
-		session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
-	}
-	if s.peer.IPv4 && !withholds {
+	if s.peer.IPv4 && !without4 {
 		session.Families = append(session.Families, "IPv4")
 	}
-	if s.peer.IPv6 {
+	if s.peer.IPv6 && !without6 {
 		session.Families = append(session.Families, "IPv6")
 	}
 	session.Local = s.transport.local().Addr()

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,8 @@ const (
 // GoBGP never sees, or keeps, what the router announces.
 type transport struct {
 	listener *net.TCPListener
+	// self is the node's BGP identifier.
+	self     netip.Addr
 	observed *observed
 	// confirm is that of Config.
 	confirm func(ctx context.Context)
@@ -92,8 +95,8 @@ type verdict struct {
 	lost bool
 }
 
-// newTransport listens for GoBGP. close must be called.
-func newTransport(observed *observed, confirm func(ctx context.Context)) (*transport, error) {
+// newTransport listens for GoBGP, which has an identifier. close must be called.
+func newTransport(self netip.Addr, observed *observed, confirm func(ctx context.Context)) (*transport, error) {
 	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		return nil, fmt.Errorf("listen on the loopback address for the BGP speaker: %w", err)
@@ -103,7 +106,7 @@ func newTransport(observed *observed, confirm func(ctx context.Context)) (*trans
 		confirm = func(context.Context) {}
 	}
 	t := &transport{
-		listener: listener, observed: observed, confirm: confirm, done: make(chan struct{}), cancel: cancel,
+		listener: listener, self: self, observed: observed, confirm: confirm, done: make(chan struct{}), cancel: cancel,
 		begun: make(chan struct{}), offered: make(chan arrival, 1),
 	}
 	go t.run(ctx)
@@ -140,12 +143,31 @@ func (t *transport) local() netip.AddrPort {
 	return addrPort(t.router.LocalAddr())
 }
 
-// withholdsExtended reports whether the router of the connection of now does not take the IPv4
-// routes that the peer is to have, as their next hops are IPv6 ones.
-func (t *transport) withholdsExtended() bool {
+// withheld are the families of the peer's whose routes the router of the connection of now does not
+// take, and why; empty without a connection.
+func (t *transport) withheld() (families []millracev1alpha1.AddressFamily, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.peer.IPv4 && t.peer.ExtendedNextHop && t.carried != nil && !t.carried.extended.Load()
+	if t.carried == nil {
+		return nil, ""
+	}
+	opened := t.carried.opened.Load()
+	if opened == nil {
+		return nil, ""
+	}
+	var reasons []string
+	const inactive = "%s routes are withheld: the router does not offer the family (activate it there)"
+	switch {
+	case t.peer.IPv4 && !opened.offered.ipv4:
+		families, reasons = append(families, millracev1alpha1.FamilyIPv4), append(reasons, fmt.Sprintf(inactive, "IPv4"))
+	case t.peer.IPv4 && t.peer.ExtendedNextHop && !opened.extended:
+		families = append(families, millracev1alpha1.FamilyIPv4)
+		reasons = append(reasons, "IPv4 routes are withheld: the router does not offer IPv6 next hops for them (extended next hop, RFC 8950)")
+	}
+	if t.peer.IPv6 && !opened.offered.ipv6 {
+		families, reasons = append(families, millracev1alpha1.FamilyIPv6), append(reasons, fmt.Sprintf(inactive, "IPv6"))
+	}
+	return families, strings.Join(reasons, "; ")
 }
 
 // leave ends the connection without a NOTIFICATION: a router that helps with graceful restart

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bgp
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// rawRouter speaks BGP as it is told to, octet by octet.
+type rawRouter struct {
+	t        *testing.T
+	listener *net.TCPListener
+	// serve is what it does with each connection; the first has number 0.
+	serve func(n int, conn *rawConn)
+	// connections are how many it had.
+	connections atomic.Int64
+
+	mu   sync.Mutex
+	told [][2]byte
+}
+
+// rawConn is a connection of a rawRouter's.
+type rawConn struct {
+	*net.TCPConn
+	router *rawRouter
+}
+
+func newRawRouter(t *testing.T, serve func(n int, conn *rawConn)) *rawRouter {
+	t.Helper()
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rawRouter{t: t, listener: listener, serve: serve}
+	var serving sync.WaitGroup
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		close(done)
+		_ = listener.Close()
+		serving.Wait()
+	})
+	go func() {
+		for {
+			conn, err := listener.AcceptTCP()
+			if err != nil {
+				return
+			}
+			n := int(r.connections.Add(1)) - 1
+			serving.Go(func() {
+				ended := make(chan struct{})
+				defer close(ended)
+				go func() {
+					select {
+					case <-done:
+					case <-ended:
+					}
+					_ = conn.Close()
+				}()
+				r.serve(n, &rawConn{conn, r})
+			})
+		}
+	}()
+	return r
+}
+
+// peer is the LBPeer of the router.
+func (r *rawRouter) peer(name string) model.Peer {
+	at := addrPort(r.listener.Addr())
+	peer := testPeer()
+	peer.Name, peer.Address, peer.Port = name, at.Addr(), at.Port()
+	return peer
+}
+
+// notified are the codes and subcodes of the NOTIFICATIONs that the router got.
+func (r *rawRouter) notified() [][2]byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.told)
+}
+
+// await reads messages until one of a kind comes; false at the end of the connection.
+func (c *rawConn) await(kind byte) ([]byte, bool) {
+	buffer := make([]byte, longestLength)
+	for {
+		message, err := readMessage(c, buffer)
+		if err != nil {
+			return nil, false
+		}
+		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
+			c.router.mu.Lock()
+			c.router.told = append(c.router.told, [2]byte(message[headerLength:headerLength+2]))
+			c.router.mu.Unlock()
+		}
+		if kindOf(message) == kind {
+			return message, true
+		}
+	}
+}
+
+// drain reads until the end of the connection.
+func (c *rawConn) drain() { c.await(0) }
+
+// behave is a good router on this connection: it opens a session and keeps it, until the end.
+func (c *rawConn) behave() {
+	_, _ = c.Write(slices.Concat(openMessage(c.router.t, 64500), encode(bgp.BGP_MSG_KEEPALIVE)))
+	c.keep()
+}
+
+// keep keeps a session alive until the end.
+func (c *rawConn) keep() {
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-ticker.C:
+				_, _ = c.Write(encode(bgp.BGP_MSG_KEEPALIVE))
+			}
+		}
+	}()
+	c.drain()
+}
+
+// oddRouter is odd until it behaves.
+type oddRouter struct {
+	odd
+	*rawRouter
+	behaves atomic.Bool
+	// served is true once it has got routes, after all that it says.
+	served atomic.Bool
+}
+
+func newOddRouter(t *testing.T, o odd) *oddRouter {
+	r := &oddRouter{odd: o}
+	r.rawRouter = newRawRouter(t, func(_ int, conn *rawConn) {
+		if r.behaves.Load() {
+			conn.behave()
+			return
+		}
+		hello := r.says
+		if hello == nil {
+			hello = openMessage(t, 64500)
+		}
+		_, _ = conn.Write(slices.Concat(hello, keepalive))
+		_, served := conn.await(bgp.BGP_MSG_UPDATE)
+		if served && r.then != nil {
+			// The session goes on where these routes come.
+			_, _ = conn.Write(slices.Concat(r.then, refreshOf(1, 0, 1)))
+			_, served = conn.await(bgp.BGP_MSG_UPDATE)
+		}
+		if served {
+			r.served.Store(true)
+			conn.keep()
+		}
+	})
+	return r
+}
+
+// ends reports whether what it does has come to the end that it should.
+func (r *oddRouter) ends(session Session) bool {
+	if r.tells == "" {
+		return isUp(session) && r.served.Load()
+	}
+	return strings.Contains(session.LastError, r.tells) &&
+		(r.odd.notified == [2]byte{} || slices.Contains(r.rawRouter.notified(), r.odd.notified))
+}
+
+// awaitAll waits until a condition holds of all routers.
+func awaitAll(t *testing.T, s *Server, routers []*oddRouter, what string, holds func(*oddRouter, Session) bool) map[string]Session {
+	t.Helper()
+	const limit = 30 * time.Second
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		sessions := map[string]Session{}
+		for _, session := range s.Sessions() {
+			sessions[session.Peer] = session
+		}
+		waits := slices.DeleteFunc(slices.Clone(routers), func(r *oddRouter) bool { return holds(r, sessions[r.name]) })
+		if len(waits) == 0 {
+			return sessions
+		}
+		if time.Now().After(deadline) {
+			for _, r := range waits {
+				t.Errorf("%s: not within %s: %s; it got %v; session %+v", r.name, limit, what, r.rawRouter.notified(), sessions[r.name])
+			}
+			t.FailNow()
+		}
+	}
+}
+
+// Whatever a router says, the agent survives, sessions with other routers stay, and what is wrong is
+// told to the router and to the operator. What does no harm ends no session. The session is
+// established once the router behaves.
+func TestOddRouters(t *testing.T) {
+	const longestLine = 1024
+	good := newRawRouter(t, func(_ int, conn *rawConn) { conn.behave() })
+	routes := []announce.Route{testRoute(vip4), testRoute(vip6)}
+	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{good.peer("good")}, Routes: announce.Routes{"good": routes}}
+	var routers []*oddRouter
+	for _, o := range slices.Concat(oddOpens, oddSessions) {
+		r := newOddRouter(t, o)
+		routers = append(routers, r)
+		want.Peers = append(want.Peers, r.peer(o.name))
+		want.Routes[o.name] = routes
+	}
+	var lines atomic.Int64
+	s := New(Config{Logger: funcr.New(func(_, line string) {
+		if lines.Add(1); len(line) > longestLine {
+			t.Errorf("a line of %d octets in the log: %s ...", len(line), line[:longestLine])
+		}
+	}, funcr.Options{})})
+	t.Cleanup(func() { _ = s.Set(Want{}) })
+	if err := s.Set(want); err != nil {
+		t.Fatal(err)
+	}
+	sessions := awaitAll(t, s, routers, "it ends as it should", (*oddRouter).ends)
+	for _, r := range routers {
+		if session := sessions[r.name]; r.tells == "" && (session.Flaps > 0 || r.connections.Load() != 1 || len(r.rawRouter.notified()) > 0) {
+			t.Errorf("%s: %d connections, notified %v, session %+v", r.name, r.connections.Load(), r.rawRouter.notified(), session)
+		}
+	}
+	for name, withheld := range map[string]millracev1alpha1.AddressFamily{
+		"no parameters": millracev1alpha1.FamilyIPv6, "IPv6 alone": millracev1alpha1.FamilyIPv4,
+	} {
+		session := sessions[name]
+		if !slices.Equal(session.Withheld, []millracev1alpha1.AddressFamily{withheld}) || session.Routes != 1 ||
+			len(session.Families) != 1 || !strings.Contains(session.Message, string(withheld)+" routes are withheld") {
+			t.Errorf("%s: %s is not told as withheld: %+v", name, withheld, session)
+		}
+	}
+	for _, r := range routers {
+		r.behaves.Store(true)
+	}
+	sessions = awaitAll(t, s, routers, "established once it behaves", func(_ *oddRouter, session Session) bool { return isUp(session) })
+	if session := sessions["good"]; !isUp(session) || session.Flaps > 0 || good.connections.Load() != 1 {
+		t.Errorf("the other router's session: %d connections, %+v", good.connections.Load(), session)
+	}
+	attempts := int64(0)
+	for _, r := range routers {
+		attempts += r.connections.Load()
+	}
+	if lines.Load() > 2*attempts {
+		t.Errorf("%d lines in the log of %d attempts", lines.Load(), attempts)
+	}
+}

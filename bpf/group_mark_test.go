@@ -96,8 +96,8 @@ func (m *mates) move(t testing.TB) {
 	for row := range m.rows {
 		switch m.random.IntN(4) {
 		case 0:
-			former := m.rows[row].primary
-			m.rows[row] = table{primary: 5 - former, chain: [3]uint16{former}, history: 1}
+			previous := m.rows[row].primary
+			m.rows[row] = table{primary: 5 - previous, chain: [3]uint16{previous}, history: 1}
 			m.moved[row], m.young[row] = true, true
 		case 1:
 			m.rows[row].chain[2] = uint16(10 + m.random.IntN(5))
@@ -184,7 +184,8 @@ func (m *mates) pass(t testing.TB) {
 	}
 }
 
-// ticksOfMoves are seconds after which a row that moved is at rest for datagrams, and for connections.
+// ticksOfMoves are seconds after which a row that moved is at rest for datagrams, and for
+// connections.
 var ticksOfMoves = [2]int{300, 7600}
 
 // sendAll has a packet on each row, by which rows come to rest.
@@ -221,8 +222,9 @@ func (m *mates) check(t testing.TB, step string) {
 	}
 }
 
-// What happens to one row of a group takes nothing from the others that share its mark: whatever the
-// rows go through, one that has moved says so, and an exception is found. Sweeps bring all to rest.
+// What happens to one row of a group takes nothing from the others that share its mark: whatever
+// the rows go through, one that has moved says so, and an exception is found. Sweeps bring all to
+// rest.
 func TestGroupMates(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -222,8 +222,8 @@ type tunnel struct {
 	key int
 	// untagged has the option without a tag, as of a node without a key.
 	untagged bool
-	// former has no such option, as of former versions.
-	former bool
+	// previous has no such option, as of previous versions.
+	previous bool
 	// The rest deviates from what nodes send.
 	vni, class   uint32
 	version      uint8
@@ -266,7 +266,7 @@ func (t tunnel) geneve() []byte {
 		more = 1
 	}
 	words := 6 + more + t.extraOptions
-	if t.former {
+	if t.previous {
 		words = 3 + t.extraOptions
 	}
 	if t.noOption {
@@ -281,7 +281,7 @@ func (t tunnel) geneve() []byte {
 	}
 	out = append(out, byte(class>>8), byte(class), 0x82+t.zones, 2)
 	out = binary.BigEndian.AppendUint64(out, path)
-	if !t.former {
+	if !t.previous {
 		out = append(out, 0xff, 0x4d, 0x10+byte(t.keyNumber()), byte(2+more))
 		out = append(out, make([]byte, 8)...)
 		if more != 0 {
@@ -305,7 +305,7 @@ func (t tunnel) ip() []byte {
 	if !t.to.Is4() {
 		header = 40
 	}
-	if t.former || t.untagged || t.noOption || len(t.ipOptions) > 0 {
+	if t.previous || t.untagged || t.noOption || len(t.ipOptions) > 0 {
 		return ip
 	}
 	copy(ip[header+tagOffset:], tag(t.keyNumber(), ip))

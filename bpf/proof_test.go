@@ -134,9 +134,9 @@ func TestDirectConnectionKeepsReplies(t *testing.T) {
 	}
 }
 
-// An endpoint that still knows a former connection through the VIP, as in TIME-WAIT, answers
+// An endpoint that still knows a previous connection through the VIP, as in TIME-WAIT, answers
 // the SYN of the next one from the same address and port with an ACK, which the client
-// must get from the VIP to reset the former one.
+// must get from the VIP to reset the previous one.
 func TestChallengeComesFromTheVIP(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

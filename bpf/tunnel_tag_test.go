@@ -29,7 +29,7 @@ func TestTunnelTag(t *testing.T) {
 		"key 1":     good.frame(),
 		"key 2":     form(func(t *tunnel) { t.key = 2 }),
 		"no tag":    form(func(t *tunnel) { t.untagged = true }),
-		"former":    form(func(t *tunnel) { t.former = true }),
+		"former":    form(func(t *tunnel) { t.previous = true }),
 		"zeros":     form(func(t *tunnel) { t.untagged = true }),
 		"swapped":   good.frame(),
 		"other tag": good.frame(),
@@ -243,8 +243,8 @@ func (f family) outerUDP() int {
 	return shortest + 40
 }
 
-// next makes the next packet, with the flags. Sources and ports differ, and so do tags: random ones,
-// those of other packets, and none.
+// next makes the next packet, with the flags. Sources and ports differ, and so do tags: random
+// ones, those of other packets, and none.
 func (f *forger) next(flags uint8) []byte {
 	udp := f.outer.outerUDP()
 	path := f.random.Uint64()&^15 | uint64(flags)

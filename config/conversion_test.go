@@ -32,10 +32,10 @@ type tomorrowsPeer struct {
 	Status millracev1alpha1.LBPeerStatus `json:"status,omitempty"`
 }
 
-// tomorrowsSpec has one text for the router, and the timers together. It has no former names.
+// tomorrowsSpec has one text for the router, and the timers together. It has no previous names.
 type tomorrowsSpec struct {
-	// Where is an address, with the interface of a link-local one, or a range, or a gateway's family:
-	// 198.51.100.1, fe80::1%eth0, 198.51.100.0/28, IPv6.
+	// Where is an address, with the interface of a link-local one, or a range, or a gateway's
+	// family: 198.51.100.1, fe80::1%eth0, 198.51.100.0/28, IPv6.
 	Where    string          `json:"where"`
 	MaxPeers *int32          `json:"maxPeers,omitempty"`
 	Timers   tomorrowsTimers `json:"timers,omitempty"`
@@ -62,23 +62,23 @@ func (p *todaysPeer) DeepCopyObject() runtime.Object {
 	return &todaysPeer{LBPeer: *p.DeepCopy()}
 }
 
-// calledByFormerNames is the annotation that says which former names an LBPeer has, which the third
-// version has no place for.
-const calledByFormerNames = "test.millrace.io/former-names"
+// calledByFormerNames is the annotation that says which previous names an LBPeer has, which the
+// third version has no place for.
+const calledByPreviousNames = "test.millrace.io/former-names"
 
 // fromHub makes the third version of an LBPeer.
 func fromHub(_ context.Context, hub *millracev1alpha1.LBPeer, peer *tomorrowsPeer) error {
 	hub = hub.DeepCopy()
 	spec := &hub.Spec
-	var former []string
+	var previous []string
 	router := millracev1alpha1.Router{
 		Address: spec.PeerAddress, Interface: spec.PeerInterface, Gateway: spec.PeerGateway, Range: spec.PeerRange, MaxPeers: spec.MaxPeers,
 	}
 	switch {
 	case spec.Router != nil && !reflect.DeepEqual(router, millracev1alpha1.Router{}):
-		former = append(former, "both")
+		previous = append(previous, "both")
 	case spec.Router == nil:
-		former = append(former, "peerAddress")
+		previous = append(previous, "peerAddress")
 	}
 	if spec.Router != nil {
 		router = *spec.Router
@@ -86,13 +86,13 @@ func fromHub(_ context.Context, hub *millracev1alpha1.LBPeer, peer *tomorrowsPee
 	ttl := spec.MultihopTTL
 	switch {
 	case spec.EBGPMultiHop != nil && ttl != nil:
-		former = append(former, "bothTTL")
+		previous = append(previous, "bothTTL")
 	case spec.EBGPMultiHop != nil:
-		former, ttl = append(former, "ebgpMultiHop"), spec.EBGPMultiHop
+		previous, ttl = append(previous, "ebgpMultiHop"), spec.EBGPMultiHop
 	}
 	peer.ObjectMeta, peer.Status = hub.ObjectMeta, hub.Status
-	if len(former) > 0 {
-		metav1.SetMetaDataAnnotation(&peer.ObjectMeta, calledByFormerNames, strings.Join(former, ","))
+	if len(previous) > 0 {
+		metav1.SetMetaDataAnnotation(&peer.ObjectMeta, calledByPreviousNames, strings.Join(previous, ","))
 	}
 	peer.Spec.Where, peer.Spec.MaxPeers = router.Address+router.Range+string(router.Gateway), router.MaxPeers
 	if router.Interface != "" {
@@ -125,12 +125,12 @@ func toHub(_ context.Context, peer *tomorrowsPeer, hub *millracev1alpha1.LBPeer)
 	}
 	spec.Router = router
 	spec.HoldTime, spec.KeepaliveTime, spec.ConnectRetryTime = peer.Spec.Timers.Hold, peer.Spec.Timers.Keepalive, peer.Spec.Timers.Retry
-	former := hub.Annotations[calledByFormerNames]
-	delete(hub.Annotations, calledByFormerNames)
+	previous := hub.Annotations[calledByPreviousNames]
+	delete(hub.Annotations, calledByPreviousNames)
 	if len(hub.Annotations) == 0 {
 		hub.Annotations = nil
 	}
-	for name := range strings.SplitSeq(former, ",") {
+	for name := range strings.SplitSeq(previous, ",") {
 		switch name {
 		case "both", "peerAddress":
 			spec.PeerAddress, spec.PeerInterface, spec.PeerGateway = router.Address, router.Interface, router.Gateway

@@ -26,7 +26,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// testRouterColumn has kubectl show where routers are, by the names of now and by the former ones.
+// testRouterColumn has kubectl show where routers are, by the names of now and by the previous
+// ones.
 func testRouterColumn(t *testing.T, server *controlplane.Server, admin client.Client) {
 	routers := map[string]struct{ spec, shown string }{
 		"address":      {`{"router":{"address":"fe80::1","interface":"eth0"}}`, "fe80::1"},
@@ -420,7 +421,7 @@ func (v *versions) avoid(t *testing.T) {
 	}
 }
 
-// back downgrades, after the command of docs/install.md has filled in the former names.
+// back downgrades, after the command of docs/install.md has filled in the previous names.
 func (v *versions) back(t *testing.T, before []*unstructured.Unstructured) {
 	four, three := int64(4), int64(3)
 	present := []*unstructured.Unstructured{

@@ -97,7 +97,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 		{"a part of the range by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
 			spec.Router = &millracev1alpha1.Router{Range: "198.51.100.72/29"}
 		}, "spec.router.range", "by-range"},
-		{"by its former name", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.128/25" }, "spec.peerRange", "by-new-name"},
+		{"by its previous name", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.128/25" }, "spec.peerRange", "by-new-name"},
 	} {
 		eventually(t, test.name, func(ctx context.Context) error {
 			told.Take()

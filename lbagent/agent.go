@@ -178,7 +178,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	loop := &loop{
 		checkpointer: checkpointer,
-		inputs:       inputs.New(checkpointer.Objects, checkpointer.Former(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
+		inputs:       inputs.New(checkpointer.Objects, checkpointer.Previous(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
 		uplinks:      uplink.New(finder.Find, p.datapath, logger),
 		maps:         maps,
 		hops:         hops,

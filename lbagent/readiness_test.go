@@ -42,10 +42,10 @@ func TestAllUnreadyAtOnce(t *testing.T) {
 	addService(objects, 2, false, 1, 1)
 	current := objects
 	j := &judge{known: []membership.Known{{ID: 2}}}
-	loopOf := func(former []*discoveryv1.EndpointSlice) *loop {
+	loopOf := func(previous []*discoveryv1.EndpointSlice) *loop {
 		l := newLoop(n, nil)
 		l.inputs.Objects = func() *model.Snapshot { return current }
-		l.watch, l.inputs.Readiness = watchBy(j), readiness.New(former)
+		l.watch, l.inputs.Readiness = watchBy(j), readiness.New(previous)
 		return l
 	}
 	l := loopOf(nil)

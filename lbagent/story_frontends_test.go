@@ -197,13 +197,13 @@ func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.St
 		return nil
 	}
 	for number, row := range *table {
-		former := (*old)[number]
-		if former == row {
+		previous := (*old)[number]
+		if previous == row {
 			continue
 		}
-		want, known := w.history(former, row.Primary), row.Chain[:row.History]
+		want, known := w.history(previous, row.Primary), row.Chain[:row.History]
 		if slices.ContainsFunc(want, func(node forwarding.NodeID) bool { return !slices.Contains(known, node) }) {
-			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, former, row, want)
+			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, previous, row, want)
 		}
 	}
 	return nil
@@ -237,11 +237,11 @@ func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.Stat
 
 // history is the former owners, newest first, of a row that gets this owner.
 func (w *witness) history(row forwarding.Row, owner forwarding.NodeID) []forwarding.NodeID {
-	var former []forwarding.NodeID
+	var previous []forwarding.NodeID
 	for _, node := range append([]forwarding.NodeID{row.Primary}, row.Chain[:row.History]...) {
-		if node != 0 && node != owner && w.has[node] && !slices.Contains(former, node) && len(former) < forwarding.ChainLength {
-			former = append(former, node)
+		if node != 0 && node != owner && w.has[node] && !slices.Contains(previous, node) && len(previous) < forwarding.ChainLength {
+			previous = append(previous, node)
 		}
 	}
-	return former
+	return previous
 }

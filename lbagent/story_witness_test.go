@@ -27,7 +27,7 @@ import (
 //   - nobody is newly admitted whom the Service does not admit, and nobody put out
 //     whom it did and does admit, but by a frontend that is shut since it admits others, too;
 //   - when routes are set, no frontend behind them admits anybody whom the Service does not;
-//   - a row that gets another owner keeps the former ones that exist;
+//   - a row that gets another owner keeps the previous ones that exist;
 //   - what the objects have is not taken away, and what they no longer have not
 //     before the delay is over, nor before routes to it have been withdrawn for
 //     that long; so the node tables of zones, while a frontend has one for its own.

@@ -154,7 +154,7 @@ func newExemption(filter int, logger logr.Logger, changed chan<- struct{}) *nate
 	}
 }
 
-// runExemption takes away what is left of a former process where it is not wanted.
+// runExemption takes away what is left of a previous process where it is not wanted.
 func runExemption(ctx context.Context, keeper *natexempt.Keeper, wanted bool) error {
 	if wanted {
 		return keeper.Run(ctx)

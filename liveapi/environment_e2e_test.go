@@ -62,8 +62,8 @@ type environment struct {
 	server *controlplane.Server
 	client *controlplane.Objects
 	told   *controlplane.Warnings
-	// directory has the program's certificates, by a link as the kubelet makes it, and authority signs
-	// them and those of agents.
+	// directory has the program's certificates, by a link as the kubelet makes it, and authority
+	// signs them and those of agents.
 	directory string
 	authority *authority
 	// port is that of the agents of all nodes.
@@ -99,11 +99,11 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	from.write(t, directory, "tls", serviceName+"."+systemNamespace+".svc", x509.ExtKeyUsageServerAuth)
 	from.write(t, directory, "client", live.ClientName, x509.ExtKeyUsageClientAuth)
 	must(t, os.WriteFile(filepath.Join(directory, "ca.crt"), trusted, 0o600))
-	former, _ := os.Readlink(e.directory)
+	previous, _ := os.Readlink(e.directory)
 	must(t, os.Symlink(directory, e.directory+".next"))
 	must(t, os.Rename(e.directory+".next", e.directory))
 	// It is told by that.
-	must(t, os.RemoveAll(former))
+	must(t, os.RemoveAll(previous))
 }
 
 func (e *environment) create(t *testing.T, object client.Object) {
@@ -124,7 +124,8 @@ func (e *environment) node(t *testing.T, name string, number int) *agent {
 	return made
 }
 
-// service makes a Service with a VIP and one endpoint on each of some nodes; the first is not ready.
+// service makes a Service with a VIP and one endpoint on each of some nodes; the first is not
+// ready.
 func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
 	t.Helper()
 	service := &corev1.Service{

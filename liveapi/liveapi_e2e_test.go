@@ -251,7 +251,8 @@ func testWatch(t *testing.T, e *environment) {
 	must(t, err)
 	list := &livev1alpha1.VIPAnnouncementList{}
 	must(t, watching.List(t.Context(), list))
-	// It counts as that of a second before, and the agents' news as something that it does not know.
+	// It counts as that of a second before, and the agents' news as something that it does not
+	// know.
 	millis, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	must(t, err)
 	events, err := watching.Watch(t.Context(), &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{Raw: &metav1.ListOptions{
@@ -357,8 +358,8 @@ func testTenants(t *testing.T, e *environment) {
 	}
 }
 
-// testCommand runs millrace, which has no agents to ask here: as an administrator, and as the tenant
-// of testTenants.
+// testCommand runs millrace, which has no agents to ask here: as an administrator, and as the
+// tenant of testTenants.
 func testCommand(t *testing.T, e *environment) {
 	program := filepath.Join(t.TempDir(), "millrace")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
@@ -413,8 +414,8 @@ func testStrangers(t *testing.T, address string) {
 	}
 }
 
-// testRelay asks as the agents of nodes do, with the rights that these are installed with. Nobody else
-// gets an answer.
+// testRelay asks as the agents of nodes do, with the rights that these are installed with. Nobody
+// else gets an answer.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
@@ -459,8 +460,8 @@ func snapshot(t *testing.T, stream io.Reader) {
 	}
 }
 
-// testRotation replaces the CA as the operator does, while requests come: none is refused, and no node
-// is missing.
+// testRotation replaces the CA as the operator does, while requests come: none is refused, and no
+// node is missing.
 func testRotation(t *testing.T, e *environment) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -520,7 +521,7 @@ func testRotation(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// The former one is trusted no more.
+	// The previous one is trusted no more.
 	trust(next.encoded())
 	e.mount(t, next, next.encoded())
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))

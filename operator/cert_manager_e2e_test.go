@@ -35,9 +35,9 @@ import (
 // certManagerPatience is for a start of cert-manager: the first requests of a CA are tried again.
 const certManagerPatience = 2 * time.Minute
 
-// TestCertManager has cert-manager make the webhook's certificate, by config/webhook-cert-manager, and
-// renew it while Services are written. The API server calls the webhook by its Service's name, and
-// each request is answered by it: none is refused, and none passes without being looked at.
+// TestCertManager has cert-manager make the webhook's certificate, by config/webhook-cert-manager,
+// and renew it while Services are written. The API server calls the webhook by its Service's name,
+// and each request is answered by it: none is refused, and none passes without being looked at.
 func TestCertManager(t *testing.T) {
 	e := newEnvironment(t)
 	e.pool(t, "public", nil, "203.0.113.0/28")
@@ -55,10 +55,10 @@ func TestCertManager(t *testing.T) {
 
 	load := w.load(t, answer)
 	for range 3 {
-		former := secret.Data["tls.crt"]
+		previous := secret.Data["tls.crt"]
 		w.renew(t)
 		controlplane.Eventually(t, certManagerPatience, func(ctx context.Context) error {
-			if err := w.injected(ctx, secret); err != nil || !bytes.Equal(secret.Data["tls.crt"], former) {
+			if err := w.injected(ctx, secret); err != nil || !bytes.Equal(secret.Data["tls.crt"], previous) {
 				return err
 			}
 			return errors.New("the certificate is not renewed yet")

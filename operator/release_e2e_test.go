@@ -196,7 +196,7 @@ func foreignFinalizers(t *testing.T, e *environment) {
 	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.SharedFinalizer} }
 	other := e.service(t, "other", with, class("example.com/lb"))
 	cloud := e.service(t, "cloud", with, func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
-	former := e.service(t, "former", with, toClusterIP)
+	previous := e.service(t, "former", with, toClusterIP)
 	for _, service := range []*corev1.Service{other, cloud} {
 		must(t, e.client.Delete(t.Context(), service))
 	}
@@ -206,7 +206,7 @@ func foreignFinalizers(t *testing.T, e *environment) {
 	for _, name := range []string{"first", "second"} {
 		e.addresses(t, e.service(t, name), map[string]string{"first": "203.0.113.0", "second": "203.0.113.1"}[name])
 	}
-	for _, service := range []*corev1.Service{other, cloud, former} {
+	for _, service := range []*corev1.Service{other, cloud, previous} {
 		e.finalizers(t, service, millracev1alpha1.SharedFinalizer)
 	}
 }

@@ -246,9 +246,9 @@ func warnings(t *testing.T, e *environment) {
 
 	// A new certificate, which the API server trusts beside the old one for a while.
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
-	former := w.config.Webhooks[0].ClientConfig.CABundle
+	previous := w.config.Webhooks[0].ClientConfig.CABundle
 	latter := w.certificate(t)
-	w.trust(t, slices.Concat(former, latter))
+	w.trust(t, slices.Concat(previous, latter))
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
 	w.trust(t, latter)
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
@@ -301,13 +301,13 @@ func selfSigned(t *testing.T, e *environment) {
 	w.serve(t, "--webhook-self-signed")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
 	another, _ := makeCertificate(t, time.Now().Add(time.Hour))
-	var former []byte
+	var previous []byte
 	for _, what := range []string{"made", "made again"} {
 		eventually(t, func(ctx context.Context) error {
 			if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
 				return err
 			}
-			if bytes.Equal(secret.Data["tls.crt"], former) {
+			if bytes.Equal(secret.Data["tls.crt"], previous) {
 				return fmt.Errorf("the certificate is not %s yet", what)
 			}
 			// The kubelet does this where the Secret is mounted.
@@ -318,7 +318,7 @@ func selfSigned(t *testing.T, e *environment) {
 			}
 			return w.handshakes(ctx)
 		})
-		former = secret.Data["tls.crt"]
+		previous = secret.Data["tls.crt"]
 		// Another CA in the configuration is put right, and told of.
 		w.trust(t, another)
 		eventually(t, func(ctx context.Context) error {

@@ -53,7 +53,7 @@ func (c Conflict) Message() string {
 
 // Conflicts returns, by the name of the advertisement that yields, the conflicts of each with
 // those before it: about a VIP that both select, and about VIPs of one aggregate. Of the two, the
-// former is told first. Only valid advertisements and peers belong here, both sorted by name. A
+// previous is told first. Only valid advertisements and peers belong here, both sorted by name. A
 // VIP counts once for each advertisement that yields.
 func Conflicts(
 	advertisements []Advertisement,

@@ -240,19 +240,19 @@ func TestParsePeer(t *testing.T) {
 	}
 }
 
-// An LBPeer means the same by the former names of its fields and by those of now. Both at once may
-// not contradict each other, whatever schema let them in.
-func TestFormerNames(t *testing.T) {
+// An LBPeer means the same by the previous names of its fields and by those of now. Both at once
+// may not contradict each other, whatever schema let them in.
+func TestPreviousNames(t *testing.T) {
 	type spec = millracev1alpha1.LBPeerSpec
 	four, ttl, other := int32(4), int32(3), int32(5)
-	renamed := func(former spec) spec {
-		now := former
+	renamed := func(previous spec) spec {
+		now := previous
 		now.Router = &millracev1alpha1.Router{
-			Address: former.PeerAddress, Interface: former.PeerInterface, Gateway: former.PeerGateway,
-			Range: former.PeerRange, MaxPeers: former.MaxPeers,
+			Address: previous.PeerAddress, Interface: previous.PeerInterface, Gateway: previous.PeerGateway,
+			Range: previous.PeerRange, MaxPeers: previous.MaxPeers,
 		}
 		now.PeerAddress, now.PeerInterface, now.PeerGateway, now.PeerRange, now.MaxPeers = "", "", "", "", nil
-		now.MultihopTTL, now.EBGPMultiHop = former.EBGPMultiHop, nil
+		now.MultihopTTL, now.EBGPMultiHop = previous.EBGPMultiHop, nil
 		return now
 	}
 	for name, change := range map[string]func(*spec){
@@ -265,20 +265,20 @@ func TestFormerNames(t *testing.T) {
 		"a range and source": func(s *spec) { s.PeerAddress, s.PeerRange, s.SourceAddress = "", "198.51.100.0/28", "198.51.100.1" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			former := peerAged("p", 0, change)
-			now, both := former, former
-			now.Spec = renamed(former.Spec)
+			previous := peerAged("p", 0, change)
+			now, both := previous, previous
+			now.Spec = renamed(previous.Spec)
 			both.Spec.Router, both.Spec.MultihopTTL = now.Spec.Router, now.Spec.MultihopTTL
-			want, problems := ParsePeer(&former)
+			want, problems := ParsePeer(&previous)
 			for _, object := range []*millracev1alpha1.LBPeer{&now, &both} {
 				got, found := ParsePeer(object)
 				got.Fields, got.Nodes = want.Fields, want.Nodes
 				if !reflect.DeepEqual(got, want) || len(found) != len(problems) {
-					t.Errorf("ParsePeer = %+v, %v, by the former names %+v, %v", got, found, want, problems)
+					t.Errorf("ParsePeer = %+v, %v, by the previous names %+v, %v", got, found, want, problems)
 				}
 			}
-			if got, want := OccupiedByPeer(&now), OccupiedByPeer(&former); !slices.Equal(got, want) {
-				t.Errorf("occupied is %v, by the former names %v", got, want)
+			if got, want := OccupiedByPeer(&now), OccupiedByPeer(&previous); !slices.Equal(got, want) {
+				t.Errorf("occupied is %v, by the previous names %v", got, want)
 			}
 		})
 	}
@@ -286,6 +286,6 @@ func TestFormerNames(t *testing.T) {
 	differ.Spec.Router = &millracev1alpha1.Router{Address: "198.51.100.2"}
 	_, problems := ParsePeer(&differ)
 	checkProblems(t, problems, []string{
-		"p Invalid spec.router: and its former names", "p Invalid spec.multihopTTL: and its former name ebgpMultiHop differ",
+		"p Invalid spec.router: and its previous names", "p Invalid spec.multihopTTL: and its previous name ebgpMultiHop differ",
 	})
 }

@@ -23,16 +23,16 @@ var (
 )
 
 // readRouter returns where the router of an LBPeer is, by the names that the LBPeer uses. It is the
-// only place that reads the former names.
+// only place that reads the previous names.
 func readRouter(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
-	former := previousRouter(spec)
+	previous := previousRouter(spec)
 	switch {
 	case spec.Router != nil:
 		return *spec.Router, routerFields
-	case former != millracev1alpha1.Router{}:
-		return former, previousRouterFields
+	case previous != millracev1alpha1.Router{}:
+		return previous, previousRouterFields
 	}
-	return former, routerFields
+	return previous, routerFields
 }
 
 func previousRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
@@ -45,9 +45,9 @@ func previousRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
 // routerOf is readRouter, and holds that the names do not contradict each other.
 func (p *problems) routerOf(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
 	router, fields := readRouter(spec)
-	former := previousRouter(spec)
-	if spec.Router != nil && former != (millracev1alpha1.Router{}) && !equality.Semantic.DeepEqual(former, router) {
-		p.invalid("spec.router", "and its former names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the former names out")
+	previous := previousRouter(spec)
+	if spec.Router != nil && previous != (millracev1alpha1.Router{}) && !equality.Semantic.DeepEqual(previous, router) {
+		p.invalid("spec.router", "and its previous names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the previous names out")
 	}
 	return router, fields
 }
@@ -66,8 +66,8 @@ func (p *problems) multihop(session *Session, spec *millracev1alpha1.LBPeerSpec)
 	if value == nil {
 		return
 	}
-	if former := spec.EBGPMultiHop; former != nil && *former != *value {
-		p.invalid(field, "and its former name ebgpMultiHop differ: leave the former name out")
+	if previous := spec.EBGPMultiHop; previous != nil && *previous != *value {
+		p.invalid(field, "and its previous name ebgpMultiHop differ: leave the previous name out")
 	}
 	if ttl := p.within(field, int64(*value), 1, math.MaxUint8); ttl > 1 {
 		session.MultiHopTTL = uint8(ttl)

@@ -60,12 +60,12 @@ func Adopt(has Ring, state *State) Ring {
 
 // keep accepts what a node has, the key that it sends with first, as far as there is room.
 func (r *Ring) keep(has Ring) {
-	former := slices.Clone(has.Accepted)
-	slices.SortFunc(former, func(a, b uint32) int { return int(int64(b) - int64(a)) })
+	previous := slices.Clone(has.Accepted)
+	slices.SortFunc(previous, func(a, b uint32) int { return int(int64(b) - int64(a)) })
 	if has.Sending != 0 {
-		former = append([]uint32{has.Sending}, former...)
+		previous = append([]uint32{has.Sending}, previous...)
 	}
-	for _, generation := range former {
+	for _, generation := range previous {
 		if len(r.Accepted) < MaxAccepted && !slices.Contains(r.Accepted, generation) {
 			r.Accepted = append(r.Accepted, generation)
 		}

@@ -18,14 +18,15 @@ const (
 	AnnotationSharingKey = "millrace.io/sharing-key"
 )
 
-// AnnotationClass is, on a Service that has an address, the load balancer class that the address was
-// given for. The operator writes it. Another class in the Service's spec tells that the Service
+// AnnotationClass is, on a Service that has an address, the load balancer class that the address
+// was given for. The operator writes it. Another class in the Service's spec tells that the Service
 // has moved to another load balancer; the same one tells an operator of another class that the
 // address is none of its business.
 const AnnotationClass = "millrace.io/load-balancer-class"
 
-// LabelServiceDefaults: on a namespace, "enabled" has our defaults filled in where its Services leave
-// something out; on a Service, "disabled" switches that off. See docs/install.md#defaults-for-services.
+// LabelServiceDefaults: on a namespace, "enabled" has our defaults filled in where its Services
+// leave something out; on a Service, "disabled" switches that off. See
+// docs/install.md#defaults-for-services.
 const (
 	LabelServiceDefaults    = "millrace.io/service-defaults"
 	ServiceDefaultsEnabled  = "enabled"
@@ -36,8 +37,9 @@ const (
 // nodes; its value does not matter. `millrace drain` writes it.
 const AnnotationDrain = "millrace.io/drain"
 
-// LabelAnnouncer says, on a Node, who has the routers' sessions, while a cluster moves from another load
-// balancer and node by node. `millrace migrate nodes` writes it. A Node without it is the other's.
+// LabelAnnouncer says, on a Node, who has the routers' sessions, while a cluster moves from
+// another load balancer and node by node. `millrace migrate nodes` writes it. A Node without it is
+// the other's.
 const (
 	LabelAnnouncer = "millrace.io/announcer"
 	// AnnouncerNone: the former has left, or leaves, and the next waits for that.
@@ -47,13 +49,13 @@ const (
 )
 
 // AnnotationConfirmRemoval confirms: an LBPeer, VIPAdvertisement, VIP or VIPRoute may be removed at
-// once, be it the last one of its kind; a VIPPool may be deleted or made smaller although VIPs are from it; a
-// Service gives its address up at once. Its value does not matter. See
+// once, be it the last one of its kind; a VIPPool may be deleted or made smaller although VIPs are
+// from it; a Service gives its address up at once. Its value does not matter. See
 // docs/failures.md#what-is-removed-by-mistake.
 const AnnotationConfirmRemoval = "millrace.io/confirm-removal"
 
-// Finalizer is a finalizer on every Service that holds an address, so that the address is given back in
-// order before the Service is gone.
+// Finalizer is a finalizer on every Service that holds an address, so that the address is given
+// back in order before the Service is gone.
 const Finalizer = "millrace.io/address"
 
 // SharedFinalizer is a finalizer beside millrace.io/address: that of all load balancers
@@ -94,12 +96,12 @@ const (
 	ConditionHostCompatible = "HostCompatible"
 	// ConditionNodesReached of an LBNodeReport: False while packets of other nodes come in by an
 	// uplink on which those nodes are not reached, and are dropped, or while other nodes do not
-	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready depends on
-	// it only where more nodes do not answer than are left.
+	// answer; else it is absent. Anybody who forges such packets makes it False, so Ready depends
+	// on it only where more nodes do not answer than are left.
 	ConditionNodesReached = "NodesReached"
-	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its routers
-	// reach every node that announces the canaries to them. Unknown while no node does, or where probes
-	// cannot prove it.
+	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its
+	// routers reach every node that announces the canaries to them. Unknown while no node does, or
+	// where probes cannot prove it.
 	ConditionReachedThroughRouters = "ReachedThroughRouters"
 	// ConditionObjectsPresent of an LBNodeReport: False while objects count as present that were
 	// removed, too many at once; else it is absent. Ready does not depend on it.
@@ -271,8 +273,8 @@ const (
 	ReasonNodesReached = "NodesReached"
 	// ReasonNothingProved: no node announces the canary yet, or none has probed for long enough.
 	ReasonNothingProved = "NothingProved"
-	// ReasonRouteMissing: the router sends nothing to nodes in the message. It filters their routes,
-	// or uses fewer paths than there are nodes.
+	// ReasonRouteMissing: the router sends nothing to nodes in the message. It filters their
+	// routes, or uses fewer paths than there are nodes.
 	ReasonRouteMissing = "RouteMissing"
 	// ReasonHashWithoutPorts: the router sends all probes of a node to one other. Its hash leaves
 	// ports out, so probes cannot prove whether it uses the routes of nodes that none came to.
@@ -294,7 +296,7 @@ const (
 	// ReasonNodeNotReady: the Node is not ready, and Ready is Unknown. The condition goes when the
 	// Node is ready again.
 	ReasonNodeNotReady = "NodeNotReady"
-	// ReasonSeedDiffers: the node hashes by another seed than the Secret has. Put the former seed
+	// ReasonSeedDiffers: the node hashes by another seed than the Secret has. Put the previous seed
 	// back, or restart all agents: see docs/operate.md#the-seed-of-the-flow-hash.
 	ReasonSeedDiffers = "SeedDiffers"
 	// ReasonKeyInUse: nothing is to do. As an event of the Secret: all nodes send with the new key.
@@ -314,16 +316,16 @@ const (
 	ReasonKeyMade = "KeyMade"
 )
 
-// Reasons not to announce a VIP: why a node does not, in the order in which they are looked for. They
-// are in LBNodeReports and in the answers of agents.
+// Reasons not to announce a VIP: why a node does not, in the order in which they are looked for.
+// They are in LBNodeReports and in the answers of agents.
 const (
 	// ReasonNoService: no Service has the VIP; it is reserved.
 	ReasonNoService = "NoService"
 	// ReasonNotSelected: no advertisement that selects the node selects the VIP.
 	ReasonNotSelected = "NotSelected"
-	// ReasonDuplicateAddress: a host on a link of the node has the VIP's address. It was there before
-	// the VIP was used; one that comes later keeps nothing from being announced. Conditions of VIPs
-	// and Services have it, too.
+	// ReasonDuplicateAddress: a host on a link of the node has the VIP's address. It was there
+	// before the VIP was used; one that comes later keeps nothing from being announced. Conditions
+	// of VIPs and Services have it, too.
 	ReasonDuplicateAddress = "DuplicateAddress"
 	// ReasonCheckingAddress: it is being asked whether a host has the address of a new VIP.
 	ReasonCheckingAddress = "CheckingAddress"

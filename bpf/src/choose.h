@@ -258,7 +258,7 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 {
 	enum endpoint_use use = ENDPOINT_TAKEN;
 	enum proof proof = PROOF_ASKED;
-	const struct reverse *former;
+	const struct reverse *previous;
 	struct endpoint *endpoint;
 	struct tcp_numbers tcp;
 	__u64 numbers;
@@ -285,11 +285,11 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 	if (is_midstream(packet)) {
 		proof = PROOF_CLAIMED;
 	} else if (use != ENDPOINT_UNUSED && packet->flow.protocol == IPPROTO_TCP) {
-		former = half_open_reverse_of(&packet->flow, endpoint);
+		previous = half_open_reverse_of(&packet->flow, endpoint);
 		proof = PROOF_RENEWED;
-		if (former && has_offer(former)) {
+		if (previous && has_offer(previous)) {
 			proof = PROOF_CONTESTED;
-			numbers = entry_numbers(former->acknowledged, former->sequence);
+			numbers = entry_numbers(previous->acknowledged, previous->sequence);
 		}
 	}
 	/* Its flow is over, or unproved. */

@@ -7,11 +7,11 @@ enum event {
 	 * not take the frame. On veth these are all, unless --veth-transmit is set.
 	 */
 	EVENT_HANDED_TO_KERNEL,
-	/* Sent on to a former primary of the row. It rises after rows have moved, once for each
+	/* Sent on to a previous primary of the row. It rises after rows have moved, once for each
 	 * living flow and node.
 	 */
 	EVENT_SECOND_CHANCE,
-	/* No former primary knew the flow: sent back to the primary, which chooses. */
+	/* No previous primary knew the flow: sent back to the primary, which chooses. */
 	EVENT_SECOND_CHANCE_RETURNED,
 	/* Sent on to the primary of the flow's row for another zone (trafficDistribution). */
 	EVENT_OTHER_ZONE,

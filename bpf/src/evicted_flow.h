@@ -185,7 +185,7 @@ __noinline int remember(const struct flow *flow, const struct frontend *frontend
 
 	if (!flow || !frontend || !endpoint)
 		return 0;
-	/* A former flow of the same client's port had another endpoint. */
+	/* A previous flow of the same client's port had another endpoint. */
 	evicted_forget(flow);
 	evicted_put(flow, EVICTED_ENDPOINT, id, endpoint->tag);
 	answers = flow_of_endpoint(flow, endpoint);

@@ -68,7 +68,7 @@ static __always_inline __u32 exception_holder(const struct packet *packet, __u32
 
 /* The node that holds a flow of a Local frontend, as it told this node; or zero. The ingress node
  * uses what it learned, but not once more after it was wrong. A node that is asked, as the row's
- * present or former primary, hands the packet to the holder. That is done once for a packet: the
+ * present or previous primary, hands the packet to the holder. That is done once for a packet: the
  * holder asks nobody.
  */
 __noinline int local_holder(struct packet *packet, const struct self *self,

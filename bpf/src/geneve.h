@@ -27,7 +27,7 @@
  * type, too, as if all zones had been asked: receivers of the version before know no other.
  */
 
-/* The option with the tag. Receivers of former versions pass it over: it is not critical. The type
+/* The option with the tag. Receivers of previous versions pass it over: it is not critical. The type
  * is higher by the number of the key; zero means that there is no tag.
  */
 #define GENEVE_TAG_TYPE 0x10

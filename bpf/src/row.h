@@ -37,7 +37,7 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 }
 
 /* A row holds a path. In the place of the ingress node it has how many nodes of its chain
- * are former primaries, the upper bits of the other ids, and two marks. Only the programs set and
+ * are previous primaries, the upper bits of the other ids, and two marks. Only the programs set and
  * clear these.
  */
 #define ROW_HISTORY (3ULL << PATH_INGRESS)
@@ -50,7 +50,7 @@ static __always_inline __u32 endpoint_row_index(__u32 table, __u32 row)
 #define ROW_MARKED (ROW_MOVED | ROW_EXCEPTED)
 #define ROW_PATH ((1ULL << PATH_INGRESS) - 1)
 
-/* How many nodes of the row's chain are former primaries. */
+/* How many nodes of the row's chain are previous primaries. */
 static __always_inline int row_history(__u64 row)
 {
 	return (row & ROW_HISTORY) >> PATH_INGRESS;

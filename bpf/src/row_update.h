@@ -32,21 +32,21 @@ struct rows_read {
 	__u32 count;
 };
 
-/* Reports whether the newest former primary was none before: that of another table, which is
+/* Reports whether the newest previous primary was none before: that of another table, which is
  * gone.
  */
 static __always_inline int row_history_grows(__u64 path, __u64 old)
 {
 	__u32 newest = path_node(row_path(path), PATH_NEXT);
-	struct path former = row_path(old);
+	struct path previous = row_path(old);
 
 	if (!(path & ROW_HISTORY))
 		return 0;
 #pragma unroll
 	for (int i = 0; i < CHAIN_LENGTH; i++) {
-		if (i < row_history(old) && path_node(former, PATH_NEXT) == newest)
+		if (i < row_history(old) && path_node(previous, PATH_NEXT) == newest)
 			return 0;
-		former = path_advance(former);
+		previous = path_advance(previous);
 	}
 	return 1;
 }

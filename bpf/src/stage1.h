@@ -13,7 +13,7 @@
 /* Stage 1 finds the node that serves a flow: the same one on every ingress node. */
 
 /* How many nodes of the chain, from its front, the packet does not go to while others are left: what
- * may begin a flow does not go to former primaries, which may have no endpoint any more.
+ * may begin a flow does not go to previous primaries, which may have no endpoint any more.
  */
 static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 {
@@ -21,8 +21,8 @@ static __always_inline int chain_begins(const struct packet *packet, __u64 row)
 }
 
 /* The node for a packet on a row whose primary is down, until the row has another one: it becomes the
- * path's chooser. That is the first of the chain that is not down. By rank it is the next primary; a
- * former primary has flows. Without one the primary stays. Verified on its own.
+ * path's chooser. That is the first of the chain that is not down. By rank it is the next primary;
+ * a previous primary has flows. Without one the primary stays. Verified on its own.
  */
 __noinline int substitute_primary(struct packet *packet, const struct self *self, __u64 row)
 {

@@ -33,9 +33,9 @@ enum trace_step {
 	TRACE_HALF_OPEN = 1 << 7,
 	/* An endpoint was chosen for a new flow. */
 	TRACE_CHOSEN = 1 << 8,
-	/* A new flow got the endpoint of its client's former flows. */
+	/* A new flow got the endpoint of its client's previous flows. */
 	TRACE_AFFINITY = 1 << 9,
-	/* It was sent to a former primary of the row, or back to the primary. */
+	/* It was sent to a previous primary of the row, or back to the primary. */
 	TRACE_SECOND_CHANCE = 1 << 10,
 	TRACE_RETURNED = 1 << 11,
 	/* It was sent by an exception to the node that holds its flow. */

@@ -96,13 +96,14 @@ func TestUninstall(t *testing.T) {
 	if out.String() != "millrace-agent has ended\n" {
 		t.Errorf("printed %q", out)
 	}
-	// What a former try has done is no obstacle.
+	// What a previous try has done is no obstacle.
 	if err := u.prepare(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestUninstallReleases: Services of ours can be deleted afterwards, and those of others are untouched.
+// TestUninstallReleases: Services of ours can be deleted afterwards, and those of others are
+// untouched.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
 		service("web", "example.com/own", millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer),
@@ -131,7 +132,8 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallGoesOn: a try that was interrupted has taken the operator, and with it what it was told.
+// TestUninstallGoesOn: a try that was interrupted has taken the operator, and with it what it was
+// told.
 func TestUninstallGoesOn(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1alpha1.Finalizer), service("late", millracev1alpha1.Finalizer))
 	client := u.client.(*fake.Clientset)

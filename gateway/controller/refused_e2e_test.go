@@ -41,8 +41,8 @@ import (
 // ofProxies is where the proxies of this test listen.
 const ofProxies = "127.77.0.1"
 
-// olderProxy is a proxy as it runs in a pod, of a version that does not know a kind of filter: what it
-// reads has a field that it cannot tell. What it says of that is its own.
+// olderProxy is a proxy as it runs in a pod, of a version that does not know a kind of filter:
+// what it reads has a field that it cannot tell. What it says of that is its own.
 type olderProxy struct {
 	served  *dataplane.Proxy
 	unknown func(*resource.Filter) bool
@@ -124,7 +124,8 @@ func gauge(t *testing.T, name, label string) float64 {
 	return 0
 }
 
-// redirected makes a route at the Gateway edge that redirects all requests of a host to another one.
+// redirected makes a route at the Gateway edge that redirects all requests of a host to another
+// one.
 func redirected(name, to string) *gatewayv1.HTTPRoute {
 	target := gatewayv1.PreciseHostname(to)
 	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -181,8 +182,8 @@ func (e *environment) answers(t *testing.T, port uint16, name string, status int
 	})
 }
 
-// partlyInvalid waits until a route has the condition with a message that begins like this; empty: until it
-// has none.
+// partlyInvalid waits until a route has the condition with a message that begins like this; empty:
+// until it has none.
 func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, prefix string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -230,8 +231,8 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 	})
 }
 
-// refusedResourcesAreTold has a proxy refuse rules of a route, a listener and rules of an Ingress. Each is
-// told where its author looks, and no longer when it is repaired. Nobody else notices.
+// refusedResourcesAreTold has a proxy refuse rules of a route, a listener and rules of an Ingress.
+// Each is told where its author looks, and no longer when it is repaired. Nobody else notices.
 func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -246,7 +247,7 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
 	e.refusesAt(t, gateway, 0, "")
 
-	// Its former rules are served, and another route's new ones.
+	// Its previous rules are served, and another route's new ones.
 	toB := func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "b.example.com" }
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { toB(r); marked(r) })
 	e.edit(t, other, toB)
@@ -261,7 +262,7 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.refusesAt(t, gateway, 0, "")
 	e.answers(t, port, "web", http.StatusFound, "http://b.example.com")
 
-	// A new route has no former rules.
+	// A new route has no previous rules.
 	fresh := redirected("fresh", "a.example.com")
 	marked(fresh)
 	e.create(t, fresh)
@@ -328,8 +329,8 @@ func refusedIngress(t *testing.T, e *environment, address string) {
 	})
 }
 
-// noRoom holds that a change of one route is one write, though others have no room because of it: the
-// controller's writes are no multiple of a tenant's.
+// noRoom holds that a change of one route is one write, though others have no room because of it:
+// the controller's writes are no multiple of a tenant's.
 func noRoom(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)

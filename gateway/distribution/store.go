@@ -111,7 +111,7 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 	return record, rest, nil
 }
 
-// Save keeps a change; all is the configuration with the change. After an error the former
+// Save keeps a change; all is the configuration with the change. After an error the previous
 // content may be lost; the next call writes the whole.
 func (s *Store) Save(change Update, all map[string]held) error {
 	if s.file == nil || s.changes > max(minChanges, s.whole/4) {

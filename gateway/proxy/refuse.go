@@ -23,7 +23,7 @@ const maxRounds = 64
 type refused struct {
 	wanted *resource.Resource
 	said   []*resource.Refusal
-	// blank are the objects whose rules answer 500: they have no former version.
+	// blank are the objects whose rules answer 500: they have no previous version.
 	blank map[string]bool
 }
 
@@ -41,7 +41,7 @@ func refusals(of map[string]*refused) []*resource.Refusal {
 }
 
 // settling finds what of an update can be served. Where resources have faults, others take their
-// place: the former ones, or ones that say less. It never lets in what the resource would have
+// place: the previous ones, or ones that say less. It never lets in what the resource would have
 // kept out: in doubt requests are answered with 500, or not at all.
 type settling struct {
 	old     *table
@@ -157,17 +157,17 @@ func (s *settling) replace(name string, current *resource.Resource, fault error)
 // form makes a form of a refused resource, or nil where it has none, and notes what is said.
 func (s *settling) form(of *refused, step form, fault error) *resource.Resource {
 	name := of.wanted.GetName()
-	say := func(former bool) {
+	say := func(previous bool) {
 		if len(of.said) == 0 {
 			of.said = []*resource.Refusal{{Resource: name, Reason: fault.Error()}}
 		}
 		for _, each := range of.said {
-			each.Former = former
+			each.Former = previous
 		}
 	}
 	switch step {
 	case formPrevious:
-		return s.former(of, say)
+		return s.previous(of, say)
 	case formPart:
 		return s.part(of, say)
 	case formRefusing:
@@ -189,9 +189,9 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 	return nil
 }
 
-// former is what is served now. Endpoints of before may be pods of somebody else by now, and of a
-// group each object has its own former rules.
-func (s *settling) former(of *refused, say func(bool)) *resource.Resource {
+// previous is what is served now. Endpoints of before may be pods of somebody else by now, and of a
+// group each object has its own previous rules.
+func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
 	before := s.old.resources[of.wanted.GetName()]
 	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetRouteGroup() != nil {
 		return nil

@@ -31,7 +31,7 @@ func unknown() *resource.Filter { return &resource.Filter{} }
 
 // Two tenants share a host. One's rules are refused: they stay what they were, all of them, and
 // the other one's change is served.
-func TestRefusedRulesKeepTheirFormerOnes(t *testing.T) {
+func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	a, b := serve(t, echo("a")), serve(t, echo("b"))
 	first := routes("g", "l", nil, of("httproute/one/r", "/one/deep", "b"), of("httproute/one/r", "/one", "a"), of("httproute/two/r", "/", "a"))
@@ -65,9 +65,9 @@ func TestRefusedRulesKeepTheirFormerOnes(t *testing.T) {
 	}
 }
 
-// Rules that have no former ones answer 500, all of their object. Those of others that are less
+// Rules that have no previous ones answer 500, all of their object. Those of others that are less
 // specific do not take their requests.
-func TestRefusedRulesWithoutFormerOnes(t *testing.T) {
+func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	b := serve(t, echo("b"))
 	group := func(filters ...*resource.Filter) *resource.Resource {
@@ -81,7 +81,7 @@ func TestRefusedRulesWithoutFormerOnes(t *testing.T) {
 				t.Errorf("%s: status %d, want %d", path, got.StatusCode, want)
 			}
 		}
-		// Rules that answer 500 are no former ones.
+		// Rules that answer 500 are no previous ones.
 		f.change(group(unknown()), httpListener("other", freePort(t), nil))
 		if got := told(f.Proxy); !strings.HasSuffix(got, "does not know false\n") {
 			t.Errorf("refused: %q, want no former rules", got)
@@ -265,10 +265,10 @@ func TestOneBadResource(t *testing.T) {
 		good = append(good, list...)
 	}
 	for i, at := range good {
-		for _, former := range []bool{false, true} {
+		for _, previous := range []bool{false, true} {
 			p := New(Defaults())
 			p.closed = true
-			if former {
+			if previous {
 				if err := p.Apply(Update{Version: "0", Whole: true, Resources: good}); err != nil || len(p.Refused()) > 0 {
 					t.Fatal(err, p.Refused())
 				}

@@ -18,14 +18,14 @@ func routeObject(rule *resource.Rule) string {
 	return strings.Join(parts[:min(len(parts), 3)], "/")
 }
 
-// partOfGroup gives each object with a fault its former rules in a group, all of them: a route is
+// partOfGroup gives each object with a fault its previous rules in a group, all of them: a route is
 // never half of one version and half of another. Where it has none, its rules answer 500. The
 // rules of all others are the wanted ones.
 func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resource.Resource {
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
-	former := s.old.resources[name].GetRouteGroup()
-	kept := s.previousRules(name, former, bad)
+	previous := s.old.resources[name].GetRouteGroup()
+	kept := s.previousRules(name, previous, bad)
 	of.said, of.blank = nil, map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(bad)) {
 		of.said = append(of.said, &resource.Refusal{
@@ -42,7 +42,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 			others = append(others, &resource.Rule{Route: rule.GetRoute(), Match: rule.GetMatch()})
 		}
 	}
-	for _, rule := range former.GetRules() {
+	for _, rule := range previous.GetRules() {
 		if len(kept[routeObject(rule)]) > 0 {
 			before = append(before, rule)
 		}
@@ -54,7 +54,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 		}
 	}
 	return &resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
-		Listeners: s.listeners(wanted), Hostname: wanted.GetHostname(), Rules: mergePrevious(others, before, former),
+		Listeners: s.listeners(wanted), Hostname: wanted.GetHostname(), Rules: mergePrevious(others, before, previous),
 	}}}
 }
 
@@ -92,12 +92,12 @@ func (s *settling) action(rule *resource.Rule) error {
 
 // previousRules are the rules that objects with faults have in the group that is served, where all
 // of an object's can be carried out still.
-func (s *settling) previousRules(name string, former *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
+func (s *settling) previousRules(name string, previous *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
 	kept, useless := map[string][]*resource.Rule{}, map[string]bool{}
 	if before := s.before[name]; before != nil {
 		maps.Copy(useless, before.blank)
 	}
-	for _, rule := range former.GetRules() {
+	for _, rule := range previous.GetRules() {
 		object := routeObject(rule)
 		if bad[object] == nil {
 			continue
@@ -128,9 +128,9 @@ func precedence(rule *resource.Rule) [5]int {
 	return [5]int{kind, len(of.GetPath().GetValue()), method, len(of.GetHeaders()), len(of.GetQueryParameters())}
 }
 
-// mergePrevious puts former rules among others, both in order of precedence. Of two alike the one
-// goes first that did so before; a former rule takes nothing from one that is new.
-func mergePrevious(others, before []*resource.Rule, former *resource.RouteGroup) []*resource.Rule {
+// mergePrevious puts previous rules among others, both in order of precedence. Of two alike the one
+// goes first that did so before; a previous rule takes nothing from one that is new.
+func mergePrevious(others, before []*resource.Rule, previous *resource.RouteGroup) []*resource.Rule {
 	if len(before) == 0 {
 		return others
 	}
@@ -139,7 +139,7 @@ func mergePrevious(others, before []*resource.Rule, former *resource.RouteGroup)
 		rank   [5]int
 	}
 	first := map[place]int{}
-	for i, rule := range former.GetRules() {
+	for i, rule := range previous.GetRules() {
 		at := place{routeObject(rule), precedence(rule)}
 		if _, known := first[at]; !known {
 			first[at] = i

@@ -213,7 +213,7 @@ const maxAncestors = 16
 // keep it; others follow by name.
 func (p *policies) fit(controller gatewayv1.GatewayController) {
 	for _, found := range p.all {
-		others, former := 0, map[key]bool{}
+		others, previous := 0, map[key]bool{}
 		for _, ancestor := range found.object.Status.Ancestors {
 			if ancestor.ControllerName != controller {
 				others++
@@ -223,10 +223,10 @@ func (p *policies) fit(controller gatewayv1.GatewayController) {
 			if ancestor.AncestorRef.Namespace != nil {
 				at.namespace = string(*ancestor.AncestorRef.Namespace)
 			}
-			former[at] = true
+			previous[at] = true
 		}
 		gateways := slices.SortedFunc(maps.Keys(found.gateways), func(a, b key) int {
-			return cmp.Or(-cmp.Compare(number(former[a]), number(former[b])), compareKeys(a, b))
+			return cmp.Or(-cmp.Compare(number(previous[a]), number(previous[b])), compareKeys(a, b))
 		})
 		found.without = gateways[min(len(gateways), max(maxAncestors-others, 0)):]
 		slices.SortFunc(found.without, compareKeys)

@@ -113,14 +113,14 @@ type version struct {
 
 // certificateCache keeps what Secrets hold while they are used.
 type certificateCache struct {
-	current, former map[version]*certificate
+	current, previous map[version]*certificate
 }
 
 func (c *certificateCache) begin() {
-	c.former, c.current = c.current, map[version]*certificate{}
+	c.previous, c.current = c.current, map[version]*certificate{}
 }
 
-func (c *certificateCache) end() { c.former = nil }
+func (c *certificateCache) end() { c.previous = nil }
 
 func (c *certificateCache) get(secret *corev1.Secret) *certificate {
 	if secret.UID == "" || secret.ResourceVersion == "" {
@@ -130,7 +130,7 @@ func (c *certificateCache) get(secret *corev1.Secret) *certificate {
 	if found := c.current[at]; found != nil {
 		return found
 	}
-	found := c.former[at]
+	found := c.previous[at]
 	if found == nil {
 		found = parseCertificate(secret)
 	}

@@ -15,16 +15,16 @@ import (
 // a resource that says the same comes out as the same pointer, whatever has led to it.
 type previous map[Object][]*resource.Resource
 
-// reuse sorts resources by name, each the former pointer where it says the same. Nearly all
+// reuse sorts resources by name, each the previous pointer where it says the same. Nearly all
 // names are those of the last time, in the same order; so few have to be sorted.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {
 	kept := make([]*resource.Resource, 0, len(resources))
-	for _, former := range before {
-		if found := resources[former.GetName()]; found != nil {
-			if !sameResource(former, found) {
-				former = found
+	for _, previous := range before {
+		if found := resources[previous.GetName()]; found != nil {
+			if !sameResource(previous, found) {
+				previous = found
 			}
-			kept = append(kept, former)
+			kept = append(kept, previous)
 		}
 	}
 	if len(kept) == len(resources) {

@@ -192,15 +192,15 @@ func keyOf(object *unstructured.Unstructured) key {
 	return key{object.GetKind(), object.GetNamespace(), object.GetName()}
 }
 
-// extend returns the objects of base with what extended has beyond them, and the other objects of it.
-// base may have the marks of other components.
+// extend returns the objects of base with what extended has beyond them, and the other objects of
+// it. base may have the marks of other components.
 func extend(base, extended []*unstructured.Unstructured, condition string) (merged, added []*unstructured.Unstructured, err error) {
-	former := map[key]*unstructured.Unstructured{}
+	previous := map[key]*unstructured.Unstructured{}
 	for _, object := range base {
-		former[keyOf(object)] = object
+		previous[keyOf(object)] = object
 	}
 	for _, object := range extended {
-		known := former[keyOf(object)]
+		known := previous[keyOf(object)]
 		if known == nil {
 			added = append(added, object)
 			continue

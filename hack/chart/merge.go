@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// merge returns base with what extended has beyond it, each under a condition. What base has must be
-// there unchanged: components only add.
+// merge returns base with what extended has beyond it, each under a condition. What base has must
+// be there unchanged: components only add.
 func merge(base, extended any, condition string) (any, error) {
 	switch extended := extended.(type) {
 	case map[string]any:
@@ -41,12 +41,12 @@ func mergeMaps(base, extended map[string]any, condition string) (map[string]any,
 		result[key] = item
 	}
 	for key, item := range extended {
-		former, found := base[key]
+		previous, found := base[key]
 		if !found {
 			result[onlyIf(condition, key)] = item
 			continue
 		}
-		merged, err := merge(former, item, condition)
+		merged, err := merge(previous, item, condition)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}

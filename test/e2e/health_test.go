@@ -54,11 +54,11 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 	}
 
 	// A kube-proxy that starts again gets its ports back.
-	former, err := onlyProxy(t.Context(), "node1", port)
+	previous, err := onlyProxy(t.Context(), "node1", port)
 	must(t, err)
-	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(former)
+	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(previous)
 	if pid == nil {
-		t.Fatalf("node1: no process among\n%s", former)
+		t.Fatalf("node1: no process among\n%s", previous)
 	}
 	_, err = cluster.Exec(t.Context(), "node1", "kill", "-KILL", pid[1])
 	must(t, err)

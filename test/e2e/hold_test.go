@@ -39,7 +39,7 @@ type holders struct {
 func holdService(t *testing.T, pods int) service {
 	t.Helper()
 	cleanup(t, "delete", "deployment/hold", "service/hold", "--ignore-not-found")
-	// Pods that a former test left for the garbage collector would be endpoints for a moment.
+	// Pods that a previous test left for the garbage collector would be endpoints for a moment.
 	// Their nodes would then be former owners of rows, and UDP is asked for there first: in
 	// vain on a node that the test stops.
 	podsLeft(t, 0)

@@ -18,8 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// The VIPs are in the network of nodes and router, which finds them by ARP and Neighbor Discovery as any
-// host there. No peer is told of them. Of nodes with the ids 1 to 3, the same one answers for both.
+// The VIPs are in the network of nodes and router, which finds them by ARP and Neighbor Discovery
+// as any host there. No peer is told of them. Of nodes with the ids 1 to 3, the same one answers
+// for both.
 const l2Objects = `
 apiVersion: millrace.io/v1alpha1
 kind: VIPPool
@@ -71,8 +72,8 @@ func l2Service(t *testing.T) (s service, leader string) {
 	return s, leader
 }
 
-// held holds connections to the VIPs. Their pods are on other nodes than the leader: a connection dies with
-// the node that has its pod, whoever answers.
+// held holds connections to the VIPs. Their pods are on other nodes than the leader: a connection
+// dies with the node that has its pod, whoever answers.
 func (s service) held(t *testing.T, leader string) *harness.Hold {
 	t.Helper()
 	kubectl(t, "patch", "deployment", "hold", "--type=strategic", "-p", fmt.Sprintf(`{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":
@@ -88,8 +89,9 @@ func (s service) held(t *testing.T, leader string) *harness.Hold {
 	return hold
 }
 
-// A router that checks where its neighbours are asks a VIP alone, and has an answer. Where the agent of the
-// node that answers hangs, another node does. Connections and requests survive the death of the node.
+// A router that checks where its neighbours are asks a VIP alone, and has an answer. Where the
+// agent of the node that answers hangs, another node does. Connections and requests survive the
+// death of the node.
 func TestL2(t *testing.T) {
 	s, leader := l2Service(t)
 	s.probed(t)
@@ -150,19 +152,20 @@ func (s service) leader(t *testing.T, wanted string) (node string) {
 	return node
 }
 
-// left waits until other nodes than the former one answer.
-func (s service) left(t *testing.T, former string) (nodes []string) {
+// left waits until other nodes than the previous one answer.
+func (s service) left(t *testing.T, previous string) (nodes []string) {
 	t.Helper()
 	eventually(t, 60*time.Second, func(ctx context.Context) (err error) {
-		if nodes, err = s.answering(ctx); err == nil && slices.Contains(nodes, former) {
-			err = fmt.Errorf("%s answers still: %s", former, nodes)
+		if nodes, err = s.answering(ctx); err == nil && slices.Contains(nodes, previous) {
+			err = fmt.Errorf("%s answers still: %s", previous, nodes)
 		}
 		return err
 	})
 	return nodes
 }
 
-// probed has the router check its neighbours, as it does after half a minute (RFC 4861, section 7.3.3).
+// probed has the router check its neighbours, as it does after half a minute (RFC 4861, section
+// 7.3.3).
 func (s service) probed(t *testing.T) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
@@ -185,8 +188,9 @@ func (s service) probed(t *testing.T) {
 }
 
 const (
-	// l2Hung is how long nobody answers for the VIPs of a node whose agent hangs, 4 s and a pass; l2Back how
-	// long two nodes do after it went on, a second and a pass. A busy machine takes longer.
+	// l2Hung is how long nobody answers for the VIPs of a node whose agent hangs, 4 s and a pass;
+	// l2Back how long two nodes do after it went on, a second and a pass. A busy machine takes
+	// longer.
 	l2Hung = 8 * time.Second
 	l2Back = 4 * time.Second
 )
@@ -229,7 +233,8 @@ func (s service) outlivesHungAgent(t *testing.T, leader string) {
 	s.leader(t, leader)
 }
 
-// claiming are the nodes that answer for the IPv6 address, as far as they know: they are in its group.
+// claiming are the nodes that answer for the IPv6 address, as far as they know: they are in its
+// group.
 func (s service) claiming(ctx context.Context) (nodes []string, err error) {
 	for _, node := range []string{"node1", "node2", "node3"} {
 		groups, err := cluster.Exec(ctx, node, "ip", "-6", "maddress")

@@ -26,7 +26,7 @@ func TestWebhookRotation(t *testing.T) {
 	writeCertificate(t, makeCertificate(t, switches))
 	switched := time.Now().Add(3 * time.Minute)
 	installWebhook(t)
-	former := servedSecret(t)
+	previous := servedSecret(t)
 	if time.Now().After(switched) {
 		t.Fatal("it took more than three minutes to install the webhook: the certificate is replaced already")
 	}
@@ -34,7 +34,7 @@ func TestWebhookRotation(t *testing.T) {
 	for changed := false; !changed; {
 		must(t, everyWarning(t.Context(), &requests))
 		secret := servedSecret(t)
-		changed = !bytes.Equal(secret, former) && served(t.Context(), secret) == nil
+		changed = !bytes.Equal(secret, previous) && served(t.Context(), secret) == nil
 		if time.Now().After(switched.Add(3 * time.Minute)) {
 			t.Fatalf("the certificate is not replaced: %v", served(t.Context(), secret))
 		}

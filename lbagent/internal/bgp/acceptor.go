@@ -26,7 +26,7 @@ type acceptor struct {
 	take func(conn *net.TCPConn)
 	// listeners are those of IPv4 (true) and IPv6 (false).
 	listeners map[bool]*listener
-	// dropped is how many packets former listeners dropped.
+	// dropped is how many packets previous listeners dropped.
 	dropped uint64
 }
 

@@ -99,8 +99,8 @@ func (t *transport) replace(next arrival) {
 // withdrawOffer closes a connection that nobody has used; mu is held.
 func (t *transport) withdrawOffer() {
 	select {
-	case former := <-t.offered:
-		_ = former.router.Close()
+	case previous := <-t.offered:
+		_ = previous.router.Close()
 	default:
 	}
 }

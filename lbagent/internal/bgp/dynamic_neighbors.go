@@ -95,12 +95,12 @@ func (c *dynamicNeighbors) isFull(of *model.Range, router netip.Addr) (full, new
 		return false, false
 	}
 	now := time.Now()
-	former, found := c.refused[of.Name]
-	if found && former.router != router && c.routers[former.router] == nil && now.Sub(former.at) < forgetAfter {
+	previous, found := c.refused[of.Name]
+	if found && previous.router != router && c.routers[previous.router] == nil && now.Sub(previous.at) < forgetAfter {
 		return true, false
 	}
 	c.refused[of.Name] = refusal{router, now}
-	return true, !found || former.router != router
+	return true, !found || previous.router != router
 }
 
 // wait has a connection wait for its OPEN, in place of another one of the same router, or the

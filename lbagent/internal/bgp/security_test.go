@@ -111,11 +111,11 @@ func TestPassword(t *testing.T) {
 			set(nil)
 			stays("a Secret that goes", "Secret tor does not exist")
 			set(map[string]string{secret: "wrong"})
-			stays("a wrong password", "goes on with the former password", "no answer")
+			stays("a wrong password", "goes on with the previous password", "no answer")
 			peer.PasswordSecret = ""
 			want.Peers = []model.Peer{peer}
 			set(nil)
-			stays("no password", "goes on with the former password", "no answer")
+			stays("no password", "goes on with the previous password", "no answer")
 			peer.PasswordSecret = secret
 			want.Peers = []model.Peer{peer}
 			set(map[string]string{secret: password})

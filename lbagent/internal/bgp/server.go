@@ -37,8 +37,8 @@ type Config struct {
 	// still have of us until all routes have been sent again. They do so by the
 	// Restart State and Forwarding State bits (RFC 4724, section 3).
 	Restarting bool
-	// Confirm, where it is not nil, is called when a router is connected, before it is told of any route.
-	// It may take the time to learn which routes are good. It returns when ctx is done.
+	// Confirm, where it is not nil, is called when a router is connected, before it is told of any
+	// route. It may take the time to learn which routes are good. It returns when ctx is done.
 	Confirm func(ctx context.Context)
 	// Logger takes what GoBGP has to say.
 	Logger logr.Logger
@@ -127,14 +127,14 @@ type Server struct {
 	closed    Refused
 	// announced are the prefixes of all sessions; nil where that is to be found out.
 	announced *announce.Prefixes
-	// former are the passwords of established sessions whose Secret is gone.
-	former map[string]string
+	// previous are the passwords of established sessions whose Secret is gone.
+	previous map[string]string
 }
 
 // Refused are how many connections to the BGP port were refused since the agent started.
 type Refused struct {
-	// UnknownSources came from an address of no router, Unopened sent no OPEN that a router of their
-	// range could send, and Surplus were of a router beyond the range's maxPeers.
+	// UnknownSources came from an address of no router, Unopened sent no OPEN that a router of
+	// their range could send, and Surplus were of a router beyond the range's maxPeers.
 	UnknownSources, Unopened, Surplus uint64
 	// Dropped are packets that the kernel dropped at the port: of untrusted hosts, or for want of
 	// room.
@@ -170,8 +170,9 @@ func (s *Server) Changed() <-chan struct{} { return s.notice.changed }
 
 func (s *Server) notify() { s.notice.tell() }
 
-// Prepare has the first Set open sessions sooner, by as much as comes between the two: GoBGP begins with
-// these, which takes it one to two seconds, and connects to no router. Routes play no part. After a Set
+// Prepare has the first Set open sessions sooner, by as much as comes between the two: GoBGP
+// begins with these, which takes it one to two seconds, and connects to no router. Routes play no
+// part. After a Set
 // it does nothing.
 func (s *Server) Prepare(want Want) {
 	s.mu.Lock()
@@ -356,8 +357,8 @@ func (s *Server) newSession(peer model.Peer, password string, routerID netip.Add
 	return session, nil
 }
 
-// takePrepared returns the session that was prepared for a peer; nil where there is none, or where it
-// is for another peer of that name.
+// takePrepared returns the session that was prepared for a peer; nil where there is none, or where
+// it is for another peer of that name.
 func (s *Server) takePrepared(peer model.Peer, password string, routerID netip.Addr) *session {
 	session := s.prepared[peer.Name]
 	if session == nil || session.peer != peer || session.password != password || session.routerID != routerID {

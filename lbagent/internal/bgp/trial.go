@@ -76,15 +76,15 @@ func (s *Server) retained(passwords map[string]string) map[string]string {
 	if all == nil {
 		all = map[string]string{}
 	}
-	former := s.former
-	s.former = map[string]string{}
+	previous := s.previous
+	s.previous = map[string]string{}
 	for _, session := range s.sessions {
 		secret := session.peer.PasswordSecret
 		if secret == "" || isPassword(passwords[secret]) {
 			continue
 		}
-		if _, before := former[secret]; before || session.observed.established() {
-			all[secret], s.former[secret] = session.password, session.password
+		if _, before := previous[secret]; before || session.observed.established() {
+			all[secret], s.previous[secret] = session.password, session.password
 		}
 	}
 	return all
@@ -93,10 +93,10 @@ func (s *Server) retained(passwords map[string]string) map[string]string {
 // goesOn says what a session that is established waits for; empty where for nothing.
 func (s *Server) goesOn(session *session) string {
 	if t := session.trial; t != nil && t.failure != "" {
-		return "the session goes on with the former password: " + t.failure
+		return "the session goes on with the previous password: " + t.failure
 	}
 	secret := session.peer.PasswordSecret
-	if _, gone := s.former[secret]; gone && secret != "" {
+	if _, gone := s.previous[secret]; gone && secret != "" {
 		return fmt.Sprintf("Secret %s does not exist, or has no valid key %q: the session goes on with the password that it had, "+
 			"and does not come up again when the agent restarts", secret, desired.PasswordKey)
 	}

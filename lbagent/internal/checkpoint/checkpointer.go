@@ -148,8 +148,8 @@ func (c *Checkpointer) Objects() *model.Snapshot {
 	return &objects
 }
 
-// Former are the objects of the agent before; nil where they are not known.
-func (c *Checkpointer) Former() *model.Snapshot {
+// Previous are the objects of the agent before; nil where they are not known.
+func (c *Checkpointer) Previous() *model.Snapshot {
 	if c.before == nil {
 		return nil
 	}

@@ -46,7 +46,7 @@ type Server struct {
 	History func(*consoleapi.HistoryQuery) (*consoleapi.History, error)
 }
 
-// Listen opens the socket, for this user alone. A socket that a former agent
+// Listen opens the socket, for this user alone. A socket that a previous agent
 // left is replaced; one that is answered is an error.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -57,7 +57,7 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on socket %s: another agent does (--socket)", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket %s of a former agent: %w", path, err)
+		return nil, fmt.Errorf("remove the socket %s of a previous agent: %w", path, err)
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {

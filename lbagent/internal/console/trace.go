@@ -129,16 +129,16 @@ func (e *description) stage1() {
 	}
 	e.say("row", "%d of %d%s", e.trace.Row, e.trace.Rows, e.zone())
 	e.say("primary", "%s", e.names.node(e.trace.Owners.Primary))
-	var former []string
+	var previous []string
 	for _, id := range e.trace.Owners.Chain {
 		if id != 0 {
-			former = append(former, e.names.node(id))
+			previous = append(previous, e.names.node(id))
 		}
 	}
-	if len(former) == 0 {
+	if len(previous) == 0 {
 		e.say("secondary", "none: no other node is asked")
 	} else {
-		e.say("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(former, ", "))
+		e.say("secondary", "%s: asked in this order for a connection that the primary does not know", strings.Join(previous, ", "))
 	}
 	if e.trace.Exception {
 		e.say("exception", "the connection is held by another node than the row's primary")

@@ -234,15 +234,15 @@ func (d *Dataplane) deleteFrontend(key forwarding.FrontendKey) error {
 	return errors.Join(remove(m, name, showKey(key), encoded), d.forgetDrops(id))
 }
 
-// forgetPreviousDrops forgets those that came to an id after its frontend was deleted. An id without a
-// key was never used. That is most of them at a start, where a system call for each reason would
-// take seconds.
+// forgetPreviousDrops forgets those that came to an id after its frontend was deleted. An id
+// without a key was never used. That is most of them at a start, where a system call for each
+// reason would take seconds.
 func (d *Dataplane) forgetPreviousDrops(id forwarding.FrontendID) error {
-	var former bpf.DatapathFrontendKey6
-	if err := d.maps.FrontendKeys.Lookup(uint32(id), &former); err != nil {
+	var previous bpf.DatapathFrontendKey6
+	if err := d.maps.FrontendKeys.Lookup(uint32(id), &previous); err != nil {
 		return failure(bpf.DatapathMapFrontendKeys, id, err)
 	}
-	if former == (bpf.DatapathFrontendKey6{}) {
+	if previous == (bpf.DatapathFrontendKey6{}) {
 		return nil
 	}
 	return d.forgetDrops(id)

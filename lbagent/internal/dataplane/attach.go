@@ -61,8 +61,8 @@ type Attachment struct {
 	// TagsBeside is why XDP may not see the VLAN tags of the uplink's frames, where it is a
 	// VLAN. Packets to VIPs in other VLANs of the device are then taken too.
 	TagsBeside error
-	// NoRedirects is true where the driver sends no frames that came in by another uplink: they go by
-	// the kernel.
+	// NoRedirects is true where the driver sends no frames that came in by another uplink: they go
+	// by the kernel.
 	NoRedirects bool
 	// Err is nil where all programs are attached and current.
 	Err error
@@ -76,7 +76,7 @@ func (d *Dataplane) Attachments() []Attachment {
 }
 
 // Attach brings the programs onto these uplinks and takes them off all others.
-// Programs already there, also of a former process, are replaced without a gap.
+// Programs already there, also of a previous process, are replaced without a gap.
 // An uplink that fails does not keep others from being attached; the errors are
 // joined, each an *UplinkError, and each is also in its Attachment. At most 8
 // different MAC addresses are possible.
@@ -88,7 +88,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return err
 	}
 	d.showAllTags(uplinks, devices)
-	// Former addresses stay until former uplinks are detached.
+	// Previous addresses stay until previous uplinks are detached.
 	if err := d.writeSettings(uplinkSettings(d.self, devices, true)); err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 	if err != nil {
 		return err
 	}
-	// Only now no program writes the former maps any more.
+	// Only now no program writes the previous maps any more.
 	if err := d.set.catchUp(); err != nil {
 		return fmt.Errorf("copy connections: %w", err)
 	}

@@ -54,7 +54,7 @@ func TestFilterComesBeforeWhatNeedsIt(t *testing.T) {
 	}
 }
 
-// The next process finds the filter of what is in the maps, whatever the last one left: a former
+// The next process finds the filter of what is in the maps, whatever the last one left: a previous
 // version knows no parts.
 func TestFilterIsRestored(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))

@@ -35,7 +35,7 @@ type Counters struct {
 	// Events are packets that took a detour, by its name.
 	Events map[string]uint64
 	// SamplesSkipped are dropped packets that were not sampled because a CPU had
-	// sampled enough of them in that second, SamplesLost those because former
+	// sampled enough of them in that second, SamplesLost those because previous
 	// samples had not been read.
 	SamplesSkipped, SamplesLost uint64
 }

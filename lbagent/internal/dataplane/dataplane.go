@@ -123,7 +123,7 @@ type Dataplane struct {
 	rowsWritten bool
 	// rowUpdates has room for those of a table.
 	rowUpdates []byte
-	// attached is true once no program of a former process is.
+	// attached is true once no program of a previous process is.
 	attached bool
 
 	// noting allows one sweep of the connections at a time. noted are the bits of the filter

@@ -119,16 +119,16 @@ func inspectAll(uplinks []Uplink, vethTransmit bool) (map[int]device, map[int]er
 	return devices, errs
 }
 
-// uplinkSettings puts the devices into the node's settings. With former, the
+// uplinkSettings puts the devices into the node's settings. With previous, the
 // addresses set before stay as far as there is room.
-func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, former bool) bpf.DatapathSelf {
+func uplinkSettings(settings bpf.DatapathSelf, devices map[int]device, previous bool) bpf.DatapathSelf {
 	var macs []uint64
 	settings.Flags &^= uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT | bpf.DatapathSelfFlagSELF_TAGS_BESIDE)
 	settings.Flags |= sendFlags(devices)
 	for _, d := range devices {
 		macs = append(macs, d.macs...)
 	}
-	if former {
+	if previous {
 		macs = append(macs, settings.UplinkMac[:]...)
 	}
 	settings.UplinkMac = [bpf.DatapathShapeUPLINK_MACS]uint64{}

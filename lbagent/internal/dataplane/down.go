@@ -11,33 +11,33 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// SetDown says which nodes do not answer, beside those that operations say are down. What their rows
-// would send to them goes to the next node of the row, from now on: to plan and write the rows of all
-// tables may take most of a second. A node that cannot be written is an error, and is tried again by
-// the next call; the others are written.
+// SetDown says which nodes do not answer, beside those that operations say are down. What their
+// rows would send to them goes to the next node of the row, from now on: to plan and write the rows
+// of all tables may take most of a second. A node that cannot be written is an error, and is tried
+// again by the next call; the others are written.
 func (d *Dataplane) SetDown(down map[forwarding.NodeID]bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	former := d.down
+	previous := d.down
 	d.down = maps.Clone(down)
 	var errs []error
 	for _, id := range slices.Sorted(maps.Keys(d.nodes)) {
-		if former[id] == down[id] {
+		if previous[id] == down[id] {
 			continue
 		}
 		if err := d.writeNode(id, d.nodes[id]); err != nil {
 			if d.down == nil {
 				d.down = map[forwarding.NodeID]bool{}
 			}
-			d.down[id] = former[id]
+			d.down[id] = previous[id]
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// marked is the node as its entry says whether it is down. One that is has no prepared hop: the fast
-// path sends nothing to it.
+// marked is the node as its entry says whether it is down. One that is has no prepared hop: the
+// fast path sends nothing to it.
 func (d *Dataplane) marked(id forwarding.NodeID, node bpf.DatapathNode) bpf.DatapathNode {
 	if node == (bpf.DatapathNode{}) {
 		return node

@@ -121,14 +121,14 @@ func TestSweepsMissNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, node := range n.nodes {
-		former := wholeCopy(t, node.dataplane)
+		previous := wholeCopy(t, node.dataplane)
 		if err := node.dataplane.makeFilter(); err != nil {
 			t.Fatal(err)
 		}
 		fresh := wholeCopy(t, node.dataplane)
 		for i := range fresh {
-			if fresh[i]&^former[i] != 0 {
-				t.Fatalf("byte %d of the whole copy was %08b, the connections need %08b", i, former[i], fresh[i])
+			if fresh[i]&^previous[i] != 0 {
+				t.Fatalf("byte %d of the whole copy was %08b, the connections need %08b", i, previous[i], fresh[i])
 			}
 		}
 	}

@@ -146,8 +146,8 @@ const (
 // exceptionNodeHigh are the upper bits of an exception's node, which were of its time.
 const exceptionNodeHigh = 3 << 21
 
-// copyExceptions copies exceptions into a table of another size, or from one of a former meaning. A
-// place follows from the print
+// copyExceptions copies exceptions into a table of another size, or from one of a previous
+// meaning. A place follows from the print
 // and the size. What the new table holds already stays, and a full bucket takes no more: a
 // flow without an exception goes by its row and chain.
 func copyExceptions(from, to *ebpf.Map, meaning int) error {
@@ -157,12 +157,12 @@ func copyExceptions(from, to *ebpf.Map, meaning int) error {
 	}
 	keys, buckets := []uint32{}, []bpf.DatapathExceptionBucket{}
 	changed := map[uint32]bool{}
-	former, err := readBuckets(from)
+	previous, err := readBuckets(from)
 	if err != nil {
 		return err
 	}
-	for i := range former {
-		for _, exception := range former[i].Slot {
+	for i := range previous {
+		for _, exception := range previous[i].Slot {
 			if exception.Print <= exceptionGone {
 				continue
 			}

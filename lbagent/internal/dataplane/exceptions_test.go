@@ -77,13 +77,13 @@ func (n *network) moveSomeRows(t *testing.T, to forwarding.NodeID, named func(ro
 	}
 }
 
-// moved returns the row with the node as the primary and the others as former ones.
+// moved returns the row with the node as the primary and the others as previous ones.
 func moved(row forwarding.Row, to forwarding.NodeID) forwarding.Row {
 	next := forwarding.Row{Primary: to}
-	for _, former := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
-		if length := next.History; former != 0 && former != to && length < forwarding.ChainLength &&
-			!slices.Contains(next.Chain[:], former) {
-			next.Chain[length] = former
+	for _, previous := range append([]forwarding.NodeID{row.Primary}, row.Chain[:]...) {
+		if length := next.History; previous != 0 && previous != to && length < forwarding.ChainLength &&
+			!slices.Contains(next.Chain[:], previous) {
+			next.Chain[length] = previous
 			next.History++
 		}
 	}
@@ -215,7 +215,7 @@ func TestConnectionsOutliveTheirTable(t *testing.T) {
 }
 
 // Exceptions that name the primary of their row are looked for as well once the table has moved,
-// though no row of the former one had the bit.
+// though no row of the previous one had the bit.
 func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)
@@ -224,7 +224,8 @@ func TestExceptionsOfThePrimaryOutliveTheirTable(t *testing.T) {
 	exchangeAll(t, sessions)
 	for _, node := range n.nodes {
 		node.putRows(t, &before)
-		// The clock of the marks is coarse: what was noted in the tick of a sweep stays until the next.
+		// The clock of the marks is coarse: what was noted in the tick of a sweep stays until the
+		// next.
 		await(t, "rows of "+node.name+" without the bit", func() bool {
 			if err := node.dataplane.SweepExceptions(); err != nil {
 				t.Fatal(err)
@@ -277,8 +278,8 @@ func TestExceptionsAreCopied(t *testing.T) {
 	n.moveRows(t, 3)
 	exchangeAll(t, sessions)
 	asked := n.events(t, "second_chance")
-	former := n.nodes[0].cfg.exceptions()
-	for _, size := range []int{4 * former, former / 2} {
+	previous := n.nodes[0].cfg.exceptions()
+	for _, size := range []int{4 * previous, previous / 2} {
 		for _, node := range n.nodes {
 			cfg := node.cfg
 			cfg.Exceptions = size
@@ -429,8 +430,8 @@ func TestDatagramsStayWithTheirPod(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// Flows that are silent while the rows move, one of each group after another, are found: the mark that
-// a row shares with those that move, are written again, or come to rest is also its own.
+// Flows that are silent while the rows move, one of each group after another, are found: the mark
+// that a row shares with those that move, are written again, or come to rest is also its own.
 func TestSilentFlowsOfAGroup(t *testing.T) {
 	n := newLargeNetwork(t)
 	sessions, pods := n.openSessions(t, 40), openDatagrams(t, 80)

@@ -63,18 +63,18 @@ func pinRowMarks(t *testing.T, cfg Config, marks map[uint32]bpf.DatapathGroupMar
 		t.Fatal(err)
 	}
 	defer rows.Close()
-	former, err := ebpf.NewMap(&ebpf.MapSpec{Name: bpf.DatapathMapRows, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: entries})
+	previous, err := ebpf.NewMap(&ebpf.MapSpec{Name: bpf.DatapathMapRows, Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: entries})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := copyMap(rows, former, nil, ebpf.UpdateAny); err != nil {
+	if err := copyMap(rows, previous, nil, ebpf.UpdateAny); err != nil {
 		t.Fatal(err)
 	}
-	pinOver(t, former, filepath.Join(directory, bpf.DatapathMapRows))
+	pinOver(t, previous, filepath.Join(directory, bpf.DatapathMapRows))
 }
 
-// The marks that each row of a former version had become those of the groups, with the latest time of
-// each: nothing that has just moved seems to be at rest. The rows are copied with them.
+// The marks that each row of a previous version had become those of the groups, with the latest
+// time of each: nothing that has just moved seems to be at rest. The rows are copied with them.
 func TestRowMarksBecomeGroups(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

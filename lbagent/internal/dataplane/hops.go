@@ -34,15 +34,15 @@ func (d *Dataplane) SetHops(hops map[forwarding.NodeID]forwarding.Hop) error {
 		}
 		next[id] = hops[id]
 	}
-	former := d.hops
+	previous := d.hops
 	d.hops = next
 	for _, id := range slices.Sorted(maps.Keys(d.nodes)) {
-		if former[id] == next[id] {
+		if previous[id] == next[id] {
 			continue
 		}
 		if err := d.writeNode(id, d.nodes[id]); err != nil {
 			// The next call tries again.
-			d.hops[id] = former[id]
+			d.hops[id] = previous[id]
 			errs = append(errs, err)
 		}
 	}

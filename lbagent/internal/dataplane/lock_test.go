@@ -67,11 +67,11 @@ func TestLock(t *testing.T) {
 // What a cleanup removes while it is locked does not keep the next agent out of what is made again.
 func TestLockAfterRemoval(t *testing.T) {
 	root := mountBPF(t)
-	former, err := Lock(t.Context(), root, func() {})
+	previous, err := Lock(t.Context(), root, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer former.Close()
+	defer previous.Close()
 	if err := Remove(root); err != nil {
 		t.Fatal(err)
 	}

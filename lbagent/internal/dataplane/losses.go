@@ -124,7 +124,7 @@ func (d *Dataplane) watchLosses() error {
 }
 
 // countLosses lets the kernel's tracepoints count what this process's program loses, in place of
-// those of a former process.
+// those of a previous process.
 func (d *Dataplane) countLosses() error {
 	if err := d.watchLosses(); err != nil || d.lossesCounted {
 		return err
@@ -182,7 +182,7 @@ func (d *Dataplane) loadLosses() (*bpf.LossesObjects, error) {
 	return &objects, nil
 }
 
-// attachTracepoint attaches the program and pins the link, in place of a former one. A link to a
+// attachTracepoint attaches the program and pins the link, in place of a previous one. A link to a
 // tracepoint cannot be updated.
 func attachTracepoint(name string, program *ebpf.Program, path string) error {
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: program})

@@ -163,7 +163,7 @@ func TestLosses(t *testing.T) {
 	next.hops = w.hops
 	w.Dataplane = next
 	w.hop(t, w.second)
-	// The kernel ends the former links a moment later.
+	// The kernel ends the previous links a moment later.
 	await(t, "each loss is counted once", func() bool {
 		_, redirect := w.send(t, frames)
 		return redirect == frames

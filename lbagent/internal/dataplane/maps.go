@@ -57,11 +57,11 @@ type Adoption struct {
 	Reason string
 	// Copied names the maps whose content was copied into new ones.
 	Copied []string
-	// Emptied names the maps that begin empty, though former ones were not.
+	// Emptied names the maps that begin empty, though previous ones were not.
 	Emptied []string
 }
 
-// copiedMap is a map and the former one that it was copied from.
+// copiedMap is a map and the previous one that it was copied from.
 type copiedMap struct {
 	name     string
 	old, new *ebpf.Map
@@ -74,7 +74,7 @@ type mapSet struct {
 	root string
 	// maps has no map with the schema.
 	maps map[string]*ebpf.Map
-	// copied are the maps that the attached programs may still write to the former ones of.
+	// copied are the maps that the attached programs may still write to the previous ones of.
 	copied   []copiedMap
 	adoption Adoption
 }
@@ -93,31 +93,31 @@ func openMaps(root string, spec *ebpf.CollectionSpec, seed flowhash.Seed) (*mapS
 	if err != nil {
 		return nil, err
 	}
-	former, err := loadPinnedMaps(filepath.Join(root, previousMapDirectory), specs)
+	previous, err := loadPinnedMaps(filepath.Join(root, previousMapDirectory), specs)
 	if err != nil {
 		closeMaps(current.maps)
 		return nil, err
 	}
 	set := &mapSet{root: root}
-	if err := set.open(specs, want, current, former); err != nil {
+	if err := set.open(specs, want, current, previous); err != nil {
 		set.close()
 		closeMaps(current.maps)
-		closeMaps(former.maps)
+		closeMaps(previous.maps)
 		return nil, err
 	}
 	return set, nil
 }
 
-// open takes the pinned maps as far as they can be used. The former ones are those that an agent
+// open takes the pinned maps as far as they can be used. The previous ones are those that an agent
 // has replaced, which then ended before its programs were attached.
-func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, former *pinnedMaps) error {
+func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, previous *pinnedMaps) error {
 	decided := judge(specs, current, want)
-	if before := judge(specs, former, want); decided.adoption.Kind == Rebuilt && before.usable() {
-		// That agent was of a newer version. What is attached works by the former maps.
+	if before := judge(specs, previous, want); decided.adoption.Kind == Rebuilt && before.usable() {
+		// That agent was of a newer version. What is attached works by the previous maps.
 		if err := s.goBack(current); err != nil {
 			return err
 		}
-		current, former, decided = former, &pinnedMaps{}, before
+		current, previous, decided = previous, &pinnedMaps{}, before
 	}
 	err := s.addAll(specs, current, decided)
 	if errors.Is(err, layout.ErrTooLarge) {
@@ -132,14 +132,14 @@ func (s *mapSet) open(specs map[string]*ebpf.MapSpec, want *schema, current, for
 		return err
 	}
 	s.adoption = decided.adoption
-	s.goOnFrom(former, judge(specs, former, want))
+	s.goOnFrom(previous, judge(specs, previous, want))
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
 	return s.pinNext(want)
 }
 
-// goBack makes the former maps the pinned ones again.
+// goBack makes the previous maps the pinned ones again.
 func (s *mapSet) goBack(current *pinnedMaps) error {
 	closeMaps(current.maps)
 	clear(current.maps)
@@ -153,9 +153,9 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 	return nil
 }
 
-// goOnFrom has catchUp copy what attached programs write to the former maps.
-func (s *mapSet) goOnFrom(former *pinnedMaps, decided migration) {
-	for name, m := range former.maps {
+// goOnFrom has catchUp copy what attached programs write to the previous maps.
+func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
+	for name, m := range previous.maps {
 		how, copied := decided.copied[name]
 		if !decided.usable() || !copied && decided.empties(name) || s.maps[name] == nil || isSame(m, s.maps[name]) {
 			_ = m.Close()
@@ -166,7 +166,7 @@ func (s *mapSet) goOnFrom(former *pinnedMaps, decided migration) {
 		}
 		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], copying: how})
 	}
-	clear(former.maps)
+	clear(previous.maps)
 }
 
 // unpinned are the maps that last no longer than a packet (the record of a trace, what a CPU has
@@ -197,12 +197,12 @@ func mapSpecs(spec *ebpf.CollectionSpec) map[string]*ebpf.MapSpec {
 
 // recoverDirectories undoes or completes a change that was interrupted.
 func recoverDirectories(root string) error {
-	current, former := filepath.Join(root, mapDirectory), filepath.Join(root, previousMapDirectory)
+	current, previous := filepath.Join(root, mapDirectory), filepath.Join(root, previousMapDirectory)
 	if err := os.RemoveAll(filepath.Join(root, nextMapDirectory)); err != nil {
 		return fmt.Errorf("remove the maps of an interrupted start: %w", err)
 	}
 	if _, err := os.Stat(current); errors.Is(err, fs.ErrNotExist) {
-		if err := os.Rename(former, current); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(previous, current); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("restore the maps of an interrupted start: %w", err)
 		}
 		return nil
@@ -210,7 +210,7 @@ func recoverDirectories(root string) error {
 		return fmt.Errorf("look for pinned maps: %w", err)
 	}
 	// It stays where there is something in it.
-	_ = os.Remove(former)
+	_ = os.Remove(previous)
 	return nil
 }
 
@@ -319,7 +319,7 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, how copying) error {
 	return copied.copy(ebpf.UpdateAny)
 }
 
-// copy copies what the former map holds.
+// copy copies what the previous map holds.
 func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 	switch c.name {
 	case bpf.DatapathMapExceptionFilter:
@@ -370,19 +370,19 @@ func (s *mapSet) pinNext(want *schema) error {
 }
 
 // commit makes the maps the pinned ones. A bpf file system cannot exchange two directories at once;
-// recoverDirectories completes what is interrupted in between. The former maps stay pinned until
+// recoverDirectories completes what is interrupted in between. The previous maps stay pinned until
 // finish: an agent that follows this one needs them if its programs are never attached.
 func (s *mapSet) commit() error {
 	if s.adoption.Kind == Adopted {
 		return nil
 	}
-	current, former := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, previousMapDirectory)
-	if _, err := os.Stat(former); err == nil {
+	current, previous := filepath.Join(s.root, mapDirectory), filepath.Join(s.root, previousMapDirectory)
+	if _, err := os.Stat(previous); err == nil {
 		// The attached programs work by the oldest ones.
 		if err := os.RemoveAll(current); err != nil {
 			return fmt.Errorf("replace the pinned maps: %w", err)
 		}
-	} else if err := os.Rename(current, former); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	} else if err := os.Rename(current, previous); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("replace the pinned maps: %w", err)
 	}
 	if err := os.Rename(filepath.Join(s.root, nextMapDirectory), current); err != nil {
@@ -400,7 +400,7 @@ func (s *mapSet) close() {
 	s.closePrevious()
 }
 
-// catchUp copies once more from the former maps what the new ones do not hold
+// catchUp copies once more from the previous maps what the new ones do not hold
 // yet: attached programs have gone on to write them.
 func (s *mapSet) catchUp() error {
 	for i := range s.copied {
@@ -415,7 +415,7 @@ func (s *mapSet) catchUp() error {
 	return nil
 }
 
-// finish gives up the former maps: no program writes them any more.
+// finish gives up the previous maps: no program writes them any more.
 func (s *mapSet) finish() error {
 	s.closePrevious()
 	if err := os.RemoveAll(filepath.Join(s.root, previousMapDirectory)); err != nil {

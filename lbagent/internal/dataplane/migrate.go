@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// losable are the maps that begin empty where their former content cannot be converted, with why
+// losable are the maps that begin empty where their previous content cannot be converted, with why
 // that breaks nothing. A change of all others that cannot be converted has all maps built again.
 var losable = map[string]string{
 	bpf.DatapathMapHeartbeat:         "the agent writes it every second",
@@ -89,12 +89,12 @@ func (p *pinnedMaps) rename() {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(renamed)) {
-		former, described := p.schema.layouts[renamed[name]]
+		previous, described := p.schema.layouts[renamed[name]]
 		if !described {
 			continue
 		}
 		delete(p.schema.layouts, renamed[name])
-		p.schema.layouts[name] = former
+		p.schema.layouts[name] = previous
 		p.renamed = append(p.renamed, name)
 	}
 }
@@ -104,7 +104,7 @@ type migration struct {
 	adoption Adoption
 	// copied are those whose content goes into new ones.
 	copied map[string]copying
-	// new are those that the former version did not have.
+	// new are those that the previous version did not have.
 	new []string
 }
 
@@ -112,9 +112,9 @@ type migration struct {
 type copying struct {
 	// converter is nil where both have the same layout.
 	converter *layout.Converter
-	// meaning is that of the former map.
+	// meaning is that of the previous map.
 	meaning int
-	// from is the name of the former map where it had another one, now a time after all that it
+	// from is the name of the previous map where it had another one, now a time after all that it
 	// has.
 	from string
 	now  uint32
@@ -148,7 +148,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	}
 	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]copying{}}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		former, described := pinned.schema.layouts[name]
+		previous, described := pinned.schema.layouts[name]
 		if !described && name == bpf.DatapathMapGroupMarks {
 			if err := out.judgePreviousMarks(specs[name], pinned, want.layouts[name]); err != nil {
 				return rebuild("map %s cannot be converted: %v", name, err)
@@ -164,7 +164,7 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 		if m == nil {
 			return rebuild("map %s is not pinned", name)
 		}
-		if err := out.judgeMap(specs[name], m, former, want.layouts[name]); err != nil {
+		if err := out.judgeMap(specs[name], m, previous, want.layouts[name]); err != nil {
 			return rebuild("map %s cannot be converted: %v", name, err)
 		}
 	}
@@ -187,9 +187,9 @@ func (m *migration) note(kind AdoptionKind, format string, args ...any) {
 	m.adoption.Kind, m.adoption.Reason = kind, fmt.Sprintf(format, args...)
 }
 
-func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, former, want layout.Map) error {
+func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, want layout.Map) error {
 	name, resized := spec.Name, pinned.MaxEntries() != spec.MaxEntries
-	alike := layout.Equal(former, want) && pinned.Flags() == spec.Flags && pinned.Type() == spec.Type
+	alike := layout.Equal(previous, want) && pinned.Flags() == spec.Flags && pinned.Type() == spec.Type
 	switch {
 	case alike && !resized:
 		return nil
@@ -198,14 +198,14 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, former, want 
 	default:
 		m.note(Converted, "map %s has another layout", name)
 	}
-	how := copying{meaning: former.Meaning}
-	if name == bpf.DatapathMapExceptions && former.Meaning == exceptionsOfShortIDs {
+	how := copying{meaning: previous.Meaning}
+	if name == bpf.DatapathMapExceptions && previous.Meaning == exceptionsOfShortIDs {
 		// copyExceptions converts them.
-		former.Meaning = want.Meaning
+		previous.Meaning = want.Meaning
 	}
-	err := formOf(pinned, spec, former)
-	if err == nil && !layout.Equal(former, want) {
-		how.converter, err = layout.NewConverter(former, want)
+	err := formOf(pinned, spec, previous)
+	if err == nil && !layout.Equal(previous, want) {
+		how.converter, err = layout.NewConverter(previous, want)
 	}
 	switch {
 	case err != nil && losable[name] == "":
@@ -220,11 +220,11 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, former, want 
 }
 
 // formOf refuses what is not of the described form, or of another type.
-func formOf(pinned *ebpf.Map, spec *ebpf.MapSpec, former layout.Map) error {
+func formOf(pinned *ebpf.Map, spec *ebpf.MapSpec, previous layout.Map) error {
 	switch {
-	case pinned.KeySize() != former.Key.Size || pinned.ValueSize() != former.Value.Size:
+	case pinned.KeySize() != previous.Key.Size || pinned.ValueSize() != previous.Value.Size:
 		return fmt.Errorf("it has %d bytes by key and %d by value, and not %d and %d as its schema says",
-			pinned.KeySize(), pinned.ValueSize(), former.Key.Size, former.Value.Size)
+			pinned.KeySize(), pinned.ValueSize(), previous.Key.Size, previous.Value.Size)
 	case pinned.Type() != spec.Type:
 		return fmt.Errorf("its type is %s, not %s", pinned.Type(), spec.Type)
 	default:

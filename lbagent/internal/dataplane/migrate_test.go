@@ -112,11 +112,11 @@ var givenUp = map[string]string{}
 func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) (lost []string) {
 	t.Helper()
 	for m, want := range to {
-		former, found := from[m]
+		previous, found := from[m]
 		if !found || losable[m] != "" {
 			continue
 		}
-		converter, err := layout.NewConverter(former, want)
+		converter, err := layout.NewConverter(previous, want)
 		if err != nil {
 			t.Errorf("%s: map %s: %v; it needs a converter, or a reason among those that are losable", name, m, err)
 			continue
@@ -198,12 +198,12 @@ func pinMapAs(t *testing.T, directory string, spec *ebpf.MapSpec, now, then layo
 	}
 	path := filepath.Join(directory, spec.Name)
 	if converter, err := layout.NewConverter(now, then); err == nil {
-		former, err := ebpf.LoadPinnedMap(path, nil)
+		previous, err := ebpf.LoadPinnedMap(path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer former.Close()
-		if err := copyMap(former, m, converter, ebpf.UpdateAny); err != nil {
+		defer previous.Close()
+		if err := copyMap(previous, m, converter, ebpf.UpdateAny); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -325,14 +325,14 @@ func TestRenamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	directory := filepath.Join(cfg.PinRoot, mapDirectory)
-	for name, former := range renamed {
-		if err := os.Rename(filepath.Join(directory, name), filepath.Join(directory, former)); err != nil {
+	for name, previous := range renamed {
+		if err := os.Rename(filepath.Join(directory, name), filepath.Join(directory, previous)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	pinAs(t, cfg, func(layouts map[string]layout.Map) {
-		for name, former := range renamed {
-			layouts[former] = layouts[name]
+		for name, previous := range renamed {
+			layouts[previous] = layouts[name]
 			delete(layouts, name)
 		}
 	})
@@ -387,7 +387,7 @@ func TestFirstSchema(t *testing.T) {
 			exampleState(t, d)
 			want := allEntries(t, d)
 			pinAs(t, cfg, func(layouts map[string]layout.Map) { maps.Copy(layouts, first) })
-			putFormerException(t, cfg)
+			putPreviousException(t, cfg)
 			content := append([]byte{byte(firstSchemaFormat), 0, 0, 0}, seed[:]...)
 			if seed == (flowhash.Seed{}) {
 				content = content[:4]
@@ -415,7 +415,7 @@ func TestFirstSchema(t *testing.T) {
 }
 
 // putFormerException writes the exception of exampleState as that version did: with a longer time.
-func putFormerException(t *testing.T, cfg Config) {
+func putPreviousException(t *testing.T, cfg Config) {
 	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapExceptions), nil)
 	if err != nil {
@@ -549,7 +549,7 @@ func TestTooLargeConnection(t *testing.T) {
 	}
 }
 
-// An agent that ends before its programs are attached leaves the former maps, which the attached
+// An agent that ends before its programs are attached leaves the previous maps, which the attached
 // programs write, to the next one.
 func TestEndBeforeAttach(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
@@ -591,7 +591,8 @@ func TestEndBeforeAttach(t *testing.T) {
 	}
 }
 
-// An agent that finds maps of a newer one, which never was attached, goes on with the former maps.
+// An agent that finds maps of a newer one, which never was attached, goes on with the previous
+// maps.
 func TestGoBack(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

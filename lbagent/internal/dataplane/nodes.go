@@ -58,15 +58,15 @@ func (d *Dataplane) deleteNode(id forwarding.NodeID) error {
 	return d.replaceNode(id, bpf.DatapathNode{})
 }
 
-// replaceNode makes the node's addresses acceptable before it is used, and former ones
+// replaceNode makes the node's addresses acceptable before it is used, and previous ones
 // unacceptable after, and has the overhead be that of the larger of both meanwhile.
 // Until all of that is done the node is among the unfinished ones.
 func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) error {
 	if err := checkIndex(bpf.DatapathMapNodes, id, forwarding.MaxNodeID); err != nil {
 		return err
 	}
-	former := d.nodes[id]
-	d.unfinished[id] = slices.Concat(d.unfinished[id], nodeAddresses(former), nodeAddresses(node))
+	previous := d.nodes[id]
+	d.unfinished[id] = slices.Concat(d.unfinished[id], nodeAddresses(previous), nodeAddresses(node))
 	for _, address := range nodeAddresses(node) {
 		err := write(d.maps.NodeAddresses, bpf.DatapathMapNodeAddresses, decodeAddress(address), address, uint32(id))
 		if err != nil {
@@ -82,7 +82,7 @@ func (d *Dataplane) replaceNode(id forwarding.NodeID, node bpf.DatapathNode) err
 	if err := d.writeSettings(settings); err != nil {
 		return err
 	}
-	if former != (bpf.DatapathNode{}) && (former.Ipv4 != node.Ipv4 || former.Ipv6 != node.Ipv6) {
+	if previous != (bpf.DatapathNode{}) && (previous.Ipv4 != node.Ipv4 || previous.Ipv6 != node.Ipv6) {
 		delete(d.hops, id)
 		// The way to its new address is not known yet.
 		if err := d.writeIngressInterfaces(id, bpf.DatapathIngressInterfaces{}); err != nil {

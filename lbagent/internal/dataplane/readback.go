@@ -162,7 +162,7 @@ func (d *Dataplane) readBackEndpointTable(state *forwarding.State, slot forwardi
 	if err := d.readEndpointTable(slot, read); err != nil {
 		return err
 	}
-	if former := state.EndpointTables[slot]; former == nil || *former != *read {
+	if previous := state.EndpointTables[slot]; previous == nil || *previous != *read {
 		state.EndpointTables[slot] = read
 	}
 	return nil

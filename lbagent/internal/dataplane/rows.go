@@ -25,7 +25,7 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 		return failure(bpf.DatapathMapRows, op.Slot, fmt.Errorf("%d row numbers for %d rows", len(op.Changed), len(op.Rows)))
 	}
 	excepted := false
-	if op.Former != 0 {
+	if op.Previous != 0 {
 		var err error
 		if excepted, err = d.mayHaveExceptions(); err != nil {
 			return failure(bpf.DatapathMapRows, op.Slot, err)
@@ -40,8 +40,8 @@ func (d *Dataplane) writeRows(op forwarding.PutRows) error {
 	return nil
 }
 
-// mayHaveExceptions reports whether this node may have any exception. Those of one table are not to be
-// told apart cheaply: where they name their row's primary, the row has no bit.
+// mayHaveExceptions reports whether this node may have any exception. Those of one table are not
+// to be told apart cheaply: where they name their row's primary, the row has no bit.
 func (d *Dataplane) mayHaveExceptions() (bool, error) {
 	learned, err := d.learned()
 	return !d.swept.ended || d.swept.left != 0 || d.swept.learned != learned, err

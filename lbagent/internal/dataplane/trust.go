@@ -57,7 +57,7 @@ func (d *Dataplane) writeTrust(trust bpf.DatapathTrust) error {
 	return nil
 }
 
-// trustEgress closes the fence at egress. Before, programs of a former version may have handed
+// trustEgress closes the fence at egress. Before, programs of a previous version may have handed
 // packets to the kernel without a mark.
 func (d *Dataplane) trustEgress() error {
 	trust := d.trust

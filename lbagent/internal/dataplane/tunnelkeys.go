@@ -89,7 +89,7 @@ func (d *Dataplane) writeTunnelKey(number uint8, key bpf.DatapathTunnelKey) erro
 	return nil
 }
 
-// restoreTunnelKeys reads the keys that a former process wrote.
+// restoreTunnelKeys reads the keys that a previous process wrote.
 func (d *Dataplane) restoreTunnelKeys() error {
 	err := readMap(d.maps.TunnelKeys, func(number uint32, key bpf.DatapathTunnelKey) { d.tunnelKeys[number] = key })
 	if err != nil {

@@ -119,7 +119,7 @@ func TestSetTunnelKeys(t *testing.T) {
 	check("changed after the restart", tunnelKeys(false, 1, 1))
 }
 
-// A former version had no map of keys. Everything else is kept.
+// A previous version had no map of keys. Everything else is kept.
 func TestTunnelKeysAreAdded(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

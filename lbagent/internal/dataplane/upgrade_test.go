@@ -190,7 +190,7 @@ func TestRebuild(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(state, forwarding.NewState()) {
 		t.Errorf("state %+v, %v; want an empty one", state, err)
 	}
-	// The former programs forward by the former maps until the new ones are attached.
+	// The previous programs forward by the previous maps until the new ones are attached.
 	running.await(t, 100)
 	running.end()
 	exchangeAll(t, sessions)

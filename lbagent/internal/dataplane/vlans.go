@@ -39,7 +39,7 @@ func vlanKeys(uplink *Uplink) ([]bpf.DatapathVlanKey, error) {
 	return keys, nil
 }
 
-// addVLANs writes the VLANs of uplinks. Those of former ones stay.
+// addVLANs writes the VLANs of uplinks. Those of previous ones stay.
 func (d *Dataplane) addVLANs(uplinks []Uplink, errs map[int]error) error {
 	for i := range uplinks {
 		uplink := &uplinks[i]

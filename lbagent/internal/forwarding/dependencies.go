@@ -106,7 +106,7 @@ func (w writers) neededBy(op Op, want *State, nodes tableNodes) []any {
 			need(Own{})
 		}
 	case LeaveZones:
-		// Its own table has the owners of the others among the former ones.
+		// Its own table has the owners of the others among the previous ones.
 		need(op.Key)
 		need(want.Frontends[op.Key].Table)
 	case DeleteSourceRange:
@@ -133,8 +133,8 @@ func usersOf(have *State, ops []Op) map[any][]any {
 	for _, op := range ops {
 		user := Written(op)
 		for _, thing := range referredTo(have, user) {
-			if former, found := users[thing]; found {
-				users[thing] = append(former, user)
+			if previous, found := users[thing]; found {
+				users[thing] = append(previous, user)
 			}
 		}
 	}

@@ -66,10 +66,10 @@ func additions(have, want *State) []Op {
 		}
 	}
 	frontends := changed(have.Frontends, want.Frontends, FrontendKey.Compare)
-	former := previousTables(frontends, have, want)
+	previous := previousTables(frontends, have, want)
 	for _, slot := range changed(have.NodeTables, want.NodeTables, cmp.Compare) {
 		if op := changedRows(slot, have.NodeTables[slot], want.NodeTables[slot]); len(op.Changed) > 0 {
-			op.Former = former[slot]
+			op.Previous = previous[slot]
 			ops = append(ops, op)
 		}
 	}
@@ -88,12 +88,13 @@ func additions(have, want *State) []Op {
 	return ops
 }
 
-// previousTables are, by the slots of new tables, those of the tables that frontends have in their place.
+// previousTables are, by the slots of new tables, those of the tables that frontends have in their
+// place.
 func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlot]NodeTableSlot {
-	former := map[NodeTableSlot]NodeTableSlot{}
+	previous := map[NodeTableSlot]NodeTableSlot{}
 	add := func(slot, before NodeTableSlot) {
-		if slot != before && have.NodeTables[slot] == nil && have.NodeTables[before] != nil && former[slot] == 0 {
-			former[slot] = before
+		if slot != before && have.NodeTables[slot] == nil && have.NodeTables[before] != nil && previous[slot] == 0 {
+			previous[slot] = before
 		}
 	}
 	for _, key := range frontends {
@@ -103,7 +104,7 @@ func previousTables(frontends []FrontendKey, have, want *State) map[NodeTableSlo
 			add(slot, cmp.Or(before.Zones[zone], before.Table))
 		}
 	}
-	return former
+	return previous
 }
 
 // leavesZones reports whether a frontend goes on with the node table that it has for its
@@ -194,9 +195,9 @@ func changedRows(slot NodeTableSlot, have, want *NodeTable) PutRows {
 	if have == want {
 		return op
 	}
-	former := *have
+	previous := *have
 	for i, row := range *want {
-		if former[i] != row {
+		if previous[i] != row {
 			op.Changed = append(op.Changed, uint32(i))
 			op.Rows = append(op.Rows, row)
 		}

@@ -36,15 +36,15 @@ type (
 	ClearEndpointTable struct{ Slot EndpointTableSlot }
 	// PutRows writes the named rows of a node table: Changed[i] is the row
 	// number of Rows[i]. Fresh says that nothing which stands in the slot is the
-	// table's own; Whole is then the table that all rows are of. Former is the slot of the table that
-	// frontends leave for a fresh one; zero where there is none.
+	// table's own; Whole is then the table that all rows are of. Previous is the slot of the table
+	// that frontends leave for a fresh one; zero where there is none.
 	PutRows struct {
-		Slot    NodeTableSlot
-		Former  NodeTableSlot
-		Fresh   bool
-		Changed []uint32
-		Rows    []Row
-		Whole   *NodeTable
+		Slot     NodeTableSlot
+		Previous NodeTableSlot
+		Fresh    bool
+		Changed  []uint32
+		Rows     []Row
+		Whole    *NodeTable
 	}
 	// ClearTable zeroes a table that no frontend uses any more.
 	ClearTable struct{ Slot NodeTableSlot }

@@ -101,19 +101,19 @@ func (c *changes) see(now *State) []Entry {
 }
 
 func (c *changes) sessions(before, now *State) []Entry {
-	former := map[peerKey]*Session{}
+	previous := map[peerKey]*Session{}
 	for i := range before.Sessions {
-		former[before.Sessions[i].key()] = &before.Sessions[i]
+		previous[before.Sessions[i].key()] = &before.Sessions[i]
 	}
 	var entries []Entry
 	for i := range now.Sessions {
 		session := &now.Sessions[i]
-		entries = append(entries, c.session(former[session.key()], session, now.Time)...)
-		delete(former, session.key())
+		entries = append(entries, c.session(previous[session.key()], session, now.Time)...)
+		delete(previous, session.key())
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(former), peerKey.compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(previous), peerKey.compare) {
 		delete(c.failing, key)
-		entries = append(entries, sessionEntry(former[key], now.Time, "Removed", ""))
+		entries = append(entries, sessionEntry(previous[key], now.Time, "Removed", ""))
 	}
 	return entries
 }
@@ -181,14 +181,14 @@ func shortened(message string) string {
 
 func nodes(before, now *State) []Entry {
 	groups := map[string][]string{}
-	former := map[string]model.Node{}
+	previous := map[string]model.Node{}
 	for i := range before.Model.Nodes {
-		former[before.Model.Nodes[i].Name] = before.Model.Nodes[i]
+		previous[before.Model.Nodes[i].Name] = before.Model.Nodes[i]
 	}
 	for i := range now.Model.Nodes {
 		node := &now.Model.Nodes[i]
-		old, was := former[node.Name]
-		delete(former, node.Name)
+		old, was := previous[node.Name]
+		delete(previous, node.Name)
 		if !was {
 			groups["Added"] = append(groups["Added"], node.Name)
 		}
@@ -207,7 +207,7 @@ func nodes(before, now *State) []Entry {
 			groups[what] = append(groups[what], node.Name)
 		}
 	}
-	groups["Removed"] = slices.Sorted(maps.Keys(former))
+	groups["Removed"] = slices.Sorted(maps.Keys(previous))
 	var entries []Entry
 	for _, what := range slices.Sorted(maps.Keys(groups)) {
 		entry := Entry{Time: now.Time, Kind: consoleapi.HistoryNode}

@@ -29,16 +29,16 @@ const (
 
 type dropKey struct{ reason, service string }
 
-// since returns the packets that were dropped since former counters, by reason and Service.
-func (c Counters) since(former Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
+// since returns the packets that were dropped since previous counters, by reason and Service.
+func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
 	grown := map[dropKey]uint64{}
 	rest := map[string]uint64{}
 	for reason, count := range c.Reasons {
-		rest[reason] = grew(former.Reasons[reason], count)
+		rest[reason] = grew(previous.Reasons[reason], count)
 	}
 	for key, reasons := range c.Frontends {
 		for reason, count := range reasons {
-			n := grew(former.Frontends[key][reason], count)
+			n := grew(previous.Frontends[key][reason], count)
 			if n == 0 {
 				continue
 			}

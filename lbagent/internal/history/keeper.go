@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history finds what to record of a node: what it drops, its sessions, what it announces, its
-// endpoints and the other nodes. It bounds that, so that a flood of something takes no room from
-// anything else. It is pure; package segments has the files.
+// Package history finds what to record of a node: what it drops, its sessions, what it announces,
+// its endpoints and the other nodes. It bounds that, so that a flood of something takes no room
+// from anything else. It is pure; package segments has the files.
 package history
 
 import (
@@ -36,12 +36,12 @@ func (k *Keeper) Agent(what, message string, now time.Time) [][]byte {
 // Count returns the lines of what was dropped since the counters before, none where nothing was.
 // What was counted before the first time is old. Services are those of frontends.
 func (k *Keeper) Count(counters Counters, services map[forwarding.FrontendKey]string, now time.Time) [][]byte {
-	former := k.counters
+	previous := k.counters
 	k.counters = &counters
-	if former == nil {
+	if previous == nil {
 		return nil
 	}
-	counted := drops(counters.since(*former, services))
+	counted := drops(counters.since(*previous, services))
 	if len(counted) == 0 {
 		return nil
 	}

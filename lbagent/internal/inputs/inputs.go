@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inputs has what a pass works by: the API server's objects or those of the checkpoint, with
-// what the node does not believe of them, and with what it knows of other nodes and networks itself.
+// Package inputs has what a pass works by: the API server's objects or those of the checkpoint,
+// with what the node does not believe of them, and with what it knows of other nodes and networks
+// itself.
 package inputs
 
 import (
@@ -33,15 +34,15 @@ type Inputs struct {
 }
 
 // New returns inputs that guard removals for a while. They go on with the objects of the agent
-// before, former, which are nil where they are not known.
+// before, previous, which are nil where they are not known.
 func New(
-	objects func() *model.Snapshot, former *model.Snapshot, hold time.Duration, networks *uplink.Networks, logger logr.Logger,
+	objects func() *model.Snapshot, previous *model.Snapshot, hold time.Duration, networks *uplink.Networks, logger logr.Logger,
 ) *Inputs {
 	i := &Inputs{
-		Objects: objects, Guard: removalguard.New(hold, former), Readiness: readiness.New(nil), Networks: networks, Logger: logger,
+		Objects: objects, Guard: removalguard.New(hold, previous), Readiness: readiness.New(nil), Networks: networks, Logger: logger,
 	}
-	if former != nil {
-		i.Readiness = readiness.New(former.EndpointSlices)
+	if previous != nil {
+		i.Readiness = readiness.New(previous.EndpointSlices)
 	}
 	return i
 }

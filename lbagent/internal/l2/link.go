@@ -79,7 +79,8 @@ func listen(device *net.Interface, protocol int, filter []bpf.Instruction) (*pac
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket on %s, for which the agent needs the capability NET_RAW: %w", device.Name, err)
 	}
-	// What is asked in a second has room. Where that is not permitted, what the system gives must do.
+	// What is asked in a second has room. Where that is not permitted, what the system gives must
+	// do.
 	_ = onSocket(conn, "make room for questions", func(socket int) error {
 		return unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, perInterface*roomPerQuestion)
 	})
@@ -191,7 +192,8 @@ func (l *link) set(addresses []netip.Addr) (added []netip.Addr) {
 	return added
 }
 
-// sift has the kernel give the sockets only questions for addresses. On an error they get all questions.
+// sift has the kernel give the sockets only questions for addresses. On an error they get all
+// questions.
 func (l *link) sift(addresses []netip.Addr) (err error) {
 	next := l.filter
 	if next == nil {
@@ -226,7 +228,7 @@ func (l *link) beat() error {
 }
 
 // takeAll has the sockets get all questions, and gives up a filter.
-func (l *link) takeAll(former *filter) error {
+func (l *link) takeAll(previous *filter) error {
 	arp, err := assemble(questionsARP)
 	if err != nil {
 		return err
@@ -236,13 +238,13 @@ func (l *link) takeAll(former *filter) error {
 		return err
 	}
 	err = errors.Join(l.arp.SetBPF(arp), l.ipv6.SetBPF(ipv6))
-	l.dropFilter(former)
+	l.dropFilter(previous)
 	return err
 }
 
-func (l *link) dropFilter(former *filter) {
+func (l *link) dropFilter(previous *filter) {
 	l.counts.use(nil)
-	former.close()
+	previous.close()
 	l.filter = nil
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package l2 answers for VIPs on the node's links: ARP requests (RFC 826) and neighbour solicitations
-// (RFC 4861). When the node comes to answer for a VIP, it tells all hosts of the link. Package announce
-// says for which VIPs it does. The VIPs are on no interface, so the kernel does not answer.
+// Package l2 answers for VIPs on the node's links: ARP requests (RFC 826) and neighbour
+// solicitations (RFC 4861). When the node comes to answer for a VIP, it tells all hosts of the
+// link. Package announce says for which VIPs it does. The VIPs are on no interface, so the kernel
+// does not answer.
 package l2
 
 import (
@@ -19,26 +20,27 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// tells are the times at which hosts are told that the node answers for a VIP now, from the change on.
-// One frame can be lost, and a switch may not forward yet.
+// tells are the times at which hosts are told that the node answers for a VIP now, from the change
+// on. One frame can be lost, and a switch may not forward yet.
 var tells = []time.Duration{0, 200 * time.Millisecond, time.Second, 3 * time.Second, 7 * time.Second}
 
 const (
-	// retell is how often hosts are told while nothing changes: one may have missed all that was told, and
-	// send to a node that answered before.
+	// retell is how often hosts are told while nothing changes: one may have missed all that was
+	// told, and send to a node that answered before.
 	retell = 30 * time.Second
 	// atOnce are the VIPs of which hosts are told before the pause: so 20,000 a second.
 	atOnce, pause = 200, 10 * time.Millisecond
 	// afterFailure is how long an interface rests that cannot be used.
 	afterFailure = time.Second
-	// beats is how often the responder says that it works. After hung others take it for one that does not.
+	// beats is how often the responder says that it works. After hung others take it for one that
+	// does not.
 	beats, hung = time.Second, 4 * time.Second
 )
 
 // Counts are what an interface has seen and done since the agent started.
 type Counts struct {
-	// Answered are questions for VIPs of the node, Limited such as were left unanswered because a host had
-	// too many.
+	// Answered are questions for VIPs of the node, Limited such as were left unanswered because a
+	// host had too many.
 	Answered, Limited uint64
 	// Dropped are questions that the kernel dropped, since more came than are read.
 	Dropped uint64
@@ -56,13 +58,14 @@ type counters struct {
 	answered, dropped, malformed, told, failed atomic.Uint64
 
 	mu sync.Mutex
-	// limited and passed are what former filters refused and answered; the present one counts itself.
+	// limited and passed are what previous filters refused and answered; the present one counts
+	// itself.
 	limited, passed uint64
 	filter          *filter
 }
 
-// use has questions counted that a filter refuses or answers; nil is none. What the former one counted
-// stays.
+// use has questions counted that a filter refuses or answers; nil is none. What the previous one
+// counted stays.
 func (c *counters) use(next *filter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +98,8 @@ type Responder struct {
 	counts map[string]*counters
 	errs   map[string]error
 
-	// worked is when the responder could last say that it works, in nanoseconds of Unix time; 0 is never.
+	// worked is when the responder could last say that it works, in nanoseconds of Unix time; 0 is
+	// never.
 	worked atomic.Int64
 
 	// Of Run alone.
@@ -119,8 +123,8 @@ type telling struct {
 
 func (t *telling) due() time.Time { return t.since.Add(tells[t.next]) }
 
-// New returns a Responder that answers for nothing yet. From the first Set on, beat is called each second
-// while it works.
+// New returns a Responder that answers for nothing yet. From the first Set on, beat is called each
+// second while it works.
 func New(beat func() error, logger logr.Logger) *Responder {
 	return &Responder{
 		logger: logger, beat: beat, wake: make(chan struct{}, 1),
@@ -129,8 +133,8 @@ func New(beat func() error, logger logr.Logger) *Responder {
 	}
 }
 
-// Set replaces the VIPs, sorted, by the name of the interface on which the node answers. With again,
-// hosts are told of all of them as if each were new: another node may have answered before.
+// Set replaces the VIPs, sorted, by the name of the interface on which the node answers. With
+// again, hosts are told of all of them as if each were new: another node may have answered before.
 func (r *Responder) Set(wanted map[string][]netip.Addr, again bool) {
 	r.mu.Lock()
 	r.wanted = wanted
@@ -214,8 +218,8 @@ func (r *Responder) nextBeat(now time.Time) time.Duration {
 	return r.beaten.Add(beats).Sub(now)
 }
 
-// say says that this node works. It reports whether others may have thought otherwise, and answered for
-// its VIPs.
+// say says that this node works. It reports whether others may have thought otherwise, and
+// answered for its VIPs.
 func (r *Responder) say(now time.Time) (missed bool) {
 	if now.Sub(r.beaten) < beats {
 		return false
@@ -253,7 +257,8 @@ func (r *Responder) notify() {
 	}
 }
 
-// apply opens and closes links, and gives them their VIPs. It returns after how long it is due again.
+// apply opens and closes links, and gives them their VIPs. It returns after how long it is due
+// again.
 func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again time.Duration) {
 	again = retell
 	for name, open := range r.links {
@@ -285,7 +290,8 @@ func (r *Responder) apply(wanted map[string][]netip.Addr, now time.Time) (again 
 	return again
 }
 
-// serve has the link of an interface answer for addresses. The hosts are told of those that are new.
+// serve has the link of an interface answer for addresses. The hosts are told of those that are
+// new.
 func (r *Responder) serve(name string, addresses []netip.Addr, now time.Time) error {
 	open := r.links[name]
 	if open == nil {

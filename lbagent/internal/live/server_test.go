@@ -258,7 +258,7 @@ func TestUntrusted(t *testing.T) {
 		}
 	}
 
-	// The next handshake is made with the next files, and the former client is nobody then.
+	// The next handshake is made with the next files, and the previous client is nobody then.
 	s.authority = newAuthority(t)
 	s.authority.write(t, s.directory, s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageServerAuth))
 	if ask(right) == nil {

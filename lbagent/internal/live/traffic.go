@@ -81,7 +81,7 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// take takes a sample, unless nobody has asked for long: then it forgets the former ones, and
+// take takes a sample, unless nobody has asked for long: then it forgets the previous ones, and
 // reports false.
 func (s *sampler) take() bool {
 	s.mu.Lock()

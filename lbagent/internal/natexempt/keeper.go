@@ -26,7 +26,7 @@ type Keeper struct {
 func (k *Keeper) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	// A rule of a former process has the filter of that one.
+	// A rule of a previous process has the filter of that one.
 	k.set(Install(k.Filter))
 	for {
 		select {

@@ -14,18 +14,18 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// The kernel keeps 1,024 neighbours of a family for the whole machine (gc_thresh3 in ip-sysctl), and
-// refuses more to everybody on it. An entry that was learned outside of it (NTF_EXT_LEARNED) does not
-// count among them, and the kernel itself has one that is managed (NTF_EXT_MANAGED, Linux 5.16)
-// resolved at all times. So all nodes can be on one link, and no program pays for that.
+// The kernel keeps 1,024 neighbours of a family for the whole machine (gc_thresh3 in ip-sysctl),
+// and refuses more to everybody on it. An entry that was learned outside of it (NTF_EXT_LEARNED)
+// does not count among them, and the kernel itself has one that is managed (NTF_EXT_MANAGED, Linux
+// 5.16) resolved at all times. So all nodes can be on one link, and no program pays for that.
 const (
 	keepFlags    = netlink.NTF_EXT_LEARNED
 	keepFlagsExt = netlink.NTF_EXT_MANAGED
 	// neighbourProtocol marks entries that Millrace has the kernel keep (NDA_PROTOCOL): numbers as
 	// those of routes, of which nobody has this one.
 	neighbourProtocol = 77
-	// neighbourBuffer is what may wait to be read of changes, in bytes as the kernel counts, which are
-	// a thousand for each: it confirms all that it keeps at once, in steps of five seconds.
+	// neighbourBuffer is what may wait to be read of changes, in bytes as the kernel counts, which
+	// are a thousand for each: it confirms all that it keeps at once, in steps of five seconds.
 	neighbourBuffer = 16 << 20
 )
 
@@ -228,14 +228,14 @@ func neighbourFamily(address netip.Addr) int {
 	return unix.AF_INET
 }
 
-// neighbourChanged takes note of an entry. Hops depend on its address alone: what the kernel does to
-// confirm it, for thousands of them, changes none.
+// neighbourChanged takes note of an entry. Hops depend on its address alone: what the kernel does
+// to confirm it, for thousands of them, changes none.
 func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
 	key, ok := neighbourKey(&update.Neigh)
 	if _, relevant := c.interfaces[key.Interface]; !ok || !relevant {
 		return nothing
 	}
-	former := c.network.Neighbours[key]
+	previous := c.network.Neighbours[key]
 	current := fib.Neighbour{}
 	if update.Type == unix.RTM_NEWNEIGH {
 		current = neighbourOf(&update.Neigh)
@@ -243,7 +243,7 @@ func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
 	} else {
 		delete(c.network.Neighbours, key)
 	}
-	if _, needed := c.needed[key]; !needed || former.MAC == current.MAC {
+	if _, needed := c.needed[key]; !needed || previous.MAC == current.MAC {
 		return nothing
 	}
 	return neighbours

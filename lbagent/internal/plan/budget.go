@@ -9,9 +9,9 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// budget is how the rows of node tables are shared out. Service ports that send packets to other nodes
-// come first. Those of policy Local have what they leave, in the order of their frontends, up to the
-// first one that finds no room.
+// budget is how the rows of node tables are shared out. Service ports that send packets to other
+// nodes come first. Those of policy Local have what they leave, in the order of their frontends, up
+// to the first one that finds no room.
 type budget struct {
 	// spreads is how many rows the first have, with the tables of all zones.
 	spreads int
@@ -52,8 +52,8 @@ func newBudget(services map[model.ServiceName]*service, rows int) *budget {
 }
 
 // replace takes Services in place of others.
-func (b *budget) replace(former, services map[model.ServiceName]*service, rows int) {
-	for name, s := range former {
+func (b *budget) replace(previous, services map[model.ServiceName]*service, rows int) {
+	for name, s := range previous {
 		b.spreads -= s.spreads
 		if next := services[name]; next != nil && slices.Equal(s.locals, next.locals) {
 			continue
@@ -66,7 +66,7 @@ func (b *budget) replace(former, services map[model.ServiceName]*service, rows i
 	}
 	for name, s := range services {
 		b.spreads += s.spreads
-		if last := former[name]; last != nil && slices.Equal(s.locals, last.locals) {
+		if last := previous[name]; last != nil && slices.Equal(s.locals, last.locals) {
 			continue
 		}
 		for _, l := range s.locals {

@@ -25,8 +25,8 @@ type draft struct {
 	problems []Problem
 	// shortages are problems that many frontends may have.
 	shortages map[shortage]*short
-	// budget is that of all Services. movesOthers is true where others than those of the draft come to
-	// have room by it, or none.
+	// budget is that of all Services. movesOthers is true where others than those of the draft
+	// come to have room by it, or none.
 	budget      *budget
 	movesOthers bool
 	// waits is true where a Local frontend gets its node table once another one is removed, or a
@@ -41,7 +41,8 @@ type draft struct {
 	// frontends is how many the map will hold before removals.
 	frontends int
 
-	// sources are nil where keepsSources is true: each frontend has the set that it has in the maps.
+	// sources are nil where keepsSources is true: each frontend has the set that it has in the
+	// maps.
 	sources       *sourceSets
 	keepsSources  bool
 	tableSlots    *tableSlots
@@ -133,8 +134,8 @@ type entry struct {
 	port *port
 }
 
-// owner is whose a slot is: a Service's node table for packets that this node gets from a router, or
-// a Service port's for those that nodes of a zone get, or a Service port's endpoint table.
+// owner is whose a slot is: a Service's node table for packets that this node gets from a router,
+// or a Service port's for those that nodes of a zone get, or a Service port's endpoint table.
 type owner struct {
 	service *service
 	port    *port
@@ -264,22 +265,22 @@ var nobody = owner{}
 // that of the frontends that have it; where these are of several, or some are to
 // go, a VIP may have changed its Service meanwhile: it is nobody's.
 //
-// Former are the frontends of the maps that may have such slots, services those in whose place the
+// previous are the frontends of the maps that may have such slots, services those in whose place the
 // draft's are; nil where it is of all.
-func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
+func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
 	d.readPorts()
 	placed := make(map[forwarding.NodeTableSlot]owner, len(d.ports))
 	placedEndpoints := make(map[forwarding.EndpointTableSlot]owner, len(d.ports))
 	for name, port := range d.ports {
-		former := d.planner.placed[name]
-		if former == nil || !former.placed {
+		previous := d.planner.placed[name]
+		if previous == nil || !previous.placed {
 			continue
 		}
-		placed[former.place.table] = port.ofService()
-		for zone, slot := range former.place.zones {
+		placed[previous.place.table] = port.ofService()
+		for zone, slot := range previous.place.zones {
 			placed[slot] = port.in(zone)
 		}
-		placedEndpoints[former.place.endpoints] = owner{port: port}
+		placedEndpoints[previous.place.endpoints] = owner{port: port}
 	}
 	setOwners := func(frontend forwarding.Frontend, port *port) {
 		setOwner(d.tableOwners, placed, frontend.Table, port.ofService())
@@ -290,15 +291,15 @@ func (d *draft) readModel(former map[forwarding.FrontendKey]forwarding.Frontend,
 		}
 		setOwner(d.endpointTableOwners, placedEndpoints, frontend.Endpoints, owner{port: port})
 	}
-	stays := make(map[forwarding.FrontendKey]struct{}, len(former))
+	stays := make(map[forwarding.FrontendKey]struct{}, len(previous))
 	for _, entry := range d.entries {
-		if frontend, found := former[entry.Key]; found {
+		if frontend, found := previous[entry.Key]; found {
 			stays[entry.Key] = struct{}{}
 			setOwners(frontend, entry.port)
 		}
 	}
-	if len(stays) < len(former) {
-		for key, frontend := range former {
+	if len(stays) < len(previous) {
+		for key, frontend := range previous {
 			if _, found := stays[key]; !found {
 				setOwners(frontend, nil)
 			}

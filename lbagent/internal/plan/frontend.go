@@ -44,7 +44,7 @@ func (d *draft) addFrontend(entry entry) {
 		if !programmed {
 			return
 		}
-		// The former list makes room once it is gone: until then nobody is let in.
+		// The previous list makes room once it is gone: until then nobody is let in.
 		ranges = forwarding.Nobody
 	}
 	if !programmed {
@@ -154,7 +154,7 @@ func (d *draft) place(entry entry) placement {
 // ownTable returns the slot that is the Service's own, and the first of those that the
 // Service port's frontends have in the maps; zero where there is none. Of several own ones it is
 // that of the last plan: the others are of frontends that another Service had.
-func (d *draft) ownTable(port *port) (own, former forwarding.NodeTableSlot) {
+func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 	last := d.planner.placed[port.name]
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Table
@@ -164,13 +164,13 @@ func (d *draft) ownTable(port *port) (own, former forwarding.NodeTableSlot) {
 			}
 			own = cmp.Or(own, slot)
 		}
-		former = cmp.Or(former, slot)
+		previous = cmp.Or(previous, slot)
 	}
-	return own, cmp.Or(own, former)
+	return own, cmp.Or(own, previous)
 }
 
-// endpointSlot returns the slot of the Service port's endpoint table: the one that its frontends have
-// in the maps, else a free one.
+// endpointSlot returns the slot of the Service port's endpoint table: the one that its frontends
+// have in the maps, else a free one.
 func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Endpoints

@@ -17,16 +17,16 @@ const localReserve = 8
 // by others: so it depends on the model and the limit alone, in the order of the frontends. Service
 // ports with one recipe count once, though they may have several tables for a while.
 //
-// former are the Services in whose place those of the draft are; nil where the draft is of all.
-func (d *draft) budgetLocal(former map[model.ServiceName]*service) {
+// previous are the Services in whose place those of the draft are; nil where the draft is of all.
+func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
 	local := d.countRows()
 	rows := rowsIn(d.limits)
-	if former == nil {
+	if previous == nil {
 		d.budget = newBudget(d.services, rows)
 	} else {
 		d.budget = d.planner.last.budget
 		before := d.budget.end
-		d.budget.replace(former, d.services, rows)
+		d.budget.replace(previous, d.services, rows)
 		d.movesOthers = d.budget.moves(before, d.services)
 	}
 	for _, entry := range local {

@@ -79,7 +79,7 @@ func (s settledTable) is(table *forwarding.NodeTable, size table.Size, from map[
 }
 
 // sizeAt is the size that a table has in a slot. Where there was no room for that which it should
-// have, the slot is a former one.
+// have, the slot is a previous one.
 func sizeAt(slot forwarding.NodeTableSlot, size table.Size) table.Size {
 	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), size.Ranked)}
 }

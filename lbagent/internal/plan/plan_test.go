@@ -227,7 +227,7 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 
 // A table that cannot be kept hands its history on: connections of the Service
 // may be with the former owners.
-func TestNewTableGoesOnFromTheFormer(t *testing.T) {
+func TestNewTableGoesOnFromThePrevious(t *testing.T) {
 	first, second := frontend(1, "old", 1), frontend(2, "old", 1)
 	first.Weights, second.Weights = map[forwarding.NodeID]uint32{2: 1}, map[forwarding.NodeID]uint32{2: 1}
 	have := forwarding.NewState()
@@ -285,8 +285,8 @@ func TestEqualTablesAreOne(t *testing.T) {
 	}
 }
 
-// What is known of former tables does not grow with the changes.
-func TestFormerTablesAreForgotten(t *testing.T) {
+// What is known of previous tables does not grow with the changes.
+func TestPreviousTablesAreForgotten(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
 	for i := range 4 * fewAdvances {

@@ -426,7 +426,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 		if planned.Table != 0 && planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 			before := have.NodeTables[planned.Table]
 			if before == nil {
-				before = formerTable(have, m, f)
+				before = previousTable(have, m, f)
 			}
 			for i, row := range *want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
@@ -450,7 +450,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 }
 
 // formerTable is the first that frontends of a frontend's Service port have: a new one is its copy.
-func formerTable(have *forwarding.State, m *model.Model, f *model.Frontend) *forwarding.NodeTable {
+func previousTable(have *forwarding.State, m *model.Model, f *model.Frontend) *forwarding.NodeTable {
 	for i := range m.Frontends {
 		if portOf(m.Frontends[i]) == portOf(f) {
 			if slot := have.Frontends[m.Frontends[i].Key].Table; slot != 0 {
@@ -476,8 +476,8 @@ func changesHands(before, m *model.Model) bool {
 		ports[before.Frontends[i].Key] = portOf(before.Frontends[i])
 	}
 	return slices.ContainsFunc(m.Frontends, func(f *model.Frontend) bool {
-		former, found := ports[f.Key]
-		return found && former != portOf(f)
+		previous, found := ports[f.Key]
+		return found && previous != portOf(f)
 	})
 }
 
@@ -757,7 +757,7 @@ func TestPendingFrontendKeepsItsID(t *testing.T) {
 	if parts < 3 {
 		t.Fatalf("only %d plans were in part", parts)
 	}
-	if got, former := want.Frontends[e.Key].ID, have.Frontends[b.Key].ID; got == former || got == 0 {
+	if got, previous := want.Frontends[e.Key].ID, have.Frontends[b.Key].ID; got == previous || got == 0 {
 		t.Errorf("the new frontend has the id %d, which waits with the former one", got)
 	}
 }

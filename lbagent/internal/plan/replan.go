@@ -47,7 +47,8 @@ func (p *Planner) copyOfLast(have Held) *forwarding.State {
 	} else {
 		s.state.Take(p.last.want, s.differs)
 	}
-	// Plans of the same nodes share their map, and those in part the source ranges: nobody changes them.
+	// Plans of the same nodes share their map, and those in part the source ranges: nobody changes
+	// them.
 	s.state.Nodes, s.state.SourceRanges = p.last.want.Nodes, p.last.want.SourceRanges
 	return s.state
 }
@@ -65,9 +66,9 @@ type settledIndex struct {
 
 // Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
 // the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
-// stands for all. It can where the maps hold the last plan, nothing changed but VIPs and other nodes,
-// and no list of source ranges did: equal lists share a set. What had no room must have none now either.
-// A node that is lost adds the VIPs whose tables name it.
+// stands for all. It can where the maps hold the last plan, nothing changed but VIPs and other
+// nodes, and no list of source ranges did: equal lists share a set. What had no room must have none
+// now either. A node that is lost adds the VIPs whose tables name it.
 // Beside the last plan the maps may hold what waits to be removed, if have says what that is.
 //
 // A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
@@ -117,12 +118,12 @@ type part struct {
 	// model is the whole Model, changed the one with the changed VIPs alone.
 	model, changed *model.Model
 	vips           []netip.Addr
-	// nodes are those that live where nodes are others than in the last plan, else nil. lost finds the
-	// tables that name one which does not live any more; nil where there is none.
+	// nodes are those that live where nodes are others than in the last plan, else nil. lost finds
+	// the tables that name one which does not live any more; nil where there is none.
 	nodes *nodeSet
 	lost  *search
-	// former are the frontends that the changed VIPs had, services their Services.
-	former   []forwarding.FrontendKey
+	// previous are the frontends that the changed VIPs had, services their Services.
+	previous []forwarding.FrontendKey
 	services map[model.ServiceName]*service
 }
 
@@ -158,8 +159,8 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 			part.changed.VIPs = append(part.changed.VIPs, m.VIPs[vip])
 		}
 		part.changed.Frontends = append(part.changed.Frontends, m.FrontendsOf(address)...)
-		for _, former := range last.model.FrontendsOf(address) {
-			part.former = append(part.former, former.Key)
+		for _, previous := range last.model.FrontendsOf(address) {
+			part.previous = append(part.previous, previous.Key)
 		}
 	}
 	if !p.leavesOut(have, part) {
@@ -247,7 +248,7 @@ func frontendOf(m *model.Model, key forwarding.FrontendKey) *model.Frontend {
 	return frontends[at]
 }
 
-// addService notes the former ports of a Service, and their VIPs.
+// addService notes the previous ports of a Service, and their VIPs.
 func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.Addr)) {
 	if _, known := part.services[name]; known || p.services[name] == nil {
 		return
@@ -265,14 +266,14 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	settled := p.settle(have)
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
 	d.index, d.keepsSources = settled.index, true
-	former := map[forwarding.FrontendKey]forwarding.Frontend{}
+	previous := map[forwarding.FrontendKey]forwarding.Frontend{}
 	// What waits may have a table of a Service port whose VIP now belongs to another Service.
-	for _, key := range slices.Concat(part.former, have.waiting().Frontends) {
+	for _, key := range slices.Concat(part.previous, have.waiting().Frontends) {
 		if frontend, found := have.Frontends[key]; found {
-			former[key] = frontend
+			previous[key] = frontend
 		}
 	}
-	d.readModel(former, part.services)
+	d.readModel(previous, part.services)
 	if !d.leavesTables() {
 		return nil, nil, nil
 	}
@@ -388,7 +389,7 @@ func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 	for _, vip := range part.vips {
 		delete(state.VIPs, vip)
 	}
-	for _, key := range part.former {
+	for _, key := range part.previous {
 		delete(state.Frontends, key)
 	}
 	for _, port := range part.ports() {
@@ -407,7 +408,7 @@ func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 
 // entries are those that the part had or has.
 func (part *part) entries(d *draft) *forwarding.Entries {
-	entries := &forwarding.Entries{VIPs: part.vips, Frontends: slices.Clone(part.former)}
+	entries := &forwarding.Entries{VIPs: part.vips, Frontends: slices.Clone(part.previous)}
 	for i := range d.entries {
 		entries.Frontends = append(entries.Frontends, d.entries[i].Key)
 	}

@@ -23,8 +23,8 @@ type recipe struct {
 	minRows int
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
-	// spreads is true where a Service port of it sends packets to other nodes. Else at is its place in
-	// the budget, if it has one.
+	// spreads is true where a Service port of it sends packets to other nodes. Else at is its
+	// place in the budget, if it has one.
 	spreads bool
 	at      forwarding.FrontendKey
 }
@@ -33,9 +33,9 @@ type recipe struct {
 type line struct {
 	recipe *recipe
 	// from is the slot of the table that it goes on from; zero where there is none. slot is the
-	// one that it has or, where it is zero, is to get. former is its own, which has another size
+	// one that it has or, where it is zero, is to get. previous is its own, which has another size
 	// than it should have.
-	from, slot, former forwarding.NodeTableSlot
+	from, slot, previous forwarding.NodeTableSlot
 	// alone is true where the tables of zones are about to join it.
 	alone bool
 	// united is its table where that took in the former owners of others.
@@ -108,11 +108,11 @@ func (d *draft) drawLines() {
 // the first keeps the slot. The others split off: they go on from a copy.
 func (d *draft) drawLine(s *service, p *port) {
 	e := entry{p.first, p}
-	own, former := d.ownTable(p)
+	own, previous := d.ownTable(p)
 	if !e.needsTable() && !e.findsTable() && (!e.holdsTable() || d.have.NodeTables[own] == nil) {
 		return
 	}
-	from := cmp.Or(own, former)
+	from := cmp.Or(own, previous)
 	if d.have.NodeTables[from] == nil {
 		from = 0
 	}
@@ -122,7 +122,7 @@ func (d *draft) drawLine(s *service, p *port) {
 			p.line = l
 			return
 		}
-		kept = kept || l.slot == own || l.former == own
+		kept = kept || l.slot == own || l.previous == own
 	}
 	p.line = &line{recipe: p.recipe, from: from, alone: alone}
 	if !kept {
@@ -134,7 +134,7 @@ func (d *draft) drawLine(s *service, p *port) {
 // keep gives the line the slot that it had, if that has the size that it should have.
 func (l *line) keep(own forwarding.NodeTableSlot) {
 	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.size.Rows {
-		l.former = own
+		l.previous = own
 	} else {
 		l.slot = own
 	}
@@ -251,13 +251,13 @@ func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	if l.slot == 0 {
 		slot, found := d.tableSlots.take(l.recipe.size.Rows)
 		switch {
-		case found && l.former != 0:
-			d.histories[slot] = d.have.NodeTables[l.former]
+		case found && l.previous != 0:
+			d.histories[slot] = d.have.NodeTables[l.previous]
 		case found && l.from != 0:
 			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
-		case !found && l.former != 0:
+		case !found && l.previous != 0:
 			// It goes on with another size than on other nodes: of few flows the owners differ.
-			slot, d.waits = l.former, true
+			slot, d.waits = l.previous, true
 		case !found:
 			return d.lacksTable(entry)
 		}

@@ -89,8 +89,8 @@ func spread(pods int) (model.Frontend, *model.Model) {
 	return f, m
 }
 
-// The node table of a Service gets a slot of another size as its pods become more or fewer. Who had a
-// row stays known, and the slot that it had becomes free.
+// The node table of a Service gets a slot of another size as its pods become more or fewer. Who
+// had a row stays known, and the slot that it had becomes free.
 func TestTablesChangeTheirSize(t *testing.T) {
 	_, few := spread(100)
 	_, many := spread(200)
@@ -105,9 +105,9 @@ func TestTablesChangeTheirSize(t *testing.T) {
 		t.Fatalf("from slot %s to %s, %d tables, problems %v", first, second, len(have.NodeTables), problems)
 	}
 	for i, row := range *have.NodeTables[second] {
-		former := (*before)[i/2].Primary
-		if row.Primary != former && (row.Chain[0] != former || row.History == 0) {
-			t.Fatalf("row %d is %+v, was of node %d", i, row, former)
+		previous := (*before)[i/2].Primary
+		if row.Primary != previous && (row.Chain[0] != previous || row.History == 0) {
+			t.Fatalf("row %d is %+v, was of node %d", i, row, previous)
 		}
 	}
 	grown := have.NodeTables[second]
@@ -118,9 +118,9 @@ func TestTablesChangeTheirSize(t *testing.T) {
 		t.Fatalf("from slot %s to %s, %d tables", second, third, len(have.NodeTables))
 	}
 	for i, row := range *have.NodeTables[third] {
-		for _, former := range (*grown)[2*i : 2*i+2] {
-			if row.Primary != former.Primary && !slices.Contains(row.Chain[:row.History], former.Primary) {
-				t.Fatalf("row %d is %+v, was %+v", i, row, former)
+		for _, previous := range (*grown)[2*i : 2*i+2] {
+			if row.Primary != previous.Primary && !slices.Contains(row.Chain[:row.History], previous.Primary) {
+				t.Fatalf("row %d is %+v, was %+v", i, row, previous)
 			}
 		}
 	}

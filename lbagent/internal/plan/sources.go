@@ -57,15 +57,15 @@ func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 	return s
 }
 
-// find returns the set that a list has. former is the one that the list was given last. It stays,
+// find returns the set that a list has. previous is the one that the list was given last. It stays,
 // also where another set that is to go has become equal. When writing it failed half way, it is
 // completed.
-func (s *sourceSets) find(name string, prefixes []netip.Prefix, former forwarding.SourceSet) (forwarding.SourceSet, bool) {
+func (s *sourceSets) find(name string, prefixes []netip.Prefix, previous forwarding.SourceSet) (forwarding.SourceSet, bool) {
 	first := s.named[name]
-	if slices.Equal(s.written[former], prefixes) {
-		first = former
+	if slices.Equal(s.written[previous], prefixes) {
+		first = previous
 	}
-	for _, set := range []forwarding.SourceSet{first, former} {
+	for _, set := range []forwarding.SourceSet{first, previous} {
 		owner, given := s.owners[set]
 		if set == 0 || given && owner != name {
 			continue
@@ -87,8 +87,8 @@ func isSubset(part, whole []netip.Prefix) bool {
 	return true
 }
 
-// room reports whether the prefixes that the set lacks fit. One namespace gets half of the room: in the
-// other one the lists of others can change, for which both lists need room.
+// room reports whether the prefixes that the set lacks fit. One namespace gets half of the room:
+// in the other one the lists of others can change, for which both lists need room.
 func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix, namespace string) bool {
 	user := sourceUser{namespace, prefixes[0].Addr().Is4()}
 	missing := len(prefixes) - len(s.written[set])

@@ -63,12 +63,12 @@ func (d *draft) addZones(entries []entry) {
 			continue
 		}
 		seen[port] = true
-		former := d.previousZones(port)
+		previous := d.previousZones(port)
 		if port.zoned {
 			port.place.zones = d.placeZones(entry)
 		}
 		kept := slices.Collect(maps.Values(port.place.zones))
-		gone := slices.DeleteFunc(former, func(slot forwarding.NodeTableSlot) bool { return slices.Contains(kept, slot) })
+		gone := slices.DeleteFunc(previous, func(slot forwarding.NodeTableSlot) bool { return slices.Contains(kept, slot) })
 		d.join(append(kept, port.place.table), gone)
 		d.setZones(port)
 	}
@@ -77,16 +77,16 @@ func (d *draft) addZones(entries []entry) {
 // previousZones are the tables of other zones that the Service port's frontends have in
 // the maps, in the order of the zones' numbers.
 func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
-	var former []forwarding.NodeTableSlot
+	var previous []forwarding.NodeTableSlot
 	for _, key := range port.keys {
 		frontend := d.have.Frontends[key]
 		for _, slot := range frontend.Zones {
-			if slot != 0 && slot != frontend.Table && d.have.NodeTables[slot] != nil && !slices.Contains(former, slot) {
-				former = append(former, slot)
+			if slot != 0 && slot != frontend.Table && d.have.NodeTables[slot] != nil && !slices.Contains(previous, slot) {
+				previous = append(previous, slot)
 			}
 		}
 	}
-	return former
+	return previous
 }
 
 // placeZones returns the slots of a frontend's tables of other zones; none where they do
@@ -119,8 +119,8 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	return zones
 }
 
-// zoneSlot returns the slot that the table of another zone of an entry's Service port has in the maps, if
-// it has the size that it should have: then all zones' tables have.
+// zoneSlot returns the slot that the table of another zone of an entry's Service port has in the
+// maps, if it has the size that it should have: then all zones' tables have.
 func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
 	for _, key := range entry.port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
@@ -162,9 +162,9 @@ func (d *draft) zoneName(number int) string {
 // recordHistory lets new tables of zones go on from all those that the Service port has in the
 // maps: connections that come in by nodes of the zone went by one of them.
 func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
-	own, former := d.ownTable(port)
+	own, previous := d.ownTable(port)
 	if own == 0 {
-		own = former
+		own = previous
 	}
 	for _, slot := range fresh {
 		d.histories[slot] = d.have.NodeTables[own]

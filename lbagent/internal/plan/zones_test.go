@@ -97,7 +97,7 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 	for zone, owner := range map[forwarding.Zone]forwarding.NodeID{1: 1, 2: 2} {
 		for i, row := range *have.NodeTables[zoned.Zones[zone]] {
-			if former := before[i].Primary; row.Primary != owner || former != owner && (row.Chain[0] != former || row.History == 0) {
+			if previous := before[i].Primary; row.Primary != owner || previous != owner && (row.Chain[0] != previous || row.History == 0) {
 				t.Fatalf("zone %d, row %d: %+v, was %+v", zone, i, row, before[i])
 			}
 		}
@@ -111,8 +111,8 @@ func TestHintsComeAndGo(t *testing.T) {
 		}
 		for i, row := range *after.NodeTables[slot] {
 			holders := map[forwarding.NodeID]bool{row.Primary: true}
-			for _, former := range row.Chain[:row.History] {
-				holders[former] = true
+			for _, previous := range row.Chain[:row.History] {
+				holders[previous] = true
 			}
 			if row.Primary != before[i].Primary || !holders[1] || !holders[2] || !holders[before[i].Primary] {
 				t.Fatalf("%s: row %d: %+v, want the owners of all zones in it", name, i, row)

@@ -65,8 +65,8 @@ func Answer(ctx context.Context) error {
 }
 
 // Ask asks other nodes, and notes who answers: to a small packet, and to one as long as the uplinks
-// take. own are addresses of this node, of which one must answer: else another program has the port,
-// on this node and most likely on all.
+// take. own are addresses of this node, of which one must answer: else another program has the
+// port, on this node and most likely on all.
 func (f *Facts) Ask(ctx context.Context, own, nodes []netip.Addr) {
 	if len(own) > 0 {
 		self := []Reached{{Address: own[0]}}
@@ -111,7 +111,8 @@ type asker struct {
 	mutex sync.Mutex
 	// waiting is what is to be true once a token comes back.
 	waiting map[[tokenLength]byte]*bool
-	// unanswered counts what of the last questions has no answer yet; done has an element once it is 0.
+	// unanswered counts what of the last questions has no answer yet; done has an element once it
+	// is 0.
 	unanswered int
 	done       chan struct{}
 }
@@ -155,7 +156,7 @@ func (a *asker) read() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// ICMP errors of former packets come as errors of the next call.
+			// ICMP errors of previous packets come as errors of the next call.
 			continue
 		case n != tokenLength:
 			continue

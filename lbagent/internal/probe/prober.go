@@ -88,8 +88,8 @@ type Prober struct {
 
 	// witness returns a moment after which a router was heard; nil where none is listened to.
 	witness func(now time.Time) time.Time
-	// former are the nodes that the agent before knew, until there are nodes to probe.
-	former []membership.Known
+	// previous are the nodes that the agent before knew, until there are nodes to probe.
+	previous []membership.Known
 
 	// Of the goroutine that runs. knownAt is which of the membership's changes known has.
 	knownAt    uint64
@@ -144,10 +144,10 @@ func (p *Prober) Verdict() membership.Verdict {
 }
 
 // Resume goes on with the nodes that the agent before knew. It is called before Run.
-func (p *Prober) Resume(former []membership.Known) {
-	verdict := membership.Resumed(former)
-	p.former = former
-	p.known.Store(&former)
+func (p *Prober) Resume(previous []membership.Known) {
+	verdict := membership.Resumed(previous)
+	p.previous = previous
+	p.known.Store(&previous)
 	p.verdict.Store(&verdict)
 }
 
@@ -220,18 +220,18 @@ func (p *Prober) resume() {
 	if len(p.targets) == 0 {
 		return
 	}
-	for _, known := range p.former {
+	for _, known := range p.previous {
 		if to := p.targets[known.ID]; to != nil && to.Destination == known.Address {
 			p.membership.Resume(known)
 		}
 	}
-	p.former = nil
+	p.previous = nil
 }
 
 // learn tells what is known for the agent after this one.
 func (p *Prober) learn() {
 	changes := p.membership.Changes()
-	if changes == p.knownAt || p.former != nil {
+	if changes == p.knownAt || p.previous != nil {
 		return
 	}
 	p.knownAt = changes

@@ -28,7 +28,7 @@ type responder struct {
 	// silent is true for a dead node, forged for one whose answers have no proof.
 	silent, forged atomic.Bool
 	// hangs is true for one whose agent does not work. One of the version before does not say it.
-	hangs, former atomic.Bool
+	hangs, previous atomic.Bool
 }
 
 func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
@@ -62,7 +62,7 @@ func (r *responder) run() {
 			continue
 		}
 		m.kind = answer
-		if r.hangs.Load() && m.agent && !r.former.Load() {
+		if r.hangs.Load() && m.agent && !r.previous.Load() {
 			m.kind = alone
 		}
 		key := r.key
@@ -85,10 +85,10 @@ func startProber(t testing.TB, want Want) *Prober {
 }
 
 // resumeProber starts a prober after one that knew some nodes, and returns what ends it.
-func resumeProber(t testing.TB, want Want, former []membership.Known) (_ *Prober, end func()) {
+func resumeProber(t testing.TB, want Want, previous []membership.Known) (_ *Prober, end func()) {
 	t.Helper()
 	p := New(testPort, logr.Discard())
-	p.Resume(former)
+	p.Resume(previous)
 	p.Want(want)
 	return p, run(t, p)
 }
@@ -165,7 +165,7 @@ func TestProberAsksForAgents(t *testing.T) {
 	}
 	p := startProber(t, want)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
-	nodes[1].former.Store(true)
+	nodes[1].previous.Store(true)
 	nodes[0].hangs.Store(true)
 	nodes[1].hangs.Store(true)
 	await(t, "node 2 is alone", func() bool { return p.Verdict().Alone[2] })

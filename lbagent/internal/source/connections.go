@@ -59,9 +59,9 @@ func (c *connections) closeAll() { c.close(0) }
 
 func (c *connections) close(but int) {
 	c.mu.Lock()
-	former := slices.Clone(c.open[:max(0, len(c.open)-but)])
+	previous := slices.Clone(c.open[:max(0, len(c.open)-but)])
 	c.mu.Unlock()
-	for _, conn := range former {
+	for _, conn := range previous {
 		_ = conn.Close()
 	}
 }

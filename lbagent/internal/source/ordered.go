@@ -44,7 +44,7 @@ func (nobody) follow(cache.InformerSynced) {}
 
 func (o *ordered[T]) follow(isSynced cache.InformerSynced) { o.isSynced = isSynced }
 
-// put adds an object, in the place of the former one of its name.
+// put adds an object, in the place of the previous one of its name.
 func (o *ordered[T]) put(object any) {
 	typed, ok := object.(T)
 	if !ok {
@@ -57,7 +57,7 @@ func (o *ordered[T]) put(object any) {
 	place, found := o.places[name]
 	if found {
 		o.objects[place] = typed
-		// The name's text is then the new object's, and the former one is free.
+		// The name's text is then the new object's, and the previous one is free.
 		delete(o.places, name)
 	} else {
 		place = len(o.objects)

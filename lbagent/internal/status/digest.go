@@ -138,10 +138,10 @@ func (t *told) canariesChanged(digest *millracev1alpha1.LBNodeReportStatus) (imp
 		return false, false
 	}
 	before, after := canariesOf(t.last.Sessions), canariesOf(digest.Sessions)
-	for key, former := range before {
+	for key, previous := range before {
 		now, stays := after[key]
-		improved = improved || stays && now.isBetterThan(former)
-		worsened = worsened || former.isBetterThan(now)
+		improved = improved || stays && now.isBetterThan(previous)
+		worsened = worsened || previous.isBetterThan(now)
 	}
 	return improved, worsened
 }

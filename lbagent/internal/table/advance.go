@@ -54,10 +54,10 @@ func succeed(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding
 
 // successor is succeed of any row.
 func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) forwarding.Row {
-	former := [1 + forwarding.ChainLength]forwarding.NodeID{old.Primary}
-	copy(former[1:], old.Chain[:])
+	previous := [1 + forwarding.ChainLength]forwarding.NodeID{old.Primary}
+	copy(previous[1:], old.Chain[:])
 	row, length := forwarding.Row{Primary: owner}, 0
-	for i, node := range former {
+	for i, node := range previous {
 		if node == 0 || node == owner || !exists(node) || slices.Contains(row.Chain[:length], node) {
 			continue
 		}
@@ -73,8 +73,8 @@ func successor(old forwarding.Row, owner forwarding.NodeID, exists func(forwardi
 	return row
 }
 
-// isAtRest reports whether a row stays as it is: it has its owner, and names each other node once, all
-// of which exist. Mostly that is so, and quickly found.
+// isAtRest reports whether a row stays as it is: it has its owner, and names each other node once,
+// all of which exist. Mostly that is so, and quickly found.
 func isAtRest(row forwarding.Row, owner forwarding.NodeID, exists func(forwarding.NodeID) bool) bool {
 	if row.Primary != owner {
 		return false
@@ -99,8 +99,8 @@ type successors struct {
 	contenders []contender
 	// alike is true where all weigh the same: then scores alone decide.
 	alike bool
-	// nearest are the first ones of the row with scores that was asked for last, as many as a row names
-	// at most.
+	// nearest are the first ones of the row with scores that was asked for last, as many as a row
+	// names at most.
 	nearest []forwarding.NodeID
 	rank    int
 }
@@ -109,8 +109,8 @@ func newSuccessors(contenders []contender) *successors {
 	return &successors{contenders: contenders, alike: weighTheSame(contenders), rank: -1}
 }
 
-// fill puts the nodes that are next in rank into the free places at the end of the chain of a row with
-// the scores of the given one.
+// fill puts the nodes that are next in rank into the free places at the end of the chain of a row
+// with the scores of the given one.
 func (s *successors) fill(row *forwarding.Row, rank int) {
 	length := slices.Index(row.Chain[:], 0)
 	if length < 0 {

@@ -42,8 +42,9 @@ func TestResizeJoinsOwners(t *testing.T) {
 	}
 }
 
-// Each node has its part of a table's rows, or seven percent more or less; and one pod more moves few
-// rows, also where that doubles the table. Parts with less than a row of scores are the hard case.
+// Each node has its part of a table's rows, or seven percent more or less; and one pod more moves
+// few rows, also where that doubles the table. Parts with less than a row of scores are the hard
+// case.
 func TestSizedTables(t *testing.T) {
 	for _, test := range []struct {
 		nodes    int
@@ -121,9 +122,9 @@ func TestAdvanceGrows(t *testing.T) {
 	}
 	back := r.Advance(next, Ordinary, w, everyNode)
 	for i, row := range *back {
-		for _, former := range (*next)[2*i : 2*i+2] {
-			if former.Primary != row.Primary && !slices.Contains(row.Chain[:row.History], former.Primary) {
-				t.Fatalf("row %d was %+v and is %+v", i, former, row)
+		for _, previous := range (*next)[2*i : 2*i+2] {
+			if previous.Primary != row.Primary && !slices.Contains(row.Chain[:row.History], previous.Primary) {
+				t.Fatalf("row %d was %+v and is %+v", i, previous, row)
 			}
 		}
 	}

@@ -32,11 +32,11 @@ func TestScoresDecide(t *testing.T) {
 					t.Fatalf("row %d is that of contender %d, and %d is nearer", row, owner, i)
 				}
 			}
-			former := forwarding.Row{
+			previous := forwarding.Row{
 				Primary: forwarding.NodeID(contenders[owner].id),
 				Chain:   [forwarding.ChainLength]forwarding.NodeID{forwarding.NodeID(rapid.IntRange(0, 7).Draw(t, "former owner"))},
 			}
-			byDistance, byScore := former, former
+			byDistance, byScore := previous, previous
 			distances, scores := newSuccessors(contenders), newSuccessors(contenders)
 			distances.alike = false
 			distances.fill(&byDistance, row)

@@ -12,9 +12,9 @@ import (
 )
 
 func TestUniteRow(t *testing.T) {
-	row := func(history uint8, primary forwarding.NodeID, former ...forwarding.NodeID) forwarding.Row {
+	row := func(history uint8, primary forwarding.NodeID, previous ...forwarding.NodeID) forwarding.Row {
 		r := forwarding.Row{Primary: primary, History: history}
-		copy(r.Chain[:], former)
+		copy(r.Chain[:], previous)
 		return r
 	}
 	for _, c := range []struct {

@@ -141,16 +141,16 @@ func (s *stream) run(count int) (outcome, error) {
 // call blocks the signals by which the Go runtime preempts goroutines: one would make the kernel
 // interrupt the run and start over.
 func (s *stream) call(options *ebpf.RunOptions) (uint32, error) {
-	var former unix.Sigset_t
+	var previous unix.Sigset_t
 	all := unix.Sigset_t{}
 	for i := range all.Val {
 		all.Val[i] = ^uint64(0)
 	}
-	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &former); err != nil {
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, &previous); err != nil {
 		return 0, fmt.Errorf("block signals: %w", err)
 	}
 	verdict, err := s.replay.Run(options)
-	if unmask := unix.PthreadSigmask(unix.SIG_SETMASK, &former, nil); unmask != nil {
+	if unmask := unix.PthreadSigmask(unix.SIG_SETMASK, &previous, nil); unmask != nil {
 		return 0, fmt.Errorf("unblock signals: %w", unmask)
 	}
 	if err != nil {

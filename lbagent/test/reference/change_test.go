@@ -14,7 +14,7 @@ import (
 )
 
 // change moves rows of some node tables, as agents do when nodes get other numbers of endpoints:
-// packets of living flows still go where those are. Other tables get former primaries only, as
+// packets of living flows still go where those are. Other tables get previous primaries only, as
 // when the table of a zone is gone. Endpoints come and go for new flows, too, also the last ones
 // of a service.
 func (c *testCluster) change(random *rand.Rand) error {
@@ -106,14 +106,14 @@ func (c *testCluster) advance(random *rand.Rand, slot forwarding.NodeTableSlot, 
 	return next
 }
 
-// join returns the table with the owners of another one as former ones. A row that gets a newest
+// join returns the table with the owners of another one as previous ones. A row that gets a newest
 // one that it did not have has moved.
 func (c *testCluster) join(slot forwarding.NodeTableSlot, old, other *forwarding.NodeTable) *forwarding.NodeTable {
 	next := table.Join(old, other)
 	now := time.Now()
 	for i, row := range *next {
-		former := (*old)[i]
-		if row.History > 0 && !slices.Contains(former.Chain[:former.History], row.Chain[0]) {
+		previous := (*old)[i]
+		if row.History > 0 && !slices.Contains(previous.Chain[:previous.History], row.Chain[0]) {
 			c.moved[slot][i] = now
 		}
 	}

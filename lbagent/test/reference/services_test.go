@@ -153,7 +153,7 @@ func plannedNodes(id forwarding.NodeID) (forwarding.Self, map[forwarding.NodeID]
 	return planned.Self, planned.Nodes
 }
 
-// tables are rows with a history: each with a primary and up to three former ones.
+// tables are rows with a history: each with a primary and up to three previous ones.
 func tables(random *rand.Rand, rows int) *forwarding.NodeTable {
 	table := *forwarding.NewNodeTableOf(rows)
 	for i := range table {

@@ -31,7 +31,7 @@ var ErrExpired = errors.New("a certificate is not valid at present")
 // Secret of type kubernetes.io/tls, which replicas mount.
 func webhook(host string) generations {
 	return generations{
-		current: "tls.", next: "next.", former: "former.", files: []string{"crt", "key"}, trusted: "crt",
+		current: "tls.", next: "next.", previous: "former.", files: []string{"crt", "key"}, trusted: "crt",
 		left: func(now time.Time, files map[string][]byte) time.Duration {
 			return remaining(now, host, files["crt"], files["key"])
 		},
@@ -42,8 +42,8 @@ func webhook(host string) generations {
 	}
 }
 
-// Renew returns what the webhook's Secret must have at a time, and whether that differs from what it
-// has. What cannot be read is made again.
+// Renew returns what the webhook's Secret must have at a time, and whether that differs from what
+// it has. What cannot be read is made again.
 func Renew(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return webhook(host).renew(now, data)
 }
@@ -51,8 +51,8 @@ func Renew(now time.Time, host string, data map[string][]byte) (renewed map[stri
 // Trusted returns the certificates that the API server is to trust.
 func Trusted(data map[string][]byte) []byte { return webhook("").bundle(data) }
 
-// Verify returns why a client that asks for a host and trusts a bundle does not believe a server with
-// this certificate, nil if it does.
+// Verify returns why a client that asks for a host and trusts a bundle does not believe a server
+// with this certificate, nil if it does.
 func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) error {
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// generations is how a Secret has certificates that replace each other: those in use, those that come
-// into use next and are trusted already, and of those before what is trusted still, since somebody may
-// not have read their successors yet.
+// generations is how a Secret has certificates that replace each other: those in use, those that
+// come into use next and are trusted already, and of those before what is trusted still, since
+// somebody may not have read their successors yet.
 type generations struct {
-	// current, next and former are the prefixes of keys.
-	current, next, former string
+	// current, next and previous are the prefixes of keys.
+	current, next, previous string
 	// files are the rest of the keys, and trusted is the one whose holders are believed.
 	files   []string
 	trusted string
@@ -21,10 +21,10 @@ type generations struct {
 	make func(now time.Time) (map[string][]byte, error)
 }
 
-// renew returns what the Secret must have at a time, and whether that differs from what it has. What
-// cannot be read is made again.
+// renew returns what the Secret must have at a time, and whether that differs from what it has.
+// What cannot be read is made again.
 func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
-	current, next, former := g.read(data, g.current), g.read(data, g.next), data[g.former+g.trusted]
+	current, next, previous := g.read(data, g.current), g.read(data, g.next), data[g.previous+g.trusted]
 	left := g.left(now, current)
 	if left < announcedFor && g.left(now, next) <= announcedFor {
 		if next, err = g.make(now); err != nil {
@@ -33,9 +33,9 @@ func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[s
 		changed = true
 	}
 	if left < usedFor {
-		former = current[g.trusted]
+		previous = current[g.trusted]
 		if left <= 0 {
-			former = nil
+			previous = nil
 		}
 		current, next = next, nil
 		changed = true
@@ -50,7 +50,7 @@ func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[s
 		put(g.current+file, current[file])
 		put(g.next+file, next[file])
 	}
-	put(g.former+g.trusted, former)
+	put(g.previous+g.trusted, previous)
 	return renewed, changed, nil
 }
 
@@ -65,5 +65,5 @@ func (g generations) read(data map[string][]byte, prefix string) map[string][]by
 
 // bundle is whom to believe.
 func (g generations) bundle(data map[string][]byte) []byte {
-	return bytes.Join([][]byte{data[g.current+g.trusted], data[g.next+g.trusted], data[g.former+g.trusted]}, nil)
+	return bytes.Join([][]byte{data[g.current+g.trusted], data[g.next+g.trusted], data[g.previous+g.trusted]}, nil)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// Files of one generation of the aggregated API's certificates, behind its prefix. All are signed by
-// one CA, whose key is gone once it has signed them: nobody can make others.
+// Files of one generation of the aggregated API's certificates, behind its prefix. All are signed
+// by one CA, whose key is gone once it has signed them: nobody can make others.
 const (
 	fileCA                    = "ca.crt"
 	fileAPI, fileAPIKey       = "api.crt", "api.key"
@@ -29,8 +29,8 @@ type role struct {
 	usage            x509.ExtKeyUsage
 }
 
-// roles are the aggregated API towards the API server, the same towards agents, and agents. Nodes hold
-// the last one: it serves for no client, and under no other name.
+// roles are the aggregated API towards the API server, the same towards agents, and agents. Nodes
+// hold the last one: it serves for no client, and under no other name.
 func roles(host string) []role {
 	return []role{
 		{fileAPI, fileAPIKey, host, x509.ExtKeyUsageServerAuth},
@@ -46,14 +46,14 @@ func aggregated(host string) generations {
 		files = append(files, role.certificate, role.key)
 	}
 	return generations{
-		current: liveCurrent, next: "next.", former: "former.", files: files, trusted: fileCA,
+		current: liveCurrent, next: "next.", previous: "former.", files: files, trusted: fileCA,
 		left: func(now time.Time, files map[string][]byte) time.Duration { return leftOfAll(now, host, files) },
 		make: func(now time.Time) (map[string][]byte, error) { return makeAll(now, host) },
 	}
 }
 
-// RenewLive returns what the Secret with all certificates of the aggregated API must have at a time,
-// and whether that differs from what it has. What cannot be read is made again.
+// RenewLive returns what the Secret with all certificates of the aggregated API must have at a
+// time, and whether that differs from what it has. What cannot be read is made again.
 func RenewLive(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return aggregated(host).renew(now, data)
 }

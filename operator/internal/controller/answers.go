@@ -16,9 +16,10 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// answerCensus knows, by the LBNodeReports, which node answers for a VIP on its links. As a handler of
-// LBNodeReports it enqueues what is about the addresses for which that is another one than before. It
-// believes the node that came last: the one before may be gone without a report. A node that is not ready
+// answerCensus knows, by the LBNodeReports, which node answers for a VIP on its links. As a
+// handler of LBNodeReports it enqueues what is about the addresses for which that is another one
+// than before. It believes the node that came last: the one before may be gone without a report. A
+// node that is not ready
 // counts no more.
 type answerCensus struct {
 	enqueue func(q queue, addresses []netip.Addr)
@@ -60,8 +61,8 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 		}
 	}
 	slices.SortFunc(present, netip.Addr.Compare)
-	former := c.byNode[node]
-	for _, address := range former {
+	previous := c.byNode[node]
+	for _, address := range previous {
 		if _, stays := slices.BinarySearchFunc(present, address, netip.Addr.Compare); stays {
 			continue
 		}
@@ -75,7 +76,7 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 		}
 	}
 	for _, address := range present {
-		if _, stays := slices.BinarySearchFunc(former, address, netip.Addr.Compare); !stays {
+		if _, stays := slices.BinarySearchFunc(previous, address, netip.Addr.Compare); !stays {
 			c.nodes[address] = append(c.nodes[address], node)
 			changed = append(changed, address)
 		}

@@ -21,7 +21,8 @@ import (
 
 // duplicateCensus knows, by the LBNodeReports, which hosts have the address of a VIP. As a handler
 // of LBNodeReports it enqueues what is about the addresses of which it would say something else
-// than before. It tells of one node alone, so what it says hardly depends on how many find the host.
+// than before. It tells of one node alone, so what it says hardly depends on how many find the
+// host.
 type duplicateCensus struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
@@ -77,12 +78,12 @@ func (c *duplicateCensus) set(node string, found []millracev1alpha1.DuplicateAdd
 			present[address] = host
 		}
 	}
-	former := c.byNode[node]
+	previous := c.byNode[node]
 	before := map[netip.Addr]served.Duplicate{}
-	for _, address := range slices.AppendSeq(slices.Clone(former), maps.Keys(present)) {
+	for _, address := range slices.AppendSeq(slices.Clone(previous), maps.Keys(present)) {
 		before[address] = c.describe(address)
 	}
-	for _, address := range former {
+	for _, address := range previous {
 		if delete(c.hosts[address], node); len(c.hosts[address]) == 0 {
 			delete(c.hosts, address)
 		}

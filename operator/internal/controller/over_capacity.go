@@ -57,17 +57,17 @@ func (c *capacityCensus) describe(service types.NamespacedName) string {
 func (c *capacityCensus) set(node string, references []millracev1alpha1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	former := c.byNode[node]
+	previous := c.byNode[node]
 	var present []types.NamespacedName
 	for _, reference := range references {
 		present = append(present, types.NamespacedName{Namespace: reference.Namespace, Name: reference.Name})
 	}
-	concerned := sets.New(former...).Insert(present...).UnsortedList()
+	concerned := sets.New(previous...).Insert(present...).UnsortedList()
 	before := map[types.NamespacedName]string{}
 	for _, service := range concerned {
 		before[service] = c.describe(service)
 	}
-	for _, service := range former {
+	for _, service := range previous {
 		if c.nodes[service].Delete(node).Len() == 0 {
 			delete(c.nodes, service)
 		}

@@ -15,38 +15,38 @@ import (
 )
 
 // rowsCensus knows, by the LBNodeReports, whether the agents of all nodes know the VIP.spec.minRows
-// that the operator gives VIPs. All nodes must have the same node tables, so one that does not keeps new
-// VIPs from having it. It enqueues nothing: a VIP keeps what it was created with.
+// that the operator gives VIPs. All nodes must have the same node tables, so one that does not
+// keeps new VIPs from having it. It enqueues nothing: a VIP keeps what it was created with.
 type rowsCensus struct {
 	mu sync.Mutex
-	// former are the nodes whose agents are of a version before the field.
-	former sets.Set[string]
+	// previous are the nodes whose agents are of a version before the field.
+	previous sets.Set[string]
 }
 
 var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &rowsCensus{}
 
-func newRowsCensus() *rowsCensus { return &rowsCensus{former: sets.New[string]()} }
+func newRowsCensus() *rowsCensus { return &rowsCensus{previous: sets.New[string]()} }
 
 // least returns the minRows of a VIP that is created now; zero for the rows that all agents know.
 func (c *rowsCensus) least() int32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.former.Len() > 0 {
+	if c.previous.Len() > 0 {
 		return 0
 	}
 	return millracev1alpha1.MinRows
 }
 
-// set notes what a report says. An agent that never reported is about to begin, and of this version:
-// else the first VIPs of a new cluster would not have the field.
+// set notes what a report says. An agent that never reported is about to begin, and of this
+// version: else the first VIPs of a new cluster would not have the field.
 func (c *rowsCensus) set(report *millracev1alpha1.LBNodeReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status := &report.Status
 	if status.Version != "" && (status.MinRows == 0 || status.MinRows > millracev1alpha1.MinRows) {
-		c.former.Insert(report.Name)
+		c.previous.Insert(report.Name)
 	} else {
-		c.former.Delete(report.Name)
+		c.previous.Delete(report.Name)
 	}
 }
 
@@ -64,7 +64,7 @@ func (c *rowsCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millrac
 func (c *rowsCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], _ queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.former.Delete(e.Object.Name)
+	c.previous.Delete(e.Object.Name)
 }
 
 // Generic does nothing: no source sends such events.

@@ -142,9 +142,9 @@ func (c *zoneCensus) set(node, zone string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := len(c.nodes)
-	if former := c.zones[node]; former != "" {
-		if c.nodes[former]--; c.nodes[former] == 0 {
-			delete(c.nodes, former)
+	if previous := c.zones[node]; previous != "" {
+		if c.nodes[previous]--; c.nodes[previous] == 0 {
+			delete(c.nodes, previous)
 		}
 	}
 	delete(c.zones, node)

@@ -65,9 +65,9 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
 	}
 }
 
-// enqueueChanged adds the Services whose claims are others now, at once. What is said of those that share
-// the address with them may differ, too, and is looked at once for several such changes: each of
-// hundreds that share an address would have all others looked at.
+// enqueueChanged adds the Services whose claims are others now, at once. What is said of those
+// that share the address with them may differ, too, and is looked at once for several such changes:
+// each of hundreds that share an address would have all others looked at.
 func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPClaim) {
 	request := func(claim *millracev1alpha1.VIPClaim) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
@@ -78,7 +78,7 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPC
 	}
 	for i := range after {
 		claimant := request(&after[i])
-		if former := known[claimant]; former != nil && equality.Semantic.DeepEqual(former, &after[i]) {
+		if previous := known[claimant]; previous != nil && equality.Semantic.DeepEqual(previous, &after[i]) {
 			q.AddAfter(claimant, control.Coalesce)
 		} else {
 			q.Add(claimant)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An address that was given back is given again last: packets of its former
+// An address that was given back is given again last: packets of its previous
 // clients may still arrive, and caches of names still have it. Two things keep
 // it from coming early. The order in which addresses got free is known as long
 // as the table lives. What outlives it are the VIPs themselves: the search goes

@@ -118,7 +118,7 @@ func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 	}
 }
 
-// follow returns when the watch ends, and reports whether there was one. What changed between a former
+// follow returns when the watch ends, and reports whether there was one. What changed between a previous
 // one and this counts as a change.
 func (l *Live) follow(ctx context.Context, again bool, changed func()) (watched bool) {
 	list, err := l.Announcements(ctx, "")

@@ -112,8 +112,8 @@ func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	return selector
 }
 
-// terms are those of the node affinity, without the former name of the control plane's label: kube-vip's
-// own manifest has both.
+// terms are those of the node affinity, without the previous name of the control plane's label:
+// kube-vip's own manifest has both.
 func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	affinity := s.spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {

@@ -99,7 +99,7 @@ func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName,
 	case err != nil:
 		return fmt.Errorf("the pod %s cannot be read now", name)
 	case pod.UID != uid:
-		return fmt.Errorf("it is that of a former pod %s", name)
+		return fmt.Errorf("it is that of a previous pod %s", name)
 	case !labels.SelectorFromSet(fleet.Selector).Matches(labels.Set(pod.Labels)):
 		return fmt.Errorf("the pod %s is not one of %s", name, fleet.Owner)
 	}

@@ -31,7 +31,7 @@ const (
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 
 // renewSecrets are the secrets as they have to be now, sorted by day: one whose day has come, and the
-// former or the next. What is older is forgotten, so that nobody can read what was sealed with it.
+// previous or the next. What is older is forgotten, so that nobody can read what was sealed with it.
 func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 	if len(secrets) == 0 {
 		made, err := newSecret(day(now))

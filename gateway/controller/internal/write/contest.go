@@ -36,23 +36,24 @@ var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(contested) }
 
-// rivalry is what is known of who writes one object of ours, or the status of one. Another controller of
-// the same class or name writes the same.
+// rivalry is what is known of who writes one object of ours, or the status of one. Another
+// controller of the same class or name writes the same.
 type rivalry struct {
 	contest.Contest[client.Object]
 	object client.Object
 	// whole says that all of the object is ours, and not only its status.
 	whole bool
-	// former is the version that we wrote over: the cache may show it for a while.
-	former string
+	// previous is the version that we wrote over: the cache may show it for a while.
+	previous string
 	// pass is that in which the object was looked at last.
 	pass int
 }
 
-// observe takes note of the present object, and returns for how long its status is not to be written.
+// observe takes note of the present object, and returns for how long its status is not to be
+// written.
 func (c *rivalry) observe(present client.Object, now time.Time) time.Duration {
 	c.object = present
-	if c.former != "" && present.GetResourceVersion() == c.former {
+	if c.previous != "" && present.GetResourceVersion() == c.previous {
 		// What we wrote is still on its way here.
 		return c.Left(now)
 	}
@@ -122,8 +123,8 @@ func objectOf(object client.Object) route.Object {
 	return route.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// endContests ends a pass: what is contested now is known to the next one, which comes at once where
-// that is news.
+// endContests ends a pass: what is contested now is known to the next one, which comes at once
+// where that is news.
 func (w *Writer) endContests() {
 	found, again := w.contests.end(time.Now())
 	if w.uncontested != nil {
@@ -165,9 +166,10 @@ func contestedCondition(generation int64) metav1.Condition {
 	}
 }
 
-// putStatus writes the status of an object as it is to be where the cache has another one, unless it is
-// contested and was written of late. isOurs reports whether an object has what is wanted now. The cache
-// may be behind: then the API server refuses the write, and a later pass sees the newer object.
+// putStatus writes the status of an object as it is to be where the cache has another one, unless
+// it is contested and was written of late. isOurs reports whether an object has what is wanted now.
+// The cache may be behind: then the API server refuses the write, and a later pass sees the newer
+// object.
 func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, isOurs func(client.Object) bool) error {
 	if !w.mayWrite(present, false, isOurs) || !w.shares.take(present.GetNamespace(), time.Now()) {
 		return nil
@@ -183,9 +185,9 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 	return nil
 }
 
-// mayWrite takes note of an object as the cache has it, and reports whether it is to be written: it is not
-// right, and not contested and written of late. whole says whether all of it is ours. isOurs reports
-// whether an object has what is wanted now.
+// mayWrite takes note of an object as the cache has it, and reports whether it is to be written:
+// it is not right, and not contested and written of late. whole says whether all of it is ours.
+// isOurs reports whether an object has what is wanted now.
 func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
 	w.contests.look(present, func(c *rivalry) {
@@ -208,7 +210,7 @@ func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.
 // wrote takes note of a write of an object that the cache has like this.
 func (w *Writer) wrote(present client.Object, isOurs func(client.Object) bool) {
 	w.contests.look(present, func(c *rivalry) {
-		c.former = present.GetResourceVersion()
+		c.previous = present.GetResourceVersion()
 		c.Wrote(isOurs, time.Now())
 	})
 }

@@ -23,10 +23,10 @@ func gatewayOf(version int, owner string) client.Object {
 func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"] == "ours" }
 
 // A cache that still shows the version that we wrote over shows no answer of another program.
-func TestFormerVersionIsNoAnswer(t *testing.T) {
+func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	var c rivalry
 	now := time.Unix(1e9, 0)
-	c.former = "1"
+	c.previous = "1"
 	c.Wrote(isOurs, now)
 	for range 2 * contest.Answers {
 		c.observe(gatewayOf(1, "theirs"), now)

@@ -98,19 +98,19 @@ func newObject[O client.Object]() O {
 	return reflect.New(reflect.TypeOf(none).Elem()).Interface().(O)
 }
 
-// conditions are the former ones with the wanted ones among them. A condition that did not
+// conditions are the previous ones with the wanted ones among them. A condition that did not
 // change its status keeps its time; those of others stay.
-func conditions(former, wanted []metav1.Condition) []metav1.Condition {
-	merged := slices.Clone(former)
+func conditions(previous, wanted []metav1.Condition) []metav1.Condition {
+	merged := slices.Clone(previous)
 	for _, condition := range wanted {
 		meta.SetStatusCondition(&merged, condition)
 	}
 	return merged
 }
 
-// replaced are the wanted conditions, with the former times, in the place of all of ours.
-func replaced(former, wanted []metav1.Condition) []metav1.Condition {
-	return slices.DeleteFunc(conditions(former, wanted), func(c metav1.Condition) bool {
+// replaced are the wanted conditions, with the previous times, in the place of all of ours.
+func replaced(previous, wanted []metav1.Condition) []metav1.Condition {
+	return slices.DeleteFunc(conditions(previous, wanted), func(c metav1.Condition) bool {
 		return route.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
 	})
 }
@@ -121,11 +121,11 @@ func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatu
 	wanted.Conditions = lowered(wanted.Conditions, lacks)
 	listeners := make([]gatewayv1.ListenerStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
-		var former []metav1.Condition
+		var previous []metav1.Condition
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name }); i >= 0 {
-			former = status.Listeners[i].Conditions
+			previous = status.Listeners[i].Conditions
 		}
-		listener.Conditions = replaced(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = replaced(previous, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
 	status.Conditions = replaced(status.Conditions, wanted.Conditions)
@@ -140,11 +140,11 @@ func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.List
 	wanted.Conditions = lowered(wanted.Conditions, lacks.pending())
 	listeners := make([]gatewayv1.ListenerEntryStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
-		var former []metav1.Condition
+		var previous []metav1.Condition
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name }); i >= 0 {
-			former = status.Listeners[i].Conditions
+			previous = status.Listeners[i].Conditions
 		}
-		listener.Conditions = replaced(former, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = replaced(previous, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
 	status.Conditions = replaced(status.Conditions, wanted.Conditions)

@@ -67,11 +67,11 @@ func Attach(hook Hook, program int) error {
 	if err := put(hook, handle, program); err != nil {
 		return err
 	}
-	for _, former := range own {
-		if former.Handle == handle {
+	for _, previous := range own {
+		if previous.Handle == handle {
 			continue
 		}
-		if err := remove(former); err != nil {
+		if err := remove(previous); err != nil {
 			return err
 		}
 	}

@@ -82,23 +82,23 @@ func (m *mover) add(name string, from, to *Type, fromOffset, toOffset uint32) er
 }
 
 func (m *mover) addFields(name string, from, to *Type, fromOffset, toOffset uint32) error {
-	former := map[string]*Field{}
+	previous := map[string]*Field{}
 	for i := range from.Fields {
-		former[from.Fields[i].Name] = &from.Fields[i]
+		previous[from.Fields[i].Name] = &from.Fields[i]
 	}
 	for i := range to.Fields {
 		field := &to.Fields[i]
-		before := former[field.Name]
+		before := previous[field.Name]
 		if before == nil {
 			continue
 		}
-		delete(former, field.Name)
+		delete(previous, field.Name)
 		err := m.add(name+"."+field.Name, &before.Type, &field.Type, fromOffset+before.Offset, toOffset+field.Offset)
 		if err != nil {
 			return err
 		}
 	}
-	for gone := range former {
+	for gone := range previous {
 		m.gone = append(m.gone, name+"."+gone)
 	}
 	return nil

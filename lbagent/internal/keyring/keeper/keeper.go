@@ -30,9 +30,9 @@ type Keeper struct {
 	plane Plane
 	// report is the node's own, by which generations are known after a restart.
 	report func() *millracev1alpha1.LBNodeReport
-	// former are the generations of the agent before, which count where there is no report.
-	former func() []uint32
-	logger logr.Logger
+	// previous are the generations of the agent before, which count where there is no report.
+	previous func() []uint32
+	logger   logr.Logger
 	// seed is that by which the data plane hashes flows.
 	seed flowhash.Seed
 
@@ -42,13 +42,13 @@ type Keeper struct {
 	toldSeed string
 }
 
-// New returns a keeper of the keys of a data plane, which hashes flows by a seed. report returns the
-// node's own report, by which generations are known after a restart. Where there is none, former
-// returns those of the agent before.
+// New returns a keeper of the keys of a data plane, which hashes flows by a seed. report returns
+// the node's own report, by which generations are known after a restart. Where there is none,
+// previous returns those of the agent before.
 func New(
-	plane Plane, seed flowhash.Seed, report func() *millracev1alpha1.LBNodeReport, former func() []uint32, logger logr.Logger,
+	plane Plane, seed flowhash.Seed, report func() *millracev1alpha1.LBNodeReport, previous func() []uint32, logger logr.Logger,
 ) *Keeper {
-	return &Keeper{plane: plane, report: report, former: former, seed: seed, logger: logger}
+	return &Keeper{plane: plane, report: report, previous: previous, seed: seed, logger: logger}
 }
 
 // Keys are those that the data plane has.
@@ -108,7 +108,7 @@ func (k *Keeper) otherSeed(name string, seed flowhash.Seed) string {
 	said := ""
 	if seed != k.seed {
 		said = fmt.Sprintf("%s has %v of the flow hash, the node has %v: connections break that move between nodes which differ; "+
-			"put the former seed back, or restart all agents", name, seed, k.seed)
+			"put the previous seed back, or restart all agents", name, seed, k.seed)
 	}
 	if said != k.toldSeed {
 		k.toldSeed = said
@@ -128,7 +128,7 @@ func (k *Keeper) kept() string {
 func (k *Keeper) reported() []uint32 {
 	report := k.report()
 	if report == nil || report.Status.TunnelKeys == nil {
-		return k.former()
+		return k.previous()
 	}
 	var generations []uint32
 	for _, generation := range slices.Concat([]int64{report.Status.TunnelKeys.Sending}, report.Status.TunnelKeys.Accepted) {

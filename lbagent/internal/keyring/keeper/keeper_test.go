@@ -91,7 +91,7 @@ func TestKeeper(t *testing.T) {
 	if maps.writes != 2 {
 		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)
 	}
-	// Another Secret: the former key goes on until all nodes have the new one.
+	// Another Secret: the previous key goes on until all nodes have the new one.
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2, 3}, Sending: 2, Required: true}
 	expect(t, newKeeper(maps, 2, 1), secretOf(tunnelkey.Publishing, 0, tunnelkey.New(3)), ring, "", "")
 }

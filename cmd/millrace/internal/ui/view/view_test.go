@@ -178,7 +178,7 @@ func TestDetails(t *testing.T) {
 	}
 }
 
-// A change applied to the former view gives the latter.
+// A change applied to the previous view gives the latter.
 func TestChanges(t *testing.T) {
 	encode := func(size uitest.Size) *view.Encoded {
 		encoded, err := view.Encode(view.Build(uitest.Cluster(size)))

@@ -13,12 +13,12 @@ import (
 
 // formerAgent is a commit whose maps have the layout of two versions before (dataplane/layouts). It
 // knows small tables: agents from before them do not start on these maps.
-const formerAgent = "5417776c94aa60532a4282ce3f64042e41798c22"
+const previousAgent = "5417776c94aa60532a4282ce3f64042e41798c22"
 
 // TestFormerAgent upgrades from another version's maps and goes back, with connections whose nodes
 // change in between: none breaks.
-func TestFormerAgent(t *testing.T) {
-	commit := formerAgent
+func TestPreviousAgent(t *testing.T) {
+	commit := previousAgent
 	if other := os.Getenv("MILLRACE_FORMER"); other != "" {
 		commit = other
 	}

@@ -11,12 +11,18 @@ import (
 	"slices"
 	"time"
 
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// mostPending connections of one router may wait for their OPEN.
-const mostPending = 4
+const (
+	// mostPending connections of one router may wait for their OPEN.
+	mostPending = 4
+	// answersWithin is how long the other end of a connection has for its answer.
+	answersWithin = 3 * time.Second
+)
 
 // arrival is a connection with the router that is the next to be used.
 type arrival struct {
@@ -26,8 +32,7 @@ type arrival struct {
 }
 
 // offer takes a connection of a passive peer's router. Where there is none, it is used. Else it
-// has to prove itself: anybody on the router's address can connect, so the connection of now ends
-// only for one with an OPEN.
+// has to prove itself: anybody on the router's address can connect.
 func (t *transport) offer(conn *net.TCPConn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -36,26 +41,71 @@ func (t *transport) offer(conn *net.TCPConn) {
 		t.offered <- arrival{router: conn}
 		return
 	}
+	t.hold(conn)
+	go t.await(conn, t.peer)
+}
+
+// hold has a connection be pending, in place of the oldest where there are too many; mu is held.
+func (t *transport) hold(conn *net.TCPConn) {
 	if len(t.pending) == mostPending {
 		_ = t.pending[0].Close()
 		t.pending = t.pending[1:]
 	}
 	t.pending = append(t.pending, conn)
-	go t.await(conn, t.peer)
 }
 
-// await has a connection replace the one of now when its OPEN has come. A router that connects
-// again has lost the one before (RFC 4724, section 5), whose end tells nobody to forget our routes.
+// await has a connection replace the one of now when its OPEN has come.
 func (t *transport) await(conn *net.TCPConn, peer model.Peer) {
 	open, err := readOpen(conn, &peer, t.self)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pending = slices.DeleteFunc(t.pending, func(other *net.TCPConn) bool { return other == conn })
 	if err != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.forget(conn)
 		_ = conn.Close()
 		return
 	}
-	t.replace(arrival{conn, open})
+	t.succeed(arrival{conn, open})
+}
+
+// forget takes a connection off those that are pending, and reports whether it was among them; mu
+// is held.
+func (t *transport) forget(conn *net.TCPConn) bool {
+	before := len(t.pending)
+	t.pending = slices.DeleteFunc(t.pending, func(other *net.TCPConn) bool { return other == conn })
+	return len(t.pending) < before
+}
+
+// arrive takes a connection of a passive peer's router whose OPEN has come, and returns at once.
+func (t *transport) arrive(next arrival) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hold(next.router)
+	go t.succeed(next)
+}
+
+// succeed has a pending connection replace the one of now, where that is dead: a router that has lost
+// it connects again (RFC 4724, section 5). Its end tells nobody to forget our routes. Where the
+// other end still answers, the connection of now is kept (RFC 4271, section 6.8): there are two
+// speakers on the router's address, or somebody in its place.
+func (t *transport) succeed(next arrival) {
+	t.mu.Lock()
+	current := t.router
+	t.mu.Unlock()
+	alive := current != nil && answers(current, answersWithin)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.forget(next.router) {
+		return
+	}
+	if !alive || t.router != current {
+		t.replace(next)
+		return
+	}
+	t.observed.fail("another connection from the router's address was refused: the one of the session answers " +
+		"(sent NOTIFICATION " + notificationName(codeCease, subcodeCollision) + ")")
+	_ = next.router.SetWriteDeadline(time.Now().Add(lastWrite))
+	_, _ = next.router.Write(encode(bgp.BGP_MSG_NOTIFICATION, codeCease, subcodeCollision))
+	_ = next.router.Close()
 }
 
 // readOpen reads a router's OPEN. Where it is refused the router is told why.
@@ -80,7 +130,7 @@ func readOpen(conn *net.TCPConn, peer *model.Peer, self netip.Addr) ([]byte, err
 	return message, err
 }
 
-// use has a connection that was made for it, or has proved itself, replace the one of now.
+// use has a connection that was made for it replace the one of now.
 func (t *transport) use(next arrival) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

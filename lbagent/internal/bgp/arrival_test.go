@@ -8,10 +8,15 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
+	xbpf "golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/socketfilter"
 )
 
 // end is a far end of a connection, whose near end is a transport's.
@@ -164,18 +169,75 @@ func TestSecondConnection(t *testing.T) {
 		goesOn(what)
 	}
 
-	// The router itself: it is answered on the new connection, when GoBGP has come again.
-	second, near := connect(t)
+	// Another speaker on the router's address, while the first connection answers.
+	other, near := connect(t)
 	transport.offer(near)
-	second.send(openMessage(t, peer.ASN))
-	_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if _, err := readMessage(speaker, make([]byte, longestLength)); err == nil {
-		t.Fatal("the session goes on beside an OPEN of the router's")
+	other.send(openMessage(t, peer.ASN))
+	other.expect(bgp.BGP_MSG_NOTIFICATION)
+	goesOn("an OPEN of another speaker")
+	if told := transport.observed.session().LastError; !strings.Contains(told, "Connection Collision Resolution") {
+		t.Errorf("of another speaker it is told: %q", told)
+	}
+
+	// The router itself, which has lost the first connection, and resets it or drops its packets: it is
+	// answered on the new connection, when GoBGP has come again.
+	for what, lose := range map[string]func(*net.TCPConn){"forgotten": forgetConnection, "cut": cutConnection} {
+		// An acknowledgement that is under way would be taken for an answer.
+		transport.mu.Lock()
+		current := transport.router
+		transport.mu.Unlock()
+		awaitAcknowledged(t, current)
+		lose(first.TCPConn)
+		second, near := connect(t)
+		transport.offer(near)
+		second.send(openMessage(t, peer.ASN))
+		_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := readMessage(speaker, make([]byte, longestLength)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("%s: the session goes on beside an OPEN of the router's: %v", what, err)
+		}
+		_ = speaker.Close()
+		speaker = dialTransport(t, transport)
+		second.expect(bgp.BGP_MSG_OPEN)
+		speaker.expect(bgp.BGP_MSG_OPEN)
+		first = second
+		goesOn(what)
 	}
 	_ = speaker.Close()
-	speaker = dialTransport(t, transport)
-	second.expect(bgp.BGP_MSG_OPEN)
-	speaker.expect(bgp.BGP_MSG_OPEN)
-	_ = speaker.Close()
 	transport.close()
+}
+
+// awaitAcknowledged waits until the other end has acknowledged all that was sent to it.
+func awaitAcknowledged(t *testing.T, conn *net.TCPConn) {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var info *unix.TCPInfo
+		_ = raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		if err == nil && info.Unacked == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("what was sent is not acknowledged: %+v, error %v", info, err)
+		}
+	}
+}
+
+// forgetConnection has the kernel lose a connection without a word, as a host that starts again.
+func forgetConnection(conn *net.TCPConn) {
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_REPAIR, 1) })
+	}
+	_ = conn.Close()
+}
+
+// cutConnection has the kernel drop all that comes over a connection.
+func cutConnection(conn *net.TCPConn) {
+	raw, err := conn.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = socketfilter.Attach(int(fd), []xbpf.Instruction{xbpf.RetConstant{}}) })
+	}
 }

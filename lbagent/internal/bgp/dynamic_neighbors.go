@@ -209,7 +209,7 @@ func (s *Server) greet(conn *net.TCPConn, of *model.Range, self netip.Addr) {
 		s.closed.Unopened++
 		_ = conn.Close()
 	case session != nil:
-		session.transport.use(next)
+		session.transport.arrive(next)
 	case s.hasAddress(peer.Address) || !s.neighbors.call(peer.Address, next):
 		s.closed.Surplus++
 		_ = conn.Close()

@@ -26,6 +26,7 @@ const (
 	codeHeader        = 1
 	codeOpen          = 2
 	codeFSM           = 5
+	codeCease         = 6
 	subcodeMarker     = 1
 	subcodeLength     = 2
 	subcodeType       = 3
@@ -39,6 +40,8 @@ const (
 	// subcodeOpenConfirm and subcodeEstablished are those of RFC 6608.
 	subcodeOpenConfirm = 2
 	subcodeEstablished = 3
+	// subcodeCollision is that of RFC 4486.
+	subcodeCollision = 7
 )
 
 // protocolError is why a router's message is refused, with the NOTIFICATION that tells it.

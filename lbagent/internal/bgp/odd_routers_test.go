@@ -44,6 +44,12 @@ func newRawRouter(t *testing.T, serve func(n int, conn *rawConn)) *rawRouter {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveRaw(t, listener, serve)
+}
+
+// serveRaw is newRawRouter where there is a listener.
+func serveRaw(t *testing.T, listener *net.TCPListener, serve func(n int, conn *rawConn)) *rawRouter {
+	t.Helper()
 	r := &rawRouter{t: t, listener: listener, serve: serve}
 	var serving sync.WaitGroup
 	done := make(chan struct{})

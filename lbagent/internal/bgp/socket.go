@@ -129,6 +129,37 @@ func setOptions(fd int, peer *model.Peer, password string) error {
 	return nil
 }
 
+// answers reports whether the other end of a connection answers within a time: to what was sent, or to
+// a probe (keep-alive, RFC 9293, section 3.8.4). A host that has lost the connection resets it.
+func answers(conn *net.TCPConn, within time.Duration) bool {
+	const (
+		established = 1 // TCP_ESTABLISHED of Linux
+		look        = 20 * time.Millisecond
+		// clock is more than the tick that the kernel counts answers by.
+		clock = 20 * time.Millisecond
+	)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	began := time.Now()
+	// Linux probes at once where the last answer is longer ago.
+	_ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second})
+	// Zero values are what Go sets itself.
+	defer func() { _ = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true}) }()
+	for ; time.Since(began) < within; time.Sleep(look) {
+		var info *unix.TCPInfo
+		err := raw.Control(func(fd uintptr) { info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+		if err != nil || info == nil || info.State != established {
+			return false
+		}
+		if last := time.Duration(info.Last_ack_recv) * time.Millisecond; time.Since(began) > last+clock {
+			return true
+		}
+	}
+	return false
+}
+
 // signature is the kernel's form of a password (tcp(7), TCP_MD5SIG): a sockaddr and the key.
 func signature(address netip.Addr, password string) *unix.TCPMD5Sig {
 	sig := &unix.TCPMD5Sig{Keylen: uint16(len(password))}

@@ -235,6 +235,7 @@ func (t *transport) close() {
 	for _, conn := range t.pending {
 		_ = conn.Close()
 	}
+	t.pending = nil
 }
 
 // run carries messages until ctx is done and the connection of then has ended. GoBGP has one

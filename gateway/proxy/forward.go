@@ -166,7 +166,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	if cause := context.Cause(r.Context()); cause != nil {
 		err = cause
 	}
-	if errors.Is(err, upstream.ErrTooManyConnections) {
+	if errors.Is(err, upstream.ErrTooManyConnections) || errors.Is(err, upstream.ErrTooManyStreams) {
 		x.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 	}
 	status := http.StatusBadGateway
@@ -176,7 +176,8 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
 		// First, because it ends the request's context too.
 		status = http.StatusRequestTimeout
-	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom), errors.Is(err, upstream.ErrTooManyConnections):
+	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom), errors.Is(err, upstream.ErrTooManyConnections),
+		errors.Is(err, upstream.ErrTooManyStreams):
 		status = http.StatusServiceUnavailable
 	case errors.Is(err, upstream.ErrRefused):
 		status = http.StatusInternalServerError

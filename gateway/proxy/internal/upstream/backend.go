@@ -44,6 +44,8 @@ type Transport struct {
 	*http.Transport
 	// direct is for HTTP/1.1, but for what it does not take; nil with HTTP/2.
 	direct *direct
+	// multiplexed is for HTTP/2; nil with HTTP/1.1.
+	multiplexed *multiplexed
 }
 
 // CloseIdleConnections closes all connections without a request.
@@ -52,6 +54,9 @@ func (t *Transport) CloseIdleConnections() {
 	if t.direct != nil {
 		t.direct.closeAll()
 	}
+	if t.multiplexed != nil {
+		t.multiplexed.closeAll()
+	}
 }
 
 // Forget closes the connections without a request to an endpoint that has left. Those in use
@@ -59,6 +64,9 @@ func (t *Transport) CloseIdleConnections() {
 func (t *Transport) Forget(endpoint *balance.Endpoint) {
 	if t.direct != nil {
 		t.direct.forget(endpoint.Address)
+	}
+	if t.multiplexed != nil {
+		t.multiplexed.forget(endpoint.Address)
 	}
 }
 
@@ -69,7 +77,7 @@ func (t *Transport) roundTrip(request *http.Request, endpoint *balance.Endpoint,
 	if t.direct != nil {
 		return t.roundTripSingle(request)
 	}
-	return t.RoundTrip(request)
+	return t.multiplexed.roundTrip(request, endpoint)
 }
 
 // isSingle reports whether a request has a connection of its own.
@@ -152,17 +160,21 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 			if err != nil {
 				return nil, notEstablished{err}
 			}
+			if protocol == resource.Backend_H2C {
+				conn = stalling(conn)
+				announce(ctx, conn)
+			}
 			return conn, nil
 		},
 	}
 	made := &Transport{Transport: transport}
 	dial := transport.DialContext
-	protocols := []string{"http/1.1"}
+	protocols, below := []string{"http/1.1"}, contextDialer(dialer)
 	if protocol == resource.Backend_H2C {
-		protocols = []string{"h2"}
+		protocols, below = []string{"h2"}, stallingDialer{dialer}
 	}
 	if with != nil {
-		dial = dialTLS(dialer, with.config(protocols), settings.HandshakeTimeout)
+		dial = dialTLS(below, with.config(protocols), settings.HandshakeTimeout)
 		transport.DialTLSContext = dial
 	}
 	switch {
@@ -179,10 +191,18 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		}
 	case with != nil:
 		transport.Protocols.SetHTTP2(true)
+		made.multiplex("https")
 	default:
 		transport.Protocols.SetUnencryptedHTTP2(true)
+		made.multiplex("http")
 	}
 	return made
+}
+
+func (t *Transport) multiplex(scheme string) {
+	t.multiplexed = newMultiplexed(func(ctx context.Context, address string) (*http.ClientConn, error) {
+		return t.NewClientConn(ctx, scheme, address)
+	})
 }
 
 // unacknowledged is how long an endpoint may leave bytes without an acknowledgement, or a probe of
@@ -206,6 +226,17 @@ func newDialer(settings *Settings) *net.Dialer {
 // contextDialer is what net.Dialer is.
 type contextDialer interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// stallingDialer makes connections whose writes have their time.
+type stallingDialer struct{ *net.Dialer }
+
+func (d stallingDialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return stalling(conn), nil
 }
 
 // announced tells what connections begin with.
@@ -249,6 +280,7 @@ func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func
 			_ = conn.Close()
 			return nil, notEstablished{fmt.Errorf("TLS handshake with %s as %s: %w", address, config.ServerName, err)}
 		}
+		announce(ctx, encrypted)
 		return encrypted, nil
 	}
 }

@@ -181,7 +181,8 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silenc
 // that has too much.
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
 	switch {
-	case errors.Is(err, context.Canceled), errors.Is(err, errLeft), errors.Is(err, ErrNoRoom):
+	case errors.Is(err, context.Canceled), errors.Is(err, errLeft), errors.Is(err, ErrNoRoom),
+		errors.Is(err, ErrTooManyStreams):
 	case err != nil:
 		b.Set.Failed(endpoint, time.Now())
 	case response.StatusCode == http.StatusBadGateway, response.StatusCode == http.StatusServiceUnavailable,

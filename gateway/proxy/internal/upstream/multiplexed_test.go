@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/netip"
+	"net/textproto"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// frames is a backend of HTTP/2 that sends what it likes.
+type frames struct {
+	address string
+	// opened are connections, open those of them that are not closed, and requests what came.
+	opened, open, requests atomic.Int32
+	settings               []http2.Setting
+	// answer is called with each header that comes, by the reader of its connection.
+	answer func(c *framesConn, stream uint32)
+}
+
+type framesConn struct {
+	*http2.Framer
+	conn net.Conn
+	// number is which connection it is.
+	number int32
+	// streams are for TestFewStreams.
+	streams uint32
+	// mutex guards writes.
+	mutex sync.Mutex
+}
+
+// header writes a header.
+func (c *framesConn) header(stream uint32, status string, ends bool) {
+	var block writer
+	_ = hpack.NewEncoder(&block).WriteField(hpack.HeaderField{Name: ":status", Value: status})
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block, EndHeaders: true, EndStream: ends})
+}
+
+type writer []byte
+
+func (w *writer) Write(b []byte) (int, error) {
+	*w = append(*w, b...)
+	return len(b), nil
+}
+
+func (f *frames) start(t *testing.T) *frames {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	f.address = listener.Addr().String()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			context.AfterFunc(t.Context(), func() { _ = conn.Close() })
+			f.open.Add(1)
+			go f.serve(conn, f.opened.Add(1))
+		}
+	}()
+	return f
+}
+
+func (f *frames) serve(conn net.Conn, number int32) {
+	defer f.open.Add(-1)
+	defer conn.Close()
+	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
+		return
+	}
+	c := &framesConn{Framer: http2.NewFramer(conn, conn), conn: conn, number: number}
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	_ = c.WriteSettings(f.settings...)
+	for {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			return
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			f.requests.Add(1)
+			f.answer(c, frame.StreamID)
+		case *http2.SettingsFrame:
+			if !frame.IsAck() {
+				c.mutex.Lock()
+				_ = c.WriteSettingsAck()
+				c.mutex.Unlock()
+			}
+		case *http2.PingFrame:
+			c.mutex.Lock()
+			_ = c.WritePing(true, frame.Data)
+			c.mutex.Unlock()
+		}
+	}
+}
+
+// over is a backend that speaks HTTP/2 with these.
+func over(settings *Settings, backends ...*frames) *Backend {
+	var list []balance.Address
+	for _, each := range backends {
+		list = append(list, balance.Address{AddrPort: netip.MustParseAddrPort(each.address)})
+	}
+	set := balance.NewSet(&settings.Balance, list, nil, time.Now())
+	return New("backend", &resource.Backend{Protocol: resource.Backend_H2C}, settings, Connection{Set: set, Current: Transports{}})
+}
+
+func isFine(c *framesConn, stream uint32) { c.header(stream, "200", true) }
+
+func resets(code http2.ErrCode) func(*framesConn, uint32) {
+	return func(c *framesConn, stream uint32) {
+		c.mutex.Lock()
+		defer c.mutex.Unlock()
+		_ = c.WriteRSTStream(stream, code)
+	}
+}
+
+// TestUnserved: a request that an endpoint has not begun to serve goes over another connection, or
+// to
+// another endpoint. Any other one is sent once, as is one whose body has been read.
+func TestUnserved(t *testing.T) {
+	type test struct {
+		first func(c *framesConn, stream uint32)
+		// second is the other endpoint, where there is one.
+		second bool
+		body   string
+		fails  bool
+		// most is how often the first endpoint may get it.
+		most int32
+	}
+	leaves := func(last func(stream uint32) uint32) func(c *framesConn, stream uint32) {
+		return func(c *framesConn, stream uint32) {
+			if c.number > 1 {
+				isFine(c, stream)
+				return
+			}
+			c.mutex.Lock()
+			_ = c.WriteGoAway(last(stream), http2.ErrCodeNo, nil)
+			c.mutex.Unlock()
+			if last(stream) >= stream {
+				isFine(c, stream)
+			}
+		}
+	}
+	tests := map[string]test{
+		"refused":              {first: resets(http2.ErrCodeRefusedStream), second: true, most: refusals},
+		"refused by the only":  {first: resets(http2.ErrCodeRefusedStream), fails: true, most: refusals},
+		"refused with a body":  {first: resets(http2.ErrCodeRefusedStream), second: true, body: "body", fails: true, most: 1},
+		"GOAWAY before it":     {first: leaves(func(uint32) uint32 { return 0 }), most: 2},
+		"GOAWAY after it":      {first: leaves(func(stream uint32) uint32 { return stream }), most: 1},
+		"connection is closed": {first: func(c *framesConn, _ uint32) { _ = c.conn.Close() }, second: true, fails: true, most: 1},
+	}
+	for code := http2.ErrCodeNo; code <= http2.ErrCodeHTTP11Required; code++ {
+		if code != http2.ErrCodeRefusedStream {
+			tests["reset with "+code.String()] = test{first: resets(code), second: true, fails: true, most: 1}
+		}
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			first := (&frames{answer: test.first}).start(t)
+			second := (&frames{answer: isFine}).start(t)
+			backends := []*frames{first}
+			if test.second {
+				backends = append(backends, second)
+			}
+			b := over(settings(), backends...)
+			method := http.MethodGet
+			if test.body != "" {
+				method = http.MethodPut
+			}
+			policy := &Policy{Prefer: b.Set.All()[0]}
+			began := time.Now()
+			status, _, _, err := ask(t, b, newRequest(t, method, test.body), policy)
+			if (err != nil) != test.fails || err == nil && status != http.StatusOK {
+				t.Errorf("status %d, %v", status, err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			// One of a body of which nothing was read yet may be refused, and goes on.
+			if n := first.requests.Load(); n > test.most || n < 1 {
+				t.Errorf("the endpoint got %d requests; want 1 to %d", n, test.most)
+			}
+			if n := second.requests.Load(); test.fails && n > 0 {
+				t.Errorf("another endpoint got it, too: %d times", n)
+			}
+		})
+	}
+}
+
+// TestFewStreams: an endpoint that lets few streams be open has so many connections at most, and
+// keeps few
+// of them. What is beyond is refused, and is no fault of the endpoint.
+func TestFewStreams(t *testing.T) {
+	for _, streams := range []uint32{0, 1} {
+		t.Run(fmt.Sprint(streams), func(t *testing.T) {
+			hold := make(chan struct{})
+			var most atomic.Int32
+			f := &frames{settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: streams}}}
+			f.answer = func(c *framesConn, stream uint32) {
+				if c.streams++; c.streams > streams {
+					resets(http2.ErrCodeRefusedStream)(c, stream)
+					return
+				}
+				if now := f.open.Load(); now > most.Load() {
+					most.Store(now)
+				}
+				go func() {
+					<-hold
+					isFine(c, stream)
+				}()
+			}
+			b := over(settings(), f.start(t))
+			outcomes := make(chan error, 200)
+			for range cap(outcomes) {
+				go func() {
+					_, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+					outcomes <- err
+				}()
+			}
+			served, refused := 0, 0
+			count := func(err error) {
+				switch {
+				case err == nil:
+					served++
+				case errors.Is(err, ErrTooManyStreams):
+					refused++
+				}
+			}
+			for range cap(outcomes) - maxConnections {
+				count(<-outcomes)
+			}
+			close(hold)
+			for range maxConnections {
+				count(<-outcomes)
+			}
+			// On a busy machine some may be sent before it is known how many streams there may be.
+			if n := most.Load(); n > maxConnections || streams > 0 && (n < maxConnections/2 || served < maxConnections/2) || refused == 0 {
+				t.Errorf("%d requests were served and %d refused, on %d connections at once; want %d at most", served, refused, n, maxConnections)
+			}
+			await(t, "few connections are kept", func() bool { return f.open.Load() <= maxIdleConnections })
+			if b.Set.All()[0].Active() != 0 {
+				t.Error("requests are still counted")
+			}
+		})
+	}
+}
+
+// TestManyStreams: as many requests as an endpoint takes share a connection, and each further
+// connection
+// goes when nobody needs it.
+func TestManyStreams(t *testing.T) {
+	var connections, came, failed atomic.Int32
+	hold := make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			came.Add(1)
+			<-hold
+		}
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 10}
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			connections.Add(1)
+		case http.StateClosed:
+			connections.Add(-1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	release := sync.OnceFunc(func() { close(hold) })
+	defer release()
+	b := over(settings(), &frames{address: server.Listener.Addr().String()})
+	for range 20 {
+		must(t, b, http.MethodGet, "")
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for one request after another", n)
+	}
+	var group sync.WaitGroup
+	for range 100 {
+		group.Go(func() {
+			if _, _, _, err := ask(t, b, newRequest(t, http.MethodPut, "body"), &Policy{}); err != nil {
+				failed.Add(1)
+			}
+		})
+	}
+	await(t, "the requests have come", func() bool { return came.Load()+failed.Load() >= 100 })
+	if failed.Load() > 0 || connections.Load() != 10 {
+		t.Errorf("%d of 100 requests failed, on %d connections of 10 streams; want none, and 10", failed.Load(), connections.Load())
+	}
+	release()
+	group.Wait()
+	await(t, "few connections are kept", func() bool { return connections.Load() <= maxIdleConnections })
+	must(t, b, http.MethodGet, "")
+	b.Set.All()[0].Leave()
+	b.transport.Forget(b.Set.All()[0])
+	await(t, "an endpoint that is gone has no connections", func() bool { return connections.Load() == 0 })
+}
+
+// traced is a request whose informational answers are given to a function.
+func traced(t *testing.T, got func() error) *http.Request {
+	t.Helper()
+	request := newRequest(t, http.MethodGet, "")
+	return request.WithContext(httptrace.WithClientTrace(request.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(int, textproto.MIMEHeader) error { return got() },
+	}))
+}
+
+// TestInformationalHoldUpNobody: a client that does not take informational answers does not hold
+// up the
+// answers of others on the same connection; it gets its own when it takes them.
+func TestInformationalHoldUpNobody(t *testing.T) {
+	f := (&frames{answer: func(c *framesConn, stream uint32) {
+		if stream == 1 {
+			for range 3 {
+				c.header(stream, "103", false)
+			}
+		}
+		isFine(c, stream)
+	}}).start(t)
+	b := over(settings(), f)
+	waits, goOn := make(chan struct{}, 10), make(chan struct{})
+	var taken atomic.Int32
+	slow := make(chan error, 1)
+	go func() {
+		_, _, _, err := ask(t, b, traced(t, func() error {
+			waits <- struct{}{}
+			<-goOn
+			taken.Add(1)
+			return nil
+		}), &Policy{})
+		slow <- err
+	}()
+	<-waits
+	must(t, b, http.MethodGet, "")
+	if n := f.opened.Load(); n != 1 {
+		t.Fatalf("%d connections; want the same one", n)
+	}
+	close(goOn)
+	if err := <-slow; err != nil || taken.Load() != 3 {
+		t.Errorf("the slow client got %d informational answers, %v; want 3", taken.Load(), err)
+	}
+}
+
+// TestInformationalWithoutEnd: informational answers have an end, also of a stream of gRPC, whose
+// answer
+// may take as long as it likes.
+func TestInformationalWithoutEnd(t *testing.T) {
+	f := (&frames{answer: func(c *framesConn, stream uint32) {
+		for range 10 * maxInformational {
+			c.header(stream, "103", false)
+		}
+	}}).start(t)
+	taken := 0
+	_, _, _, err := ask(t, over(settings(), f), traced(t, func() error {
+		taken++
+		return nil
+	}), &Policy{})
+	// net/http does not wrap it.
+	if err == nil || !strings.Contains(err.Error(), errInformational.Error()) || taken == 0 || taken > maxInformational {
+		t.Errorf("%d informational answers, then %v; want %v", taken, err, errInformational)
+	}
+}

@@ -92,7 +92,13 @@ type process struct {
 
 func (l *lab) speaker(mode string) *process {
 	l.t.Helper()
-	cmd := exec.Command("ip", "netns", "exec", l.NodeSpace, os.Args[0])
+	return l.speakerAt(l.NodeSpace, mode)
+}
+
+// speakerAt runs a speaker in a namespace.
+func (l *lab) speakerAt(space, mode string) *process {
+	l.t.Helper()
+	cmd := exec.Command("ip", "netns", "exec", space, os.Args[0])
 	cmd.Env = append(os.Environ(), speakerVariable+"="+mode)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

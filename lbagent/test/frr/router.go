@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/user"
@@ -39,6 +40,33 @@ type Router struct {
 	state     string
 	zebra     *exec.Cmd
 	bgpd      *exec.Cmd
+}
+
+// ProcessorTime is how long threads of bgpd and zebra have had a processor.
+func (r *Router) ProcessorTime() (bgpd, zebra time.Duration) {
+	r.t.Helper()
+	return r.processorTime(r.bgpd), r.processorTime(r.zebra)
+}
+
+// processorTime is the sum of the first fields of schedstat, in ns.
+func (r *Router) processorTime(cmd *exec.Cmd) (sum time.Duration) {
+	r.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", cmd.Process.Pid))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, thread := range threads {
+		var ran time.Duration
+		text, err := os.ReadFile(thread)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &ran)
+		}
+		if err != nil {
+			r.t.Fatalf("read how long a thread ran: %v", err)
+		}
+		sum += ran
+	}
+	return sum
 }
 
 // Start runs a router in a network namespace of ip(8) until the test ends.

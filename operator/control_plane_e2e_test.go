@@ -46,7 +46,7 @@ func TestControlPlane(t *testing.T) {
 	e.run(t)
 	// As in a cluster that works: else each Service is told that no node announces its address.
 	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
-	assigned := e.firstAddresses(t, services)
+	assigned := e.firstAddresses(t, namespace, services)
 	// The operator works once it has assigned a first one.
 	e.service(t, "first")
 	awaitAssigned(t, assigned, map[string]time.Time{"first": time.Now()})
@@ -99,7 +99,7 @@ type assignment struct {
 }
 
 // firstAddresses tells each Service's first address as a watch does.
-func (e *environment) firstAddresses(t *testing.T, services int) <-chan assignment {
+func (e *environment) firstAddresses(t *testing.T, namespace string, services int) <-chan assignment {
 	t.Helper()
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
 	must(t, err)

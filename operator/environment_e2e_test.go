@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -210,6 +211,23 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 	}
 }
 
+// processorTime is what an operator has used.
+func (i *instance) processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", i.command.Process.Pid))
+	must(t, err)
+	// After the name, which may have blanks: utime and stime are fields 14 and 15 (proc_pid_stat(5)).
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	ticks := 0
+	for _, field := range fields[11:13] {
+		value, err := strconv.Atoi(field)
+		must(t, err)
+		ticks += value
+	}
+	// USER_HZ is 100 on all platforms that Go has.
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	controlplane.Must(t, err)
@@ -239,15 +257,21 @@ func annotated(key, value string) option {
 
 func (e *environment) service(t *testing.T, name string, options ...option) *corev1.Service {
 	t.Helper()
+	service := e.unmade(namespace, name)
+	for _, option := range options {
+		option(service)
+	}
+	must(t, e.client.Create(t.Context(), service))
+	return service
+}
+
+// unmade is a Service of our class that is not created.
+func (e *environment) unmade(namespace, name string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	class(millracev1alpha1.Class)(service)
-	for _, option := range options {
-		option(service)
-	}
-	must(t, e.client.Create(t.Context(), service))
 	return service
 }
 

@@ -132,7 +132,7 @@ func (c *manyNodes) tell(t *testing.T, state millracev1alpha1.SessionState) (pro
 	for _, generation := range c.keys.Accepted {
 		keys.Accepted = append(keys.Accepted, int64(generation))
 	}
-	used, before := c.processorTime(t), len(c.settled(t, time.Second))
+	used, before := c.operator.processorTime(t), len(c.settled(t, time.Second))
 	c.atOnce(t, func(ctx context.Context, number int) error {
 		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: nodeName(number)}}
 		if err := c.get(ctx, report); err != nil {
@@ -149,7 +149,7 @@ func (c *manyNodes) tell(t *testing.T, state millracev1alpha1.SessionState) (pro
 		}
 		return c.client.Status().Update(ctx, report)
 	})
-	return c.processorTime(t) - used, len(c.settled(t, 2*time.Second)) - before
+	return c.operator.processorTime(t) - used, len(c.settled(t, 2*time.Second)) - before
 }
 
 func (c *manyNodes) reports(t *testing.T) {
@@ -167,7 +167,7 @@ func (c *manyNodes) losesRouter(t *testing.T) {
 // serves creates Services at a rate.
 func (c *manyNodes) serves(t *testing.T) {
 	const services = 100
-	assigned := c.firstAddresses(t, services)
+	assigned := c.firstAddresses(t, namespace, services)
 	took, _ := awaitAssigned(t, assigned, c.servicesAtRate(t, services))
 	c.report.Add("Services at 50/s: until assigned, median", milliseconds(took[len(took)/2]), 50, "ms")
 	c.report.Add("the same: 99th percentile", milliseconds(took[len(took)*99/100]), 500, "ms")
@@ -178,7 +178,7 @@ func (c *manyNodes) serves(t *testing.T) {
 func (c *manyNodes) restarts(t *testing.T) {
 	before := len(c.settled(t, 2*time.Second))
 	c.operator.stop(t)
-	assigned, began := c.firstAddresses(t, 1), time.Now()
+	assigned, began := c.firstAddresses(t, namespace, 1), time.Now()
 	c.operator = c.run(t)
 	c.service(t, "after")
 	awaitAssigned(t, assigned, map[string]time.Time{"after": began})
@@ -189,23 +189,6 @@ func (c *manyNodes) restarts(t *testing.T) {
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// processorTime is what the operator has used.
-func (c *manyNodes) processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.operator.command.Process.Pid))
-	must(t, err)
-	// After the name, which may have blanks: utime and stime are fields 14 and 15 (proc_pid_stat(5)).
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	ticks := 0
-	for _, field := range fields[11:13] {
-		value, err := strconv.Atoi(field)
-		must(t, err)
-		ticks += value
-	}
-	// USER_HZ is 100 on all platforms that Go has.
-	return time.Duration(ticks) * 10 * time.Millisecond
-}
 
 // residentMemory is the operator's, in bytes.
 func (c *manyNodes) residentMemory(t *testing.T) int {

@@ -150,6 +150,23 @@ func (p Pool) Selects(namespace, service labels.Set) bool {
 	return p.namespaces.Matches(namespace) && p.services.Matches(service)
 }
 
+// IsSameFor reports whether a pool makes no difference between two sets of labels of a namespace.
+func (p Pool) IsSameFor(a, b labels.Set) bool {
+	mostOfA, isLimitedForA := p.Quota(a)
+	mostOfB, isLimitedForB := p.Quota(b)
+	return p.namespaces.Matches(a) == p.namespaces.Matches(b) && mostOfA == mostOfB && isLimitedForA == isLimitedForB
+}
+
+// Equal reports whether two pools give the same to the same Services, and say the same of it.
+func (p Pool) Equal(other Pool) bool {
+	sameSelector := func(a, b labels.Selector) bool { return a.String() == b.String() }
+	sameQuota := func(a, b quota) bool { return a.max == b.max && sameSelector(a.namespaces, b.namespaces) }
+	return p.Name == other.Name && p.Priority == other.Priority && p.AutoAssign == other.AutoAssign && p.SharedByAll == other.SharedByAll &&
+		p.Addresses.Equal(other.Addresses) && p.Reserved.Equal(other.Reserved) && p.all.Equal(other.all) &&
+		slices.Equal(p.Limits, other.Limits) && slices.EqualFunc(p.quotas, other.quotas, sameQuota) &&
+		sameSelector(p.namespaces, other.namespaces) && sameSelector(p.services, other.services)
+}
+
 // Pools returns the pools that can be used and what is wrong with the others. Of
 // addresses that several pools have the oldest pool keeps them; what is occupied no
 // pool has. A pool that loses addresses by that says so in its Limits, and one that

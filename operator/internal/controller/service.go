@@ -76,8 +76,6 @@ type serviceReconciler struct {
 	// contests are about the statuses that another program writes, too.
 	contests contests
 	pools    *poolIndex
-	// poolsSeen is the number of the view of the pools that was used last.
-	poolsSeen int
 }
 
 func setupServices(mgr ctrl.Manager, options Options) error {
@@ -126,10 +124,10 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1alpha1.VIPPool{}, enqueueWaiting(r.waiting), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(&corev1.Namespace{}, enqueueWaitingIn(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
+		Watches(&millracev1alpha1.VIPPool{}, poolEvents(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Namespace{}, namespaceEvents(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, func(q queue, hosts []netip.Addr) {
-		enqueueAll(q, r.waiting)
+		lookAtPoolsSoon(q)
 		enqueueClaimants(q, r.ledger, hosts)
 	}); err != nil {
 		return err
@@ -151,6 +149,10 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 		r.wakeWaiting()
 	}()
 	err = r.turns.take(request.NamespacedName, func() error {
+		if request == lookAtPools {
+			_, err := r.poolView(ctx)
+			return err
+		}
 		defer r.callJoining()
 		r.waiting.stopJoining(request.NamespacedName)
 		result.RequeueAfter, err = r.reconcile(ctx, request)
@@ -223,6 +225,8 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
+	// Whatever changes from here on is looked at again.
+	views := r.waiting.present().views
 	namespace, err := r.namespaceLabels(ctx, service.Namespace)
 	if err != nil {
 		return 0, err
@@ -233,7 +237,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	var objects map[netip.Addr]*millracev1alpha1.VIP
 	var planned moment
 	makePlan := func() (plan ipam.Plan) {
-		planned = r.waiting.plan(key)
+		planned = r.waiting.plan(key, views)
 		plan, objects = r.ledger.plan(pools.planned, request)
 		result = r.outcomeOf(service, plan, misunderstood)
 		return result.plan
@@ -245,7 +249,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		}
 		// Not before: until now those who came later left it what it may get.
 		r.waiting.try(key, planned)
-		r.waiting.want(key, wishOf(&request, &result))
+		r.waiting.want(key, wishOf(service, &request, &result))
 		carriedOut, err := r.carryOut(ctx, service, plan, objects)
 		if err != nil {
 			return 0, err
@@ -300,11 +304,8 @@ func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
 	view := r.pools.pools(list.Items)
-	if view.number != r.poolsSeen {
-		// Their event may be still to come.
-		r.poolsSeen = view.number
-		r.waiting.view()
-	}
+	// Their event may be still to come.
+	r.waiting.viewPools(view)
 	return view, nil
 }
 

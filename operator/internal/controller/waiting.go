@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -32,10 +33,9 @@ type waitingServices struct {
 	// line are the same in their order.
 	line   []*waiter
 	waking waking
-	// changes counts what may help one of them: VIPs that get free, or ports of them. views counts
-	// changes of pools and namespaces, after which each of them may want something else.
+	// changes counts what may help one of them: VIPs that get free, or ports of them.
 	changes *atomic.Uint64
-	views   uint64
+	views   views
 	// joining are those that join VIPs of others as soon as nobody writes to these.
 	joining map[types.NamespacedName]*waiter
 	// recall is true where others of them than those that were called may join now.
@@ -48,15 +48,16 @@ type waiter struct {
 	uid  types.UID
 	// since is when it began to wait; of those that began at once, created counts.
 	since, created time.Time
-	// tried and viewed are how many changes and views there were when it was tried last, and wish is
-	// what it did not get then. isKnown is true once it was tried, isPlanned while it is.
+	// tried and viewed are how many changes there were, of VIPs and of views, when it was tried last, and
+	// wish is what it did not get then. isKnown is true once it was tried, isPlanned while it is.
 	tried, viewed      uint64
 	wish               wish
 	isKnown, isPlanned bool
-	// owed is the last change that may help it, looked the last one before a worker looked at it.
-	// isWoken is true while it is in the queue for that.
-	owed, looked uint64
-	isWoken      bool
+	// owed and concerned are the last changes, of VIPs and of views, that may help it, looked and seen
+	// the last ones before a worker looked at it. isWoken is true while it is in the queue for that.
+	owed, looked    uint64
+	concerned, seen uint64
+	isWoken         bool
 	// joins are the addresses that it joins, isCalled is true once it is in the queue again for that.
 	joins    []netip.Addr
 	isCalled bool
@@ -65,7 +66,7 @@ type waiter struct {
 func newWaitingServices(l *ledger) *waitingServices {
 	return &waitingServices{
 		services: map[types.NamespacedName]*waiter{}, changes: &l.changes, joining: map[types.NamespacedName]*waiter{},
-		waking: waking{freed: map[poolFamily]*freedAddresses{}},
+		waking: waking{freed: map[poolFamily]*freedAddresses{}}, views: views{namespaces: map[string]labels.Set{}},
 	}
 }
 
@@ -195,23 +196,24 @@ func writtenBy(plan ipam.Plan) []netip.Addr {
 	return addresses
 }
 
-// moment is how many changes and views there were.
+// moment is how many changes there were, of VIPs and of views.
 type moment struct{ changes, views uint64 }
 
 func (w *waitingServices) present() moment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return moment{w.changes.Load(), w.views}
+	return moment{w.changes.Load(), w.views.number}
 }
 
-// plan takes note that a plan is made for a Service, with all that has changed by now.
-func (w *waitingServices) plan(service types.NamespacedName) moment {
+// plan takes note that a plan is made for a Service, with all that has changed by now, and views of
+// this number.
+func (w *waitingServices) plan(service types.NamespacedName, views uint64) moment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if known := w.services[service]; known != nil {
 		known.isPlanned = true
 	}
-	return moment{w.changes.Load(), w.views}
+	return moment{w.changes.Load(), views}
 }
 
 // try takes note that a Service is tried with all that had changed by a moment.
@@ -232,13 +234,6 @@ func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	}
 }
 
-// view takes note that pools or namespaces have changed.
-func (w *waitingServices) view() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.views++
-}
-
 // ahead returns those that have waited longer than a Service and may want what its plan gives, and
 // were not tried since the last change, the first in the line first. Of one that joins a VIP it is
 // known that it wants nothing else.
@@ -250,7 +245,7 @@ func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []
 		if len(waiting.joins) > 0 && !waiting.isJoinedBy(plan) {
 			continue
 		}
-		mayWant := waiting.tried == 0 || waiting.viewed < w.views ||
+		mayWant := waiting.tried == 0 || waiting.viewed < waiting.concerned ||
 			waiting.tried < w.changes.Load() && (!waiting.isKnown || plan.Takes(waiting.wish.wants))
 		if mayWant && w.compare(other, service) < 0 {
 			ahead = append(ahead, other)
@@ -279,20 +274,6 @@ func rankOf(w *waiter) int {
 		return 1
 	}
 	return 0
-}
-
-// requests returns the waiting Services of a namespace, of all with "", but for those that join a VIP:
-// they are called in their turn.
-func (w *waitingServices) requests(namespace string) []reconcile.Request {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var requests []reconcile.Request
-	for service, waiting := range w.services {
-		if len(waiting.joins) == 0 && (namespace == "" || service.Namespace == namespace) {
-			requests = append(requests, reconcile.Request{NamespacedName: service})
-		}
-	}
-	return requests
 }
 
 // refused returns those that did not get what they want when they were tried.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -44,14 +46,21 @@ type wish struct {
 	sharingKey string
 	// isOpen is true where any change may help.
 	isOpen bool
+	// labels are those of the Service, by which pools select it. asks is true where it says more of what
+	// it wants, or what cannot be understood, or has an address: any pool may be that of the address.
+	labels labels.Set
+	asks   bool
 }
 
 // wishOf returns what a Service waits for which has this outcome. A quota that keeps one of several
 // addresses away makes them depend on each other: another pool that gives the first one may help.
-func wishOf(request *ipam.Request, result *outcome) wish {
+func wishOf(service *corev1.Service, request *ipam.Request, result *outcome) wish {
 	overQuota := slices.ContainsFunc(result.plan.Wants, func(want ipam.Want) bool { return want.OverQuota })
 	several := len(request.Families) > 1 || len(request.Asked) > 1
-	return wish{result.plan.Wants, request.SharingKey, result.leftAlone || overQuota && several}
+	return wish{
+		wants: result.plan.Wants, sharingKey: request.SharingKey, isOpen: result.leftAlone || overQuota && several,
+		labels: service.Labels, asks: len(request.Asked) > 0 || request.Pool != "" || result.misunderstood != nil || len(result.plan.Addresses) > 0,
+	}
 }
 
 // vipChange is a VIP of which the claims, or the VIP itself, came or went.
@@ -129,7 +138,7 @@ func (w *waitingServices) looked(service types.NamespacedName, with moment) {
 	defer w.mu.Unlock()
 	w.waking.isDue = true
 	if known := w.services[service]; known != nil {
-		known.looked, known.isWoken = with.changes, false
+		known.looked, known.seen, known.isWoken = with.changes, with.views, false
 	}
 }
 
@@ -151,10 +160,13 @@ func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.Name
 			// It is called in its turn, and plans again then.
 			continue
 		}
-		isOwed := waiting.owed > waiting.seen()
+		isOwed := waiting.isOwed()
 		of, wants := w.waking.offer(waiting, left)
 		if isOwed {
 			owed++
+		}
+		if isEnough(owed, left) {
+			break
 		}
 		if wants {
 			left[of]--
@@ -174,6 +186,9 @@ func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.Name
 	}
 	return woken
 }
+
+// isEnough reports whether nobody further down the line is woken.
+func isEnough(owed int, left map[poolFamily]int) bool { return owed > serviceWorkers && len(left) == 0 }
 
 // stillFree forgets what is not free any more, and returns how many addresses are.
 func (w *waking) stillFree(isUsed func(netip.Addr) bool) map[poolFamily]int {
@@ -196,15 +211,18 @@ func (w *waking) offer(waiting *waiter, left map[poolFamily]int) (poolFamily, bo
 	}
 	for _, want := range waiting.wish.wants {
 		of := poolFamily{want.Pool, want.Family}
-		if !want.Address.IsValid() && !want.OverQuota && left[of] > 0 && w.freed[of].number > waiting.seen() {
+		if !want.Address.IsValid() && !want.OverQuota && left[of] > 0 && w.freed[of].number > waiting.known() {
 			return of, true
 		}
 	}
 	return poolFamily{}, false
 }
 
-// seen is the number of the last change with which a Service was tried.
-func (w *waiter) seen() uint64 { return max(w.tried, w.looked) }
+// known is the number of the last change of a VIP with which a Service was tried.
+func (w *waiter) known() uint64 { return max(w.tried, w.looked) }
+
+// isOwed reports whether something has changed that may help a Service since it was tried.
+func (w *waiter) isOwed() bool { return w.owed > w.known() || w.concerned > max(w.viewed, w.seen) }
 
 // wakeWaiting has those come back that may get something now.
 func (r *serviceReconciler) wakeWaiting() {

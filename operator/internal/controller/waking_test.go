@@ -50,6 +50,13 @@ func newQueued(t *testing.T, objects ...client.Object) *queued {
 	t.Cleanup(w.queue.ShutDown)
 	r := w.reconciler
 	w.vips = vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools}
+	namespaces := &corev1.NamespaceList{}
+	if err := w.api.List(t.Context(), namespaces); err != nil {
+		t.Fatal(err)
+	}
+	for i := range namespaces.Items {
+		namespaceEvents(r.waiting).Create(t.Context(), event.CreateEvent{Object: &namespaces.Items[i]}, w.queue)
+	}
 	r.later = func(service types.NamespacedName, _ time.Duration) {
 		w.queue.Add(ctrl.Request{NamespacedName: service})
 	}
@@ -264,10 +271,12 @@ func TestWakingFewIsAsGoodAsAll(t *testing.T) {
 				made++
 				alive = append(alive, name)
 				must(w.create(drawWaiting(rt, name)))
-			case action < 8:
+			case action < 7:
 				i := rapid.IntRange(0, len(alive)-1).Draw(rt, "gone")
 				must(w.delete(alive[i]))
 				alive = slices.Delete(alive, i, i+1)
+			case action < 8:
+				must(w.changeViews(rt))
 			default:
 				must(w.reserveOrFree(rapid.SampledFrom([]string{"203.0.113.0", "203.0.113.9", "2001:db8::"}).Draw(rt, "reserved")))
 			}
@@ -337,7 +346,7 @@ func TestChangeDuringAPlan(t *testing.T) {
 	key := client.ObjectKeyFromObject(service)
 	waiting.begin(service, time.Now())
 	before := waiting.present()
-	planned := waiting.plan(key)
+	planned := waiting.plan(key, 0)
 	l.changes.Add(1)
 	waiting.change(newVIPChange(address, nil, nil))
 	waiting.try(key, planned)
@@ -347,7 +356,7 @@ func TestChangeDuringAPlan(t *testing.T) {
 	if woken := waiting.wake(isUsed); !slices.Equal(woken, []types.NamespacedName{key}) {
 		t.Errorf("%v are woken, want %s", woken, key)
 	}
-	waiting.try(key, waiting.plan(key))
+	waiting.try(key, waiting.plan(key, 0))
 	waiting.looked(key, waiting.present())
 	if woken := waiting.wake(isUsed); len(woken) > 0 {
 		t.Errorf("%v are woken though nothing has changed since", woken)
@@ -387,13 +396,13 @@ func TestWhatMayHelp(t *testing.T) {
 		}
 	}
 	dual := &ipam.Request{Families: []ipam.Family{ipam.IPv4, ipam.IPv6}}
-	if !wishOf(dual, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+	if !wishOf(&corev1.Service{}, dual, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
 		t.Error("where a quota keeps one of two addresses away, another pool for the first one may help")
 	}
-	if wishOf(&ipam.Request{Families: dual.Families[:1]}, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
+	if wishOf(&corev1.Service{}, &ipam.Request{Families: dual.Families[:1]}, &outcome{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
 		t.Error("where a quota keeps the only address away, other pools do not help")
 	}
-	if !wishOf(dual, &outcome{leftAlone: true}).isOpen {
+	if !wishOf(&corev1.Service{}, dual, &outcome{leftAlone: true}).isOpen {
 		t.Error("one that is left alone gets what its status names when that is free")
 	}
 }

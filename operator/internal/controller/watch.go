@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -90,12 +89,6 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPC
 	}
 }
 
-func enqueueAll(q queue, waiting *waitingServices) {
-	for _, request := range waiting.requests("") {
-		q.Add(request)
-	}
-}
-
 // enqueueClaimants adds the Services that have one of the addresses.
 func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
 	for _, address := range addresses {
@@ -107,19 +100,4 @@ func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
 			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
 		}
 	}
-}
-
-// enqueueWaiting maps any object to all Services that wait.
-func enqueueWaiting(waiting *waitingServices) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return waiting.requests("")
-	})
-}
-
-// enqueueWaitingIn maps a namespace to the Services in it that wait.
-func enqueueWaitingIn(waiting *waitingServices) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, namespace client.Object) []reconcile.Request {
-		waiting.view()
-		return waiting.requests(namespace.GetName())
-	})
 }

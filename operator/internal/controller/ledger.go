@@ -24,8 +24,8 @@ import (
 // what this operator wrote itself. A plan that was made from the cache alone
 // could give an address twice in the time that the watch lags behind.
 type ledger struct {
-	// changes counts what may help a Service that waits: an address or a port that got free. It is
-	// counted with the lock, so that whoever plans with it knows of it.
+	// changes counts what may help a Service that waits: an address or a port that got free, or one that
+	// can be shared. It is counted with the lock, so that whoever plans with it knows of it.
 	changes atomic.Uint64
 
 	mu      sync.Mutex
@@ -64,7 +64,7 @@ func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 	if known != nil && !older(known, object) {
 		return false
 	}
-	if known != nil && !equality.Semantic.DeepEqual(known.Spec.Claims, object.Spec.Claims) {
+	if known == nil && isShared(object) || known != nil && !equality.Semantic.DeepEqual(known.Spec.Claims, object.Spec.Claims) {
 		l.changes.Add(1)
 	}
 	l.objects[address] = object

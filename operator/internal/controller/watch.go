@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,14 @@ func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev
 	if h.ledger.put(e.Object) {
 		h.enqueueClaims(q, e.Object)
 	}
+	if isShared(e.Object) {
+		h.wake(q, e.Object, e.Object, false)
+	}
+}
+
+// isShared reports whether others may join a VIP by a sharing key.
+func isShared(vip *millracev1alpha1.VIP) bool {
+	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.SharingKey != "" })
 }
 
 func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.VIP], q queue) {

@@ -144,13 +144,15 @@ flood: ## Send floods of ten million packets each through the program (root, hou
 	MILLRACE_FLOOD=1000000 go test -count 1 -timeout 2h -run 'TestUntrusted|TestMovedFlows' -v ./lbagent/test/reference
 
 .PHONY: bench-control
-bench-control: prerequisites ## Measure agent and operator in a generated cluster (root); NODES=1000, SERVICES=10000, CREATED=2000, STRICT=1.
+bench-control: prerequisites ## Measure agent and operator in a generated cluster (root); NODES=1000, SERVICES=10000, CREATED=2000, WAITING=5000, STRICT=1.
 	MILLRACE_NODES=$(or $(NODES),1000) MILLRACE_SERVICES=$(or $(SERVICES),10000) MILLRACE_MOVES=1000 STRICT=$(STRICT) \
 		go test -count 1 -timeout 60m -run '^TestControlPlane$$' -v ./lbagent
 	MILLRACE_CREATED=$(or $(CREATED),2000) STRICT=$(STRICT) \
 		go test -tags e2e -count 1 -timeout 60m -run '^TestControlPlane$$' -v ./operator
 	MILLRACE_NODES=$(or $(NODES),1000) STRICT=$(STRICT) \
 		go test -tags 'e2e long' -count 1 -timeout 60m -run '^TestManyNodes$$' -v ./operator
+	MILLRACE_WAITING=$(or $(WAITING),5000) STRICT=$(STRICT) \
+		go test -tags 'e2e long' -count 1 -timeout 60m -run '^TestManyWaiting$$' -v ./operator
 
 .PHONY: bench-vips
 bench-vips: ## Time one more Service beside VIPS (20,000), from its creation to a route in the router's kernel (root, half an hour).

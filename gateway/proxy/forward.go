@@ -142,6 +142,10 @@ func modify(response *http.Response) error {
 	if err := x.hold(response); err != nil {
 		return err
 	}
+	if response.ProtoMajor == 2 && response.Body != http.NoBody || len(response.TransferEncoding) > 0 {
+		edge.TrimAnswerTrailer(response.Trailer)
+		response.Body = &trailedAnswer{response.Body, response}
+	}
 	if x.rule.filters.cors != nil {
 		x.rule.filters.cors.decorate(x.in, response.Header)
 	}
@@ -154,6 +158,22 @@ func modify(response *http.Response) error {
 		x.rule.session.keep(x, response.Header)
 	}
 	return nil
+}
+
+// trailedAnswer is the body of an answer, which may have trailers at its end, also such as nobody
+// announced.
+type trailedAnswer struct {
+	io.ReadCloser
+	response *http.Response
+}
+
+// Read implements io.Reader.
+func (t *trailedAnswer) Read(b []byte) (int, error) {
+	n, err := t.ReadCloser.Read(b)
+	if err == io.EOF {
+		edge.TrimAnswerTrailer(t.response.Trailer)
+	}
+	return n, err
 }
 
 // statusClientLeft is for the log: nobody reads it (nginx's code for it).

@@ -116,6 +116,10 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 		entry.Multiplexed()
 	}
 	bytes := requestBytes + int64(len(r.RequestURI)) + unreadBody(r)
+	if r.ProtoMajor == 2 && r.Trailer != nil {
+		// They are another header, which stays until the body has been read.
+		bytes += admission.OpenHeaderBytes
+	}
 	for name, values := range r.Header {
 		for _, value := range values {
 			bytes += int64(len(name)+len(value)) + admission.FieldBytes

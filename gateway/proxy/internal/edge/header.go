@@ -93,3 +93,9 @@ func (t *trailedBody) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
+
+// TrimAnswerTrailer leaves of an answer's trailers what is no field of a header alone (RFC 9110, section
+// 6.5.1): a client that takes one for a header would read another length, another type, or a login.
+func TrimAnswerTrailer(trailer http.Header) {
+	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return !httpguts.ValidTrailerHeader(name) })
+}

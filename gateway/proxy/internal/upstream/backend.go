@@ -139,6 +139,9 @@ type notEstablished struct{ error }
 
 func (e notEstablished) Unwrap() error { return e.error }
 
+// uncountedHeaderBytes limits headers and trailers of responses for which nobody asks for room.
+const uncountedHeaderBytes = 32 << 10
+
 func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Settings) *Transport {
 	dialer := newDialer(settings)
 	transport := &http.Transport{
@@ -183,16 +186,20 @@ func newTransport(protocol resource.Backend_Protocol, with *TLS, settings *Setti
 		// What is left for it are upgrades and Expect. Their connections serve nothing else. Nobody
 		// asks for room for their headers.
 		transport.DisableKeepAlives = true
-		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, 32<<10)
+		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		made.direct = newDirect(settings, dial)
 		transport.DialContext = singly(transport.DialContext)
 		if with != nil {
 			transport.DialTLSContext = singly(dial)
 		}
 	case with != nil:
+		// Nobody asks for room before the header is there, nor for trailers, which stay until the
+		// client has taken the body.
+		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		transport.Protocols.SetHTTP2(true)
 		made.multiplex("https")
 	default:
+		transport.MaxResponseHeaderBytes = min(settings.MaxResponseHeaderBytes, uncountedHeaderBytes)
 		transport.Protocols.SetUnencryptedHTTP2(true)
 		made.multiplex("http")
 	}

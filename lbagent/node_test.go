@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/health"
@@ -204,7 +205,7 @@ func (n *node) Attach(uplinks []dataplane.Uplink) error {
 	n.attachments = nil
 	var err error
 	for _, uplink := range uplinks {
-		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Device: uplink.Index, Mode: dataplane.Native}
+		attachment := dataplane.Attachment{Interface: uplink.Name, Index: uplink.Index, Device: uplink.Index, Mode: attach.Native}
 		if n.fails("Attach") || n.keepsOff[uplink.Name] {
 			attachment.Mode = ""
 			attachment.Err = &dataplane.UplinkError{Index: uplink.Index, Interface: uplink.Name, Err: errInjected}

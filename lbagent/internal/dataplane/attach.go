@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // Uplink is an interface by which client packets come in and replies leave.
@@ -33,22 +34,15 @@ func (u *Uplink) device() int {
 	return u.Index
 }
 
-// XDPMode is where the XDP program runs.
-type XDPMode string
-
-const (
-	// Native means the driver, before the kernel allocates anything.
-	Native XDPMode = "native"
-	// Generic means the kernel, after it: slower, but any interface can.
-	Generic XDPMode = "generic"
-)
+// devices are the indexes of the interfaces that bring in the uplink's frames.
+func (u *Uplink) devices() []int { return append([]int{u.device()}, u.Members...) }
 
 // Attachment is what Attach achieved on an uplink.
 type Attachment struct {
 	Interface string
 	Index     int
 	// Mode is empty where no XDP program of ours is attached.
-	Mode XDPMode
+	Mode attach.Mode
 	// Device is the index of the interface that runs the XDP program, and by
 	// whose driver the program sends; DeviceName is its name.
 	Device     int
@@ -96,7 +90,7 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 		return fmt.Errorf("copy connections: %w", err)
 	}
 	d.attachments = d.attachments[:0:0]
-	tried := map[int]xdpResult{}
+	tried := map[int]attach.Result{}
 	for i := range uplinks {
 		uplink := &uplinks[i]
 		attachment := Attachment{
@@ -136,63 +130,60 @@ func (d *Dataplane) Attach(uplinks []Uplink) error {
 
 // attachOne attaches replies first, so that no request comes in whose reply could
 // not be translated. tried are the devices of other uplinks.
-func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]xdpResult) {
-	a.Err = d.attachTC(a.Index, egressHook, d.programs.Egress)
+func (d *Dataplane) attachOne(uplink *Uplink, a *Attachment, tried map[int]attach.Result) {
+	a.Err = d.hooks.Egress(a.Index, d.programs.Egress)
 	if a.Err == nil {
-		a.Err = d.attachTC(a.Device, ingressHook, d.programs.HandedOver)
+		a.Err = d.hooks.Ingress(a.Device, d.programs.HandedOver)
 	}
 	if a.Err == nil {
 		result, done := tried[a.Device]
 		if !done {
-			result = d.attachXDP(a.Device, uplink.Members)
+			result = d.hooks.XDP(a.Device, uplink.Members, d.programs.Ingress)
 			tried[a.Device] = result
 		}
-		a.Mode, a.NativeErr, a.Err = result.mode, result.nativeErr, result.err
+		a.Mode, a.NativeErr, a.Err = result.Mode, result.NativeErr, result.Err
 	}
 }
 
 // detachOthers detaches what no uplink has any more, or what an uplink that could
 // not be attached as a whole has.
 func (d *Dataplane) detachOthers(uplinks []Uplink) error {
-	wanted := map[linkPin]bool{}
+	wanted := attach.Wanted{Requests: map[int]bool{}, Replies: map[int]bool{}, Tags: map[int]bool{}}
 	for _, a := range d.attachments {
-		if a.Mode == "" {
-			continue
-		}
-		for _, kind := range []linkKind{linkEgress, filterEgress} {
-			wanted[newLinkPin(d.linkDir, a.Index, kind)] = true
-		}
-		for _, kind := range []linkKind{linkNative, linkGeneric, linkIngress, filterIngress} {
-			wanted[newLinkPin(d.linkDir, a.Device, kind)] = true
+		if a.Mode != "" {
+			wanted.Requests[a.Device], wanted.Replies[a.Index] = true, true
 		}
 	}
 	for i := range uplinks {
 		if uplink := &uplinks[i]; len(uplink.Tags) > 0 && d.isAttached(uplink.Index) {
-			for _, pin := range d.tagPins(uplink) {
-				wanted[pin] = true
+			for _, index := range uplink.devices() {
+				wanted.Tags[index] = true
 			}
 		}
 	}
-	pins, err := pinnedLinks(d.linkDir)
-	if err != nil {
-		return err
-	}
-	return detach(pins, wanted)
+	return d.hooks.DetachOthers(wanted)
 }
 
-// detach detaches all pins but the wanted ones, in the order of their kinds.
-func detach(pins []linkPin, wanted map[linkPin]bool) error {
-	for _, kind := range detachOrder {
-		for _, pin := range pins {
-			if pin.kind != kind || wanted[pin] {
-				continue
-			}
-			if err := pin.detach(); err != nil {
-				return err
-			}
+// ProgramsBefore returns, by the name of the uplink, the programs that the kernel runs on its replies
+// before ours: see attach.Hooks.
+func (d *Dataplane) ProgramsBefore() (attached map[string][]string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	attached = map[string][]string{}
+	for i := range d.attachments {
+		a := &d.attachments[i]
+		if a.Mode == "" {
+			continue
+		}
+		programs, err := d.hooks.ProgramsBefore(a.Index)
+		if err != nil {
+			return nil, fmt.Errorf("find the programs in front of ours on %s: %w", a.Interface, err)
+		}
+		if len(programs) > 0 {
+			attached[a.Interface] = programs
 		}
 	}
-	return nil
+	return attached, nil
 }
 
 // findRedirects asks which drivers take redirected frames. That is after all programs are
@@ -203,7 +194,7 @@ func (d *Dataplane) findRedirects() error {
 	}
 	var failed []error
 	for i := range d.attachments {
-		if a := &d.attachments[i]; a.Mode == Native {
+		if a := &d.attachments[i]; a.Mode == attach.Native {
 			takes, err := d.config.TakesRedirects(a.Device)
 			a.NoRedirects = err == nil && !takes
 			failed = append(failed, err)
@@ -217,7 +208,7 @@ func (d *Dataplane) findRedirects() error {
 func (d *Dataplane) writeUplinks(uplinks []Uplink, devices map[int]device) error {
 	want, sends := map[uint32]bpf.DatapathUplink{}, map[int]bool{}
 	for _, a := range d.attachments {
-		if a.Mode != Native || !devices[a.Index].transmits {
+		if a.Mode != attach.Native || !devices[a.Index].transmits {
 			continue
 		}
 		sends[a.Device] = true

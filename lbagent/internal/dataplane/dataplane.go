@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -77,9 +78,8 @@ type Dataplane struct {
 	limits      forwarding.Limits
 	connections int
 	// hash has the constants of the programs.
-	hash    flowhash.Constants
-	linkDir string
-	clsact  bool
+	hash  flowhash.Constants
+	hooks attach.Hooks
 
 	config   Config
 	set      *mapSet
@@ -161,8 +161,7 @@ func Open(cfg Config) (*Dataplane, error) {
 		limits:      cfg.Limits,
 		connections: cfg.Connections,
 		hash:        cfg.Seed.Constants(),
-		linkDir:     linkDir,
-		clsact:      cfg.Clsact,
+		hooks:       attach.Hooks{Directory: linkDir, Clsact: cfg.Clsact},
 		config:      cfg,
 		unfinished:  map[forwarding.NodeID][]bpf.DatapathAddress{},
 		set:         set,
@@ -252,11 +251,8 @@ func (d *Dataplane) Close() error {
 // Remove detaches all programs and deletes all pins of a data plane, so that
 // nothing of it is left. It is what an uninstall calls.
 func Remove(pinRoot string) error {
-	links, err := pinnedLinks(filepath.Join(pinRoot, linkDirectory))
-	if err != nil {
-		return err
-	}
-	if err := detach(links, nil); err != nil {
+	hooks := attach.Hooks{Directory: filepath.Join(pinRoot, linkDirectory)}
+	if err := hooks.DetachOthers(attach.Wanted{}); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(pinRoot); err != nil {

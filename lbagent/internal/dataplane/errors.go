@@ -9,14 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-var (
-	// ErrFull means that a map holds no more entries, or an id or slot is beyond
-	// its limit.
-	ErrFull = errors.New("map is full")
-	// ErrForeignProgram means that an interface carries an XDP program that is
-	// not ours. It is left alone.
-	ErrForeignProgram = errors.New("another XDP program is attached")
-)
+// ErrFull means that a map holds no more entries, or an id or slot is beyond its limit.
+var ErrFull = errors.New("map is full")
 
 // UplinkError is why the programs are not on an uplink.
 type UplinkError struct {

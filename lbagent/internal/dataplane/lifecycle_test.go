@@ -18,7 +18,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/clsact"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach/clsact"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -50,9 +51,12 @@ var ways = map[string]bool{"tcx": false, "clsact": true}
 // attached is the programs on an interface.
 func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 	t.Helper()
-	for attach, kind := range map[ebpf.AttachType]linkKind{ebpf.AttachTCXIngress: filterIngress, ebpf.AttachTCXEgress: filterEgress} {
+	for at, filter := range map[ebpf.AttachType]clsact.Hook{
+		ebpf.AttachTCXIngress: {Interface: uplink.Index, Direction: clsact.Ingress, Name: "millrace_ingress"},
+		ebpf.AttachTCXEgress:  {Interface: uplink.Index, Direction: clsact.Egress, Name: "millrace_egress"},
+	} {
 		if byFilter {
-			there, err := clsact.Attached(linkPin{kind: kind, ifindex: uplink.Index}.filterHook())
+			there, err := clsact.Attached(filter)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +65,7 @@ func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 			}
 			continue
 		}
-		result, err := link.QueryPrograms(link.QueryOptions{Target: uplink.Index, Attach: attach})
+		result, err := link.QueryPrograms(link.QueryOptions{Target: uplink.Index, Attach: at})
 		if errors.Is(err, unix.EINVAL) {
 			return attached(t, uplink, true)
 		}
@@ -95,14 +99,14 @@ func passProgram(t *testing.T) *ebpf.Program {
 func checkAttached(t *testing.T, d *Dataplane, uplink Uplink, want bool) {
 	t.Helper()
 	wantTC := map[bool]int{true: 2}[want]
-	if xdp, tc := attached(t, uplink, d.clsact); xdp != want || tc != wantTC {
+	if xdp, tc := attached(t, uplink, d.hooks.Clsact); xdp != want || tc != wantTC {
 		t.Errorf("%s: XDP program %v, %d programs in the stack; want %v, %d", uplink.Name, xdp, tc, want, wantTC)
 	}
 }
 
 func linkPins(t *testing.T, d *Dataplane) int {
 	t.Helper()
-	pins, err := pinnedLinks(d.linkDir)
+	pins, err := attach.Pins(d.hooks.Directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,16 +129,16 @@ func testAttachReconciles(t *testing.T, clsact bool) {
 		uplinks []Uplink
 		want    []Attachment
 	}{
-		{"one", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: Native}}},
-		{"again", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: Native}}},
+		{"one", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: attach.Native}}},
+		{"again", []Uplink{first}, []Attachment{{Interface: "first", Index: first.Index, Mode: attach.Native}}},
 		{"two more", []Uplink{second, first, bridge}, []Attachment{
-			{Interface: "bridged", Index: bridge.Index, Mode: Generic},
-			{Interface: "first", Index: first.Index, Mode: Native},
-			{Interface: "second", Index: second.Index, Mode: Native},
+			{Interface: "bridged", Index: bridge.Index, Mode: attach.Generic},
+			{Interface: "first", Index: first.Index, Mode: attach.Native},
+			{Interface: "second", Index: second.Index, Mode: attach.Native},
 		}},
 		{"others", []Uplink{bridge, second}, []Attachment{
-			{Interface: "bridged", Index: bridge.Index, Mode: Generic},
-			{Interface: "second", Index: second.Index, Mode: Native},
+			{Interface: "bridged", Index: bridge.Index, Mode: attach.Generic},
+			{Interface: "second", Index: second.Index, Mode: attach.Native},
 		}},
 		{"none", nil, nil},
 	}
@@ -144,7 +148,7 @@ func testAttachReconciles(t *testing.T, clsact bool) {
 		}
 		got := d.Attachments()
 		for i := range got {
-			if step.name == "two more" && (got[i].Mode == Generic) != (got[i].NativeErr != nil) {
+			if step.name == "two more" && (got[i].Mode == attach.Generic) != (got[i].NativeErr != nil) {
 				t.Errorf("%s: %s: mode %s, native error %v", step.name, got[i].Interface, got[i].Mode, got[i].NativeErr)
 			}
 			if got[i].Device != got[i].Index || got[i].DeviceName != got[i].Interface {
@@ -178,11 +182,11 @@ func TestAttachPartly(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = d.Attach([]Uplink{taken, {Name: "lo", Index: 1}, {Name: "missing", Index: 4242}, good})
-		if !errors.Is(err, ErrForeignProgram) {
-			t.Errorf("error %v, want %v", err, ErrForeignProgram)
+		if !errors.Is(err, attach.ErrForeignProgram) {
+			t.Errorf("error %v, want %v", err, attach.ErrForeignProgram)
 		}
 		got := d.Attachments()
-		if len(got) != 4 || got[0].Err != nil || got[0].Mode != Native {
+		if len(got) != 4 || got[0].Err != nil || got[0].Mode != attach.Native {
 			t.Errorf("attachments %+v, want the first one to be there", got)
 		}
 		for _, a := range got[1:] {

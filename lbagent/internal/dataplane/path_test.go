@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -35,7 +36,7 @@ func testPath(t *testing.T, clsact bool) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 		attachments := node.dataplane.Attachments()
-		if len(attachments) != 1 || attachments[0].Mode != Native || attachments[0].Err != nil {
+		if len(attachments) != 1 || attachments[0].Mode != attach.Native || attachments[0].Err != nil {
 			t.Errorf("attachments of %s: %+v", node.name, attachments)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // needKind skips the test where the kernel has no interfaces of the kind; one that
@@ -73,7 +75,7 @@ func wireBond(t testing.TB, node string) string {
 }
 
 // startOn starts all nodes and checks where their programs are.
-func startOn(t *testing.T, n *network, device string, mode XDPMode) {
+func startOn(t *testing.T, n *network, device string, mode attach.Mode) {
 	t.Helper()
 	for _, pod := range testPods {
 		serve(t, pod)
@@ -108,7 +110,7 @@ func TestVLANPath(t *testing.T) {
 			t.Run(name+"/"+way, func(t *testing.T) {
 				n := newNetworkOf(t, newTestNodes(), wireVLAN(tagsInFrame))
 				n.clsact = clsact
-				startOn(t, n, "eth0", Native)
+				startOn(t, n, "eth0", attach.Native)
 				checkPath(t, n)
 				// Answers leave with the tag.
 				checkPing(t, vip4)
@@ -178,7 +180,7 @@ func counted(t *testing.T, node *node) Counters {
 func TestBondPath(t *testing.T) {
 	needKind(t, "bond")
 	n := newNetworkOf(t, newTestNodes(), wireBond)
-	startOn(t, n, "bond0", Native)
+	startOn(t, n, "bond0", attach.Native)
 	checkPath(t, n)
 	sessions := n.openSessions(t, 12)
 	for _, command := range []string{"link set %s down", "link set %s up", "link set %sb down"} {

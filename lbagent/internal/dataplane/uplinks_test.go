@@ -6,9 +6,11 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/millrace-lb/millrace/bpf"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // newTap adds an interface whose driver runs XDP programs and sends their frames.
@@ -30,17 +32,18 @@ func newTap(t *testing.T, name string) Uplink {
 // placed is which programs are on an interface.
 func placed(t *testing.T, d *Dataplane, ifindex int) (xdp, ingress, egress bool) {
 	t.Helper()
-	pins, err := pinnedLinks(d.linkDir)
+	pins, err := attach.Pins(d.hooks.Directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, pin := range pins {
-		if pin.ifindex != ifindex {
+		if pin.Interface != ifindex {
 			continue
 		}
-		xdp = xdp || pin.kind == linkNative || pin.kind == linkGeneric
-		ingress = ingress || pin.kind == linkIngress || pin.kind == filterIngress
-		egress = egress || pin.kind == linkEgress || pin.kind == filterEgress
+		kind := string(pin.Kind)
+		xdp = xdp || strings.HasPrefix(kind, "xdp-")
+		ingress = ingress || strings.HasSuffix(kind, "-ingress")
+		egress = egress || strings.HasSuffix(kind, "-egress")
 	}
 	return xdp, ingress, egress
 }
@@ -70,21 +73,21 @@ func TestAttachStacked(t *testing.T) {
 			t.Errorf("%s: map uplinks %+v, want %+v", step, got, wantUplinks)
 		}
 	}
-	attach := func(uplinks ...Uplink) {
+	use := func(uplinks ...Uplink) {
 		t.Helper()
 		if err := d.Attach(uplinks); err != nil {
 			t.Fatal(err)
 		}
 	}
 	takes := bpf.DatapathUplink{Flags: uint32(bpf.DatapathUplinkFlagUPLINK_TAKES_FRAMES)}
-	attach(member)
+	use(member)
 	checkPlaced(t, "alone", d, member, true, true)
 	check("alone", map[uint32]bpf.DatapathUplink{uint32(member.Index): takes})
 
 	for _, uplink := range []*Uplink{&first, &second} {
 		uplink.Device, uplink.Members = device.Index, []int{member.Index}
 	}
-	attach(first, second)
+	use(first, second)
 	checkPlaced(t, "on a device", d, first, false, true)
 	checkPlaced(t, "on a device", d, second, false, true)
 	checkPlaced(t, "on a device", d, device, true, false)
@@ -94,7 +97,7 @@ func TestAttachStacked(t *testing.T) {
 	}
 	check("on a device", bond)
 	for _, a := range d.Attachments() {
-		if a.Mode != Native || a.Device != device.Index || a.DeviceName != "device" {
+		if a.Mode != attach.Native || a.Device != device.Index || a.DeviceName != "device" {
 			t.Errorf("attachment %+v, want native on the device", a)
 		}
 	}
@@ -102,7 +105,7 @@ func TestAttachStacked(t *testing.T) {
 		t.Errorf("addresses %x, want those of both uplinks, the device and its member", got)
 	}
 
-	attach(first)
+	use(first)
 	checkPlaced(t, "one left", d, second, false, false)
 	checkPlaced(t, "one left", d, device, true, false)
 	check("one left", bond)
@@ -112,7 +115,7 @@ func TestAttachStacked(t *testing.T) {
 	}
 	checkPlaced(t, "one gone", d, first, false, true)
 	checkPlaced(t, "one gone", d, device, true, false)
-	attach()
+	use()
 	check("none", map[uint32]bpf.DatapathUplink{})
 	if pins := linkPins(t, d); pins != 0 {
 		t.Errorf("%d pinned links, want 0", pins)

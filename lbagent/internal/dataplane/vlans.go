@@ -32,7 +32,7 @@ func vlanKeys(uplink *Uplink) ([]bpf.DatapathVlanKey, error) {
 		key.Tag[i] = nativeUint32([]byte{byte(tag.Protocol >> 8), byte(tag.Protocol), byte(tag.ID >> 8), byte(tag.ID)})
 	}
 	keys := make([]bpf.DatapathVlanKey, 0, 1+len(uplink.Members))
-	for _, index := range append([]int{uplink.device()}, uplink.Members...) {
+	for _, index := range uplink.devices() {
 		key.Ifindex = uint32(index)
 		keys = append(keys, key)
 	}

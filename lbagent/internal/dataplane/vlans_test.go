@@ -37,7 +37,7 @@ func takesTags(t *testing.T, name string) [2]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return [2]bool{features[tagFeatures[tagOffload]], features[tagFeatures[serviceTagOffload]]}
+	return [2]bool{features["rx-vlan-hw-parse"], features["rx-vlan-stag-hw-parse"]}
 }
 
 // While a VLAN is an uplink, cards below it leave tags in frames. With the last VLAN they get back
@@ -65,7 +65,7 @@ func TestTagOffload(t *testing.T) {
 			t.Errorf("%s: map vlans %v, want %v", step, got, wantVLANs)
 		}
 	}
-	attach := func(uplinks ...Uplink) {
+	use := func(uplinks ...Uplink) {
 		t.Helper()
 		if err := d.Attach(uplinks); err != nil {
 			t.Fatal(err)
@@ -81,20 +81,20 @@ func TestTagOffload(t *testing.T) {
 	}
 	none := map[bpf.DatapathVlanKey]uint32{}
 	on, off, asBefore := [2]bool{true, true}, [2]bool{}, [2]bool{true, false}
-	attach(card)
+	use(card)
 	check("without a VLAN", on, asBefore, none)
-	attach(first)
+	use(first)
 	check("a VLAN", off, asBefore, one)
-	attach(first, second)
+	use(first, second)
 	check("another one with a member", off, off, two)
 	run(t, "ethtool", "-K", "card", "rxvlan", "on")
-	attach(first, second)
+	use(first, second)
 	check("turned on by somebody", off, off, two)
-	attach(first)
+	use(first)
 	check("one left", off, asBefore, one)
-	attach(card)
+	use(card)
 	check("none left", on, asBefore, none)
-	attach(first)
+	use(first)
 	if err := Remove(config.PinRoot); err != nil {
 		t.Fatal(err)
 	}

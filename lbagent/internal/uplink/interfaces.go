@@ -8,6 +8,7 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // Names are those of interfaces.
@@ -58,9 +59,9 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.Interface
 		return millracev1alpha1.InterfaceStatus{
 			Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone, Message: attachment.Err.Error(),
 		}
-	case attachment.Mode == dataplane.Native:
+	case attachment.Mode == attach.Native:
 		status.XDPMode = millracev1alpha1.XDPNative
-	case attachment.Mode == dataplane.Generic:
+	case attachment.Mode == attach.Generic:
 		status.XDPMode = millracev1alpha1.XDPGeneric
 		reason := "it was not when the programs were attached, by an agent before this one"
 		if attachment.NativeErr != nil {

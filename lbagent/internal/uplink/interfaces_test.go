@@ -9,11 +9,12 @@ import (
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // What LBNode tells of an uplink: the mode, and why it is not native.
 func TestInterfaceStatus(t *testing.T) {
-	card := dataplane.Attachment{Interface: "eth0", Index: 2, Device: 2, DeviceName: "eth0", Mode: dataplane.Native}
+	card := dataplane.Attachment{Interface: "eth0", Index: 2, Device: 2, DeviceName: "eth0", Mode: attach.Native}
 	with := func(change func(*dataplane.Attachment)) dataplane.Attachment {
 		changed := card
 		change(&changed)
@@ -27,9 +28,9 @@ func TestInterfaceStatus(t *testing.T) {
 	}{
 		"native": {card, millracev1alpha1.XDPNative, ""},
 		"generic": {with(func(a *dataplane.Attachment) {
-			a.Mode, a.NativeErr = dataplane.Generic, errors.New("MTU too large")
+			a.Mode, a.NativeErr = attach.Generic, errors.New("MTU too large")
 		}), millracev1alpha1.XDPGeneric, "native XDP not possible: MTU too large"},
-		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = dataplane.Generic }),
+		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = attach.Generic }),
 			millracev1alpha1.XDPGeneric, "by an agent before this one"},
 		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
 			millracev1alpha1.XDPNative, "XDP runs on eth0"},

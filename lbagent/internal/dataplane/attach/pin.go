@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+// Package attach brings programs onto interfaces, and takes them off. What is attached is pinned, so
+// that it outlives the process and the next one replaces programs without a gap.
+package attach
 
 import (
 	"errors"
@@ -15,62 +17,62 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// linkKind is where a program is attached; it is part of the pin's name, which
-// is "<interface index>-<kind>".
-type linkKind string
+// Kind is where a program is attached; it is part of the pin's name, which is
+// "<interface index>-<kind>".
+type Kind string
 
 const (
-	linkNative    linkKind = "xdp-native"
-	linkGeneric   linkKind = "xdp-generic"
-	linkIngress   linkKind = "tcx-ingress"
-	linkEgress    linkKind = "tcx-egress"
-	filterIngress linkKind = "clsact-ingress"
-	filterEgress  linkKind = "clsact-egress"
+	linkNative    Kind = "xdp-native"
+	linkGeneric   Kind = "xdp-generic"
+	linkIngress   Kind = "tcx-ingress"
+	linkEgress    Kind = "tcx-egress"
+	filterIngress Kind = "clsact-ingress"
+	filterEgress  Kind = "clsact-egress"
 
 	// Not programs, but what is turned off for them.
-	tagOffload        linkKind = "rx-vlan"
-	serviceTagOffload linkKind = "rx-vlan-stag"
+	tagOffload        Kind = "rx-vlan"
+	serviceTagOffload Kind = "rx-vlan-stag"
 )
 
 // detachOrder takes requests away before replies lose their translation.
-var detachOrder = []linkKind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress,
+var detachOrder = []Kind{linkNative, linkGeneric, linkIngress, filterIngress, linkEgress, filterEgress,
 	tagOffload, serviceTagOffload}
 
-// linkPin is the pin of a link, or the record of a filter: there is no link to a
-// filter of clsact that could be pinned, and an empty directory stands for it.
-// ifindex is zero where the name is not ours.
-type linkPin struct {
-	path    string
-	ifindex int
-	kind    linkKind
+// Pin is the pin of a link, or the record of a filter: there is no link to a filter of clsact that
+// could be pinned, and an empty directory stands for it.
+type Pin struct {
+	path string
+	// Interface is an index.
+	Interface int
+	Kind      Kind
 }
 
-func newLinkPin(dir string, ifindex int, kind linkKind) linkPin {
+func newPin(dir string, ifindex int, kind Kind) Pin {
 	name := strconv.Itoa(ifindex) + "-" + string(kind)
-	return linkPin{path: filepath.Join(dir, name), ifindex: ifindex, kind: kind}
+	return Pin{path: filepath.Join(dir, name), Interface: ifindex, Kind: kind}
 }
 
-// pinnedLinks lists the pins of a directory; a directory that is not there has none.
-func pinnedLinks(dir string) ([]linkPin, error) {
+// Pins lists the pins of a directory; a directory that is not there has none.
+func Pins(dir string) ([]Pin, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list the pinned links: %w", err)
 	}
-	pins := make([]linkPin, 0, len(entries))
+	pins := make([]Pin, 0, len(entries))
 	for _, entry := range entries {
 		index, kind, _ := strings.Cut(entry.Name(), "-")
 		ifindex, err := strconv.Atoi(index)
 		if err != nil {
 			return nil, fmt.Errorf("list the pinned links: %s is not one of ours", filepath.Join(dir, entry.Name()))
 		}
-		pins = append(pins, newLinkPin(dir, ifindex, linkKind(kind)))
+		pins = append(pins, newPin(dir, ifindex, Kind(kind)))
 	}
 	return pins, nil
 }
 
 // open loads the link. It fails with fs.ErrNotExist where there is no pin, and
 // also, after removing the pin, where the interface of the link is gone.
-func (p linkPin) open() (link.Link, error) {
+func (p Pin) open() (link.Link, error) {
 	l, err := link.LoadPinnedLink(p.path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("load pinned link %s: %w", p.path, err)
@@ -79,7 +81,7 @@ func (p linkPin) open() (link.Link, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("inspect pinned link %s: %w", p.path, err), l.Close())
 	}
-	if linkIfindex(info) == p.ifindex {
+	if linkIfindex(info) == p.Interface {
 		return l, nil
 	}
 	if err := errors.Join(l.Unpin(), l.Close()); err != nil {
@@ -101,7 +103,7 @@ func linkIfindex(info *link.Info) int {
 
 // update replaces the program of a pinned link without a gap. It reports false
 // where there is no link.
-func (p linkPin) update(prog *ebpf.Program) (bool, error) {
+func (p Pin) update(prog *ebpf.Program) (bool, error) {
 	if p.isFilter() {
 		return p.updateFilter(prog)
 	}
@@ -119,7 +121,7 @@ func (p linkPin) update(prog *ebpf.Program) (bool, error) {
 }
 
 // keep pins a new link, and leaves it to the pin.
-func (p linkPin) keep(l link.Link) error {
+func (p Pin) keep(l link.Link) error {
 	if err := errors.Join(l.Pin(p.path), l.Close()); err != nil {
 		return fmt.Errorf("pin link %s: %w", p.path, err)
 	}
@@ -127,7 +129,7 @@ func (p linkPin) keep(l link.Link) error {
 }
 
 // detach takes the program off the interface and removes the pin.
-func (p linkPin) detach() error {
+func (p Pin) detach() error {
 	if p.isFilter() {
 		return p.detachFilter()
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package dataplane
+package attach
 
 import (
 	"errors"
@@ -11,31 +11,11 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// ProgramsBefore returns, by the name of the uplink, the programs that the kernel runs on its replies
-// before ours. One that ends a packet's way keeps ours from making it the VIP's. It looks at tcx,
-// not at filters of clsact.
-func (d *Dataplane) ProgramsBefore() (attached map[string][]string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	attached = map[string][]string{}
-	for i := range d.attachments {
-		a := &d.attachments[i]
-		if a.Mode == "" {
-			continue
-		}
-		programs, err := d.programsBefore(a.Index)
-		if err != nil {
-			return nil, fmt.Errorf("find the programs in front of ours on %s: %w", a.Interface, err)
-		}
-		if len(programs) > 0 {
-			attached[a.Interface] = programs
-		}
-	}
-	return attached, nil
-}
-
-func (d *Dataplane) programsBefore(ifindex int) ([]string, error) {
-	ours, err := newLinkPin(d.linkDir, ifindex, egressHook.link).open()
+// ProgramsBefore returns the programs that the kernel runs on what an interface sends before ours.
+// One that ends a packet's way keeps ours from making it the VIP's. It looks at tcx, not at filters
+// of clsact.
+func (h Hooks) ProgramsBefore(ifindex int) ([]string, error) {
+	ours, err := h.pin(ifindex, egressHook.link).open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // a filter of clsact
 	}

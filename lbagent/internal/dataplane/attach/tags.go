@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attach
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+
+	"github.com/safchain/ethtool"
+)
+
+// XDP sees a VLAN tag only where the card leaves it in the frame. So while a VLAN is an uplink,
+// the cards below it are told to. The kernel then takes the tags off, after XDP. An empty
+// directory among the pins records that this agent turned the feature off, so that it is turned
+// on again with the last VLAN, or by Remove.
+
+// tagFeatures are the features of a card that take tags off (ethtool -k), by what records them.
+var tagFeatures = map[Kind]string{
+	tagOffload:        "rx-vlan-hw-parse",
+	serviceTagOffload: "rx-vlan-stag-hw-parse",
+}
+
+func (p Pin) isTagFeature() bool { return tagFeatures[p.Kind] != "" }
+
+// LeaveTags tells an interface to leave VLAN tags in frames. It fails where the card cannot.
+func (h Hooks) LeaveTags(ifindex int) error {
+	for _, kind := range []Kind{tagOffload, serviceTagOffload} {
+		if err := h.pin(ifindex, kind).leaveTags(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveTags tells the interface to leave tags in frames. It fails where the card cannot.
+func (p Pin) leaveTags() error {
+	feature := tagFeatures[p.Kind]
+	return withFeatures(p.Interface, func(tool *ethtool.Ethtool, name string) error {
+		features, err := tool.Features(name)
+		if err != nil {
+			return fmt.Errorf("read the features of %s: %w", name, err)
+		}
+		if !features[feature] {
+			return nil
+		}
+		// First the record, so that an interrupted start leaves nothing behind that is not known.
+		if err := os.Mkdir(p.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("record %s of %s in %s: %w", feature, name, p.path, err)
+		}
+		err = tool.Change(name, map[string]bool{feature: false})
+		if err == nil {
+			features, err = tool.Features(name)
+		}
+		if err == nil && features[feature] {
+			err = errors.New("the driver does not let it")
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("turn %s of %s off: %w", feature, name, err), p.forgetFilter())
+		}
+		return nil
+	})
+}
+
+// takeTags lets the interface take tags off again.
+func (p Pin) takeTags() error {
+	if _, err := os.Stat(p.path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	err := withFeatures(p.Interface, func(tool *ethtool.Ethtool, name string) error {
+		feature := tagFeatures[p.Kind]
+		if err := tool.Change(name, map[string]bool{feature: true}); err != nil {
+			return fmt.Errorf("turn %s of %s on again: %w", feature, name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return p.forgetFilter()
+}
+
+// withFeatures calls change with the name of the interface, unless it is gone.
+func withFeatures(ifindex int, change func(tool *ethtool.Ethtool, name string) error) error {
+	iface, err := net.InterfaceByIndex(ifindex)
+	if err != nil {
+		return nil //nolint:nilerr // Its features went with it.
+	}
+	tool, err := ethtool.NewEthtool()
+	if err != nil {
+		return fmt.Errorf("open a socket for ethtool: %w", err)
+	}
+	defer tool.Close()
+	return change(tool, iface.Name)
+}

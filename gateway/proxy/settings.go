@@ -72,8 +72,9 @@ type Upstream struct {
 	DialTimeout, HandshakeTimeout time.Duration
 	// IdleTimeout closes a connection without a request.
 	IdleTimeout time.Duration
-	// MaxIdle is how many unused connections are kept for each endpoint.
-	MaxIdle int
+	// MaxIdle is how many unused connections are kept for each endpoint, and MaxIdleOfAll for all
+	// together; each keeps two beyond.
+	MaxIdle, MaxIdleOfAll int
 	// MaxHeaderBytes limits the header of a response.
 	MaxHeaderBytes int64
 	// ConnectAttempts is how many endpoints are tried until one takes the connection.
@@ -142,6 +143,7 @@ func (u Upstream) settings() *upstream.Settings {
 		HandshakeTimeout:       u.HandshakeTimeout,
 		IdleTimeout:            u.IdleTimeout,
 		MaxIdlePerEndpoint:     u.MaxIdle,
+		MaxIdle:                int64(u.MaxIdleOfAll),
 		MaxResponseHeaderBytes: u.MaxHeaderBytes,
 		ConnectAttempts:        u.ConnectAttempts,
 	}

@@ -96,6 +96,7 @@ func (d *direct) pop(address netip.AddrPort) *directConn {
 	conns[len(conns)-1] = nil
 	// The list stays, for the connection to come back to.
 	d.idle[address] = conns[:len(conns)-1]
+	d.settings.idle.Add(-1)
 	return conn
 }
 
@@ -106,6 +107,9 @@ func (d *direct) put(conn *directConn) {
 	}
 }
 
+// fewIdle is how many unused connections an endpoint keeps where all have too many.
+const fewIdle = 2
+
 func (d *direct) keep(conn *directConn) bool {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -114,6 +118,11 @@ func (d *direct) keep(conn *directConn) bool {
 	if len(conns) >= d.settings.MaxIdlePerEndpoint || conn.endpoint.Gone() {
 		return false
 	}
+	// Who has many endpoints must not fill the memory with connections to them.
+	if most := d.settings.MaxIdle; most > 0 && len(conns) >= fewIdle && d.settings.idle.Load() >= most {
+		return false
+	}
+	d.settings.idle.Add(1)
 	conn.since = time.Now()
 	d.idle[conn.endpoint.Address] = append(conns, conn)
 	if d.sweep == nil {
@@ -134,6 +143,7 @@ func (d *direct) expire() {
 			_ = conns[expired].Close()
 			expired++
 		}
+		d.settings.idle.Add(-int64(expired))
 		if expired == len(conns) {
 			delete(d.idle, address)
 			continue
@@ -169,5 +179,6 @@ func (d *direct) close(address netip.AddrPort) {
 	for _, conn := range d.idle[address] {
 		_ = conn.Close()
 	}
+	d.settings.idle.Add(-int64(len(d.idle[address])))
 	delete(d.idle, address)
 }

@@ -5,6 +5,7 @@
 package upstream
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
@@ -19,6 +20,11 @@ type Settings struct {
 	IdleTimeout time.Duration
 	// MaxIdlePerEndpoint is how many unused connections an endpoint may have.
 	MaxIdlePerEndpoint int
+	// MaxIdle is how many unused connections all endpoints may have over HTTP/1.1. Beyond, an endpoint
+	// keeps fewIdle. 0 is no limit.
+	MaxIdle int64
+	// idle is how many there are.
+	idle atomic.Int64
 	// MaxResponseHeaderBytes limits what is read before a response's body.
 	MaxResponseHeaderBytes int64
 	// ConnectAttempts is how many endpoints are tried for a request that no endpoint has

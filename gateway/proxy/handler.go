@@ -120,6 +120,9 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 		// They are another header, which stays until the body has been read.
 		bytes += admission.OpenHeaderBytes
 	}
+	if upgrades(r) {
+		bytes += tunnelBytes
+	}
 	for name, values := range r.Header {
 		for _, value := range values {
 			bytes += int64(len(name)+len(value)) + admission.FieldBytes

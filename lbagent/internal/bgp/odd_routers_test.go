@@ -25,8 +25,8 @@ type rawRouter struct {
 	listener *net.TCPListener
 	// serve is what it does with each connection; the first has number 0.
 	serve func(n int, conn *rawConn)
-	// connections are how many it had.
-	connections atomic.Int64
+	// connections are how many it had, and heard how many messages it got.
+	connections, heard atomic.Int64
 
 	mu   sync.Mutex
 	told [][2]byte
@@ -105,6 +105,7 @@ func (c *rawConn) await(kind byte) ([]byte, bool) {
 		if err != nil {
 			return nil, false
 		}
+		c.router.heard.Add(1)
 		if kindOf(message) == bgp.BGP_MSG_NOTIFICATION {
 			c.router.mu.Lock()
 			c.router.told = append(c.router.told, [2]byte(message[headerLength:headerLength+2]))
@@ -263,5 +264,58 @@ func TestOddRouters(t *testing.T) {
 	}
 	if lines.Load() > 2*attempts {
 		t.Errorf("%d lines in the log of %d attempts", lines.Load(), attempts)
+	}
+}
+
+// Routers that know systems of two octets alone get the routes of any system (RFC 6793, section 4.2.2).
+func TestTwoOctetRouter(t *testing.T) {
+	t.Parallel()
+	trans := byte(bgp.BGP_ATTR_TYPE_AS4_PATH)
+	for name, test := range map[string]struct {
+		local, asn uint32
+		// attributes are those of the route that must, or must not, be there.
+		has, hasNot []byte
+	}{
+		"external":                {64512, 64500, nil, []byte{trans}},
+		"internal":                {64500, 64500, nil, []byte{trans}},
+		"external of four octets": {4200000001, 64500, []byte{trans}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			updates := make(chan []byte, 1)
+			r := newRawRouter(t, func(_ int, conn *rawConn) {
+				_, _ = conn.Write(slices.Concat(goodOpen().encode(), keepalive))
+				if message, got := conn.await(bgp.BGP_MSG_UPDATE); got {
+					updates <- slices.Clone(message)
+				}
+				conn.keep()
+			})
+			peer := r.peer(peerName)
+			peer.LocalASN, peer.ASN = test.local, test.asn
+			s := serving(t, peer)
+			select {
+			case message := <-updates:
+				parsed, err := bgp.ParseBGPMessage(message)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var kinds []byte
+				for _, attribute := range parsed.Body.(*bgp.BGPUpdate).PathAttributes {
+					kinds = append(kinds, byte(attribute.GetType()))
+				}
+				for _, kind := range append([]byte{byte(bgp.BGP_ATTR_TYPE_AS_PATH)}, test.has...) {
+					if !slices.Contains(kinds, kind) {
+						t.Errorf("attributes are %v, want %d among them", kinds, kind)
+					}
+				}
+				for _, kind := range test.hasNot {
+					if slices.Contains(kinds, kind) {
+						t.Errorf("attributes are %v, want %d not among them", kinds, kind)
+					}
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatalf("no route: %+v", s.Sessions())
+			}
+		})
 	}
 }

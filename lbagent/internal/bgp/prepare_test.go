@@ -3,10 +3,13 @@
 package bgp
 
 import (
+	"errors"
+	"io"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -73,5 +76,41 @@ func TestPrepare(t *testing.T) {
 				t.Error("the router of before the edit was connected to")
 			}
 		})
+	}
+}
+
+// GoBGP gives a session up after four minutes in which no OPEN came (RFC 4271, section 8.2.2), also while
+// it is prepared, and comes again. The router hears nothing of that, whenever it is connected to.
+func TestPrepareOutlastsGoBGP(t *testing.T) {
+	transport, err := newTransport(nodeIPv4, newObserved(func() {}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(transport.close)
+	router := newRawRouter(t, func(_ int, conn *rawConn) { conn.drain() })
+	transport.configure(router.peer(peerName), "")
+	for range 3 {
+		speaker := dialTransport(t, transport)
+		speaker.send(encode(bgp.BGP_MSG_NOTIFICATION, bgp.BGP_ERROR_HOLD_TIMER_EXPIRED, 0))
+		_ = speaker.CloseWrite()
+		// The transport has noticed when it closes.
+		_ = speaker.SetReadDeadline(time.Now().Add(10 * time.Second))
+		if _, err := speaker.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+			t.Fatalf("GoBGP's connection goes on: %v", err)
+		}
+	}
+	if n := router.connections.Load(); n > 0 {
+		t.Fatalf("the router was connected to %d times before the routes were set", n)
+	}
+	speaker := dialTransport(t, transport)
+	transport.begin()
+	for deadline := time.Now().Add(10 * time.Second); router.heard.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the router got no OPEN")
+		}
+	}
+	_ = speaker.Close()
+	if told := router.notified(); len(told) > 0 || router.connections.Load() != 1 {
+		t.Errorf("the router had %d connections and got NOTIFICATIONs %v", router.connections.Load(), told)
 	}
 }

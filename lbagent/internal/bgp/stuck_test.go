@@ -187,3 +187,34 @@ func TestDownWhileStuck(t *testing.T) {
 		t.Errorf("session %+v", session)
 	}
 }
+
+// A session that is deleted while the router takes nothing ends soon, and leaves nothing behind.
+func TestDeleteWhileStuck(t *testing.T) {
+	t.Parallel()
+	const limit = lastWords + lastWrite + 5*time.Second
+	r := newStuckRouter(t, true)
+	s := r.speaker(t)
+	<-r.began
+	awaitStuck(t, s)
+	began := time.Now()
+	if err := s.Set(Want{}); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the pass waited for %s", took)
+	}
+	idle := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.idle)
+	}
+	for idle() == 0 {
+		if time.Sleep(10 * time.Millisecond); time.Since(began) > limit {
+			t.Fatalf("the session has not ended after %s", limit)
+		}
+	}
+	t.Logf("the session ended after %s", time.Since(began))
+	if sessions := s.Sessions(); len(sessions) > 0 {
+		t.Errorf("sessions %+v", sessions)
+	}
+}

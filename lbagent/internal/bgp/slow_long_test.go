@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build long
+
+package bgp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	"github.com/millrace-lb/millrace/lbagent/internal/announce"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
+)
+
+// A router that connects and sends no OPEN, or one octet of it each second, loses the connection after ten
+// seconds, and the reason is told. So does one that sends an OPEN and no KEEPALIVE, after the hold time.
+func TestSlowRouters(t *testing.T) {
+	t.Parallel()
+	const holdTime = 5 * time.Second
+	good := newRawRouter(t, func(_ int, conn *rawConn) { conn.behave() })
+	peers := []model.Peer{good.peer("good")}
+	var routers []*oddRouter
+	for _, test := range []struct {
+		name, tells string
+		serve       func(conn *rawConn)
+	}{
+		{"nothing", "no OPEN came within 10s", (*rawConn).drain},
+		{"octet by octet", "no OPEN came within 10s", func(conn *rawConn) {
+			for _, octet := range openMessage(t, 64500) {
+				if _, err := conn.Write([]byte{octet}); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		}},
+		{"no KEEPALIVE", "Hold Timer Expired", func(conn *rawConn) {
+			_, _ = conn.Write(openMessage(t, 64500))
+			conn.drain()
+		}},
+		{"half a message", "Hold Timer Expired", func(conn *rawConn) {
+			_, _ = conn.Write(append(openMessage(t, 64500), keepalive...))
+			_, _ = conn.Write(largest()[:100])
+			conn.drain()
+		}},
+	} {
+		r := &oddRouter{odd: odd{name: test.name, tells: test.tells}}
+		r.rawRouter = newRawRouter(t, func(_ int, conn *rawConn) {
+			if r.behaves.Load() {
+				conn.behave()
+				return
+			}
+			test.serve(conn)
+		})
+		routers = append(routers, r)
+		peer := r.peer(test.name)
+		peer.HoldTime, peer.KeepaliveTime = holdTime, time.Second
+		peers = append(peers, peer)
+	}
+	s := serving(t, peers...)
+	awaitAll(t, s, routers, "it ends as it should", (*oddRouter).ends)
+	for _, r := range routers {
+		r.behaves.Store(true)
+	}
+	awaitAll(t, s, routers, "established once it behaves", func(_ *oddRouter, session Session) bool { return isUp(session) })
+	if good.connections.Load() != 1 {
+		t.Errorf("the other router had %d connections", good.connections.Load())
+	}
+}
+
+// A first pass that takes longer than GoBGP waits for an OPEN, four minutes: the session is opened when the
+// routes are set, and the router hears nothing before.
+func TestLongFirstPass(t *testing.T) {
+	t.Parallel()
+	const goBGPWaits = 4 * time.Minute
+	router := newRawRouter(t, func(_ int, conn *rawConn) { conn.behave() })
+	want := Want{RouterID: nodeIPv4, Peers: []model.Peer{router.peer(peerName)}, Routes: announce.Routes{peerName: {testRoute(vip4)}}}
+	s := New(Config{Logger: logr.Discard()})
+	t.Cleanup(func() { _ = s.Set(Want{}) })
+	s.Prepare(want)
+	prepared := s.prepared[peerName]
+	// GoBGP has given up once, and has sent an OPEN again.
+	time.Sleep(goBGPWaits)
+	for gaveUp, deadline := false, time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		state := prepared.observed.session().State
+		if gaveUp = gaveUp || state != millracev1alpha1.SessionOpenSent; gaveUp && state == millracev1alpha1.SessionOpenSent {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("GoBGP did not give up and come again: session %+v", prepared.observed.session())
+		}
+	}
+	set := time.Now()
+	if err := s.Set(want); err != nil {
+		t.Fatal(err)
+	}
+	awaitSession(t, s, 10*time.Second, "up", isUp)
+	t.Logf("established %s after the first pass", time.Since(set))
+	session := s.Sessions()[0]
+	if s.sessions[peerName] != prepared || session.Flaps > 0 || router.connections.Load() != 1 || len(router.notified()) > 0 {
+		t.Errorf("%d connections, NOTIFICATIONs %v, session %+v", router.connections.Load(), router.notified(), session)
+	}
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// TestLengths: where a response's length is not what it says, or is said twice, its connection
+// serves no
+// other request, and what is missing is no end.
+func TestLengths(t *testing.T) {
+	const ok = "HTTP/1.1 200 OK\r\n"
+	for name, test := range map[string]struct {
+		response string
+		want     string
+		// fails says that there is no whole response, closes that its connection is not used again.
+		fails, closes bool
+	}{
+		"equal lengths":                    {response: ok + "Content-Length: 4\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
+		"a list of equal lengths":          {response: ok + "Content-Length: 4, 4\r\n\r\nfine", fails: true},
+		"two lengths":                      {response: ok + "Content-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
+		"a length with a sign":             {response: ok + "Content-Length: +4\r\n\r\nfine", fails: true},
+		"a negative length":                {response: ok + "Content-Length: -4\r\n\r\nfine", fails: true},
+		"a length too short":               {response: ok + "Content-Length: 2\r\n\r\nfine", want: "fi", closes: true},
+		"a length too long":                {response: ok + "Content-Length: 9\r\nConnection: close\r\n\r\nfine", fails: true},
+		"chunked beside a length":          {response: ok + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", want: "fine"},
+		"a length beside chunked, as such": {response: ok + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nfine", fails: true},
+		"chunked twice":                    {response: ok + "Transfer-Encoding: chunked, chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", fails: true},
+		"another encoding":                 {response: ok + "Transfer-Encoding: xchunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n", fails: true},
+		"a chunk without end":              {response: ok + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n4\r\nfi", fails: true},
+		"no last chunk":                    {response: ok + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n4\r\nfine\r\n", fails: true},
+		"a chunk of a negative length":     {response: ok + "Transfer-Encoding: chunked\r\n\r\n-4\r\nfine\r\n0\r\n\r\n", fails: true},
+		"204 with a body":                  {response: "HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\nfine", closes: true},
+		"304 with a body":                  {response: "HTTP/1.1 304 Not Modified\r\nContent-Length: 4\r\n\r\nfine", closes: true},
+		"a space before the colon":         {response: ok + "Content-Length : 2\r\nConnection: close\r\n\r\nfine", want: "fine", closes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var connections atomic.Int32
+			address := script(t, func(number int, conn net.Conn, next func() (*http.Request, bool)) {
+				connections.Add(1)
+				for more := true; more; {
+					if _, more = next(); !more {
+						return
+					}
+					if number == 1 {
+						say(conn, test.response)
+						if strings.Contains(test.response, "close") {
+							return
+						}
+						number++
+						continue
+					}
+					say(conn, fine)
+				}
+			})
+			b := backendAt(settings(), nil, address)
+			_, text, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
+			if (err != nil) != test.fails || err == nil && text != test.want {
+				t.Errorf("%q, %v; want %q, failing %v", text, err, test.want, test.fails)
+			}
+			for range 3 {
+				if text := must(t, b, http.MethodGet, ""); text != "fine" {
+					t.Errorf("the next request got %q", text)
+				}
+			}
+			want := int32(1)
+			if test.fails || test.closes {
+				want = 2
+			}
+			if n := connections.Load(); n != want {
+				t.Errorf("%d connections; want %d", n, want)
+			}
+		})
+	}
+}
+
+// TestNothingIsUnpacked: what is compressed passes as it is. A small answer could be a large one.
+func TestNothingIsUnpacked(t *testing.T) {
+	var packed bytes.Buffer
+	writer := gzip.NewWriter(&packed)
+	_, _ = writer.Write(make([]byte, 10<<20))
+	_ = writer.Close()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if accepted := r.Header.Get("Accept-Encoding"); accepted != "" {
+			t.Errorf("the backend is asked for %q; the client asked for nothing", accepted)
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(packed.Bytes())
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	for name, b := range map[string]*Backend{
+		"HTTP/1.1": backendAt(settings(), nil, address), "HTTP/2": over(settings(), &frames{address: address}),
+	} {
+		if _, text, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil || text != packed.String() {
+			t.Errorf("%s: %d bytes, %v; want %d", name, len(text), err, packed.Len())
+		}
+	}
+}
+
+// TestMultiplexedTLS: over TLS, too, requests share a connection, whose streams are known before
+// they are
+// used.
+func TestMultiplexedTLS(t *testing.T) {
+	for _, streams := range []int{10, unknownStreams} {
+		t.Run(fmt.Sprint(streams), func(t *testing.T) {
+			var connections, came atomic.Int32
+			hold := make(chan struct{})
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if r.ProtoMajor != 2 {
+					t.Errorf("the request came over %s", r.Proto)
+				}
+				if came.Add(1); r.Method == http.MethodPut {
+					<-hold
+				}
+			}))
+			server.EnableHTTP2 = true
+			server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: streams}
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					connections.Add(1)
+				}
+			}
+			server.TLS = &tls.Config{NextProtos: []string{"h2"}}
+			server.StartTLS()
+			defer server.Close()
+			set := balance.NewSet(&balance.Settings{}, []balance.Address{{AddrPort: netip.MustParseAddrPort(server.Listener.Addr().String())}}, nil, time.Now())
+			b := New("backend", &resource.Backend{Protocol: resource.Backend_H2C}, settings(), Connection{Set: set, Current: Transports{}, TLS: &TLS{
+				Resource:    &resource.BackendTLS{Hostname: "example.com"},
+				Authorities: []*Authority{{Certificates: []*x509.Certificate{server.Certificate()}}},
+			}})
+			failures := make(chan error, 30)
+			for range cap(failures) {
+				go func() {
+					_, _, _, err := ask(t, b, newRequest(t, http.MethodPut, "body"), &Policy{})
+					failures <- err
+				}()
+			}
+			await(t, "all requests have come, or failed", func() bool { return int(came.Load())+len(failures) >= cap(failures) })
+			close(hold)
+			for range cap(failures) {
+				if err := <-failures; err != nil {
+					t.Error(err)
+				}
+			}
+			if n, want := int(connections.Load()), (cap(failures)+streams-1)/streams; n != want {
+				t.Errorf("%d connections; want %d", n, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,81 @@
+//go:build long
+
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// frozenHTTP2 is a backend of HTTP/2 that says what it takes, and then does what a function does.
+func frozenHTTP2(t *testing.T, then func(conn net.Conn, framer *http2.Framer)) *frames {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				framer := http2.NewFramer(conn, conn)
+				_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 30})
+				_ = framer.WriteWindowUpdate(0, 1<<30)
+				then(conn, framer)
+			}()
+		}
+	}()
+	return &frames{address: listener.Addr().String()}
+}
+
+// TestUnansweredPing: a backend that answers no PING loses its connection, also with streams of gRPC,
+// which have no time limit.
+func TestUnansweredPing(t *testing.T) {
+	t.Parallel()
+	f := frozenHTTP2(t, func(conn net.Conn, _ *http2.Framer) { _, _ = io.Copy(io.Discard, conn) })
+	began := time.Now()
+	_, _, _, err := ask(t, over(settings(), f), newRequest(t, http.MethodGet, ""), &Policy{})
+	if took := time.Since(began); err == nil || took > 30*time.Second {
+		t.Errorf("after %s: %v; want an error after 20 s", took, err)
+	}
+}
+
+// endless is a body without end.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+func (endless) Close() error               { return nil }
+
+// TestStalledBackend: a backend that reads nothing loses its connection, though it sends frames: else
+// what is given up would wait to be written for as long as it likes.
+func TestStalledBackend(t *testing.T) {
+	t.Parallel()
+	f := frozenHTTP2(t, func(conn net.Conn, framer *http2.Framer) {
+		for {
+			time.Sleep(5 * time.Second)
+			if framer.WritePing(false, [8]byte{}) != nil {
+				return
+			}
+		}
+	})
+	request := newRequest(t, http.MethodPost, "body")
+	request.Body, request.ContentLength = endless{}, -1
+	began := time.Now()
+	_, _, _, err := ask(t, over(settings(), f), request, &Policy{})
+	// The kernel gives up before us.
+	if took := time.Since(began); err == nil || took > unacknowledged+10*time.Second {
+		t.Errorf("after %s: %v; want an error after %s", took, err, unacknowledged)
+	}
+}

@@ -34,7 +34,7 @@ const (
 // long a client gets no answers: what the router leaves of a failure. The nodes have this package's
 // Server and lbbfd; in place of the data plane something answers for all VIPs. A node dies as a
 // machine does behind a switch: no link of the router goes down. What is late is a failure with
-// STRICT=1 only, which is for a quiet machine.
+// STRICT=1 only, which is for a quiet machine: docs/performance.md has what was measured.
 func TestDeadNodes(t *testing.T) {
 	const usual = 100 * time.Millisecond
 	for _, test := range []struct {

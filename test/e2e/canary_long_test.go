@@ -7,6 +7,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -135,17 +136,57 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// clearSession has router1 end the session with a neighbor, or with all (*), and waits until their
-// routes are back.
+// clearSession has router1 end the session with a neighbor, or with all (*), and waits until they
+// are established again and their routes are back. The end of a session may come after the command.
 func clearSession(t *testing.T, neighbor string) {
 	t.Helper()
-	_, err := cluster.Run(t.Context(), "vtysh", "router1", "--", "-c", "clear bgp "+neighbor)
+	before, err := establishments(t.Context())
 	must(t, err)
+	_, err = cluster.Run(t.Context(), "vtysh", "router1", "--", "-c", "clear bgp "+neighbor)
+	must(t, err)
+	eventually(t, 30*time.Second, func(ctx context.Context) error {
+		now, err := establishments(ctx)
+		if err != nil {
+			return err
+		}
+		for address, times := range before {
+			if (neighbor == "*" || neighbor == address) && now[address] <= times {
+				return fmt.Errorf("the session with %s was established %d times, as before it was cleared", address, times)
+			}
+		}
+		return nil
+	})
 	for _, c := range canaries {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
 			return cluster.RoutedTo(ctx, "router1", netip.MustParseAddr(c.address), 1, 2, 3)
 		})
 	}
+}
+
+// establishments are how often router1's session with each neighbor was established.
+func establishments(ctx context.Context) (map[string]int, error) {
+	raw, err := cluster.Run(ctx, "vtysh", "router1", "--", "-c", "show bgp neighbors json")
+	if err != nil {
+		return nil, err
+	}
+	var neighbors map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &neighbors); err != nil {
+		return nil, fmt.Errorf("read the neighbors of router1: %w: %s", err, raw)
+	}
+	times := map[string]int{}
+	for address, text := range neighbors {
+		var neighbor struct {
+			Times *int `json:"connectionsEstablished"`
+		}
+		// The rest, such as vrfId, is of no neighbor.
+		if json.Unmarshal(text, &neighbor) == nil && neighbor.Times != nil {
+			times[address] = *neighbor.Times
+		}
+	}
+	if len(times) == 0 {
+		return nil, fmt.Errorf("router1 has no neighbors: %s", raw)
+	}
+	return times, nil
 }
 
 // disturb does something that is no fault of a router, waits until it is over, and says what it was.

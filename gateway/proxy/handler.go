@@ -75,11 +75,9 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 }
 
 // takeBack counts a request of HTTP/2 that the client has reset. A client that resets too many is
-// asked
-// to leave by the header of the answer, which nobody gets: net/http makes GOAWAY of it, takes no
-// further
-// requests, and lets the open ones end. Where that header was sent before, the connection is
-// closed.
+// asked to leave by the header of the answer, which nobody gets: net/http makes GOAWAY of it, takes
+// no further requests, and lets the open ones end. Where that header was sent before, the
+// connection is closed.
 func (x *exchange) takeBack(w *answer) {
 	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
 		return
@@ -143,8 +141,7 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 }
 
 // unreadBody is how much of a body may come that the backend does not take. Over HTTP/1.1 it stays
-// with the
-// client.
+// with the client.
 func unreadBody(r *http.Request) int64 {
 	switch {
 	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
@@ -177,8 +174,7 @@ func (x *exchange) hold(response *http.Response) error {
 }
 
 // answerHeaderBytes is what the header of an answer costs beyond what counts with its request:
-// there
-// are two of it, that of the backend and that for the client.
+// there are two of it, that of the backend and that for the client.
 func answerHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
 		for _, value := range values {
@@ -192,8 +188,7 @@ func answerHeaderBytes(header http.Header) (bytes int64) {
 const freeAnswerHeaderBytes = 8 << 10
 
 // readHeading asks for room for so many bytes of an answer's header of which the end has not come,
-// and
-// reports whether there is.
+// and reports whether there is.
 func (x *exchange) readHeading(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost
 	if !x.more(bytes) {

@@ -13,20 +13,17 @@ import (
 )
 
 // muchRead is how much a connection reads before others have the processor. Where bytes always
-// wait,
-// Go itself would let it go on for ten milliseconds.
+// wait, Go itself would let it go on for ten milliseconds.
 const muchRead = 4 << 10
 
 // mostHeld is how long a turn is held at most. What a connection does between two reads takes far
-// less,
-// unless crypto/tls has to write there, and the client reads nothing.
+// less, unless crypto/tls has to write there, and the client reads nothing.
 const mostHeld = 20 * time.Millisecond
 
 // reading has a connection of HTTP/2 take a turn for each 4 KiB that it reads, until it reads
-// again. In
-// between are up to 450 frames, which a client may send for nothing: of PING, PRIORITY,
-// WINDOW_UPDATE,
-// SETTINGS or DATA without data. Without turns, others would wait for those of all its connections.
+// again. In between are up to 450 frames, which a client may send for nothing: of PING, PRIORITY,
+// WINDOW_UPDATE, SETTINGS or DATA without data. Without turns, others would wait for those of all
+// its connections.
 type reading struct {
 	turns  *admission.Turns
 	client netip.Addr

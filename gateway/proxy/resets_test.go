@@ -13,8 +13,8 @@ import (
 )
 
 // A client that resets request after request is asked to leave, also where it waits for each to
-// reach the
-// backend, so that net/http never has too many. Each of them may cost a connection to the backend.
+// reach the backend, so that net/http never has too many. Each of them may cost a connection to the
+// backend.
 func TestResetsAreBounded(t *testing.T) {
 	for name, answers := range map[string]bool{"before the answer": false, "in the answer": true} {
 		t.Run(name, func(t *testing.T) {

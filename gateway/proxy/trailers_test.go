@@ -64,8 +64,7 @@ func chunked(body string, trailers []string) string {
 }
 
 // startTrailing is a backend that answers with trailers, and tells which it got. It knows no names
-// that
-// it would not take or send.
+// that it would not take or send.
 func startTrailing(t *testing.T, serve func(conn net.Conn, got chan<- []string)) (address string, got chan []string) {
 	t.Helper()
 	got = make(chan []string, 10)
@@ -173,8 +172,8 @@ func writeTrailer(framer *http2.Framer, stream uint32, block []byte) {
 }
 
 // TestTrailers: of trailers a backend gets those that are for it, and a client none that is of a
-// header
-// (RFC 9110, section 6.5.1), over all protocols. What follows on the connection is served as it is.
+// header (RFC 9110, section 6.5.1), over all protocols. What follows on the connection is served as
+// it is.
 func TestTrailers(t *testing.T) {
 	announced := "Trailer: Grpc-Status, Repr-Digest, X-Forwarded-For, Cookie\r\n"
 	clients := map[string]func(t *testing.T, port uint32) []string{
@@ -268,8 +267,7 @@ func TestTrailers(t *testing.T) {
 }
 
 // Trailers of an answer over HTTP/2 stay in memory until the client has taken the body, and nobody
-// is
-// asked for room.
+// is asked for room.
 func TestLongTrailers(t *testing.T) {
 	var long []string
 	for i := range 5000 {

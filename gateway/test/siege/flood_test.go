@@ -20,8 +20,7 @@ var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: 
 type frames func(framer *http2.Framer, block []byte, next uint32) uint32
 
 // floods are what a client may send for as long as it likes, as far as frames go. The connection
-// has a
-// request before them whose body does not end, on stream 1.
+// has a request before them whose body does not end, on stream 1.
 var floods = map[string]frames{
 	// CVE-2023-44487: streams that are opened and reset at once.
 	"resets": func(framer *http2.Framer, block []byte, next uint32) uint32 {

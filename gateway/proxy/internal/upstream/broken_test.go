@@ -22,8 +22,7 @@ import (
 )
 
 // TestLengths: where a response's length is not what it says, or is said twice, its connection
-// serves no
-// other request, and what is missing is no end.
+// serves no other request, and what is missing is no end.
 func TestLengths(t *testing.T) {
 	const ok = "HTTP/1.1 200 OK\r\n"
 	for name, test := range map[string]struct {
@@ -119,8 +118,7 @@ func TestNothingIsUnpacked(t *testing.T) {
 }
 
 // TestMultiplexedTLS: over TLS, too, requests share a connection, whose streams are known before
-// they are
-// used.
+// they are used.
 func TestMultiplexedTLS(t *testing.T) {
 	for _, streams := range []int{10, unknownStreams} {
 		t.Run(fmt.Sprint(streams), func(t *testing.T) {

@@ -12,8 +12,7 @@ import (
 
 const (
 	// maxInformational is how many informational answers a request may have over HTTP/2. Over
-	// HTTP/1.1
-	// they count as header.
+	// HTTP/1.1 they count as header.
 	maxInformational = 100
 	// untakenInformational is how many of them wait for the client. Beyond, they are dropped.
 	untakenInformational = 16
@@ -21,11 +20,9 @@ const (
 
 var errInformational = errors.New("the backend sends informational answers without end")
 
-// informational is a context that has the informational answers of a request over HTTP/2 (103,
-// say) go to
-// the client in a goroutine of its own. net/http gives them to whoever reads the connection: a
-// client
-// that takes nothing would hold up the answers of all others.
+// informational is a context that has the informational answers of a request over HTTP/2 (103, say)
+// go to the client in a goroutine of its own. net/http gives them to whoever reads the connection:
+// a client that takes nothing would hold up the answers of all others.
 type informational struct {
 	context.Context
 	trace *httptrace.ClientTrace

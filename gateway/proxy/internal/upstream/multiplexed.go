@@ -21,20 +21,16 @@ import (
 
 const (
 	// maxConnections is how many connections of HTTP/2 an endpoint may have. Where it lets 64
-	// streams be
-	// open on each, that is room for all the requests that it may have.
+	// streams be open on each, that is room for all the requests that it may have.
 	maxConnections = 64
 	// maxIdleConnections is how many of them are kept without a request.
 	maxIdleConnections = 4
 	// refusals is how often a request is sent to an endpoint that refuses its stream, each time
-	// where
-	// another stream may be open. It then goes to another endpoint.
+	// where another stream may be open. It then goes to another endpoint.
 	refusals = 3
 	// unknownStreams is how many streams net/http lets be open before the endpoint says how many,
-	// and
-	// settling how long that is waited for: else all requests that wait for a connection would go
-	// there,
-	// and be refused.
+	// and settling how long that is waited for: else all requests that wait for a connection would
+	// go there, and be refused.
 	unknownStreams = 100
 	settling       = 250 * time.Millisecond
 	// stalled is how long a write to a backend may take. Flow control is for those that are slow.
@@ -45,10 +41,9 @@ const (
 var ErrTooManyStreams = errors.New("the endpoint has as many connections as it may have, and takes no further stream on them")
 
 // multiplexed sends HTTP/2 requests. The connections are those of net/http, and the choice among
-// them is
-// not: http.Transport makes as many as an endpoint asks for by a low MAX_CONCURRENT_STREAMS, keeps
-// them,
-// and sends a request whose stream is refused seven times to the same endpoint, in 63 seconds.
+// them is not: http.Transport makes as many as an endpoint asks for by a low
+// MAX_CONCURRENT_STREAMS, keeps them, and sends a request whose stream is refused seven times to
+// the same endpoint, in 63 seconds.
 type multiplexed struct {
 	dial func(ctx context.Context, address string) (*http.ClientConn, error)
 
@@ -124,9 +119,8 @@ func (m *multiplexed) take(ctx context.Context, endpoint *balance.Endpoint) (*ht
 	return nil, notEstablished{ErrTooManyStreams}
 }
 
-// reserve gives a connection with a stream that is ours, or nil. Within the lock: a connection
-// that is
-// not in the list any more gets no further request.
+// reserve gives a connection with a stream that is ours, or nil. Within the lock: a connection that
+// is not in the list any more gets no further request.
 func (m *multiplexed) reserve(endpoint *balance.Endpoint) *http.ClientConn {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -198,9 +192,9 @@ func (m *multiplexed) connect(ctx context.Context, endpoint *balance.Endpoint, a
 	}
 }
 
-// settle waits until it is known how many streams a new connection may have. Nothing tells of
-// less, so it
-// has to look. Where an endpoint says what net/http supposes, it is enough that something came.
+// settle waits until it is known how many streams a new connection may have. Nothing tells of less,
+// so it has to look. Where an endpoint says what net/http supposes, it is enough that something
+// came.
 func settle(ctx context.Context, conn *http.ClientConn, below *stallingConn) {
 	heard := 0
 	for end := time.Now().Add(settling); conn.Available() == unknownStreams && heard < 3 && time.Now().Before(end); {

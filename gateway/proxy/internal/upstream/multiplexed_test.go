@@ -138,8 +138,7 @@ func resets(code http2.ErrCode) func(*framesConn, uint32) {
 }
 
 // TestUnserved: a request that an endpoint has not begun to serve goes over another connection, or
-// to
-// another endpoint. Any other one is sent once, as is one whose body has been read.
+// to another endpoint. Any other one is sent once, as is one whose body has been read.
 func TestUnserved(t *testing.T) {
 	type test struct {
 		first func(c *framesConn, stream uint32)
@@ -212,8 +211,7 @@ func TestUnserved(t *testing.T) {
 }
 
 // TestFewStreams: an endpoint that lets few streams be open has so many connections at most, and
-// keeps few
-// of them. What is beyond is refused, and is no fault of the endpoint.
+// keeps few of them. What is beyond is refused, and is no fault of the endpoint.
 func TestFewStreams(t *testing.T) {
 	for _, streams := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(streams), func(t *testing.T) {
@@ -270,8 +268,7 @@ func TestFewStreams(t *testing.T) {
 }
 
 // TestManyStreams: as many requests as an endpoint takes share a connection, and each further
-// connection
-// goes when nobody needs it.
+// connection goes when nobody needs it.
 func TestManyStreams(t *testing.T) {
 	var connections, came, failed atomic.Int32
 	hold := make(chan struct{})
@@ -333,9 +330,8 @@ func traced(t *testing.T, got func() error) *http.Request {
 	}))
 }
 
-// TestInformationalHoldUpNobody: a client that does not take informational answers does not hold
-// up the
-// answers of others on the same connection; it gets its own when it takes them.
+// TestInformationalHoldUpNobody: a client that does not take informational answers does not hold up
+// the answers of others on the same connection; it gets its own when it takes them.
 func TestInformationalHoldUpNobody(t *testing.T) {
 	f := (&frames{answer: func(c *framesConn, stream uint32) {
 		if stream == 1 {
@@ -370,8 +366,7 @@ func TestInformationalHoldUpNobody(t *testing.T) {
 }
 
 // TestInformationalWithoutEnd: informational answers have an end, also of a stream of gRPC, whose
-// answer
-// may take as long as it likes.
+// answer may take as long as it likes.
 func TestInformationalWithoutEnd(t *testing.T) {
 	f := (&frames{answer: func(c *framesConn, stream uint32) {
 		for range 10 * maxInformational {

@@ -131,9 +131,9 @@ func TestPassword(t *testing.T) {
 	}
 }
 
-// untilNoOpen is until a node says that no OPEN came: the time that it gives the router, beside
-// that until GoBGP has connected, on a busy machine.
-const untilNoOpen = openTimeout + 20*time.Second
+// untilNoOpen is until a node says that no OPEN came: the time that it gives the router, twice, since
+// the router may reset the first connection, beside that of SYNs that are sent again on a busy machine.
+const untilNoOpen = 2*openTimeout + 40*time.Second
 
 // TTL security opens the session where both sides have it, and not where one has not.
 func TestTTLSecurity(t *testing.T) {

@@ -21,7 +21,7 @@ var suite = []string{
 	"bpf",
 	"lbagent/internal/dataplane",
 	"lbagent/internal/netdev",
-	"lbagent/internal/dataplane/clsact",
+	"lbagent/internal/dataplane/attach/clsact",
 	"lbagent/internal/bfd/engine",
 	"lbagent/internal/preflight",
 }

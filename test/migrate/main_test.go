@@ -9,6 +9,7 @@ package migrate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -157,16 +158,20 @@ func copyReloader(ctx context.Context, module, of, directory string) error {
 		of, reloader, filepath.Join(directory, reloader))
 }
 
-// metalLBRelease is where the sources of MetalLB are, and their version.
+// metalLBRelease is where the sources of MetalLB are, and their version. It downloads them: of what is
+// not there `go list` says no directory.
 func metalLBRelease(ctx context.Context, module string) (sources, version string, err error) {
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", metalLBModule)
-	list.Dir = module
-	out, err := list.Output()
+	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", metalLBModule)
+	download.Dir = module
+	out, err := download.Output()
 	if err != nil {
-		return "", "", fmt.Errorf("find MetalLB's module: %w", err)
+		return "", "", fmt.Errorf("download MetalLB's module: %w: %s", err, out)
 	}
-	sources, version, _ = strings.Cut(strings.TrimSpace(string(out)), " ")
-	return sources, version, nil
+	var found struct{ Dir, Version string }
+	if err := json.Unmarshal(out, &found); err != nil {
+		return "", "", fmt.Errorf("find MetalLB's module: %w: %s", err, out)
+	}
+	return found.Dir, found.Version, nil
 }
 
 func must(t *testing.T, err error) {

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+
+	"golang.org/x/time/rate"
 )
 
 // Limits are what clients may cost. 0 is no limit.
@@ -111,7 +113,8 @@ type Connection struct {
 	// multiplexed says that the connection is one of HTTP/2, and requests how many it has in the account.
 	multiplexed bool
 	requests    int
-	resets      resets
+	// resets bounds the requests that were taken back; nil before the first.
+	resets *rate.Limiter
 }
 
 // New makes a ledger without connections.

@@ -2,7 +2,11 @@
 
 package admission
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+)
 
 // A connection may take back resetBurst requests before their answers are complete, and resetRate
 // more each second. A reset costs the client 13 bytes. It may cost us a connection to the backend,
@@ -12,12 +16,6 @@ const (
 	resetBurst = 200
 	resetRate  = 20
 )
-
-// resets is a bucket of the requests that were taken back.
-type resets struct {
-	used float64
-	at   time.Time
-}
 
 // Reset says that the client has taken a request back, and reports whether those are too many.
 // Behind a proxy in front they are of many clients, so there they are never too many.
@@ -31,9 +29,9 @@ func (c *Connection) Reset(now time.Time) (excess bool) {
 	if c.shared || c.ended {
 		return false
 	}
-	r := &c.resets
-	r.used = max(r.used-now.Sub(r.at).Seconds()*resetRate, 0)
-	r.at = now
-	r.used = min(r.used+1, resetBurst+1)
-	return r.used > resetBurst
+	// Most clients reset nothing.
+	if c.resets == nil {
+		c.resets = rate.NewLimiter(resetRate, resetBurst)
+	}
+	return !c.resets.AllowN(now, 1)
 }

@@ -22,9 +22,8 @@ func TestResets(t *testing.T) {
 	if n := resets(now); n != resetBurst {
 		t.Errorf("%d resets at once; want %d", n, resetBurst)
 	}
-	// The one too many counts, too.
-	if n := resets(now.Add(3 * time.Second)); n != 3*resetRate-1 {
-		t.Errorf("%d after three seconds; want %d", n, 3*resetRate-1)
+	if n := resets(now.Add(3 * time.Second)); n != 3*resetRate {
+		t.Errorf("%d after three seconds; want %d", n, 3*resetRate)
 	}
 	if n := resets(now.Add(time.Hour)); n != resetBurst {
 		t.Errorf("%d after an hour; want %d", n, resetBurst)

@@ -1,6 +1,6 @@
-//go:build long
-
 // SPDX-License-Identifier: Apache-2.0
+
+//go:build long
 
 package upstream
 

@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
@@ -36,8 +37,14 @@ func newFilters(list []*resource.Filter) (filters, error) {
 		case *resource.Filter_ResponseHeaders:
 			f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
 		case *resource.Filter_Redirect:
+			if err := plan.CheckRedirect(kind.Redirect); err != nil {
+				return f, fmt.Errorf("filter %d: %w", i, err)
+			}
 			f.redirect = kind.Redirect
 		case *resource.Filter_Rewrite:
+			if err := checkRewrite(kind.Rewrite); err != nil {
+				return f, fmt.Errorf("filter %d: %w", i, err)
+			}
 			f.rewrite = kind.Rewrite
 		case *resource.Filter_Mirror:
 			f.mirrors = append(f.mirrors, kind.Mirror)
@@ -101,6 +108,13 @@ func changeHeaders(changes []headerChange, header http.Header) {
 			delete(header, name)
 		}
 	}
+}
+
+func checkRewrite(rewrite *resource.Rewrite) error {
+	if rewrite.GetPath().GetExpression() != nil {
+		return errors.New("a change of the path by an expression is not carried out yet")
+	}
+	return plan.CheckPathChange(rewrite.GetPath())
 }
 
 // rewriteTarget changes the target of a request.

@@ -40,6 +40,8 @@ func TestRedirect(t *testing.T) {
 		toward("/full", "", redirectTo(&resource.Redirect{Path: fullPath("/new")})),
 		toward("/prefix", "", redirectTo(&resource.Redirect{Path: prefixPath("/new")})),
 		toward("/gone", "", redirectTo(&resource.Redirect{Path: prefixPath("/")})),
+		toward("/url", "", redirectTo(&resource.Redirect{Location: "https://other.example.com/a?b#c", Status: 301})),
+		toward("/path", "", redirectTo(&resource.Redirect{Location: "/app", Hostname: "unused.example.com"})),
 	}
 	start(t, nil, httpListener("l", port, nil), odd, routes("r", "l", nil, rules...), routes("ro", "odd", nil, rules...))
 	for _, tc := range []struct {
@@ -60,6 +62,8 @@ func TestRedirect(t *testing.T) {
 		{port, "/prefix/x%2Fy", "http://a.example.com/new/x%2Fy", 302},
 		{port, "/gone", "http://a.example.com/", 302},
 		{port, "/gone/x", "http://a.example.com/x", 302},
+		{port, "/url/x?q", "https://other.example.com/a?b#c", 301},
+		{port, "/path/x?q", "/app", 302},
 	} {
 		got := get(t, client(t, tc.port, nil), "http://A.example.com:1234"+tc.target)
 		if got.StatusCode != tc.status || got.Header.Get("Location") != tc.location {

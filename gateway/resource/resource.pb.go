@@ -232,7 +232,7 @@ func (x SessionPersistence_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionPersistence_Kind.Descriptor instead.
 func (SessionPersistence_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{20, 0}
+	return file_resource_proto_rawDescGZIP(), []int{25, 0}
 }
 
 type Backend_Protocol int32
@@ -283,7 +283,7 @@ func (x Backend_Protocol) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Backend_Protocol.Descriptor instead.
 func (Backend_Protocol) EnumDescriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{21, 0}
+	return file_resource_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Resource is one entry of a proxy's configuration. All kinds have one type, so that
@@ -300,6 +300,7 @@ type Resource struct {
 	//	*Resource_Certificate
 	//	*Resource_CertificateAuthority
 	//	*Resource_SharedSecret
+	//	*Resource_Users
 	Kind          isResource_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -412,6 +413,15 @@ func (x *Resource) GetSharedSecret() *SharedSecret {
 	return nil
 }
 
+func (x *Resource) GetUsers() *Users {
+	if x != nil {
+		if x, ok := x.Kind.(*Resource_Users); ok {
+			return x.Users
+		}
+	}
+	return nil
+}
+
 type isResource_Kind interface {
 	isResource_Kind()
 }
@@ -444,6 +454,10 @@ type Resource_SharedSecret struct {
 	SharedSecret *SharedSecret `protobuf:"bytes,8,opt,name=shared_secret,json=sharedSecret,proto3,oneof"`
 }
 
+type Resource_Users struct {
+	Users *Users `protobuf:"bytes,9,opt,name=users,proto3,oneof"`
+}
+
 func (*Resource_Listener) isResource_Kind() {}
 
 func (*Resource_RouteGroup) isResource_Kind() {}
@@ -457,6 +471,8 @@ func (*Resource_Certificate) isResource_Kind() {}
 func (*Resource_CertificateAuthority) isResource_Kind() {}
 
 func (*Resource_SharedSecret) isResource_Kind() {}
+
+func (*Resource_Users) isResource_Kind() {}
 
 // Listener is what answers at a port for the host names that it matches. Several
 // listeners may share a port: the one with the most specific hostname takes a request.
@@ -1023,6 +1039,16 @@ func (x *ValueMatch) GetRegularExpression() bool {
 	return false
 }
 
+// Filter is something that a rule does to its requests. A proxy refuses a rule with a filter of a
+// kind that it does not know. The filters that keep clients out are of rules alone, not of a
+// rule's backends. Whatever the order of the list is, they answer in this order:
+//
+//  1. client_addresses: 403;
+//  2. cors: the answer to a preflight, for which browsers have no password;
+//  3. redirect: a password is not asked for before TLS;
+//  4. client_limit: 503, so that passwords are not guessed faster;
+//  5. basic_authentication: 401;
+//  6. body_limit: 413.
 type Filter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -1033,6 +1059,10 @@ type Filter struct {
 	//	*Filter_Rewrite
 	//	*Filter_Mirror
 	//	*Filter_Cors
+	//	*Filter_ClientAddresses
+	//	*Filter_BodyLimit
+	//	*Filter_BasicAuthentication
+	//	*Filter_ClientLimit
 	Kind          isFilter_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1129,6 +1159,42 @@ func (x *Filter) GetCors() *CORS {
 	return nil
 }
 
+func (x *Filter) GetClientAddresses() *ClientAddresses {
+	if x != nil {
+		if x, ok := x.Kind.(*Filter_ClientAddresses); ok {
+			return x.ClientAddresses
+		}
+	}
+	return nil
+}
+
+func (x *Filter) GetBodyLimit() *BodyLimit {
+	if x != nil {
+		if x, ok := x.Kind.(*Filter_BodyLimit); ok {
+			return x.BodyLimit
+		}
+	}
+	return nil
+}
+
+func (x *Filter) GetBasicAuthentication() *BasicAuthentication {
+	if x != nil {
+		if x, ok := x.Kind.(*Filter_BasicAuthentication); ok {
+			return x.BasicAuthentication
+		}
+	}
+	return nil
+}
+
+func (x *Filter) GetClientLimit() *ClientLimit {
+	if x != nil {
+		if x, ok := x.Kind.(*Filter_ClientLimit); ok {
+			return x.ClientLimit
+		}
+	}
+	return nil
+}
+
 type isFilter_Kind interface {
 	isFilter_Kind()
 }
@@ -1157,6 +1223,22 @@ type Filter_Cors struct {
 	Cors *CORS `protobuf:"bytes,6,opt,name=cors,proto3,oneof"`
 }
 
+type Filter_ClientAddresses struct {
+	ClientAddresses *ClientAddresses `protobuf:"bytes,7,opt,name=client_addresses,json=clientAddresses,proto3,oneof"`
+}
+
+type Filter_BodyLimit struct {
+	BodyLimit *BodyLimit `protobuf:"bytes,8,opt,name=body_limit,json=bodyLimit,proto3,oneof"`
+}
+
+type Filter_BasicAuthentication struct {
+	BasicAuthentication *BasicAuthentication `protobuf:"bytes,9,opt,name=basic_authentication,json=basicAuthentication,proto3,oneof"`
+}
+
+type Filter_ClientLimit struct {
+	ClientLimit *ClientLimit `protobuf:"bytes,10,opt,name=client_limit,json=clientLimit,proto3,oneof"`
+}
+
 func (*Filter_RequestHeaders) isFilter_Kind() {}
 
 func (*Filter_ResponseHeaders) isFilter_Kind() {}
@@ -1169,6 +1251,276 @@ func (*Filter_Mirror) isFilter_Kind() {}
 
 func (*Filter_Cors) isFilter_Kind() {}
 
+func (*Filter_ClientAddresses) isFilter_Kind() {}
+
+func (*Filter_BodyLimit) isFilter_Kind() {}
+
+func (*Filter_BasicAuthentication) isFilter_Kind() {}
+
+func (*Filter_ClientLimit) isFilter_Kind() {}
+
+// ClientAddresses says which clients a rule serves, by the address that Listener.trusted_hops
+// gives. Others get 403. A client whose address cannot be read gets 403, too. Of several such
+// filters each has to let the client in. It also counts for connections that are passed on.
+type ClientAddresses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// allow and deny are prefixes ("198.51.100.0/24", "2001:db8::/32") or addresses. deny goes
+	// first. Where allow is not empty, nobody else is let in.
+	Allow         []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
+	Deny          []string `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientAddresses) Reset() {
+	*x = ClientAddresses{}
+	mi := &file_resource_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientAddresses) ProtoMessage() {}
+
+func (x *ClientAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientAddresses.ProtoReflect.Descriptor instead.
+func (*ClientAddresses) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ClientAddresses) GetAllow() []string {
+	if x != nil {
+		return x.Allow
+	}
+	return nil
+}
+
+func (x *ClientAddresses) GetDeny() []string {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
+// BodyLimit bounds the body of a request. A longer one gets 413: at once where its length is
+// known, else when the bound is passed, and the backend gets no whole request.
+type BodyLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// bytes is the largest body; 0 is no limit. That of the proxy holds, too.
+	Bytes         uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BodyLimit) Reset() {
+	*x = BodyLimit{}
+	mi := &file_resource_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BodyLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BodyLimit) ProtoMessage() {}
+
+func (x *BodyLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BodyLimit.ProtoReflect.Descriptor instead.
+func (*BodyLimit) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BodyLimit) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// BasicAuthentication lets in who proves to be a user (RFC 7617). Others get 401. The backend
+// does not get the header Authorization.
+type BasicAuthentication struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// users is the name of a Users resource.
+	Users string `protobuf:"bytes,1,opt,name=users,proto3" json:"users,omitempty"`
+	// realm is told to the client; it has no control characters.
+	Realm         string `protobuf:"bytes,2,opt,name=realm,proto3" json:"realm,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BasicAuthentication) Reset() {
+	*x = BasicAuthentication{}
+	mi := &file_resource_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BasicAuthentication) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BasicAuthentication) ProtoMessage() {}
+
+func (x *BasicAuthentication) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BasicAuthentication.ProtoReflect.Descriptor instead.
+func (*BasicAuthentication) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BasicAuthentication) GetUsers() string {
+	if x != nil {
+		return x.Users
+	}
+	return ""
+}
+
+func (x *BasicAuthentication) GetRealm() string {
+	if x != nil {
+		return x.Realm
+	}
+	return ""
+}
+
+// ClientLimit bounds what each client may ask for, by the address that Listener.trusted_hops
+// gives, or by its /64 of IPv6. Each proxy counts by itself. A rule may have several.
+type ClientLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// zone is what is counted together: limits that are equal share their counts. Empty stands for
+	// the route of the rule.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// requests are so many in each period, in milliseconds; 0 is no limit. burst are how many may
+	// come at once, at least 1.
+	Requests uint32 `protobuf:"varint,2,opt,name=requests,proto3" json:"requests,omitempty"`
+	Period   uint64 `protobuf:"varint,3,opt,name=period,proto3" json:"period,omitempty"`
+	Burst    uint32 `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`
+	// concurrent is how many requests may be under way at once; 0 is no limit. Over HTTP/1.1 these
+	// are connections with a request.
+	Concurrent uint32 `protobuf:"varint,5,opt,name=concurrent,proto3" json:"concurrent,omitempty"`
+	// status is what others get: 400 to 599; 0 is 503.
+	Status uint32 `protobuf:"varint,6,opt,name=status,proto3" json:"status,omitempty"`
+	// exempt are prefixes or addresses of clients without this limit.
+	Exempt        []string `protobuf:"bytes,7,rep,name=exempt,proto3" json:"exempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClientLimit) Reset() {
+	*x = ClientLimit{}
+	mi := &file_resource_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClientLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClientLimit) ProtoMessage() {}
+
+func (x *ClientLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClientLimit.ProtoReflect.Descriptor instead.
+func (*ClientLimit) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ClientLimit) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ClientLimit) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *ClientLimit) GetPeriod() uint64 {
+	if x != nil {
+		return x.Period
+	}
+	return 0
+}
+
+func (x *ClientLimit) GetBurst() uint32 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *ClientLimit) GetConcurrent() uint32 {
+	if x != nil {
+		return x.Concurrent
+	}
+	return 0
+}
+
+func (x *ClientLimit) GetStatus() uint32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *ClientLimit) GetExempt() []string {
+	if x != nil {
+		return x.Exempt
+	}
+	return nil
+}
+
 type HeaderChange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Set           []*Header              `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty"`
@@ -1180,7 +1532,7 @@ type HeaderChange struct {
 
 func (x *HeaderChange) Reset() {
 	*x = HeaderChange{}
-	mi := &file_resource_proto_msgTypes[10]
+	mi := &file_resource_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1544,7 @@ func (x *HeaderChange) String() string {
 func (*HeaderChange) ProtoMessage() {}
 
 func (x *HeaderChange) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[10]
+	mi := &file_resource_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1557,7 @@ func (x *HeaderChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeaderChange.ProtoReflect.Descriptor instead.
 func (*HeaderChange) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{10}
+	return file_resource_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HeaderChange) GetSet() []*Header {
@@ -1239,7 +1591,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_resource_proto_msgTypes[11]
+	mi := &file_resource_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1603,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[11]
+	mi := &file_resource_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1616,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{11}
+	return file_resource_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Header) GetName() string {
@@ -1292,14 +1644,17 @@ type Redirect struct {
 	Status uint32 `protobuf:"varint,5,opt,name=status,proto3" json:"status,omitempty"`
 	// insecure_only leaves requests to the backends that came over TLS, to this proxy or to a
 	// trusted one in front (X-Forwarded-Proto).
-	InsecureOnly  bool `protobuf:"varint,6,opt,name=insecure_only,json=insecureOnly,proto3" json:"insecure_only,omitempty"`
+	InsecureOnly bool `protobuf:"varint,6,opt,name=insecure_only,json=insecureOnly,proto3" json:"insecure_only,omitempty"`
+	// location is where it leads, as it is: a URL of http or https, or a path. Where it is set,
+	// scheme, hostname, port and path are not used, and the query is not kept.
+	Location      string `protobuf:"bytes,7,opt,name=location,proto3" json:"location,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_resource_proto_msgTypes[12]
+	mi := &file_resource_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1666,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[12]
+	mi := &file_resource_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1679,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{12}
+	return file_resource_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Redirect) GetScheme() string {
@@ -1369,6 +1724,13 @@ func (x *Redirect) GetInsecureOnly() bool {
 	return false
 }
 
+func (x *Redirect) GetLocation() string {
+	if x != nil {
+		return x.Location
+	}
+	return ""
+}
+
 type Rewrite struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hostname      string                 `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
@@ -1379,7 +1741,7 @@ type Rewrite struct {
 
 func (x *Rewrite) Reset() {
 	*x = Rewrite{}
-	mi := &file_resource_proto_msgTypes[13]
+	mi := &file_resource_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1753,7 @@ func (x *Rewrite) String() string {
 func (*Rewrite) ProtoMessage() {}
 
 func (x *Rewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[13]
+	mi := &file_resource_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1766,7 @@ func (x *Rewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrite.ProtoReflect.Descriptor instead.
 func (*Rewrite) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{13}
+	return file_resource_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Rewrite) GetHostname() string {
@@ -1427,6 +1789,7 @@ type PathChange struct {
 	//
 	//	*PathChange_ReplaceFullPath
 	//	*PathChange_ReplacePrefix
+	//	*PathChange_Expression
 	Kind          isPathChange_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1434,7 +1797,7 @@ type PathChange struct {
 
 func (x *PathChange) Reset() {
 	*x = PathChange{}
-	mi := &file_resource_proto_msgTypes[14]
+	mi := &file_resource_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1446,7 +1809,7 @@ func (x *PathChange) String() string {
 func (*PathChange) ProtoMessage() {}
 
 func (x *PathChange) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[14]
+	mi := &file_resource_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1459,7 +1822,7 @@ func (x *PathChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathChange.ProtoReflect.Descriptor instead.
 func (*PathChange) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{14}
+	return file_resource_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PathChange) GetKind() isPathChange_Kind {
@@ -1487,6 +1850,15 @@ func (x *PathChange) GetReplacePrefix() string {
 	return ""
 }
 
+func (x *PathChange) GetExpression() *ExpressionChange {
+	if x != nil {
+		if x, ok := x.Kind.(*PathChange_Expression); ok {
+			return x.Expression
+		}
+	}
+	return nil
+}
+
 type isPathChange_Kind interface {
 	isPathChange_Kind()
 }
@@ -1500,9 +1872,75 @@ type PathChange_ReplacePrefix struct {
 	ReplacePrefix string `protobuf:"bytes,2,opt,name=replace_prefix,json=replacePrefix,proto3,oneof"`
 }
 
+type PathChange_Expression struct {
+	// expression is for Rewrite of a rule alone.
+	Expression *ExpressionChange `protobuf:"bytes,3,opt,name=expression,proto3,oneof"`
+}
+
 func (*PathChange_ReplaceFullPath) isPathChange_Kind() {}
 
 func (*PathChange_ReplacePrefix) isPathChange_Kind() {}
+
+func (*PathChange_Expression) isPathChange_Kind() {}
+
+// ExpressionChange replaces the whole path where an expression is found in it; elsewhere the path
+// stays. The path is decoded and has no dot segments, as for PathMatch.
+type ExpressionChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// pattern is RE2. It is searched: "^" and "$" hold it to an end, "(?i)" ignores case.
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// substitution begins with "/" or "$". $1 to $9 are the groups of the pattern, empty where there
+	// is no such group. Another "$" is refused. After a "?" it is a query, which goes before the
+	// request's. A new path without a first slash gets one; of several it keeps one. One with dot
+	// segments answers 400.
+	Substitution  string `protobuf:"bytes,2,opt,name=substitution,proto3" json:"substitution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExpressionChange) Reset() {
+	*x = ExpressionChange{}
+	mi := &file_resource_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExpressionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExpressionChange) ProtoMessage() {}
+
+func (x *ExpressionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExpressionChange.ProtoReflect.Descriptor instead.
+func (*ExpressionChange) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExpressionChange) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *ExpressionChange) GetSubstitution() string {
+	if x != nil {
+		return x.Substitution
+	}
+	return ""
+}
 
 type Mirror struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -1516,7 +1954,7 @@ type Mirror struct {
 
 func (x *Mirror) Reset() {
 	*x = Mirror{}
-	mi := &file_resource_proto_msgTypes[15]
+	mi := &file_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1966,7 @@ func (x *Mirror) String() string {
 func (*Mirror) ProtoMessage() {}
 
 func (x *Mirror) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[15]
+	mi := &file_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1979,7 @@ func (x *Mirror) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mirror.ProtoReflect.Descriptor instead.
 func (*Mirror) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{15}
+	return file_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Mirror) GetBackend() string {
@@ -1579,7 +2017,7 @@ type CORS struct {
 
 func (x *CORS) Reset() {
 	*x = CORS{}
-	mi := &file_resource_proto_msgTypes[16]
+	mi := &file_resource_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +2029,7 @@ func (x *CORS) String() string {
 func (*CORS) ProtoMessage() {}
 
 func (x *CORS) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[16]
+	mi := &file_resource_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +2042,7 @@ func (x *CORS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CORS.ProtoReflect.Descriptor instead.
 func (*CORS) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{16}
+	return file_resource_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CORS) GetAllowOrigins() []string {
@@ -1662,7 +2100,7 @@ type WeightedBackend struct {
 
 func (x *WeightedBackend) Reset() {
 	*x = WeightedBackend{}
-	mi := &file_resource_proto_msgTypes[17]
+	mi := &file_resource_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +2112,7 @@ func (x *WeightedBackend) String() string {
 func (*WeightedBackend) ProtoMessage() {}
 
 func (x *WeightedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[17]
+	mi := &file_resource_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +2125,7 @@ func (x *WeightedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightedBackend.ProtoReflect.Descriptor instead.
 func (*WeightedBackend) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{17}
+	return file_resource_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WeightedBackend) GetBackend() string {
@@ -1722,7 +2160,7 @@ type Timeouts struct {
 
 func (x *Timeouts) Reset() {
 	*x = Timeouts{}
-	mi := &file_resource_proto_msgTypes[18]
+	mi := &file_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2172,7 @@ func (x *Timeouts) String() string {
 func (*Timeouts) ProtoMessage() {}
 
 func (x *Timeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[18]
+	mi := &file_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +2185,7 @@ func (x *Timeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeouts.ProtoReflect.Descriptor instead.
 func (*Timeouts) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{18}
+	return file_resource_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Timeouts) GetRequest() uint64 {
@@ -1776,7 +2214,7 @@ type Retry struct {
 
 func (x *Retry) Reset() {
 	*x = Retry{}
-	mi := &file_resource_proto_msgTypes[19]
+	mi := &file_resource_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1788,7 +2226,7 @@ func (x *Retry) String() string {
 func (*Retry) ProtoMessage() {}
 
 func (x *Retry) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[19]
+	mi := &file_resource_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1801,7 +2239,7 @@ func (x *Retry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retry.ProtoReflect.Descriptor instead.
 func (*Retry) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{19}
+	return file_resource_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Retry) GetAttempts() uint32 {
@@ -1839,7 +2277,7 @@ type SessionPersistence struct {
 
 func (x *SessionPersistence) Reset() {
 	*x = SessionPersistence{}
-	mi := &file_resource_proto_msgTypes[20]
+	mi := &file_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1851,7 +2289,7 @@ func (x *SessionPersistence) String() string {
 func (*SessionPersistence) ProtoMessage() {}
 
 func (x *SessionPersistence) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[20]
+	mi := &file_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1864,7 +2302,7 @@ func (x *SessionPersistence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionPersistence.ProtoReflect.Descriptor instead.
 func (*SessionPersistence) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{20}
+	return file_resource_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SessionPersistence) GetKind() SessionPersistence_Kind {
@@ -1912,7 +2350,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_resource_proto_msgTypes[21]
+	mi := &file_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2362,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[21]
+	mi := &file_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2375,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{21}
+	return file_resource_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Backend) GetProtocol() Backend_Protocol {
@@ -1985,7 +2423,7 @@ type BackendTLS struct {
 
 func (x *BackendTLS) Reset() {
 	*x = BackendTLS{}
-	mi := &file_resource_proto_msgTypes[22]
+	mi := &file_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2435,7 @@ func (x *BackendTLS) String() string {
 func (*BackendTLS) ProtoMessage() {}
 
 func (x *BackendTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[22]
+	mi := &file_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2448,7 @@ func (x *BackendTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendTLS.ProtoReflect.Descriptor instead.
 func (*BackendTLS) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{22}
+	return file_resource_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BackendTLS) GetHostname() string {
@@ -2054,7 +2492,7 @@ type SubjectAltName struct {
 
 func (x *SubjectAltName) Reset() {
 	*x = SubjectAltName{}
-	mi := &file_resource_proto_msgTypes[23]
+	mi := &file_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2504,7 @@ func (x *SubjectAltName) String() string {
 func (*SubjectAltName) ProtoMessage() {}
 
 func (x *SubjectAltName) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[23]
+	mi := &file_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2517,7 @@ func (x *SubjectAltName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubjectAltName.ProtoReflect.Descriptor instead.
 func (*SubjectAltName) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{23}
+	return file_resource_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SubjectAltName) GetKind() isSubjectAltName_Kind {
@@ -2133,7 +2571,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_resource_proto_msgTypes[24]
+	mi := &file_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2145,7 +2583,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[24]
+	mi := &file_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2158,7 +2596,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{24}
+	return file_resource_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Endpoints) GetEndpoints() []*Endpoint {
@@ -2181,7 +2619,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_resource_proto_msgTypes[25]
+	mi := &file_resource_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2193,7 +2631,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[25]
+	mi := &file_resource_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2206,7 +2644,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{25}
+	return file_resource_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -2242,7 +2680,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_resource_proto_msgTypes[26]
+	mi := &file_resource_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2692,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[26]
+	mi := &file_resource_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2705,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{26}
+	return file_resource_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Certificate) GetChain() []byte {
@@ -2294,7 +2732,7 @@ type CertificateAuthority struct {
 
 func (x *CertificateAuthority) Reset() {
 	*x = CertificateAuthority{}
-	mi := &file_resource_proto_msgTypes[27]
+	mi := &file_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2744,7 @@ func (x *CertificateAuthority) String() string {
 func (*CertificateAuthority) ProtoMessage() {}
 
 func (x *CertificateAuthority) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[27]
+	mi := &file_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2757,7 @@ func (x *CertificateAuthority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateAuthority.ProtoReflect.Descriptor instead.
 func (*CertificateAuthority) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{27}
+	return file_resource_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CertificateAuthority) GetCertificates() []byte {
@@ -2343,7 +2781,7 @@ type SharedSecret struct {
 
 func (x *SharedSecret) Reset() {
 	*x = SharedSecret{}
-	mi := &file_resource_proto_msgTypes[28]
+	mi := &file_resource_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2793,7 @@ func (x *SharedSecret) String() string {
 func (*SharedSecret) ProtoMessage() {}
 
 func (x *SharedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[28]
+	mi := &file_resource_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,12 +2806,61 @@ func (x *SharedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SharedSecret.ProtoReflect.Descriptor instead.
 func (*SharedSecret) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{28}
+	return file_resource_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SharedSecret) GetValues() [][]byte {
 	if x != nil {
 		return x.Values
+	}
+	return nil
+}
+
+// Users are who may pass BasicAuthentication.
+type Users struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// htpasswd has a line "NAME:HASH" for each user, as htpasswd(1) writes them: bcrypt ($2a$, $2b$,
+	// $2y$) with a cost of 12 at most, MD5 ($apr1$), {SHA} and {SSHA}. Of the same name the first
+	// counts. Empty lines, and those that begin with "#", are left out. No other line may be in it:
+	// a proxy refuses these, and takes the rest.
+	Htpasswd      []byte `protobuf:"bytes,1,opt,name=htpasswd,proto3" json:"htpasswd,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Users) Reset() {
+	*x = Users{}
+	mi := &file_resource_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Users) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Users) ProtoMessage() {}
+
+func (x *Users) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Users.ProtoReflect.Descriptor instead.
+func (*Users) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Users) GetHtpasswd() []byte {
+	if x != nil {
+		return x.Htpasswd
 	}
 	return nil
 }
@@ -2392,7 +2879,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_resource_proto_msgTypes[29]
+	mi := &file_resource_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2891,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[29]
+	mi := &file_resource_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2904,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{29}
+	return file_resource_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Refusals) GetRefusals() []*Refusal {
@@ -2452,7 +2939,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_resource_proto_msgTypes[30]
+	mi := &file_resource_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2951,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[30]
+	mi := &file_resource_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2964,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{30}
+	return file_resource_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Refusal) GetResource() string {
@@ -2512,7 +2999,7 @@ var File_resource_proto protoreflect.FileDescriptor
 
 const file_resource_proto_rawDesc = "" +
 	"\n" +
-	"\x0eresource.proto\x12\x13millrace.gateway.v1\"\x93\x04\n" +
+	"\x0eresource.proto\x12\x13millrace.gateway.v1\"\xc7\x04\n" +
 	"\bResource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
 	"\blistener\x18\x02 \x01(\v2\x1d.millrace.gateway.v1.ListenerH\x00R\blistener\x12B\n" +
@@ -2522,7 +3009,8 @@ const file_resource_proto_rawDesc = "" +
 	"\tendpoints\x18\x05 \x01(\v2\x1e.millrace.gateway.v1.EndpointsH\x00R\tendpoints\x12D\n" +
 	"\vcertificate\x18\x06 \x01(\v2 .millrace.gateway.v1.CertificateH\x00R\vcertificate\x12`\n" +
 	"\x15certificate_authority\x18\a \x01(\v2).millrace.gateway.v1.CertificateAuthorityH\x00R\x14certificateAuthority\x12H\n" +
-	"\rshared_secret\x18\b \x01(\v2!.millrace.gateway.v1.SharedSecretH\x00R\fsharedSecretB\x06\n" +
+	"\rshared_secret\x18\b \x01(\v2!.millrace.gateway.v1.SharedSecretH\x00R\fsharedSecret\x122\n" +
+	"\x05users\x18\t \x01(\v2\x1a.millrace.gateway.v1.UsersH\x00R\x05usersB\x06\n" +
 	"\x04kind\"\xe4\x03\n" +
 	"\bListener\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1f\n" +
@@ -2581,37 +3069,68 @@ const file_resource_proto_rawDesc = "" +
 	"ValueMatch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12-\n" +
-	"\x12regular_expression\x18\x03 \x01(\bR\x11regularExpression\"\x8d\x03\n" +
+	"\x12regular_expression\x18\x03 \x01(\bR\x11regularExpression\"\xc7\x05\n" +
 	"\x06Filter\x12L\n" +
 	"\x0frequest_headers\x18\x01 \x01(\v2!.millrace.gateway.v1.HeaderChangeH\x00R\x0erequestHeaders\x12N\n" +
 	"\x10response_headers\x18\x02 \x01(\v2!.millrace.gateway.v1.HeaderChangeH\x00R\x0fresponseHeaders\x12;\n" +
 	"\bredirect\x18\x03 \x01(\v2\x1d.millrace.gateway.v1.RedirectH\x00R\bredirect\x128\n" +
 	"\arewrite\x18\x04 \x01(\v2\x1c.millrace.gateway.v1.RewriteH\x00R\arewrite\x125\n" +
 	"\x06mirror\x18\x05 \x01(\v2\x1b.millrace.gateway.v1.MirrorH\x00R\x06mirror\x12/\n" +
-	"\x04cors\x18\x06 \x01(\v2\x19.millrace.gateway.v1.CORSH\x00R\x04corsB\x06\n" +
-	"\x04kind\"\x84\x01\n" +
+	"\x04cors\x18\x06 \x01(\v2\x19.millrace.gateway.v1.CORSH\x00R\x04cors\x12Q\n" +
+	"\x10client_addresses\x18\a \x01(\v2$.millrace.gateway.v1.ClientAddressesH\x00R\x0fclientAddresses\x12?\n" +
+	"\n" +
+	"body_limit\x18\b \x01(\v2\x1e.millrace.gateway.v1.BodyLimitH\x00R\tbodyLimit\x12]\n" +
+	"\x14basic_authentication\x18\t \x01(\v2(.millrace.gateway.v1.BasicAuthenticationH\x00R\x13basicAuthentication\x12E\n" +
+	"\fclient_limit\x18\n" +
+	" \x01(\v2 .millrace.gateway.v1.ClientLimitH\x00R\vclientLimitB\x06\n" +
+	"\x04kind\";\n" +
+	"\x0fClientAddresses\x12\x14\n" +
+	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\"!\n" +
+	"\tBodyLimit\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"A\n" +
+	"\x13BasicAuthentication\x12\x14\n" +
+	"\x05users\x18\x01 \x01(\tR\x05users\x12\x14\n" +
+	"\x05realm\x18\x02 \x01(\tR\x05realm\"\xbb\x01\n" +
+	"\vClientLimit\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12\x1a\n" +
+	"\brequests\x18\x02 \x01(\rR\brequests\x12\x16\n" +
+	"\x06period\x18\x03 \x01(\x04R\x06period\x12\x14\n" +
+	"\x05burst\x18\x04 \x01(\rR\x05burst\x12\x1e\n" +
+	"\n" +
+	"concurrent\x18\x05 \x01(\rR\n" +
+	"concurrent\x12\x16\n" +
+	"\x06status\x18\x06 \x01(\rR\x06status\x12\x16\n" +
+	"\x06exempt\x18\a \x03(\tR\x06exempt\"\x84\x01\n" +
 	"\fHeaderChange\x12-\n" +
 	"\x03set\x18\x01 \x03(\v2\x1b.millrace.gateway.v1.HeaderR\x03set\x12-\n" +
 	"\x03add\x18\x02 \x03(\v2\x1b.millrace.gateway.v1.HeaderR\x03add\x12\x16\n" +
 	"\x06remove\x18\x03 \x03(\tR\x06remove\"2\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xc4\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xe0\x01\n" +
 	"\bRedirect\x12\x16\n" +
 	"\x06scheme\x18\x01 \x01(\tR\x06scheme\x12\x1a\n" +
 	"\bhostname\x18\x02 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x123\n" +
 	"\x04path\x18\x04 \x01(\v2\x1f.millrace.gateway.v1.PathChangeR\x04path\x12\x16\n" +
 	"\x06status\x18\x05 \x01(\rR\x06status\x12#\n" +
-	"\rinsecure_only\x18\x06 \x01(\bR\finsecureOnly\"Z\n" +
+	"\rinsecure_only\x18\x06 \x01(\bR\finsecureOnly\x12\x1a\n" +
+	"\blocation\x18\a \x01(\tR\blocation\"Z\n" +
 	"\aRewrite\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x123\n" +
-	"\x04path\x18\x02 \x01(\v2\x1f.millrace.gateway.v1.PathChangeR\x04path\"k\n" +
+	"\x04path\x18\x02 \x01(\v2\x1f.millrace.gateway.v1.PathChangeR\x04path\"\xb4\x01\n" +
 	"\n" +
 	"PathChange\x12,\n" +
 	"\x11replace_full_path\x18\x01 \x01(\tH\x00R\x0freplaceFullPath\x12'\n" +
-	"\x0ereplace_prefix\x18\x02 \x01(\tH\x00R\rreplacePrefixB\x06\n" +
-	"\x04kind\"b\n" +
+	"\x0ereplace_prefix\x18\x02 \x01(\tH\x00R\rreplacePrefix\x12G\n" +
+	"\n" +
+	"expression\x18\x03 \x01(\v2%.millrace.gateway.v1.ExpressionChangeH\x00R\n" +
+	"expressionB\x06\n" +
+	"\x04kind\"P\n" +
+	"\x10ExpressionChange\x12\x18\n" +
+	"\apattern\x18\x01 \x01(\tR\apattern\x12\"\n" +
+	"\fsubstitution\x18\x02 \x01(\tR\fsubstitution\"b\n" +
 	"\x06Mirror\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x1c\n" +
 	"\tnumerator\x18\x02 \x01(\rR\tnumerator\x12 \n" +
@@ -2675,7 +3194,9 @@ const file_resource_proto_rawDesc = "" +
 	"\x14CertificateAuthority\x12\"\n" +
 	"\fcertificates\x18\x01 \x01(\fR\fcertificates\"&\n" +
 	"\fSharedSecret\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\fR\x06values\"Z\n" +
+	"\x06values\x18\x01 \x03(\fR\x06values\"#\n" +
+	"\x05Users\x12\x1a\n" +
+	"\bhtpasswd\x18\x01 \x01(\fR\bhtpasswd\"Z\n" +
 	"\bRefusals\x128\n" +
 	"\brefusals\x18\x01 \x03(\v2\x1c.millrace.gateway.v1.RefusalR\brefusals\x12\x14\n" +
 	"\x05total\x18\x02 \x01(\rR\x05total\"k\n" +
@@ -2698,7 +3219,7 @@ func file_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_resource_proto_goTypes = []any{
 	(Listener_Protocol)(0),       // 0: millrace.gateway.v1.Listener.Protocol
 	(Hostname_Wildcard)(0),       // 1: millrace.gateway.v1.Hostname.Wildcard
@@ -2715,74 +3236,86 @@ var file_resource_proto_goTypes = []any{
 	(*PathMatch)(nil),            // 12: millrace.gateway.v1.PathMatch
 	(*ValueMatch)(nil),           // 13: millrace.gateway.v1.ValueMatch
 	(*Filter)(nil),               // 14: millrace.gateway.v1.Filter
-	(*HeaderChange)(nil),         // 15: millrace.gateway.v1.HeaderChange
-	(*Header)(nil),               // 16: millrace.gateway.v1.Header
-	(*Redirect)(nil),             // 17: millrace.gateway.v1.Redirect
-	(*Rewrite)(nil),              // 18: millrace.gateway.v1.Rewrite
-	(*PathChange)(nil),           // 19: millrace.gateway.v1.PathChange
-	(*Mirror)(nil),               // 20: millrace.gateway.v1.Mirror
-	(*CORS)(nil),                 // 21: millrace.gateway.v1.CORS
-	(*WeightedBackend)(nil),      // 22: millrace.gateway.v1.WeightedBackend
-	(*Timeouts)(nil),             // 23: millrace.gateway.v1.Timeouts
-	(*Retry)(nil),                // 24: millrace.gateway.v1.Retry
-	(*SessionPersistence)(nil),   // 25: millrace.gateway.v1.SessionPersistence
-	(*Backend)(nil),              // 26: millrace.gateway.v1.Backend
-	(*BackendTLS)(nil),           // 27: millrace.gateway.v1.BackendTLS
-	(*SubjectAltName)(nil),       // 28: millrace.gateway.v1.SubjectAltName
-	(*Endpoints)(nil),            // 29: millrace.gateway.v1.Endpoints
-	(*Endpoint)(nil),             // 30: millrace.gateway.v1.Endpoint
-	(*Certificate)(nil),          // 31: millrace.gateway.v1.Certificate
-	(*CertificateAuthority)(nil), // 32: millrace.gateway.v1.CertificateAuthority
-	(*SharedSecret)(nil),         // 33: millrace.gateway.v1.SharedSecret
-	(*Refusals)(nil),             // 34: millrace.gateway.v1.Refusals
-	(*Refusal)(nil),              // 35: millrace.gateway.v1.Refusal
+	(*ClientAddresses)(nil),      // 15: millrace.gateway.v1.ClientAddresses
+	(*BodyLimit)(nil),            // 16: millrace.gateway.v1.BodyLimit
+	(*BasicAuthentication)(nil),  // 17: millrace.gateway.v1.BasicAuthentication
+	(*ClientLimit)(nil),          // 18: millrace.gateway.v1.ClientLimit
+	(*HeaderChange)(nil),         // 19: millrace.gateway.v1.HeaderChange
+	(*Header)(nil),               // 20: millrace.gateway.v1.Header
+	(*Redirect)(nil),             // 21: millrace.gateway.v1.Redirect
+	(*Rewrite)(nil),              // 22: millrace.gateway.v1.Rewrite
+	(*PathChange)(nil),           // 23: millrace.gateway.v1.PathChange
+	(*ExpressionChange)(nil),     // 24: millrace.gateway.v1.ExpressionChange
+	(*Mirror)(nil),               // 25: millrace.gateway.v1.Mirror
+	(*CORS)(nil),                 // 26: millrace.gateway.v1.CORS
+	(*WeightedBackend)(nil),      // 27: millrace.gateway.v1.WeightedBackend
+	(*Timeouts)(nil),             // 28: millrace.gateway.v1.Timeouts
+	(*Retry)(nil),                // 29: millrace.gateway.v1.Retry
+	(*SessionPersistence)(nil),   // 30: millrace.gateway.v1.SessionPersistence
+	(*Backend)(nil),              // 31: millrace.gateway.v1.Backend
+	(*BackendTLS)(nil),           // 32: millrace.gateway.v1.BackendTLS
+	(*SubjectAltName)(nil),       // 33: millrace.gateway.v1.SubjectAltName
+	(*Endpoints)(nil),            // 34: millrace.gateway.v1.Endpoints
+	(*Endpoint)(nil),             // 35: millrace.gateway.v1.Endpoint
+	(*Certificate)(nil),          // 36: millrace.gateway.v1.Certificate
+	(*CertificateAuthority)(nil), // 37: millrace.gateway.v1.CertificateAuthority
+	(*SharedSecret)(nil),         // 38: millrace.gateway.v1.SharedSecret
+	(*Users)(nil),                // 39: millrace.gateway.v1.Users
+	(*Refusals)(nil),             // 40: millrace.gateway.v1.Refusals
+	(*Refusal)(nil),              // 41: millrace.gateway.v1.Refusal
 }
 var file_resource_proto_depIdxs = []int32{
 	6,  // 0: millrace.gateway.v1.Resource.listener:type_name -> millrace.gateway.v1.Listener
 	9,  // 1: millrace.gateway.v1.Resource.route_group:type_name -> millrace.gateway.v1.RouteGroup
-	26, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
-	29, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
-	31, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
-	32, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
-	33, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
-	0,  // 7: millrace.gateway.v1.Listener.protocol:type_name -> millrace.gateway.v1.Listener.Protocol
-	7,  // 8: millrace.gateway.v1.Listener.hostname:type_name -> millrace.gateway.v1.Hostname
-	8,  // 9: millrace.gateway.v1.Listener.client_validation:type_name -> millrace.gateway.v1.ClientValidation
-	1,  // 10: millrace.gateway.v1.Hostname.wildcard:type_name -> millrace.gateway.v1.Hostname.Wildcard
-	7,  // 11: millrace.gateway.v1.RouteGroup.hostname:type_name -> millrace.gateway.v1.Hostname
-	10, // 12: millrace.gateway.v1.RouteGroup.rules:type_name -> millrace.gateway.v1.Rule
-	11, // 13: millrace.gateway.v1.Rule.match:type_name -> millrace.gateway.v1.Match
-	14, // 14: millrace.gateway.v1.Rule.filters:type_name -> millrace.gateway.v1.Filter
-	22, // 15: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
-	23, // 16: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
-	24, // 17: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
-	25, // 18: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
-	12, // 19: millrace.gateway.v1.Match.path:type_name -> millrace.gateway.v1.PathMatch
-	13, // 20: millrace.gateway.v1.Match.headers:type_name -> millrace.gateway.v1.ValueMatch
-	13, // 21: millrace.gateway.v1.Match.query_parameters:type_name -> millrace.gateway.v1.ValueMatch
-	2,  // 22: millrace.gateway.v1.PathMatch.kind:type_name -> millrace.gateway.v1.PathMatch.Kind
-	15, // 23: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
-	15, // 24: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
-	17, // 25: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
-	18, // 26: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
-	20, // 27: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
-	21, // 28: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
-	16, // 29: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
-	16, // 30: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
-	19, // 31: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
-	19, // 32: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
-	14, // 33: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
-	3,  // 34: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
-	4,  // 35: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
-	27, // 36: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
-	28, // 37: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
-	30, // 38: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
-	35, // 39: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	31, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
+	34, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
+	36, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
+	37, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
+	38, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
+	39, // 7: millrace.gateway.v1.Resource.users:type_name -> millrace.gateway.v1.Users
+	0,  // 8: millrace.gateway.v1.Listener.protocol:type_name -> millrace.gateway.v1.Listener.Protocol
+	7,  // 9: millrace.gateway.v1.Listener.hostname:type_name -> millrace.gateway.v1.Hostname
+	8,  // 10: millrace.gateway.v1.Listener.client_validation:type_name -> millrace.gateway.v1.ClientValidation
+	1,  // 11: millrace.gateway.v1.Hostname.wildcard:type_name -> millrace.gateway.v1.Hostname.Wildcard
+	7,  // 12: millrace.gateway.v1.RouteGroup.hostname:type_name -> millrace.gateway.v1.Hostname
+	10, // 13: millrace.gateway.v1.RouteGroup.rules:type_name -> millrace.gateway.v1.Rule
+	11, // 14: millrace.gateway.v1.Rule.match:type_name -> millrace.gateway.v1.Match
+	14, // 15: millrace.gateway.v1.Rule.filters:type_name -> millrace.gateway.v1.Filter
+	27, // 16: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
+	28, // 17: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
+	29, // 18: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
+	30, // 19: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
+	12, // 20: millrace.gateway.v1.Match.path:type_name -> millrace.gateway.v1.PathMatch
+	13, // 21: millrace.gateway.v1.Match.headers:type_name -> millrace.gateway.v1.ValueMatch
+	13, // 22: millrace.gateway.v1.Match.query_parameters:type_name -> millrace.gateway.v1.ValueMatch
+	2,  // 23: millrace.gateway.v1.PathMatch.kind:type_name -> millrace.gateway.v1.PathMatch.Kind
+	19, // 24: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
+	19, // 25: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
+	21, // 26: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
+	22, // 27: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
+	25, // 28: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
+	26, // 29: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
+	15, // 30: millrace.gateway.v1.Filter.client_addresses:type_name -> millrace.gateway.v1.ClientAddresses
+	16, // 31: millrace.gateway.v1.Filter.body_limit:type_name -> millrace.gateway.v1.BodyLimit
+	17, // 32: millrace.gateway.v1.Filter.basic_authentication:type_name -> millrace.gateway.v1.BasicAuthentication
+	18, // 33: millrace.gateway.v1.Filter.client_limit:type_name -> millrace.gateway.v1.ClientLimit
+	20, // 34: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
+	20, // 35: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
+	23, // 36: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
+	23, // 37: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
+	24, // 38: millrace.gateway.v1.PathChange.expression:type_name -> millrace.gateway.v1.ExpressionChange
+	14, // 39: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
+	3,  // 40: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
+	4,  // 41: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
+	32, // 42: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
+	33, // 43: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
+	35, // 44: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
+	41, // 45: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_resource_proto_init() }
@@ -2798,6 +3331,7 @@ func file_resource_proto_init() {
 		(*Resource_Certificate)(nil),
 		(*Resource_CertificateAuthority)(nil),
 		(*Resource_SharedSecret)(nil),
+		(*Resource_Users)(nil),
 	}
 	file_resource_proto_msgTypes[9].OneofWrappers = []any{
 		(*Filter_RequestHeaders)(nil),
@@ -2806,12 +3340,17 @@ func file_resource_proto_init() {
 		(*Filter_Rewrite)(nil),
 		(*Filter_Mirror)(nil),
 		(*Filter_Cors)(nil),
+		(*Filter_ClientAddresses)(nil),
+		(*Filter_BodyLimit)(nil),
+		(*Filter_BasicAuthentication)(nil),
+		(*Filter_ClientLimit)(nil),
 	}
-	file_resource_proto_msgTypes[14].OneofWrappers = []any{
+	file_resource_proto_msgTypes[18].OneofWrappers = []any{
 		(*PathChange_ReplaceFullPath)(nil),
 		(*PathChange_ReplacePrefix)(nil),
+		(*PathChange_Expression)(nil),
 	}
-	file_resource_proto_msgTypes[23].OneofWrappers = []any{
+	file_resource_proto_msgTypes[28].OneofWrappers = []any{
 		(*SubjectAltName_Hostname)(nil),
 		(*SubjectAltName_Uri)(nil),
 	}
@@ -2821,7 +3360,7 @@ func file_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_resource_proto_rawDesc), len(file_resource_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   31,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

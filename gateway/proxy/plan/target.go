@@ -3,6 +3,8 @@
 package plan
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -69,6 +71,9 @@ type Target struct {
 
 // Location gives where a redirect leads. prefix is the rule's (Prefix).
 func Location(redirect *resource.Redirect, prefix string, from *Target) string {
+	if location := redirect.GetLocation(); location != "" {
+		return location
+	}
 	target := url.URL{Scheme: redirect.GetScheme(), Host: redirect.GetHostname(), RawQuery: from.RawQuery}
 	if target.Scheme == "" {
 		target.Scheme = "http"
@@ -98,6 +103,33 @@ func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 // what a client may not say about itself (Find).
 func Redirects(redirect *resource.Redirect, header http.Header, tls bool) bool {
 	return redirect != nil && (!redirect.GetInsecureOnly() || edge.Scheme(header, tls) == "http")
+}
+
+// CheckRedirect reports what of a redirect cannot be carried out.
+func CheckRedirect(redirect *resource.Redirect) error {
+	if redirect.GetPath() != nil && redirect.GetPath().GetExpression() != nil {
+		return errors.New("a redirect cannot change a path by an expression")
+	}
+	if redirect.GetLocation() == "" {
+		return CheckPathChange(redirect.GetPath())
+	}
+	target, err := url.Parse(redirect.GetLocation())
+	switch {
+	case err != nil:
+		return fmt.Errorf("redirect: %w", err)
+	case target.Host == "" && (target.Scheme != "" || !strings.HasPrefix(target.Path, "/")),
+		target.Host != "" && target.Scheme != "http" && target.Scheme != "https":
+		return fmt.Errorf("redirect: %q is no URL of http or https, and no path", redirect.GetLocation())
+	}
+	return nil
+}
+
+// CheckPathChange reports whether a change of a path, which may be nil, is of a known kind.
+func CheckPathChange(change *resource.PathChange) error {
+	if change != nil && change.GetKind() == nil {
+		return errors.New("the change of a path is of a kind that this proxy does not know")
+	}
+	return nil
 }
 
 // RedirectStatus is the status of a redirect.

@@ -34,7 +34,7 @@ func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	case 1:
 		r := &resource.RouteGroup{Hostname: host, Listeners: []string{some("l", 3)}}
 		for range number("rules", 3) {
-			r.Rules = append(r.Rules, toward("/", some("b", 3)))
+			r.Rules = append(r.Rules, toward("/", some("b", 3), drawnFilters(t)...))
 		}
 		return &resource.Resource{Name: some("g", 5), Kind: &resource.Resource_RouteGroup{RouteGroup: r}}
 	case 2:
@@ -51,6 +51,15 @@ func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	return &resource.Resource{Name: some("c", 2), Kind: from.GetKind()}
 }
 
+// drawnFilters draws filters that keep clients out, of which some cannot be read.
+func drawnFilters(t *rapid.T) []*resource.Filter {
+	if rapid.IntRange(0, 2).Draw(t, "filter") > 0 {
+		return nil
+	}
+	prefix := rapid.SampledFrom([]string{"198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "none"})
+	return []*resource.Filter{addresses(rapid.SliceOfN(prefix, 0, 2).Draw(t, "allow"), rapid.SliceOfN(prefix, 0, 1).Draw(t, "deny"))}
+}
+
 // shape is all that requests see of a table, in words; what is the same object has the same
 // words.
 func shape(of *table) map[string]string {
@@ -58,6 +67,9 @@ func shape(of *table) map[string]string {
 	groups := func(at string, hosts *match.Hosts[*group]) {
 		for host, group := range hosts.All() {
 			words[at+" "+host] = fmt.Sprint(group.backends, len(group.rules))
+			for _, rule := range group.rules {
+				words[at+" "+host] += fmt.Sprintf(" %v %q", rule.filters.guards.any(), guarding(rule.from))
+			}
 		}
 	}
 	for number, port := range of.ports {

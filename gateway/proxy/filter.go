@@ -10,6 +10,7 @@ import (
 	"net/textproto"
 	"slices"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -24,6 +25,7 @@ type filters struct {
 	rewrite  *resource.Rewrite
 	mirrors  []*resource.Mirror
 	cors     *cors
+	guards   guards
 }
 
 func newFilters(list []*resource.Filter) (filters, error) {
@@ -50,6 +52,12 @@ func newFilters(list []*resource.Filter) (filters, error) {
 			f.mirrors = append(f.mirrors, kind.Mirror)
 		case *resource.Filter_Cors:
 			f.cors = newCORS(kind.Cors)
+		case *resource.Filter_ClientAddresses:
+			list, err := access.New(kind.ClientAddresses)
+			if err != nil {
+				return f, fmt.Errorf("filter %d: %w", i, err)
+			}
+			f.guards.addresses = append(f.guards.addresses, list)
 		default:
 			// A filter that is not carried out could have been one that protects.
 			return f, fmt.Errorf("filter %d is of a kind that this proxy does not know", i)

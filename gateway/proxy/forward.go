@@ -64,27 +64,18 @@ func rewrite(pr *httputil.ProxyRequest) {
 // forwarded tells the backend who asks for what. What the client says about it counts
 // only where proxies in front are trusted.
 func (x *exchange) forwarded(header http.Header) {
-	peer, _, err := net.SplitHostPort(x.in.RemoteAddr)
-	if err != nil {
-		peer = x.in.RemoteAddr
-	}
 	host, scheme := x.in.Host, edge.Scheme(x.in.Header, x.in.TLS != nil)
-	if hops := int(x.site.resource.GetTrustedHops()); hops > 0 {
-		var chain []string
-		for _, value := range x.in.Header["X-Forwarded-For"] {
-			for entry := range strings.SplitSeq(value, ",") {
-				chain = append(chain, strings.TrimSpace(entry))
-			}
-		}
-		chain = append(chain[max(len(chain)-hops, 0):], peer)
-		peer = strings.Join(chain, ", ")
-		if given := x.in.Header.Get("X-Forwarded-Host"); given != "" {
-			host = given
-		}
+	if x.site.Trusted() {
+		host = cmp.Or(x.in.Header.Get("X-Forwarded-Host"), host)
 	}
-	header["X-Forwarded-For"] = []string{peer}
+	header["X-Forwarded-For"] = []string{strings.Join(x.chain(), ", ")}
 	header["X-Forwarded-Host"] = []string{host}
 	header["X-Forwarded-Proto"] = []string{scheme}
+}
+
+// chain is where the request came through, see edge.Chain.
+func (x *exchange) chain() []string {
+	return edge.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], int(x.site.resource.GetTrustedHops()))
 }
 
 // transport sends a request to the backend that its exchange has.

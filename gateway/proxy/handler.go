@@ -256,6 +256,10 @@ func (x *exchange) route(number uint16) int {
 // serve carries out a rule.
 func (x *exchange) serve(w *answer) {
 	filters := &x.rule.filters
+	if denied := x.admit(); denied != nil {
+		x.deny(w, denied)
+		return
+	}
 	if filters.cors != nil && isPreflight(x.in) {
 		filters.cors.answer(x.in, w.Header())
 		changeHeaders(filters.response, w.Header())

@@ -26,6 +26,7 @@ type metrics struct {
 	active      prometheus.Gauge
 	connections prometheus.Counter
 	shed        *prometheus.CounterVec
+	denied      *prometheus.CounterVec
 	unread      prometheus.Counter
 	unmirrored  prometheus.Counter
 	refused     prometheus.Counter
@@ -52,6 +53,7 @@ func newMetrics(routes bool) *metrics {
 	m.tunnels = counter("tunnels_total", "TLS connections passed on, by what became of them.", "listener", "result")
 	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
 	m.shed = counter("shed_total", "What was closed or refused for want of room.", "what")
+	m.denied = counter("denied_total", "Requests that a filter of their rule did not let pass.", "reason")
 	m.connections = single("connections_total", "Connections accepted.")
 	m.unread = single("tls_unread_total", "Connections without a ClientHello that can be read, or a failed handshake.")
 	m.unmirrored = single("unmirrored_total", "Copies of requests that were not sent: too long, or too many.")

@@ -25,7 +25,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
 	previous := s.old.resources[name].GetRouteGroup()
-	kept := s.previousRules(name, previous, bad)
+	kept := s.previousRules(name, wanted, bad)
 	of.said, of.blank = nil, map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(bad)) {
 		of.said = append(of.said, &resource.Refusal{
@@ -91,9 +91,9 @@ func (s *settling) action(rule *resource.Rule) error {
 }
 
 // previousRules are the rules that objects with faults have in the group that is served, where all
-// of an object's can be carried out still.
-func (s *settling) previousRules(name string, previous *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
-	kept, useless := map[string][]*resource.Rule{}, map[string]bool{}
+// of an object's can be carried out still, and let nobody in whom the wanted ones keep out.
+func (s *settling) previousRules(name string, wanted *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
+	kept, useless, previous := map[string][]*resource.Rule{}, map[string]bool{}, s.old.resources[name].GetRouteGroup()
 	if before := s.before[name]; before != nil {
 		maps.Copy(useless, before.blank)
 	}
@@ -107,7 +107,9 @@ func (s *settling) previousRules(name string, previous *resource.RouteGroup, bad
 		}
 		kept[object] = append(kept[object], rule)
 	}
-	maps.DeleteFunc(kept, func(object string, _ []*resource.Rule) bool { return useless[object] })
+	maps.DeleteFunc(kept, func(object string, _ []*resource.Rule) bool {
+		return useless[object] || !guardedBefore(object, wanted, previous)
+	})
 	return kept
 }
 

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -103,6 +104,9 @@ func newRule(from *resource.Rule) (*rule, error) {
 		}
 		r.total += uint64(backend.GetWeight())
 		filters, err := newFilters(backend.GetFilters())
+		if err == nil && filters.guards.any() {
+			err = errors.New("a filter that keeps clients out is of a rule, not of a backend")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)
 		}

@@ -65,6 +65,22 @@ type destination struct {
 	mark hello.Mark
 }
 
+// share draws the backend for a client's connection, or says why there is none.
+func (d *destination) share(client net.Conn) (of *share, result string) {
+	group, ok := d.site.groups.Find(d.host)
+	if !ok || len(group.rules) == 0 {
+		return nil, "no route"
+	}
+	rule := group.rules[0]
+	if !rule.filters.guards.admits(clientBehind(d.site, client)) {
+		return nil, "client address"
+	}
+	if of = rule.draw(); of == nil || of.backend == "" {
+		return nil, "no backend"
+	}
+	return of, ""
+}
+
 // tunnel passes bytes between a client and an endpoint, until both are done.
 func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
@@ -83,14 +99,8 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 		}
 		defer patient.entry.End(tunnelBytes)
 	}
-	result = "no route"
-	group, ok := site.groups.Find(to.host)
-	if !ok || len(group.rules) == 0 {
-		return
-	}
-	share := group.rules[0].draw()
-	if share == nil || share.backend == "" {
-		result = "no backend"
+	var share *share
+	if share, result = to.share(client); share == nil {
 		return
 	}
 	result = "loop"

@@ -18,10 +18,26 @@ func TestUnreadableFilters(t *testing.T) {
 		"a redirect to another scheme":       redirectTo(&resource.Redirect{Location: "javascript:alert(1)"}),
 		"a redirect to a scheme with a host": redirectTo(&resource.Redirect{Location: "ftp://a.example/"}),
 		"a redirect to a relative path":      redirectTo(&resource.Redirect{Location: "a"}),
+		"addresses of nobody":                addresses(nil, nil),
+		"an allow list":                      addresses([]string{"198.51.100.0/24", "a"}, nil),
+		"a deny list":                        addresses(nil, []string{"198.51.100.0/24", ""}),
 		"a redirect to two lines":            redirectTo(&resource.Redirect{Location: "/a\r\nSet-Cookie: a"}),
 	} {
 		if _, err := newFilters([]*resource.Filter{filter}); err == nil {
 			t.Errorf("%s: not refused", name)
+		}
+	}
+}
+
+// TestGuardsAreOfRules: a filter that keeps clients out is not ignored where only a backend has it.
+func TestGuardsAreOfRules(t *testing.T) {
+	for name, filter := range map[string]*resource.Filter{
+		"addresses": addresses([]string{"127.0.0.0/8"}, nil),
+	} {
+		rule := toward("/", "a")
+		rule.Backends[0].Filters = []*resource.Filter{filter}
+		if _, err := newRule(rule); err == nil {
+			t.Errorf("%s of a backend: not refused", name)
 		}
 	}
 }

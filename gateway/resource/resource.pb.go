@@ -1265,7 +1265,7 @@ func (*Filter_ClientLimit) isFilter_Kind() {}
 type ClientAddresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// allow and deny are prefixes ("198.51.100.0/24", "2001:db8::/32") or addresses. deny goes
-	// first. Where allow is not empty, nobody else is let in.
+	// first. Where allow is not empty, nobody else is let in. One of both has an entry.
 	Allow         []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
 	Deny          []string `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
 	unknownFields protoimpl.UnknownFields

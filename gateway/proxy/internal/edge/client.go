@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package edge
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// Chain is where a request came through, as far as it is believed: what the trusted proxies in
+// front say in X-Forwarded-For, and the peer of the connection, which is the last.
+func Chain(remote string, forwarded []string, hops int) []string {
+	peer, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		peer = remote
+	}
+	if hops <= 0 {
+		return []string{peer}
+	}
+	var chain []string
+	for _, value := range forwarded {
+		for entry := range strings.SplitSeq(value, ",") {
+			chain = append(chain, strings.TrimSpace(entry))
+		}
+	}
+	return append(chain[max(len(chain)-hops, 0):], peer)
+}
+
+// Client is the address that a chain begins with: that of the client, or of whoever is in front
+// of the trusted proxies. It is not valid where a proxy wrote none, as "unknown". Some write a
+// port behind it.
+func Client(chain []string) netip.Addr {
+	first := chain[0]
+	address, err := netip.ParseAddr(first)
+	if err != nil {
+		with, err := netip.ParseAddrPort(first)
+		if err != nil {
+			return netip.Addr{}
+		}
+		address = with.Addr()
+	}
+	return address.Unmap().WithZone("")
+}

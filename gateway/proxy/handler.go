@@ -18,6 +18,11 @@ import (
 // handle answers a request.
 func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	p := s.proxy
+	if r.Body != nil && r.Body != http.NoBody {
+		// By the type of the body in its own request net/http knows whether it may wait for the
+		// rest: for one that was never asked for (Expect) it would wait in vain.
+		r = r.WithContext(r.Context())
+	}
 	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
 	out := newAnswer(w, r, p.settings.WriteTimeout)
 	// First, so that nothing has read what it changes.

@@ -58,6 +58,8 @@ func newFilters(list []*resource.Filter) (filters, error) {
 				return f, fmt.Errorf("filter %d: %w", i, err)
 			}
 			f.guards.addresses = append(f.guards.addresses, list)
+		case *resource.Filter_BodyLimit:
+			f.guards.limitBody(kind.BodyLimit.GetBytes())
 		default:
 			// A filter that is not carried out could have been one that protects.
 			return f, fmt.Errorf("filter %d is of a kind that this proxy does not know", i)

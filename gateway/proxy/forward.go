@@ -181,7 +181,6 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		x.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 	}
 	status := http.StatusBadGateway
-	var tooLarge *http.MaxBytesError
 	var timeout net.Error
 	switch {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
@@ -194,7 +193,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusInternalServerError
 	case errors.Is(err, upstream.ErrTimeout):
 		status = http.StatusGatewayTimeout
-	case errors.As(err, &tooLarge):
+	case x.tooLong(err):
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, context.Canceled):
 		status = statusClientLeft

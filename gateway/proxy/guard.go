@@ -3,6 +3,8 @@
 package proxy
 
 import (
+	"errors"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,9 +16,18 @@ import (
 // guards are the filters of a rule that keep clients out.
 type guards struct {
 	addresses []*access.List
+	// body is the largest body of a request, in bytes; 0 is no limit.
+	body int64
 }
 
-func (g *guards) any() bool { return len(g.addresses) > 0 }
+func (g *guards) any() bool { return len(g.addresses) > 0 || g.body > 0 }
+
+// limitBody bounds the body of a request; of several bounds the smallest counts.
+func (g *guards) limitBody(bytes uint64) {
+	if most := int64(min(bytes, math.MaxInt64)); most > 0 && (g.body == 0 || most < g.body) {
+		g.body = most
+	}
+}
 
 // admits reports whether a client's address is let in.
 func (g *guards) admits(client netip.Addr) bool {
@@ -38,7 +49,10 @@ type denial struct {
 // Error is for the log.
 func (d *denial) Error() string { return d.text }
 
-var deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not serve the client's address"}
+var (
+	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not serve the client's address"}
+	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body is longer than the rule lets it be"}
+)
 
 // admit reports why a rule does not serve a client, whatever it asks for; nil: it does.
 func (x *exchange) admit() *denial {
@@ -55,13 +69,44 @@ func (x *exchange) address() netip.Addr { return edge.Client(x.chain()) }
 
 // deny answers a request that a filter does not let pass.
 func (x *exchange) deny(w *answer, denied *denial) {
-	x.err = denied
-	x.proxy.metrics.denied.WithLabelValues(denied.reason).Inc()
+	x.noteDenied(denied)
 	if cors := x.rule.filters.cors; cors != nil {
 		cors.decorate(x.in, w.Header())
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
 	x.refuse(w, denied.status)
+}
+
+func (x *exchange) noteDenied(denied *denial) {
+	x.err = denied
+	x.proxy.metrics.denied.WithLabelValues(denied.reason).Inc()
+}
+
+// boundBody reports whether a body is too long, or sees to it that no more of it is read than the
+// rule lets through. Of a body with a length net/http reads no more.
+func (x *exchange) boundBody(w *answer) *denial {
+	most := x.rule.filters.guards.body
+	switch {
+	case most == 0 || x.in.Body == nil || x.in.Body == http.NoBody:
+	case x.in.ContentLength > most:
+		return deniedBody
+	case x.in.ContentLength < 0:
+		// What is under answer tells net/http not to wait for the rest.
+		x.in.Body = http.MaxBytesReader(w.ResponseWriter, x.in.Body, most)
+	}
+	return nil
+}
+
+// tooLong reports whether an error is that of a body that is too long, for the rule or for the proxy.
+func (x *exchange) tooLong(err error) bool {
+	var tooLarge *http.MaxBytesError
+	if !errors.As(err, &tooLarge) {
+		return false
+	}
+	if tooLarge.Limit == x.rule.filters.guards.body {
+		x.noteDenied(deniedBody)
+	}
+	return true
 }
 
 // clientBehind is whose connection it is. It is not known where proxies in front are trusted:

@@ -27,18 +27,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	out := newAnswer(w, r, p.settings.WriteTimeout)
 	// First, so that nothing has read what it changes.
 	status := edge.Canonical(r)
-	if r.Body != nil && r.Body != http.NoBody {
-		if p.settings.MaxBodyBytes > 0 {
-			r.Body = http.MaxBytesReader(w, r.Body, p.settings.MaxBodyBytes)
-		}
-		// A stream of gRPC may be silent for as long as it likes.
-		if p.settings.BodyTimeout > 0 && !isGRPC(r) {
-			out.body = &patientBody{
-				ReadCloser: r.Body, controller: out.controller, timeout: p.settings.BodyTimeout, http2: r.ProtoMajor == 2,
-			}
-			x.body, r.Body = out.body, out.body
-		}
-	}
+	x.receive(w, out)
 	p.metrics.active.Inc()
 	defer func() {
 		p.metrics.active.Dec()
@@ -77,6 +66,24 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.serve(out)
+}
+
+// receive sets the limits of a request's body.
+func (x *exchange) receive(w http.ResponseWriter, out *answer) {
+	r, settings := x.in, &x.proxy.settings
+	if r.Body == nil || r.Body == http.NoBody {
+		return
+	}
+	if settings.MaxBodyBytes > 0 {
+		r.Body = http.MaxBytesReader(w, r.Body, settings.MaxBodyBytes)
+	}
+	// A stream of gRPC may be silent for as long as it likes.
+	if settings.BodyTimeout > 0 && !isGRPC(r) {
+		out.body = &patientBody{
+			ReadCloser: r.Body, controller: out.controller, timeout: settings.BodyTimeout, http2: r.ProtoMajor == 2,
+		}
+		x.body, r.Body = out.body, out.body
+	}
 }
 
 // takeBack counts a request of HTTP/2 that the client has reset. A client that resets too many is
@@ -273,6 +280,10 @@ func (x *exchange) serve(w *answer) {
 	}
 	if redirect := filters.redirect; plan.Redirects(redirect, x.in.Header, x.in.TLS != nil) {
 		x.redirect(w, redirect)
+		return
+	}
+	if denied := x.boundBody(w); denied != nil {
+		x.deny(w, denied)
 		return
 	}
 	x.choose()

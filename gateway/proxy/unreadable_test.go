@@ -32,7 +32,8 @@ func TestUnreadableFilters(t *testing.T) {
 // TestGuardsAreOfRules: a filter that keeps clients out is not ignored where only a backend has it.
 func TestGuardsAreOfRules(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
-		"addresses": addresses([]string{"127.0.0.0/8"}, nil),
+		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),
+		"a body limit": bodyLimit(1),
 	} {
 		rule := toward("/", "a")
 		rule.Backends[0].Filters = []*resource.Filter{filter}

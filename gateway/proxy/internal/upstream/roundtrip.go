@@ -178,11 +178,12 @@ func (b *Backend) send(request *http.Request, endpoint *balance.Endpoint, silenc
 }
 
 // judge notes what an attempt says about its endpoint. A client that leaves says nothing, nor does one
-// that has too much.
+// that has or sends too much.
 func (b *Backend) judge(endpoint *balance.Endpoint, response *http.Response, err error) {
+	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, errLeft), errors.Is(err, ErrNoRoom),
-		errors.Is(err, ErrTooManyStreams):
+		errors.Is(err, ErrTooManyStreams), errors.As(err, &tooLarge):
 	case err != nil:
 		b.Set.Failed(endpoint, time.Now())
 	case response.StatusCode == http.StatusBadGateway, response.StatusCode == http.StatusServiceUnavailable,

@@ -86,6 +86,8 @@ type speech struct {
 	protocol resource.Backend_Protocol
 	// encrypted says that the client's TLS goes through: no policy is for that.
 	encrypted bool
+	// tls says that it must be encrypted, which needs a policy.
+	tls bool
 }
 
 // backend gives the backend of a Service port. It is encrypted where a policy says so.
@@ -94,6 +96,11 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	var policy *policy
 	if !speech.encrypted {
 		policy = c.policies.of(of, port)
+	}
+	if speech.tls && policy == nil {
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
+			"port %d of Service %s/%s is to be spoken with over TLS: add a BackendTLSPolicy that says whom to trust",
+			port.Port, of.namespace, of.name)
 	}
 	if protocol != resource.Backend_TCP {
 		switch value(port.AppProtocol) {

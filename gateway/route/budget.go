@@ -207,6 +207,7 @@ func (c *compilation) attachShared(all []*route) {
 func (c *compilation) admit(of *fleet) {
 	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
 	certificates := counted{}
+	c.readWidest(of.members)
 	for i, ingress := range of.members {
 		bytes[i] = c.ingressBytes(ingress, certificates)
 		room.used[ingress.Namespace] += bytes[i]
@@ -230,6 +231,8 @@ func (c *compilation) admit(of *fleet) {
 // ingressBytes is about how long an Ingress is on the wire, with the certificates that others do
 // not use before.
 func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates counted) (bytes int64) {
+	annotations := c.annotationBytes(of)
+	bytes = c.usersBytes(of)
 	for i := range of.Spec.Rules {
 		rule := &of.Spec.Rules[i]
 		bytes += entryBytes + int64(len(rule.Host))
@@ -238,11 +241,14 @@ func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates counte
 		}
 		for j := range rule.HTTP.Paths {
 			path := &rule.HTTP.Paths[j]
-			bytes += pathBytes + int64(len(path.Path)+2*len(of.Namespace)+len(of.Name))
+			bytes += pathBytes + int64(len(path.Path)+2*len(of.Namespace)+len(of.Name)) + annotations
 			if path.Backend.Service != nil {
 				bytes += int64(len(path.Backend.Service.Name))
 			}
 		}
+	}
+	if of.Spec.DefaultBackend != nil {
+		bytes += annotations
 	}
 	for i := range of.Spec.TLS {
 		entry := &of.Spec.TLS[i]

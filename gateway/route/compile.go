@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -43,6 +44,8 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 		sets:         map[key]*listenerSet{},
 		read:         map[string]int64{},
 		charged:      map[charge]bool{},
+		asked:        map[*networkingv1.Ingress]*asked{},
+		widest:       map[string]int64{},
 	}
 	run.readPolicies(objects.BackendTLSPolicies)
 	run.ingresses(objects)
@@ -70,6 +73,11 @@ type compilation struct {
 	// known and sets are the Gateways of ours and the ListenerSets that name them.
 	known map[key]*gateway
 	sets  map[key]*listenerSet
+	// asked is what Ingresses ask for by annotations of ingress-nginx, where their class carries
+	// these out.
+	asked map[*networkingv1.Ingress]*asked
+	// widest is the most that annotations of an Ingress make of a path, by namespace.
+	widest map[string]int64
 	// read is how long the routes of each namespace are that were read.
 	read map[string]int64
 	// charged are the host names that the route which is being attached counts for, as are charges.

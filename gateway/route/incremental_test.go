@@ -29,7 +29,9 @@ var world = []string{
 	`{apiVersion: v1, kind: Service, metadata: {namespace: pay, name: web}, spec: {ports: [<{name: http, port: 80}|{name: http, port: 80, appProtocol: https}|{name: dns, port: 53, protocol: UDP}>]}}`,
 	`{apiVersion: v1, kind: Secret, type: kubernetes.io/tls, metadata: {namespace: shop, name: tls, annotations: {test/certificate: "<a.example|*.example|a.example,b.example>", test/key: "<|rsa|other>"}}}`,
 	`{apiVersion: v1, kind: Secret, type: kubernetes.io/tls, metadata: {namespace: pay, name: tls, annotations: {test/certificate: "<a.example|*.example>"}}}`,
-	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: settings}, data: {trustedHops: "<1|2|x>", sslRedirect: "<true|false>"}}`,
+	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: settings}, data: {trustedHops: "<1|2|x>", sslRedirect: "<true|false>", annotations: <ingress-nginx|ingress-nginx|none|x>}}`,
+	`{apiVersion: v1, kind: Secret, type: Opaque, metadata: {namespace: shop, name: users}, data: {auth: <YTp7U0hBfXg=|Yjp7U0hBfXg=|Yw==>}}`,
+	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: headers}, data: {x-a: <b|c>}}`,
 	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: ca, annotations: {test/certificate: "<one|two>"}}}`,
 	`{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: millrace, annotations: {ingressclass.kubernetes.io/is-default-class: "<true|false>"}}, spec: {controller: <millrace.io/ingress|other>, parameters: {kind: ConfigMap, scope: Namespace, namespace: shop, name: settings}}}`,
 	ingressTemplate("one"), ingressTemplate("two"), ingressTemplate("three"),
@@ -51,10 +53,11 @@ var world = []string{
 
 func ingressTemplate(name string) string {
 	return `{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: shop, name: ` + name + `,
-	  annotations: {millrace.io/ssl-redirect: "<true|false|x>", millrace.io/dedicated-vip: "<false|false|true>"}}, spec: {
+	  annotations: {millrace.io/ssl-redirect: "<true|false|x>", millrace.io/dedicated-vip: "<false|false|true>",
+	  <nginx.ingress.kubernetes.io/auth-type: basic, nginx.ingress.kubernetes.io/auth-secret: users,|nginx.ingress.kubernetes.io/custom-headers: headers,|nginx.ingress.kubernetes.io/canary: "true", nginx.ingress.kubernetes.io/canary-weight: "10",|nginx.ingress.kubernetes.io/server-alias: c.example, nginx.ingress.kubernetes.io/app-root: /x,|nginx.ingress.kubernetes.io/rewrite-target: /$1, nginx.ingress.kubernetes.io/whitelist-source-range: 198.51.100.1,|nginx.ingress.kubernetes.io/ssl-passthrough: "true",|nginx.ingress.kubernetes.io/auth-url: x,||>}}, spec: {
 	  ingressClassName: <millrace|millrace|other>, <defaultBackend: {service: {name: web, port: {number: 80}}}, |>
 	  tls: [{hosts: <[a.example]|[b.example, a.example]|["*.example"]|[]>, secretName: <tls|tls|missing>}],
-	  rules: [{host: "<a.example|b.example|*.example||A.example.>", http: {paths: [{path: <|/|/x|/x/y>, pathType: <Prefix|Exact>, backend: {service: {name: <web|web|missing>, port: <{number: 80}|{name: http}>}}}]}}]}}`
+	  rules: [{host: "<a.example|b.example|*.example||A.example.>", http: {paths: [{path: <|/|/x|/x/y>, pathType: <Prefix|Exact|ImplementationSpecific>, backend: {service: {name: <web|web|missing>, port: <{number: 80}|{name: http}>}}}]}}]}}`
 }
 
 func httpTemplate(namespace, name string) string {
@@ -189,7 +192,7 @@ func TestCompilerFollows(t *testing.T) {
 		}
 	})
 	for _, kind := range []string{
-		"IngressClass group", "IngressClass listener", "IngressClass certificate", "Ingress group",
+		"IngressClass group", "IngressClass users", "IngressClass listener", "IngressClass certificate", "Ingress group",
 		"Gateway group", "Gateway listener", "Gateway certificate", "Gateway backend", "Gateway authority",
 	} {
 		if !seen[kind] {

@@ -17,6 +17,7 @@ import (
 type index struct {
 	services   map[key]*corev1.Service
 	secrets    map[key]*corev1.Secret
+	users      map[key]*corev1.Secret
 	configMaps map[key]*corev1.ConfigMap
 	namespaces map[string]labels.Set
 	// grants are by the namespace that they open.
@@ -27,6 +28,7 @@ func newIndex(objects *Objects) *index {
 	found := &index{
 		services:   byKey(objects.Services),
 		secrets:    byKey(objects.Secrets),
+		users:      byKey(objects.Users),
 		configMaps: byKey(objects.ConfigMaps),
 		namespaces: make(map[string]labels.Set, len(objects.Namespaces)),
 		grants:     map[string][]*gatewayv1.ReferenceGrant{},

@@ -33,6 +33,10 @@ type ingressRun struct {
 	claimed map[hostname]*networkingv1.Ingress
 	// wanted are the hosts of which an Ingress wants TLS, also where it cannot be had.
 	wanted map[hostname]bool
+	// expressions are the hosts whose paths are regular expressions; tunnels those whose TLS
+	// connections are passed on, and where to.
+	expressions map[hostname]bool
+	tunnels     map[hostname]*resource.Rule
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
@@ -48,13 +52,17 @@ type ingressHost struct {
 	rules map[ingressPath]*ingressRule
 	// fallback is the default backend of the oldest Ingress with this host that has one.
 	fallback *ingressRule
+	// root redirects "/", or is nil.
+	root *resource.Rule
 }
 
 // ingressRule is one path of one Ingress.
 type ingressRule struct {
 	rule     *resource.Rule
 	ingress  *networkingv1.Ingress
-	redirect bool
+	redirect redirection
+	// canary shares its requests, or is nil.
+	canary *canary
 }
 
 func (c *compilation) ingresses(objects *Objects) {
@@ -71,6 +79,8 @@ func (c *compilation) ingresses(objects *Objects) {
 			wanted:      make(map[hostname]bool, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
 			claimed:     map[hostname]*networkingv1.Ingress{},
+			expressions: map[hostname]bool{},
+			tunnels:     map[hostname]*resource.Rule{},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
@@ -83,13 +93,21 @@ func (r *ingressRun) compile() *Proxy {
 		r.addTLS(ingress)
 		r.claimRules(ingress)
 	}
+	r.findExpressions()
 	for _, ingress := range r.members {
+		r.prepare(ingress)
 		r.addRules(ingress)
 	}
+	for _, ingress := range r.members {
+		if r.asked[ingress].isCanary() {
+			r.addCanary(ingress)
+		}
+	}
+	r.addNames()
 	r.addClassDefault()
 
 	ports := map[int32]bool{portHTTP: true}
-	if len(r.tls) > 0 {
+	if len(r.tls)+len(r.tunnels) > 0 {
 		ports[portHTTPS] = true
 	}
 	r.builder.proxy.Ports = targetPorts(ports, r.settings.ReservedPorts)
@@ -110,7 +128,19 @@ func (r *ingressRun) listeners() {
 		Port: uint32(portHTTP), TargetPort: targets[portHTTP], Protocol: resource.Listener_HTTP,
 		TrustedHops: r.class.TrustedHops,
 	})
+	for host, rule := range r.tunnels {
+		r.builder.listener(listenerHTTPS(host), &resource.Listener{
+			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_TLS_PASSTHROUGH,
+			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
+		})
+		r.builder.group("group-tls/"+string(host), &resource.RouteGroup{
+			Listeners: []string{listenerHTTPS(host)}, Hostname: host.resource(resource.Hostname_ONE_LABEL), Rules: []*resource.Rule{rule},
+		})
+	}
 	for host, found := range r.tls {
+		if r.tunnels[host] != nil {
+			continue
+		}
 		listener := &resource.Listener{
 			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
 			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
@@ -130,7 +160,8 @@ func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {
 		_, certified := bestHost(r.tls, host)
-		rules, plain, redirected := found.sorted(r.hostFallback(host, found), security{r.secured(host), certified})
+		_, wanted := bestHost(r.wanted, host)
+		rules, plain, redirected := found.sorted(r.hostFallback(host, found), security{r.secured(host), certified, wanted})
 		wire := host.resource(resource.Hostname_ONE_LABEL)
 		name := "group/" + string(host)
 		if !redirected {
@@ -155,13 +186,13 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 		found[host] = append(found[host], listenerHTTPS(listener))
 	}
 	for host := range r.hosts {
-		if listener, ok := bestHost(r.tls, host); ok {
+		if listener, ok := bestHost(r.tls, host); ok && r.tunnels[listener] == nil {
 			join(host, listener)
 		}
 	}
 	for listener := range r.tls {
 		// The same name is joined above.
-		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
+		if host, ok := bestHost(r.hosts, listener); ok && host != listener && r.tunnels[listener] == nil {
 			join(host, listener)
 		}
 	}
@@ -224,7 +255,7 @@ func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 		if err != nil {
 			continue
 		}
-		if _, ok := bestHost(r.tls, host); ok {
+		if _, ok := bestHost(r.tls, host); ok || r.tunnels[host] != nil {
 			return true
 		}
 	}

@@ -65,7 +65,7 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 	configMap := c.index.configMaps[at]
 	if configMap == nil {
 		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.namespace+"/"+at.name)
-		return classParameters{}
+		return classParameters{annotations: annotationsUnknown}
 	}
 	found, problems := parseParameters(configMap, true)
 	for _, problem := range problems {
@@ -104,6 +104,12 @@ func (c *compilation) fleets(objects *Objects) []*fleet {
 		class := classes.of(ingress)
 		if class == nil {
 			continue
+		}
+		switch class.annotations {
+		case annotationsOfNginx:
+			c.ask(ingress)
+		case annotationsUnknown:
+			c.guard(ingress)
 		}
 		c.unprotected(ingress)
 		dedicated := c.ingressBool(ingress, AnnotationDedicatedVIP, class.dedicatedVIP)

@@ -3,7 +3,6 @@
 package route
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,7 +22,10 @@ type ingressPath struct {
 
 // addRules reads the rules of an Ingress.
 func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
-	redirect := r.ingressBool(ingress, AnnotationSSLRedirect, r.class.sslRedirect)
+	if r.asked[ingress].isCanary() {
+		return
+	}
+	redirect := r.redirection(ingress)
 	fallback := r.addDefault(ingress, redirect)
 	for i := range ingress.Spec.Rules {
 		rule := &ingress.Spec.Rules[i]
@@ -36,7 +38,7 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 		if host.fallback == nil {
 			host.fallback = fallback
 		}
-		if redirect && !r.secured(name) {
+		if redirect == redirectSecured && !r.secured(name) {
 			r.problem(ingressObject(ingress), "metadata.annotations["+AnnotationSSLRedirect+"]", ReasonNotFound,
 				"there is no certificate for "+displayed(name)+", which is served without TLS")
 		}
@@ -44,7 +46,7 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 			continue
 		}
 		for j := range rule.HTTP.Paths {
-			r.addPath(ingress, host, &rule.HTTP.Paths[j], ingressAt{i, j, redirect})
+			r.addPath(ingress, name, &rule.HTTP.Paths[j], ingressAt{i, j, redirect})
 		}
 	}
 }
@@ -70,7 +72,7 @@ func (r *ingressRun) secured(host hostname) bool {
 // ingressAt is where a path is in its Ingress.
 type ingressAt struct {
 	rule, path int
-	redirect   bool
+	redirect   redirection
 }
 
 func (a ingressAt) field() string {
@@ -79,24 +81,27 @@ func (a ingressAt) field() string {
 
 // addPath adds one path. Of two that are equal the older object's stays.
 func (r *ingressRun) addPath(
-	ingress *networkingv1.Ingress, host *ingressHost, path *networkingv1.HTTPIngressPath, at ingressAt,
+	ingress *networkingv1.Ingress, name hostname, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
-	match, err := parseIngressPath(path)
+	host := r.hosts[name]
+	key, match, err := r.parsePath(ingress, name, path)
 	if err != nil {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error())
 		return
 	}
-	if older := host.rules[match]; older != nil {
+	if older := host.rules[key]; older != nil {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict,
 			fmt.Sprintf("the path is also of Ingress %s/%s, %s", older.ingress.Namespace, older.ingress.Name, older.rule.Route))
 		return
 	}
-	host.rules[match] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: &resource.Rule{
+	rule := &resource.Rule{
 		Route: "ingress/" + ingress.Namespace + "/" + ingress.Name + "/" +
 			strconv.Itoa(at.rule) + "/" + strconv.Itoa(at.path),
-		Match:    &resource.Match{Path: &resource.PathMatch{Kind: match.kind, Value: match.value}},
-		Backends: r.backend(ingress, &path.Backend, func() string { return at.field() + ".backend" }),
-	}}
+		Match:    &resource.Match{Path: match},
+		Backends: r.backend(ingress, &path.Backend, r.asked[ingress].speechOf(), func() string { return at.field() + ".backend" }),
+	}
+	r.adorn(rule, ingress, path.Path)
+	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule}
 }
 
 // parseIngressPath reads a path. What is implementation specific is a prefix. A prefix means
@@ -123,15 +128,17 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 }
 
 // addDefault reads spec.defaultBackend, which also takes what no host matches.
-func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect bool) *ingressRule {
+func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirection) *ingressRule {
 	if ingress.Spec.DefaultBackend == nil {
 		return nil
 	}
-	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: &resource.Rule{
+	rule := &resource.Rule{
 		Route:    fmt.Sprintf("ingress/%s/%s/default", ingress.Namespace, ingress.Name),
 		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
-		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, func() string { return "spec.defaultBackend" }),
-	}}
+		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, r.asked[ingress].speechOf(), func() string { return "spec.defaultBackend" }),
+	}
+	r.adorn(rule, ingress, "/")
+	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: rule}
 	r.defaults = append(r.defaults, fallback)
 	r.host("")
 	return fallback
@@ -139,7 +146,7 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect bool) *i
 
 // backend gives the one backend of a path. One that cannot be reached answers 500.
 func (r *ingressRun) backend(
-	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, field func() string,
+	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, how speech, field func() string,
 ) []*resource.WeightedBackend {
 	invalid := []*resource.WeightedBackend{{Weight: 1}}
 	if backend.Service == nil {
@@ -151,7 +158,7 @@ func (r *ingressRun) backend(
 		return invalid
 	}
 	of := key{ingress.Namespace, backend.Service.Name}
-	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number)
+	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number, how)
 	if refused != nil {
 		r.problem(ingressObject(ingress), field()+".service", refused.reason, refused.message)
 	}
@@ -163,12 +170,12 @@ func (r *ingressRun) backend(
 
 // service adds the backend of a Service port and gives its name. One that a policy refuses has a
 // name, too: proxies answer in its place.
-func (r *ingressRun) service(of key, name string, number int32) (string, *refusal) {
+func (r *ingressRun) service(of key, name string, number int32, how speech) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
 		return "", refused
 	}
-	found, refused := r.compilation.backend(of, port, speech{protocol: resource.Backend_HTTP1})
+	found, refused := r.compilation.backend(of, port, how)
 	if refused != nil {
 		return "", refused
 	}
@@ -187,7 +194,7 @@ func (r *ingressRun) addClassDefault() {
 	if parsed, err := strconv.ParseInt(name, 10, 32); err == nil {
 		name, number = "", int32(parsed)
 	}
-	backend, refused := r.service(of, name, number)
+	backend, refused := r.service(of, name, number, speech{protocol: resource.Backend_HTTP1})
 	if refused != nil {
 		r.problem(object, "parameters."+ParameterDefaultBackend, refused.reason, refused.message)
 	}
@@ -226,6 +233,55 @@ type ingressEntry struct {
 type security struct {
 	// secured says that the host has TLS, or an Ingress wants it; certified that it has.
 	secured, certified bool
+	// wanted says that an Ingress wants TLS for the host itself.
+	wanted bool
+}
+
+// redirection says when plain HTTP is redirected.
+type redirection int
+
+const (
+	noRedirect redirection = iota
+	// redirectSecured is for hosts that are secured.
+	redirectSecured
+	// redirectWanted is for hosts of which an Ingress wants TLS (ingress-nginx: ssl-redirect).
+	redirectWanted
+	// redirectAll is for all hosts (ingress-nginx: force-ssl-redirect).
+	redirectAll
+)
+
+// at reports whether plain HTTP of a host is redirected.
+func (r redirection) at(of security) bool {
+	switch r {
+	case redirectSecured:
+		return of.secured
+	case redirectWanted:
+		return of.wanted
+	case redirectAll:
+		return true
+	}
+	return false
+}
+
+// redirection is what an Ingress says about plain HTTP. Our own annotation goes before others.
+func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
+	says := r.asked[ingress]
+	if _, own := ingress.Annotations[AnnotationSSLRedirect]; own || says == nil || r.class.sslRedirect {
+		if r.ingressBool(ingress, AnnotationSSLRedirect, r.class.sslRedirect) {
+			return redirectSecured
+		}
+		return noRedirect
+	}
+	switch {
+	case says.Redirect != nil:
+		// It answers over plain HTTP, too.
+		return noRedirect
+	case says.ForceSSLRedirect:
+		return redirectAll
+	case says.SSLRedirect:
+		return redirectWanted
+	}
+	return noRedirect
 }
 
 // sorted gives the rules in order of precedence: the longest path first, exact before prefix.
@@ -236,37 +292,35 @@ func (h *ingressHost) sorted(fallback *ingressRule, of security) (rules, plain [
 		entries = append(entries, ingressEntry{path, rule})
 	}
 	if len(entries) > 1 {
-		slices.SortFunc(entries, func(a, b ingressEntry) int {
-			return cmp.Or(
-				cmp.Compare(len(b.path.value), len(a.path.value)),
-				-cmp.Compare(a.path.kind, b.path.kind),
-				strings.Compare(a.path.value, b.path.value))
-		})
+		slices.SortFunc(entries, func(a, b ingressEntry) int { return comparePaths(a.path, b.path) })
 	}
 	if _, all := h.rules[ingressPath{resource.PathMatch_PREFIX, "/"}]; !all && fallback != nil {
-		entries = append(entries, ingressEntry{rule: fallback})
+		entries = append(entries, ingressEntry{path: ingressPath{value: "/"}, rule: fallback})
 	}
-	rules = make([]*resource.Rule, 0, len(entries))
+	rules = make([]*resource.Rule, 0, len(entries)+1)
+	if h.root != nil {
+		rules = append(rules, h.root)
+	}
 	for _, found := range entries {
-		rules = append(rules, found.rule.rule)
-		redirected = redirected || found.rule.redirect && of.secured
+		rules = append(rules, found.rule.shared()...)
+		redirected = redirected || found.rule.redirect.at(of)
 	}
 	if !redirected {
 		return rules, rules, false
 	}
-	return rules, plainRules(entries, of.certified), true
+	if h.root != nil {
+		plain = append(plain, h.root)
+	}
+	return rules, append(plain, plainRules(entries, of)...), true
 }
 
 // redirectRule answers what a rule matches with a redirect to HTTPS. 308 keeps the method.
 func redirectRule(rule *resource.Rule) *resource.Rule {
-	return &resource.Rule{
-		Route:    rule.Route,
-		Match:    rule.Match,
-		Backends: rule.Backends,
-		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
-			Scheme: "https", Status: 308, InsecureOnly: true,
-		}}}},
-	}
+	made := withMatch(rule, rule.Match)
+	made.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+		Scheme: "https", Status: 308, InsecureOnly: true,
+	}}})
+	return made
 }
 
 // challenges is below what a CA of ACME looks for the answer to a challenge, over plain HTTP (RFC
@@ -275,26 +329,34 @@ const challenges = "/.well-known/acme-challenge"
 
 // plainRules are the rules at HTTP of a host with redirects. Without a certificate the host answers
 // challenges.
-func plainRules(entries []ingressEntry, certified bool) []*resource.Rule {
+func plainRules(entries []ingressEntry, of security) []*resource.Rule {
 	plain := make([]*resource.Rule, 0, len(entries)+1)
-	isAnswered := certified
+	isAnswered := of.certified
 	for _, found := range entries {
-		rule, path := found.rule.rule, found.rule.rule.Match.Path
-		takesAll := path.Kind == resource.PathMatch_PREFIX && isBelow(challenges, path.Value)
-		switch {
-		case !found.rule.redirect, !certified && isBelow(path.Value, challenges):
-			plain = append(plain, rule)
-		case takesAll && !isAnswered:
-			plain = append(plain, &resource.Rule{
-				Route: rule.Route, Backends: rule.Backends,
-				Match: &resource.Match{Path: &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: challenges}},
-			}, redirectRule(rule))
-		default:
-			plain = append(plain, redirectRule(rule))
+		// As it is written: an expression says nothing of what is below it.
+		path := found.path
+		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
+		for _, rule := range found.rule.shared() {
+			switch {
+			case !found.rule.redirect.at(of), !of.certified && isBelow(path.value, challenges):
+				plain = append(plain, rule)
+			case takesAll && !isAnswered:
+				plain = append(plain, challengeRule(rule), redirectRule(rule))
+			default:
+				plain = append(plain, redirectRule(rule))
+			}
 		}
 		isAnswered = isAnswered || takesAll
 	}
 	return plain
+}
+
+// challengeRule is a rule for challenges alone.
+func challengeRule(rule *resource.Rule) *resource.Rule {
+	return withMatch(rule, &resource.Match{
+		Path:    &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: challenges},
+		Headers: rule.Match.Headers,
+	})
 }
 
 // isBelow reports whether a path is a prefix, or begins with it, by elements.

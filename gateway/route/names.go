@@ -69,6 +69,12 @@ const (
 	ReasonNoRoom = "NoRoom"
 	// ReasonUnprotected is an annotation by which another controller would keep clients out.
 	ReasonUnprotected = "Unprotected"
+	// ReasonAnnotationRefused is an annotation of ingress-nginx that may keep clients out and is
+	// not carried out, in a class that carries these out: requests of the Ingress get 500.
+	ReasonAnnotationRefused = "AnnotationRefused"
+	// ReasonAnnotationIgnored is such an annotation that is not carried out, and without which the
+	// Ingress is served.
+	ReasonAnnotationIgnored = "AnnotationIgnored"
 )
 
 // EndpointsName names the Endpoints resource of a Service port.

@@ -29,8 +29,10 @@ type Objects struct {
 
 	Services   []*corev1.Service
 	Namespaces []*corev1.Namespace
-	// Secrets need be those of type kubernetes.io/tls only.
+	// Secrets need be those of type kubernetes.io/tls only, Users those of type Opaque that have
+	// users.
 	Secrets    []*corev1.Secret
+	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
 
 	// GatewayAPIVersion is the version of Gateway API's CRDs, as they say themselves
@@ -45,8 +47,8 @@ type Settings struct {
 	// GatewayController is the spec.controllerName of the GatewayClasses that are ours.
 	GatewayController gatewayv1.GatewayController
 	// AssumeCertificates takes every Secret that an object may refer to for one with a good
-	// certificate, which covers what it is for. It is for those who may not read Secrets; the
-	// resources then have no keys.
+	// certificate, which covers what it is for, or with users. It is for those who may not read
+	// Secrets; the resources then have no keys.
 	AssumeCertificates bool
 	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
 	ReservedPorts []int32

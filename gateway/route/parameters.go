@@ -55,6 +55,8 @@ const (
 	ParameterSSLRedirect = "sslRedirect"
 	// ParameterDedicatedVIP is the annotation's value for Ingresses that have none.
 	ParameterDedicatedVIP = "dedicatedVIP"
+	// ParameterAnnotations "ingress-nginx" has the annotations of ingress-nginx carried out.
+	ParameterAnnotations = "annotations"
 )
 
 // Parameters are the settings of the proxies of a class or a Gateway.
@@ -89,7 +91,18 @@ type classParameters struct {
 	defaultCertificate key
 	sslRedirect        bool
 	dedicatedVIP       bool
+	annotations        annotationsOf
 }
+
+// annotationsOf says whose annotations are carried out, beside our own.
+type annotationsOf int
+
+const (
+	annotationsOurs annotationsOf = iota
+	annotationsOfNginx
+	// annotationsUnknown is where that cannot be read.
+	annotationsUnknown
+)
 
 // parameterProblem is a key of a ConfigMap that cannot be used.
 type parameterProblem struct{ key, reason, message string }
@@ -175,10 +188,25 @@ func (p *classParameters) setIngress(name, text string) (known bool, err error) 
 		err = parseBool(text, &p.sslRedirect)
 	case ParameterDedicatedVIP:
 		err = parseBool(text, &p.dedicatedVIP)
+	case ParameterAnnotations:
+		err = p.setAnnotations(text)
 	default:
 		return false, nil
 	}
 	return true, err
+}
+
+func (p *classParameters) setAnnotations(text string) error {
+	switch text {
+	case "none", "":
+		p.annotations = annotationsOurs
+	case "ingress-nginx":
+		p.annotations = annotationsOfNginx
+	default:
+		p.annotations = annotationsUnknown
+		return fmt.Errorf("%q is neither ingress-nginx nor none: Ingresses that ask for protection by annotations of ingress-nginx get 500", text)
+	}
+	return nil
 }
 
 func parseNumber(text string, lowest, highest int64, into *int32) error {

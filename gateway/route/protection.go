@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
 )
 
 // protectingPrefixes are those of annotations by which other controllers configure an Ingress.
@@ -28,13 +30,6 @@ var protectingPrefixes = map[string]bool{
 	"appgw.ingress.kubernetes.io":   true,
 	"k8s.apisix.apache.org":         true,
 	"zalando.org":                   true,
-}
-
-// protectingWords are parts of the names of annotations that keep clients out.
-var protectingWords = map[string]bool{
-	"auth": true, "oauth": true, "oauth2": true, "oidc": true, "jwt": true, "csrf": true,
-	"allow": true, "allowlist": true, "whitelist": true, "deny": true, "denylist": true, "blacklist": true, "blocklist": true,
-	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
 }
 
 // protectingNames are further such names. Some only may keep clients out: what they refer to is
@@ -60,7 +55,7 @@ var protectingNames = map[string]bool{
 func (c *compilation) unprotected(ingress *networkingv1.Ingress) {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
-		if protects(name, ingress.Annotations[name]) {
+		if protects(name, ingress.Annotations[name]) && !c.carries(ingress, name) {
 			found = append(found, name)
 		}
 	}
@@ -70,10 +65,14 @@ func (c *compilation) unprotected(ingress *networkingv1.Ingress) {
 	}
 }
 
+// carries reports whether an annotation is carried out, or its Ingress refused for it.
+func (c *compilation) carries(ingress *networkingv1.Ingress, name string) bool {
+	return c.asked[ingress] != nil && strings.HasPrefix(name, nginx.Prefix)
+}
+
 // protects reports whether an annotation keeps clients out where its controller reads it.
 func protects(name, value string) bool {
-	switch strings.ToLower(strings.TrimSpace(value)) {
-	case "", "false", "none", "off":
+	if nginx.IsOff(value) {
 		return false
 	}
 	if protectingNames[name] {
@@ -83,6 +82,5 @@ func protects(name, value string) bool {
 	if !protectingPrefixes[prefix] || strings.HasPrefix(rest, "cors-") {
 		return false
 	}
-	return slices.ContainsFunc(strings.FieldsFunc(rest, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
-		func(word string) bool { return protectingWords[word] })
+	return nginx.Protects(rest)
 }

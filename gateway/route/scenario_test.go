@@ -23,6 +23,7 @@ import (
 //
 //	-- objects --   YAML
 //	-- requests --  OWNER [METHOD] URL [NAME: VALUE]… => ANSWER, one a line
+//	-- filters --   OWNER [METHOD] URL [NAME: VALUE]… => WHAT; WHAT…, what is done, one a line
 //	-- ingresses -- NAMESPACE/NAME OWNER PORT[:ERROR]…, sorted; all of them
 //	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order in which they are tried; HOST may be "all"
 //	-- problems --  KIND NAMESPACE/NAME FIELD REASON, sorted; all of them
@@ -70,6 +71,7 @@ func play(t *testing.T, file string) {
 var checks = map[string]func(*testing.T, *route.Result, []string){
 	"requests":     checkRequests,
 	"certificates": checkCertificates,
+	"filters":      checkFilters,
 	"status":       checkStatuses,
 	"problems":     checkAll(problems),
 	"ingresses":    checkAll(ingresses),

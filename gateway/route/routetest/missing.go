@@ -36,7 +36,7 @@ func references(of *resource.Resource) []string {
 	var found []string
 	filters := func(filters []*resource.Filter) {
 		for _, filter := range filters {
-			found = append(found, filter.GetMirror().GetBackend())
+			found = append(found, filter.GetMirror().GetBackend(), filter.GetBasicAuthentication().GetUsers())
 		}
 	}
 	switch kind := of.Kind.(type) {

@@ -72,6 +72,10 @@ func add(objects *route.Objects, document []byte, count int) error {
 		}
 		configMap.Data = map[string]string{"ca.crt": string(chain)}
 	}
+	if secret, ok := object.(*corev1.Secret); ok && secret.Type == corev1.SecretTypeOpaque {
+		objects.Users = append(objects.Users, secret)
+		return nil
+	}
 	list.Set(reflect.Append(list, item))
 	return nil
 }

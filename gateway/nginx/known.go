@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+// annotation is what is known of one.
+type annotation struct {
+	handling Handling
+	note     string
+	// read is nil where there is nothing to read, or another annotation reads it.
+	read func(*reader, string) error
+	// isStrict says that the Ingress is not served where the value cannot be read.
+	isStrict bool
+}
+
+const (
+	noteSnippet    = "nginx's language means nothing here, and it may keep clients out; headers: `custom-headers`"
+	noteClientCert = "an Ingress asks no client for a certificate: a Gateway with `frontendValidation` does"
+	noteWAF        = "there is no web application firewall"
+	noteStreams    = "bodies are passed on as they come"
+	noteNoClass    = "settings of TLS are those of the proxy"
+	noteTracing    = "tracing is a setting of the class"
+	noteGlobal     = "limits are of each proxy: `limit-rps`, `limit-rpm`"
+	noteBalance    = "requests go to the less busy of two endpoints"
+	noteBackendTLS = "a BackendTLSPolicy says whom to trust"
+	noteFastCGI    = "backends speak HTTP"
+)
+
+// known are the annotations of ingress-nginx 1.12 and those before it, by name.
+var known map[string]annotation
+
+// It refers to itself by the functions that read.
+func init() {
+	known = map[string]annotation{}
+	for _, group := range []map[string]annotation{routing(), responses(), sharing(), keepingOut(), tuning()} {
+		for name, each := range group {
+			known[name] = each
+		}
+	}
+}
+
+func carried(note string, read func(*reader, string) error) annotation {
+	return annotation{handling: Carried, note: note, read: read}
+}
+
+// strict is carried out, and the Ingress is not served where it cannot be read.
+func strict(note string, read func(*reader, string) error) annotation {
+	return annotation{handling: Carried, note: note, read: read, isStrict: true}
+}
+
+func ignored(note string) annotation { return annotation{handling: Ignored, note: note} }
+func missing(note string) annotation { return annotation{handling: Missing, note: note} }
+func refused(note string) annotation { return annotation{handling: Refused, note: note} }
+
+// routing is where requests go.
+func routing() map[string]annotation {
+	return map[string]annotation{
+		"ssl-redirect":            carried("`true` where there is none, for hosts with TLS; status 308", (*reader).sslRedirect),
+		"force-ssl-redirect":      carried("also for hosts without TLS", (*reader).forceSSLRedirect),
+		"preserve-trailing-slash": ignored("a redirect keeps the path as it is"),
+		"app-root":                strict("`/` is redirected, status 302", (*reader).appRoot),
+		"permanent-redirect":      strict("`$scheme`, `$host` and `$request_uri` are known, as in `https://example.com$request_uri`", (*reader).permanentRedirect),
+		"permanent-redirect-code": carried("301 where there is none", nil),
+		"temporal-redirect":       strict("as `permanent-redirect`, and goes before it", (*reader).temporalRedirect),
+		"temporal-redirect-code":  carried("302 where there is none", nil),
+		"relative-redirects":      ignored("redirects are to whole URLs"),
+		"from-to-www-redirect":    carried("where no Ingress has the other name; status 308", (*reader).fromToWWW),
+		"rewrite-target":          strict("the whole path becomes it; `$1` to `$9` are groups of the path", (*reader).rewriteTarget),
+		"use-regex":               strict("paths of all Ingresses of the host are regular expressions (RE2), without case", (*reader).useRegex),
+		"upstream-vhost":          strict("without variables", (*reader).upstreamVhost),
+		"x-forwarded-prefix":      carried("where `rewrite-target` is set", (*reader).forwardedPrefix),
+		"server-alias":            carried("names and `*.` wildcards; regular expressions are told", (*reader).serverAlias),
+		"backend-protocol":        strict("HTTP, HTTPS, GRPC, GRPCS; with TLS a BackendTLSPolicy has to say whom to trust", (*reader).backendProtocol),
+		"ssl-passthrough":         strict("the backend of `/` gets the connections of the host", (*reader).sslPassthrough),
+		"default-backend":         missing("a Service without endpoints answers 503"),
+		"service-upstream":        ignored("endpoints are spoken with, not the ClusterIP"),
+	}
+}
+
+// responses are what clients get beside the answer.
+func responses() map[string]annotation {
+	return map[string]annotation{
+		"enable-cors":                              carried("", (*reader).enableCORS),
+		"cors-allow-origin":                        carried("`*` where there is none, and then without credentials, as browsers want it", nil),
+		"cors-allow-methods":                       carried("", nil),
+		"cors-allow-headers":                       carried("", nil),
+		"cors-expose-headers":                      carried("", nil),
+		"cors-allow-credentials":                   carried("`true` where there is none", nil),
+		"cors-max-age":                             carried("1728000 where there is none", nil),
+		"custom-headers":                           carried("a ConfigMap of the Ingress's namespace", (*reader).customHeaders),
+		"custom-http-errors":                       missing("answers of backends pass as they are"),
+		"disable-proxy-intercept-errors":           ignored("answers of backends pass as they are"),
+		"connection-proxy-header":                  missing("the proxy decides on `Connection`"),
+		"http2-push-preload":                       ignored("browsers have given up server push"),
+		"proxy-cookie-domain":                      missing("cookies of backends pass as they are"),
+		"proxy-cookie-path":                        missing("cookies of backends pass as they are"),
+		"proxy-redirect-from":                      missing("`Location` passes as it is"),
+		"proxy-redirect-to":                        missing("`Location` passes as it is"),
+		"session-cookie-name":                      carried("`INGRESSCOOKIE` where there is none", nil),
+		"session-cookie-expires":                   carried("as `session-cookie-max-age`", nil),
+		"session-cookie-max-age":                   carried("the session ends then, too", nil),
+		"session-cookie-path":                      ignored("the path is `/`: sessions of one host need names of their own"),
+		"session-cookie-domain":                    missing("the cookie is of the host"),
+		"session-cookie-samesite":                  {handling: Missing, note: "it is `Lax`", read: (*reader).sameSite},
+		"session-cookie-conditional-samesite-none": ignored("it is `Lax`"),
+		"session-cookie-secure":                    ignored("`Secure` is set over TLS"),
+		"session-cookie-hash":                      ignored("the cookie is sealed"),
+		"session-cookie-change-on-failure":         ignored("a session ends with its endpoint"),
+	}
+}
+
+// sharing is who of several backends gets a request.
+func sharing() map[string]annotation {
+	return map[string]annotation{
+		"affinity":                     carried("`cookie`", (*reader).affinity),
+		"affinity-mode":                ignored("a session stays where it is, as with `persistent`"),
+		"affinity-canary-behavior":     {handling: Missing, note: "a session stays with its backend, as with `sticky`", read: (*reader).canaryBehavior},
+		"canary":                       carried("for paths of an older Ingress of the namespace", (*reader).canary),
+		"canary-by-header":             carried("`always` and `never`", nil),
+		"canary-by-header-value":       carried("", nil),
+		"canary-by-header-pattern":     carried("RE2", nil),
+		"canary-by-cookie":             carried("`always` and `never`", nil),
+		"canary-weight":                carried("", nil),
+		"canary-weight-total":          carried("100 where there is none", nil),
+		"mirror-target":                carried("a Service of the Ingress's namespace, by its name in DNS", (*reader).mirrorTarget),
+		"mirror-request-body":          ignored("bodies up to a size are mirrored"),
+		"mirror-host":                  ignored("the copy has the request's `Host`"),
+		"proxy-next-upstream":          carried("requests that may be sent again: `error`, `timeout` and statuses", (*reader).nextUpstream),
+		"proxy-next-upstream-tries":    carried("3 where there is none; 11 at most, which 0 stands for", (*reader).nextUpstream),
+		"proxy-next-upstream-timeout":  ignored("tries are bounded"),
+		"load-balance":                 ignored(noteBalance),
+		"upstream-hash-by":             missing(noteBalance + "; sessions: `affinity`"),
+		"upstream-hash-by-subset":      missing(noteBalance),
+		"upstream-hash-by-subset-size": missing(noteBalance),
+	}
+}
+
+// keepingOut is who is not served.
+func keepingOut() map[string]annotation {
+	group := map[string]annotation{
+		"whitelist-source-range": strict("others get 403", (*reader).allow),
+		"allowlist-source-range": strict("others get 403", (*reader).allow),
+		"denylist-source-range":  strict("they get 403", (*reader).deny),
+		"satisfy":                {handling: Missing, note: "`all` holds: addresses and password are asked for", read: (*reader).satisfy},
+
+		"auth-type":          strict("`basic`", (*reader).authType),
+		"auth-secret":        strict("of the Ingress's namespace, of type `Opaque`; not read yet, so the Ingress is refused", (*reader).authSecret),
+		"auth-secret-type":   carried("`auth-file` where there is none, or `auth-map`", nil),
+		"auth-realm":         carried("", nil),
+		"auth-url":           refused("another service would have to be asked"),
+		"auth-tls-secret":    {handling: Refused, note: noteClientCert, read: (*reader).authTLS},
+		"enable-global-auth": ignored("the ConfigMap of ingress-nginx is not read"),
+
+		"limit-rps":              strict("by each proxy; others get 503", (*reader).limitRPS),
+		"limit-rpm":              strict("by each proxy; others get 503", (*reader).limitRPM),
+		"limit-connections":      strict("requests at once, by each proxy; others get 503", (*reader).limitConnections),
+		"limit-burst-multiplier": carried("5 where there is none", nil),
+		"limit-whitelist":        carried("", (*reader).limitExempt),
+		"limit-rate":             missing("bytes are not held back"),
+		"limit-rate-after":       ignored("bytes are not held back"),
+		"proxy-body-size":        strict("none where there is none, which is 1m there", (*reader).bodySize),
+	}
+	for note, names := range map[string][]string{
+		noteSnippet: {"configuration-snippet", "server-snippet", "stream-snippet"},
+		noteWAF:     {"enable-modsecurity", "enable-owasp-core-rules", "modsecurity-snippet", "lua-resty-waf"},
+	} {
+		for _, name := range names {
+			group[name] = refused(note)
+		}
+	}
+	for note, names := range map[string][]string{
+		"`auth-url` refuses the Ingress; alone it does nothing": {
+			"auth-always-set-cookie", "auth-cache-duration", "auth-cache-key", "auth-keepalive", "auth-keepalive-requests",
+			"auth-keepalive-share-vars", "auth-keepalive-timeout", "auth-method", "auth-proxy-set-headers", "auth-request-redirect",
+			"auth-response-headers", "auth-signin", "auth-signin-redirect-param", "auth-snippet",
+		},
+		"`auth-tls-secret` refuses the Ingress; alone it does nothing": {
+			"auth-tls-error-page", "auth-tls-match-cn", "auth-tls-pass-certificate-to-upstream", "auth-tls-verify-client",
+			"auth-tls-verify-depth",
+		},
+		"alone it does nothing": {"modsecurity-transaction-id"},
+	} {
+		for _, name := range names {
+			group[name] = ignored(note)
+		}
+	}
+	for _, name := range []string{"global-rate-limit", "global-rate-limit-window", "global-rate-limit-key", "global-rate-limit-ignored-cidrs"} {
+		group[name] = missing(noteGlobal)
+	}
+	return group
+}
+
+// tuning is what changes how nginx works, and not what it does.
+func tuning() map[string]annotation {
+	group := map[string]annotation{
+		"proxy-connect-timeout": ignored("an endpoint that does not answer is left after seconds"),
+		"proxy-send-timeout":    ignored("a backend that takes nothing is given up after 20 seconds"),
+		"proxy-read-timeout":    {handling: Missing, note: "the class's `responseTimeout` bounds the wait; an answer that has begun has no limit", read: (*reader).readTimeout},
+		"proxy-http-version":    ignored("HTTP/1.1, or HTTP/2 by `backend-protocol`"),
+		"enable-access-log":     ignored("the class's `accessLog`"),
+		"enable-rewrite-log":    ignored("there is none"),
+	}
+	for note, names := range map[string][]string{
+		noteStreams: {
+			"client-body-buffer-size", "proxy-buffering", "proxy-buffers-number", "proxy-buffer-size", "proxy-busy-buffers-size",
+			"proxy-max-temp-file-size", "proxy-request-buffering",
+		},
+		noteTracing: {
+			"enable-opentelemetry", "opentelemetry-operation-name", "opentelemetry-trust-incoming-span", "enable-opentracing",
+			"opentracing-trust-incoming-span",
+		},
+		noteNoClass: {"ssl-ciphers", "ssl-prefer-server-ciphers"},
+		noteBackendTLS: {
+			"proxy-ssl-secret", "proxy-ssl-ciphers", "proxy-ssl-name", "proxy-ssl-protocols", "proxy-ssl-server-name",
+			"proxy-ssl-verify", "proxy-ssl-verify-depth",
+		},
+		noteFastCGI: {"fastcgi-index", "fastcgi-params-configmap"},
+	} {
+		for _, name := range names {
+			group[name] = ignored(note)
+		}
+	}
+	return group
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+)
+
+func (r *reader) allow(text string) error {
+	found, err := prefixes(text)
+	// Of both names one is a list, as they are one annotation there.
+	r.settings.Allow = append(r.settings.Allow, found...)
+	return err
+}
+
+func (r *reader) deny(text string) error {
+	found, err := prefixes(text)
+	r.settings.Deny = found
+	return err
+}
+
+func (r *reader) satisfy(text string) error {
+	if text != "all" && r.of["auth-type"] != "" && (r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != "") {
+		r.lose("it is not carried out: clients need an address that is allowed and a password")
+	}
+	return nil
+}
+
+func (r *reader) authType(text string) error {
+	if text != "basic" {
+		return fmt.Errorf("%s is not carried out: basic is", quoted(text))
+	}
+	auth := &Auth{Secret: r.of["auth-secret"], Realm: r.of["auth-realm"]}
+	if auth.Secret == "" {
+		return errors.New("there is no annotation auth-secret with the users")
+	}
+	if auth.Realm == "" {
+		auth.Realm = "Authentication Required"
+	}
+	if !isPrintable(auth.Realm) {
+		r.unreadable("auth-realm", errors.New("it has control characters: another text counts"))
+		auth.Realm = "Authentication Required"
+	}
+	switch kind := r.of["auth-secret-type"]; kind {
+	case "", "auth-file":
+	case "auth-map":
+		auth.IsMap = true
+	default:
+		return fmt.Errorf("auth-secret-type %s is neither auth-file nor auth-map", quoted(kind))
+	}
+	r.settings.Auth = auth
+	return nil
+}
+
+// authSecret is read with auth-type.
+func (r *reader) authSecret(text string) error {
+	if strings.Count(text, "/") > 1 {
+		return fmt.Errorf("%s is not NAMESPACE/NAME", quoted(text))
+	}
+	return nil
+}
+
+func (r *reader) authTLS(string) error {
+	if verify := r.of["auth-tls-verify-client"]; verify != "off" {
+		r.refuse("it is not carried out: %s", noteClientCert)
+	}
+	return nil
+}
+
+func (r *reader) limitRPS(text string) (err error) {
+	r.settings.Limits.PerSecond, err = r.limit(text)
+	return err
+}
+
+func (r *reader) limitRPM(text string) (err error) {
+	r.settings.Limits.PerMinute, err = r.limit(text)
+	return err
+}
+
+func (r *reader) limitConnections(text string) (err error) {
+	r.settings.Limits.Connections, err = r.limit(text)
+	return err
+}
+
+// limit reads a limit; 0 is none.
+func (r *reader) limit(text string) (uint32, error) {
+	if r.settings.Limits.Burst == 0 {
+		r.settings.Limits.Burst = r.number("limit-burst-multiplier", 1, 1000, 5)
+	}
+	return number(text, 0, math.MaxInt32)
+}
+
+func (r *reader) limitExempt(text string) (err error) {
+	r.settings.Limits.Exempt, err = prefixes(text)
+	return err
+}
+
+func (r *reader) bodySize(text string) (err error) {
+	r.settings.BodyLimit, err = bytes(text)
+	return err
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+func (r *reader) sslRedirect(text string) (err error) {
+	value, err := boolean(text)
+	if err == nil {
+		r.settings.SSLRedirect = value
+	}
+	return err
+}
+
+func (r *reader) forceSSLRedirect(text string) (err error) {
+	r.settings.ForceSSLRedirect, err = boolean(text)
+	return err
+}
+
+func (r *reader) fromToWWW(text string) (err error) {
+	r.settings.FromToWWW, err = boolean(text)
+	return err
+}
+
+func (r *reader) useRegex(text string) (err error) {
+	r.settings.UseRegex, err = boolean(text)
+	return err
+}
+
+func (r *reader) sslPassthrough(text string) (err error) {
+	r.settings.SSLPassthrough, err = boolean(text)
+	return err
+}
+
+func (r *reader) appRoot(text string) error {
+	if !strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || text == "/" {
+		return fmt.Errorf("%s is no path below /", quoted(text))
+	}
+	if err := location(text); err != nil {
+		return err
+	}
+	r.settings.AppRoot = text
+	return nil
+}
+
+// location reports what is wrong with where a redirect leads.
+func location(text string) error {
+	if strings.Contains(text, "$") {
+		return fmt.Errorf("%s has a variable that is not known", quoted(text))
+	}
+	if !isPrintable(text) || strings.ContainsAny(text, " \"\\") {
+		return fmt.Errorf("%s is no URL", quoted(text))
+	}
+	if _, err := url.Parse(text); err != nil {
+		return fmt.Errorf("%s is no URL", quoted(text))
+	}
+	return nil
+}
+
+func (r *reader) permanentRedirect(text string) error {
+	if _, other := r.of["temporal-redirect"]; other {
+		return nil
+	}
+	return r.redirect(text, r.redirectCode("permanent-redirect-code", 301))
+}
+
+func (r *reader) temporalRedirect(text string) error {
+	return r.redirect(text, r.redirectCode("temporal-redirect-code", 302))
+}
+
+// redirectCode reads the status of a redirect.
+func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
+	switch found := r.number(name, 300, 308, otherwise); found {
+	case 300, 304, 305, 306:
+		r.unreadable(name, fmt.Errorf("%d is no status of a redirect: %d counts", found, otherwise))
+		return otherwise
+	default:
+		return found
+	}
+}
+
+// redirect reads a URL. nginx would replace variables in it: those are known by which the request's
+// own target is kept.
+func (r *reader) redirect(text string, status uint32) error {
+	to := &Redirect{Status: status}
+	site, keeps := strings.CutSuffix(text, "$request_uri")
+	read := to.readLocation
+	if keeps {
+		read, text = to.readSite, strings.TrimSuffix(site, "/")
+	}
+	if err := read(text); err != nil {
+		return err
+	}
+	r.settings.Redirect = to
+	return nil
+}
+
+// readLocation reads a URL as it is, or a path.
+func (to *Redirect) readLocation(text string) error {
+	target, err := url.Parse(text)
+	if err != nil || target.Host == "" && !strings.HasPrefix(text, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
+		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+	}
+	to.Location = text
+	return location(text)
+}
+
+// readSite reads a scheme and a host, behind which the request's own target stands.
+func (to *Redirect) readSite(text string) error {
+	scheme, host, is := strings.Cut(text, "://")
+	switch {
+	case !is || scheme != "$scheme" && scheme != "http" && scheme != "https":
+		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+	case scheme != "$scheme":
+		to.Scheme = scheme
+	}
+	switch host {
+	case "$host", "$http_host", "$server_name":
+		return nil
+	}
+	target, err := url.Parse("http://" + host)
+	if err != nil || target.Host != host || target.Hostname() == "" || strings.ContainsAny(host, "$@ ") {
+		return fmt.Errorf("%s has a host that cannot be read", quoted(text))
+	}
+	to.Host = target.Hostname()
+	if port := target.Port(); port != "" {
+		number, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || number == 0 {
+			return fmt.Errorf("%s has a port that cannot be read", quoted(text))
+		}
+		to.Port = uint32(number)
+	}
+	return nil
+}
+
+func (r *reader) rewriteTarget(text string) error {
+	if !strings.HasPrefix(text, "/") && !strings.HasPrefix(text, "$") {
+		return fmt.Errorf("%s does not begin with / or a group", quoted(text))
+	}
+	if !isPrintable(text) || strings.ContainsAny(text, " #\"\\") {
+		return fmt.Errorf("%s is no path", quoted(text))
+	}
+	for i := range len(text) {
+		if text[i] == '$' && (i+1 == len(text) || text[i+1] < '1' || text[i+1] > '9') {
+			return fmt.Errorf("%s has a variable that is not known: groups are $1 to $9", quoted(text))
+		}
+	}
+	r.settings.RewriteTarget = text
+	return nil
+}
+
+func (r *reader) upstreamVhost(text string) error {
+	if target, err := url.Parse("http://" + text); err != nil || target.Host != text || strings.ContainsAny(text, "$@ ") {
+		return fmt.Errorf("%s is no host name", quoted(text))
+	}
+	r.settings.UpstreamVhost = text
+	return nil
+}
+
+func (r *reader) forwardedPrefix(text string) error {
+	if !isPrintable(text) || strings.Contains(text, "$") {
+		return fmt.Errorf("%s is no value of a header", quoted(text))
+	}
+	r.settings.ForwardedPrefix = text
+	return nil
+}
+
+// maxAliases bounds how often the rules of an Ingress are repeated.
+const maxAliases = 100
+
+func (r *reader) serverAlias(text string) error {
+	for _, name := range list(text) {
+		if strings.ContainsAny(name, "~^$()\\ ") {
+			r.lose("%s is a regular expression: write the names", quoted(name))
+			continue
+		}
+		r.settings.Aliases = append(r.settings.Aliases, name)
+	}
+	if len(r.settings.Aliases) > maxAliases {
+		r.settings.Aliases = nil
+		return fmt.Errorf("there are at most %d names", maxAliases)
+	}
+	return nil
+}
+
+func (r *reader) backendProtocol(text string) error {
+	protocol, is := map[string]Protocol{"HTTP": HTTP, "HTTPS": HTTPS, "GRPC": GRPC, "GRPCS": GRPCS}[strings.ToUpper(text)]
+	if !is {
+		return fmt.Errorf("%s is not spoken: HTTP, HTTPS, GRPC and GRPCS are", quoted(text))
+	}
+	r.settings.Protocol = protocol
+	return nil
+}
+
+func (r *reader) customHeaders(text string) error {
+	if strings.Count(text, "/") > 1 {
+		return errors.New("it is not NAMESPACE/NAME")
+	}
+	r.settings.CustomHeaders = text
+	return nil
+}
+
+func (r *reader) readTimeout(text string) error {
+	seconds, err := number(strings.TrimSuffix(text, "s"), 0, 1<<31)
+	// Up to the default of responseTimeout only a slow backend would notice, by a later 504.
+	if err != nil || seconds > 60 {
+		r.lose("it is not carried out: the class's responseTimeout bounds the wait for an answer, 60s where it is not set")
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The defaults of cors-allow-methods and cors-allow-headers.
+const (
+	corsMethods = "GET, PUT, POST, DELETE, PATCH, OPTIONS"
+	corsHeaders = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization"
+	corsMaxAge  = 1728000
+)
+
+func (r *reader) enableCORS(text string) error {
+	enabled, err := boolean(text)
+	if err != nil || !enabled {
+		return err
+	}
+	cors := &CORS{
+		Origins:     r.origins(),
+		Methods:     r.tokens("cors-allow-methods", corsMethods),
+		Headers:     r.tokens("cors-allow-headers", corsHeaders),
+		Expose:      r.tokens("cors-expose-headers", ""),
+		Credentials: r.isTrue("cors-allow-credentials", true),
+		MaxAge:      r.number("cors-max-age", 0, 1<<31, corsMaxAge),
+	}
+	if slices.Contains(cors.Origins, "*") {
+		// It answers "*" to all of them, and no browser takes that with credentials.
+		cors.Credentials = false
+	}
+	r.settings.CORS = cors
+	return nil
+}
+
+var origin = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[A-Za-z0-9._\[\]:-]+$`)
+
+// origins reads who may read answers. One that cannot be read is left out.
+func (r *reader) origins() []string {
+	text, found := r.of["cors-allow-origin"]
+	if !found {
+		return []string{"*"}
+	}
+	var all []string
+	for _, each := range list(text) {
+		if each != "*" && each != "null" && !origin.MatchString(each) {
+			r.unreadable("cors-allow-origin", fmt.Errorf("%s is no origin, and is left out", quoted(each)))
+			continue
+		}
+		all = append(all, each)
+	}
+	return all
+}
+
+// tokens reads a list of methods or headers. One that cannot be read is left out.
+func (r *reader) tokens(name, otherwise string) []string {
+	text, found := r.of[name]
+	if !found {
+		text = otherwise
+	}
+	var all []string
+	for _, each := range list(text) {
+		if !isToken(each) {
+			r.unreadable(name, fmt.Errorf("%s is no name, and is left out", quoted(each)))
+			continue
+		}
+		all = append(all, each)
+	}
+	return all
+}
+
+// longestSession bounds sessions: ten years.
+const longestSession = 10 * 365 * 24 * 60 * 60
+
+func (r *reader) affinity(text string) error {
+	if text != "cookie" {
+		return fmt.Errorf("%s is not known: cookie is", quoted(text))
+	}
+	session := &Session{Cookie: "INGRESSCOOKIE"}
+	if name, found := r.of["session-cookie-name"]; found {
+		if isToken(name) {
+			session.Cookie = name
+		} else {
+			r.unreadable("session-cookie-name", fmt.Errorf("%s is no name of a cookie: %s counts", quoted(name), session.Cookie))
+		}
+	}
+	seconds := r.number("session-cookie-expires", 0, longestSession, 0)
+	if age := r.number("session-cookie-max-age", 0, longestSession, 0); age > 0 {
+		seconds = age
+	}
+	session.MaxAge = time.Duration(seconds) * time.Second
+	r.settings.Session = session
+	return nil
+}
+
+func (r *reader) sameSite(text string) error {
+	if _, is := r.of["affinity"]; is && !strings.EqualFold(text, "lax") {
+		r.lose("it is not carried out: the cookie has SameSite=Lax")
+	}
+	return nil
+}
+
+func (r *reader) canaryBehavior(text string) error {
+	if text != "sticky" {
+		r.lose("it is not carried out: a session stays with its backend")
+	}
+	return nil
+}
+
+func (r *reader) canary(text string) error {
+	enabled, err := boolean(text)
+	if err != nil || !enabled {
+		return err
+	}
+	canary := &Canary{
+		Header: r.of["canary-by-header"], Value: r.of["canary-by-header-value"], Pattern: r.of["canary-by-header-pattern"],
+		Cookie: r.of["canary-by-cookie"], Total: r.number("canary-weight-total", 1, 1_000_000, 100),
+	}
+	canary.Weight = r.number("canary-weight", 0, canary.Total, 0)
+	if canary.Header != "" && !isToken(canary.Header) {
+		r.unreadable("canary-by-header", fmt.Errorf("%s is no name of a header", quoted(canary.Header)))
+		canary.Header = ""
+	}
+	if canary.Cookie != "" && !isToken(canary.Cookie) {
+		r.unreadable("canary-by-cookie", fmt.Errorf("%s is no name of a cookie", quoted(canary.Cookie)))
+		canary.Cookie = ""
+	}
+	if canary.Value != "" {
+		canary.Pattern = ""
+	}
+	if _, err := syntax.Parse(canary.Pattern, syntax.Perl); err != nil {
+		r.unreadable("canary-by-header-pattern", errors.New("it is no regular expression of RE2: no request goes by it"))
+		canary.Header, canary.Pattern = "", ""
+	}
+	r.settings.Canary = canary
+	return nil
+}
+
+// mirrorTarget reads the URL of a Service: http://NAME.NAMESPACE.svc…:PORT, with the request's
+// target or none behind it.
+func (r *reader) mirrorTarget(text string) error {
+	site := strings.TrimSuffix(strings.TrimSuffix(text, "$request_uri"), "/")
+	target, err := url.Parse(site)
+	if err != nil || target.Host == "" || strings.Contains(site, "$") {
+		return fmt.Errorf("%s is no URL", quoted(text))
+	}
+	labels := strings.Split(target.Hostname(), ".")
+	if target.Scheme != "http" || target.Path != "" || target.RawQuery != "" || len(labels) < 2 || len(labels) > 2 && labels[2] != "svc" {
+		r.lose("it is not carried out: copies go to a Service alone, as http://NAME.NAMESPACE.svc:PORT$request_uri")
+		return nil
+	}
+	port := uint64(80)
+	if text := target.Port(); text != "" {
+		if port, err = strconv.ParseUint(text, 10, 16); err != nil {
+			return fmt.Errorf("%s has a port that cannot be read", quoted(text))
+		}
+	}
+	r.settings.Mirror = &Mirror{Namespace: labels[1], Service: labels[0], Port: int32(port)}
+	return nil
+}
+
+// mostAttempts bounds what one request costs, as for HTTPRoutes.
+const mostAttempts = 10
+
+// nextUpstream reads proxy-next-upstream and proxy-next-upstream-tries, each of which is enough.
+func (r *reader) nextUpstream(string) error {
+	if r.settings.Retry != nil {
+		return nil
+	}
+	tries := r.number("proxy-next-upstream-tries", 0, 1<<31, 3)
+	retry := &Retry{Attempts: min(tries-1, mostAttempts)}
+	if tries == 0 {
+		retry.Attempts = mostAttempts
+	}
+	r.settings.Retry = retry
+	for _, word := range strings.Fields(r.of["proxy-next-upstream"]) {
+		switch word {
+		case "error", "timeout":
+		case "off":
+			retry.Attempts = 0
+		case "http_403", "http_404", "http_429", "http_500", "http_502", "http_503", "http_504":
+			status, err := number(strings.TrimPrefix(word, "http_"), 400, 599)
+			if err != nil {
+				return err
+			}
+			retry.Statuses = append(retry.Statuses, status)
+		default:
+			r.name = "proxy-next-upstream"
+			r.lose("%s is not carried out", quoted(word))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// lose tells that the annotation which is being read is not carried out, or a part of it is not.
+func (r *reader) lose(format string, arguments ...any) {
+	r.problems = append(r.problems, Problem{Name: r.name, Message: fmt.Sprintf(format, arguments...)})
+}
+
+// refuse tells that it is not carried out, and that the Ingress is not served for it.
+func (r *reader) refuse(format string, arguments ...any) {
+	r.problems = append(r.problems, Problem{Name: r.name, Refuses: true, Message: fmt.Sprintf(format, arguments...)})
+}
+
+// unreadable tells that the value of another annotation cannot be read, and what counts in its
+// place.
+func (r *reader) unreadable(name string, err error) {
+	r.problems = append(r.problems, Problem{Name: name, Invalid: true, Message: err.Error()})
+}
+
+// isTrue reads an annotation that is true or false, as Go writes them; false where there is none.
+func (r *reader) isTrue(name string, otherwise bool) bool {
+	text, found := r.of[name]
+	if !found {
+		return otherwise
+	}
+	value, err := boolean(text)
+	if err != nil {
+		r.unreadable(name, err)
+		return otherwise
+	}
+	return value
+}
+
+// number reads an annotation that is a number; otherwise where there is none, or it cannot be read.
+func (r *reader) number(name string, lowest, highest, otherwise uint32) uint32 {
+	text, found := r.of[name]
+	if !found {
+		return otherwise
+	}
+	value, err := number(text, lowest, highest)
+	if err != nil {
+		r.unreadable(name, err)
+		return otherwise
+	}
+	return value
+}
+
+func boolean(text string) (bool, error) {
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, fmt.Errorf("%s is neither true nor false", quoted(text))
+	}
+	return value, nil
+}
+
+func number(text string, lowest, highest uint32) (uint32, error) {
+	value, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || uint32(value) < lowest || uint32(value) > highest {
+		return 0, fmt.Errorf("%s is not a number from %d to %d", quoted(text), lowest, highest)
+	}
+	return uint32(value), nil
+}
+
+// quoted is a value for a message, which anybody may have written.
+func quoted(text string) string {
+	const most = 80
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// list reads what stands between commas.
+func list(text string) []string {
+	var found []string
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			found = append(found, part)
+		}
+	}
+	return found
+}
+
+// maxPrefixes bounds a list of addresses.
+const maxPrefixes = 10_000
+
+// prefixes reads a list of prefixes and addresses.
+func prefixes(text string) ([]netip.Prefix, error) {
+	parts := list(text)
+	switch {
+	case len(parts) == 0:
+		return nil, errors.New("it names no address")
+	case len(parts) > maxPrefixes:
+		return nil, fmt.Errorf("a list has at most %d prefixes, this one has %d", maxPrefixes, len(parts))
+	}
+	found := make([]netip.Prefix, 0, len(parts))
+	for _, part := range parts {
+		prefix, err := netip.ParsePrefix(part)
+		if err != nil {
+			address, other := netip.ParseAddr(part)
+			if other != nil || address.Zone() != "" {
+				return nil, fmt.Errorf("%s is neither a prefix nor an address", quoted(part))
+			}
+			prefix = netip.PrefixFrom(address, address.BitLen())
+		}
+		found = append(found, prefix.Masked())
+	}
+	return found, nil
+}
+
+// bytes reads a size as nginx writes it: a number, and k, m or g behind it.
+func bytes(text string) (int64, error) {
+	digits, unit := strings.ToLower(text), int64(1)
+	for suffix, times := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} {
+		if cut, is := strings.CutSuffix(digits, suffix); is {
+			digits, unit = cut, times
+			break
+		}
+	}
+	value, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || value < 0 || value > 1<<40/unit {
+		return 0, fmt.Errorf("%s is no size, such as 8m", quoted(text))
+	}
+	return value * unit, nil
+}
+
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2): the name of a header or a
+// cookie.
+func isToken(text string) bool {
+	for i := range len(text) {
+		c := text[i]
+		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// isPrintable reports whether a text may be the value of a header.
+func isPrintable(text string) bool {
+	for _, c := range text {
+		if c < ' ' || c == 0x7f || c == '\uFFFD' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// asked is what an Ingress asks for by annotations of ingress-nginx, in a class that carries these
+// out.
+type asked struct {
+	*nginx.Settings
+	// isRefused says that its rules answer 500.
+	isRefused bool
+	// filters, retry and session are those of all its rules.
+	filters []*resource.Filter
+	retry   *resource.Retry
+	session *resource.SessionPersistence
+	// steps are what its regular expressions become.
+	steps int
+}
+
+// isCanary reports whether an Ingress is a second backend of another one, and nothing else.
+func (a *asked) isCanary() bool { return a != nil && a.Canary != nil }
+
+// rewrites reports whether a path is rewritten. nginx has it that "/" to "/" is no rewrite.
+func (a *asked) rewrites(path string) bool { return a.RewriteTarget != "" && a.RewriteTarget != path }
+
+// ask reads the annotations of an Ingress whose class carries them out.
+func (c *compilation) ask(ingress *networkingv1.Ingress) {
+	settings, problems := nginx.Read(ingress.Annotations)
+	found := &asked{Settings: settings}
+	c.asked[ingress] = found
+	for _, problem := range problems {
+		if found.isCanary() && !strings.HasPrefix(problem.Name, "canary") {
+			// The annotations of the Ingress whose paths it shares count.
+			continue
+		}
+		switch {
+		case problem.Refuses:
+			c.refuseIngress(ingress, problem.Name, problem.Message)
+		case problem.Invalid:
+			c.annotation(ingress, problem.Name, ReasonInvalid, problem.Message)
+		default:
+			c.annotation(ingress, problem.Name, ReasonAnnotationIgnored, problem.Message)
+		}
+	}
+}
+
+// annotation tells of an annotation of ingress-nginx.
+func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, message string) {
+	c.problem(ingressObject(ingress), "metadata.annotations["+nginx.Prefix+name+"]", reason, message)
+}
+
+// refuseIngress has the rules of an Ingress answer 500: they must not be served without an
+// annotation.
+func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
+	c.asked[ingress].isRefused = true
+	c.annotation(ingress, name, ReasonAnnotationRefused, message+
+		"; requests of the Ingress get 500: correct the annotation, or remove it where nobody has to be kept out")
+}
+
+// guard refuses an Ingress whose class cannot say whether annotations are carried out, and which
+// has some that keep clients out.
+func (c *compilation) guard(ingress *networkingv1.Ingress) {
+	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
+		short, is := strings.CutPrefix(name, nginx.Prefix)
+		if is && nginx.Protects(short) && protects(name, ingress.Annotations[name]) {
+			c.asked[ingress] = &asked{Settings: &nginx.Settings{}}
+			c.refuseIngress(ingress, short, "the parameters of the class cannot be read, which may say that it is carried out")
+			return
+		}
+	}
+}
+
+// canaryRules is how many rules a canary adds to a path at most.
+const canaryRules = 4
+
+// readWidest finds what the paths of a canary repeat at most, by namespace.
+func (c *compilation) readWidest(of []*networkingv1.Ingress) {
+	for _, ingress := range of {
+		if says := c.asked[ingress]; says != nil && !says.isCanary() {
+			c.widest[ingress.Namespace] = max(c.widest[ingress.Namespace], c.annotationBytes(ingress))
+		}
+	}
+}
+
+// annotationBytes is about how long what an Ingress asks for is on the wire, for each of its paths.
+func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
+	says := c.asked[of]
+	switch {
+	case says == nil:
+		return 0
+	case says.isCanary():
+		return canaryRules * (c.widest[of.Namespace] + pathBytes)
+	}
+	for name, value := range of.Annotations {
+		if strings.HasPrefix(name, nginx.Prefix) {
+			// An entry of a list may be a letter, and has a header of its own.
+			bytes += pathBytes + 2*int64(len(value))
+		}
+	}
+	for name, value := range c.headersOf(of) {
+		bytes += pathBytes + int64(len(name)+len(value))
+	}
+	return bytes * int64(1+len(says.Aliases))
+}
+
+// usersBytes is how long the users of an Ingress are.
+func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
+	says := c.asked[of]
+	if says == nil || says.Auth == nil {
+		return 0
+	}
+	if at, is := ownKey(of, says.Auth.Secret); is && c.index.users[at] != nil {
+		for _, content := range c.index.users[at].Data {
+			bytes += int64(len(content))
+		}
+	}
+	return bytes
+}
+
+// headersOf are the custom headers of an Ingress, as they are written.
+func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
+	says := c.asked[of]
+	if says == nil || says.CustomHeaders == "" {
+		return nil
+	}
+	at, is := ownKey(of, says.CustomHeaders)
+	if configMap := c.index.configMaps[at]; is && configMap != nil {
+		return configMap.Data
+	}
+	return nil
+}
+
+// ownKey reads "name" or "namespace/name", and reports whether it is in the Ingress's namespace.
+func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
+	namespace, name, found := strings.Cut(text, "/")
+	if !found {
+		return key{of.Namespace, text}, true
+	}
+	return key{namespace, name}, namespace == of.Namespace
+}

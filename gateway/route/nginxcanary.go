@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// canary is a second backend of a path.
+type canary struct {
+	*nginx.Canary
+	ingress  *networkingv1.Ingress
+	backends []*resource.WeightedBackend
+}
+
+// addCanary gives the paths of other Ingresses the backends of one that is a canary.
+func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
+	says := r.asked[ingress]
+	for i := range ingress.Spec.Rules {
+		rule := &ingress.Spec.Rules[i]
+		name, err := parseHostname(rule.Host)
+		if err != nil || rule.HTTP == nil || r.hosts[name] == nil {
+			r.lonely(ingress, fmt.Sprintf("spec.rules[%d]", i))
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			at, path := ingressAt{rule: i, path: j}, &rule.HTTP.Paths[j]
+			match, _, err := r.parsePath(ingress, name, path)
+			if err != nil {
+				r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error())
+				continue
+			}
+			of := r.hosts[name].rules[match]
+			switch {
+			case of == nil || of.ingress.Namespace != ingress.Namespace:
+				r.lonely(ingress, at.field())
+			case of.canary != nil:
+				r.problem(ingressObject(ingress), at.field(), ReasonConflict,
+					fmt.Sprintf("Ingress %s/%s is an older canary of the path", of.canary.ingress.Namespace, of.canary.ingress.Name))
+			default:
+				backends := r.backend(ingress, &path.Backend, r.asked[of.ingress].speechOf(), func() string { return at.field() + ".backend" })
+				of.canary = &canary{Canary: says.Canary, ingress: ingress, backends: backends}
+			}
+		}
+	}
+}
+
+// lonely tells that a canary has nothing that it could share.
+func (r *ingressRun) lonely(ingress *networkingv1.Ingress, field string) {
+	r.problem(ingressObject(ingress), field, ReasonNotFound,
+		"no other Ingress of the namespace has the path: a canary by itself is not served")
+}
+
+// shared are the rules of a path with a canary: by header, by cookie, then by weight.
+func (r *ingressRule) shared() []*resource.Rule {
+	if r.canary == nil || len(r.rule.Backends) == 0 {
+		return []*resource.Rule{r.rule}
+	}
+	var rules []*resource.Rule
+	add := func(header *resource.ValueMatch, backends []*resource.WeightedBackend) {
+		match := r.rule.Match
+		rule := withMatch(r.rule, &resource.Match{Path: match.Path, Headers: append([]*resource.ValueMatch{header}, match.Headers...)})
+		rule.Backends = backends
+		rules = append(rules, rule)
+	}
+	always, never := r.canary.backends, r.rule.Backends
+	switch name := strings.ToLower(r.canary.Header); {
+	case name == "":
+	case r.canary.Value != "":
+		add(&resource.ValueMatch{Name: name, Value: r.canary.Value}, always)
+	case r.canary.Pattern != "":
+		add(&resource.ValueMatch{Name: name, Value: "(?s:.*)(?:" + r.canary.Pattern + ")(?s:.*)", RegularExpression: true}, always)
+	default:
+		add(&resource.ValueMatch{Name: name, Value: "always"}, always)
+		add(&resource.ValueMatch{Name: name, Value: "never"}, never)
+	}
+	if r.canary.Cookie != "" {
+		add(cookieMatch(r.canary.Cookie, "always"), always)
+		add(cookieMatch(r.canary.Cookie, "never"), never)
+	}
+	return append(rules, r.weighted())
+}
+
+// weighted is the rule of a path whose backends share the requests by weight.
+func (r *ingressRule) weighted() *resource.Rule {
+	if r.canary.Weight == 0 {
+		return r.rule
+	}
+	rule := withMatch(r.rule, r.rule.Match)
+	rule.Backends = []*resource.WeightedBackend{
+		{Backend: r.rule.Backends[0].Backend, Weight: r.canary.Total - r.canary.Weight},
+		{Backend: r.canary.backends[0].Backend, Weight: r.canary.Weight},
+	}
+	return rule
+}
+
+// cookieMatch is met by a cookie with a value.
+func cookieMatch(name, value string) *resource.ValueMatch {
+	return &resource.ValueMatch{Name: "cookie", RegularExpression: true,
+		Value: "(?:(?s:.*);)? *" + regexp.QuoteMeta(name) + "=" + value + " *(?:;(?s:.*))?"}
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// prepare makes of the annotations what all rules of an Ingress have.
+func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
+	says := r.asked[ingress]
+	if says == nil || says.isRefused || says.isCanary() {
+		return
+	}
+	add := func(filter *resource.Filter) { says.filters = append(says.filters, filter) }
+	if len(says.Allow)+len(says.Deny) > 0 {
+		add(addresses(says.Allow, says.Deny))
+	}
+	for _, limit := range clientLimits(ingress, &says.Limits) {
+		add(&resource.Filter{Kind: &resource.Filter_ClientLimit{ClientLimit: limit}})
+	}
+	if says.Auth != nil {
+		if filter := r.authentication(ingress, says.Auth); filter != nil {
+			add(filter)
+		}
+	}
+	if says.BodyLimit > 0 {
+		add(&resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: uint64(says.BodyLimit)}}})
+	}
+	if says.CORS != nil {
+		add(&resource.Filter{Kind: &resource.Filter_Cors{Cors: &resource.CORS{
+			AllowOrigins: says.CORS.Origins, AllowMethods: says.CORS.Methods, AllowHeaders: says.CORS.Headers,
+			ExposeHeaders: says.CORS.Expose, AllowCredentials: says.CORS.Credentials, MaxAgeSeconds: says.CORS.MaxAge,
+		}}})
+	}
+	if filter := r.customHeaders(ingress); filter != nil {
+		add(filter)
+	}
+	if filter := r.mirrorTarget(ingress); filter != nil {
+		add(filter)
+	}
+	if says.Redirect != nil {
+		add(redirectTo(says.Redirect))
+	}
+	if says.Retry != nil {
+		says.retry = &resource.Retry{Attempts: says.Retry.Attempts, Statuses: says.Retry.Statuses}
+	}
+	if says.Session != nil {
+		says.session = &resource.SessionPersistence{
+			SessionName: says.Session.Cookie, AbsoluteTimeout: uint64(says.Session.MaxAge.Milliseconds()),
+			Permanent: says.Session.MaxAge > 0,
+		}
+	}
+}
+
+func addresses(allow, deny []netip.Prefix) *resource.Filter {
+	return &resource.Filter{Kind: &resource.Filter_ClientAddresses{ClientAddresses: &resource.ClientAddresses{
+		Allow: texts(allow), Deny: texts(deny),
+	}}}
+}
+
+func texts(of []netip.Prefix) []string {
+	found := make([]string, 0, len(of))
+	for _, prefix := range of {
+		found = append(found, prefix.String())
+	}
+	return found
+}
+
+// clientLimits are those of all rules of an Ingress together. So many requests may come beyond the
+// burst as one: nginx counts the excess.
+func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.ClientLimit {
+	var found []*resource.ClientLimit
+	exempt := texts(of.Exempt)
+	add := func(limit *resource.ClientLimit) {
+		limit.Zone, limit.Exempt = "ingress/"+ingress.Namespace+"/"+ingress.Name, exempt
+		found = append(found, limit)
+	}
+	for _, rate := range []struct{ requests, period uint32 }{{of.PerSecond, 1000}, {of.PerMinute, 60_000}} {
+		if rate.requests > 0 {
+			burst := min(uint64(rate.requests)*uint64(of.Burst)+1, 1<<31)
+			add(&resource.ClientLimit{Requests: rate.requests, Period: uint64(rate.period), Burst: uint32(burst)})
+		}
+	}
+	if of.Connections > 0 {
+		add(&resource.ClientLimit{Concurrent: of.Connections})
+	}
+	return found
+}
+
+// authentication asks for a password. Where the users cannot be had, nobody is served.
+func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Auth) *resource.Filter {
+	at, is := ownKey(ingress, of.Secret)
+	if !is {
+		r.refuseIngress(ingress, "auth-secret", "the Secret is of another namespace: copy it")
+		return nil
+	}
+	found := &resource.Resource{Name: "users/" + at.namespace + "/" + at.name, Kind: &resource.Resource_Users{Users: &resource.Users{}}}
+	if of.IsMap {
+		found.Name += "/map"
+	}
+	if !r.settings.AssumeCertificates {
+		secret := r.index.users[at]
+		if secret == nil {
+			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("there is no Secret %s/%s of type Opaque", at.namespace, at.name))
+			return nil
+		}
+		text, left := htpasswd(secret, of.IsMap)
+		if left > 0 {
+			r.annotation(ingress, "auth-secret", ReasonInvalid, fmt.Sprintf("Secret %s/%s has %d users with a password that is not bcrypt "+
+				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are not let in", at.namespace, at.name, left))
+		}
+		if len(text) == 0 {
+			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("Secret %s/%s has no users", at.namespace, at.name))
+			return nil
+		}
+		found.GetUsers().Htpasswd = text
+	}
+	r.builder.add(found)
+	return &resource.Filter{Kind: &resource.Filter_BasicAuthentication{
+		BasicAuthentication: &resource.BasicAuthentication{Users: found.Name, Realm: of.Realm}}}
+}
+
+// UsersKey is the key of a Secret in which a file of htpasswd is.
+const UsersKey = "auth"
+
+// htpasswd gives the users of a Secret as lines of htpasswd, and how many are left out.
+func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
+	lines := strings.Split(string(secret.Data[UsersKey]), "\n")
+	if isMap {
+		lines = nil
+		for _, name := range slices.Sorted(maps.Keys(secret.Data)) {
+			lines = append(lines, name+":"+strings.TrimSpace(string(secret.Data[name])))
+		}
+	}
+	for _, line := range lines {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, hash, found := strings.Cut(line, ":")
+		if !found || name == "" || !isHash(hash) {
+			left++
+			continue
+		}
+		text = append(append(text, line...), '\n')
+	}
+	return text, left
+}
+
+// isHash reports whether proxies know a hash of htpasswd.
+func isHash(text string) bool {
+	for _, prefix := range []string{"$apr1$", "{SHA}", "{SSHA}"} {
+		if strings.HasPrefix(text, prefix) {
+			return !strings.ContainsFunc(text, isSpace)
+		}
+	}
+	for _, prefix := range []string{"$2a$", "$2b$", "$2y$"} {
+		if cost, is := strings.CutPrefix(text, prefix); is {
+			return len(text) == 60 && cost[:2] >= "04" && cost[:2] <= "12" && !strings.ContainsFunc(text, isSpace)
+		}
+	}
+	return false
+}
+
+func isSpace(c rune) bool { return c <= ' ' || c == 0x7f || c == '\uFFFD' }
+
+// customHeaders are those of a ConfigMap, for all answers.
+func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filter {
+	says := r.asked[ingress]
+	if says.CustomHeaders == "" {
+		return nil
+	}
+	at, is := ownKey(ingress, says.CustomHeaders)
+	if !is || r.index.configMaps[at] == nil {
+		r.annotation(ingress, "custom-headers", ReasonNotFound, "there is no ConfigMap "+at.name+" in the namespace of the Ingress")
+		return nil
+	}
+	change, data := &resource.HeaderChange{}, r.headersOf(ingress)
+	for _, name := range slices.Sorted(maps.Keys(data)) {
+		value := strings.TrimSpace(data[name])
+		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' || c == '$' }) || framing[strings.ToLower(name)] {
+			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s cannot be a header, and is left out", name, at.name))
+			continue
+		}
+		change.Set = append(change.Set, &resource.Header{Name: name, Value: value})
+	}
+	if len(change.Set) == 0 {
+		return nil
+	}
+	return &resource.Filter{Kind: &resource.Filter_ResponseHeaders{ResponseHeaders: change}}
+}
+
+// framing are headers that say where an answer ends.
+var framing = map[string]bool{
+	"connection": true, "content-length": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true,
+	"upgrade": true, "proxy-connection": true,
+}
+
+// mirrorTarget copies requests to a Service of the namespace.
+func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filter {
+	of := r.asked[ingress].Mirror
+	if of == nil {
+		return nil
+	}
+	if of.Namespace != ingress.Namespace {
+		r.annotation(ingress, "mirror-target", ReasonAnnotationIgnored, "it is not carried out: the Service is of another namespace")
+		return nil
+	}
+	name, refused := r.service(key{of.Namespace, of.Service}, "", of.Port, speech{protocol: resource.Backend_HTTP1})
+	if refused != nil {
+		r.annotation(ingress, "mirror-target", refused.reason, refused.message)
+	}
+	if name == "" {
+		return nil
+	}
+	return &resource.Filter{Kind: &resource.Filter_Mirror{Mirror: &resource.Mirror{Backend: name}}}
+}
+
+func redirectTo(of *nginx.Redirect) *resource.Filter {
+	return &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+		Location: of.Location, Scheme: of.Scheme, Hostname: of.Host, Port: of.Port, Status: of.Status,
+	}}}
+}
+
+// speechOf is how the backends of an Ingress are spoken with.
+func (a *asked) speechOf() speech {
+	if a == nil {
+		return speech{protocol: resource.Backend_HTTP1}
+	}
+	how := speech{protocol: resource.Backend_HTTP1, tls: a.Protocol == nginx.HTTPS || a.Protocol == nginx.GRPCS}
+	if a.Protocol == nginx.GRPC || a.Protocol == nginx.GRPCS {
+		how.protocol = resource.Backend_H2C
+	}
+	return how
+}
+
+// adorn gives a rule of an Ingress what its annotations ask for. path is that of the rule as it is
+// written.
+func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, path string) {
+	says := r.asked[ingress]
+	switch {
+	case says == nil:
+		return
+	case says.isRefused:
+		rule.Backends = nil
+		return
+	}
+	rule.Filters, rule.Retry, rule.SessionPersistence = says.filters, says.retry, says.session
+	rewrite := &resource.Rewrite{Hostname: says.UpstreamVhost}
+	if says.rewrites(path) {
+		rewrite.Path = r.rewritten(ingress, rule, path)
+	}
+	if says.Redirect == nil && (rewrite.Hostname != "" || rewrite.Path != nil) {
+		rule.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Rewrite{Rewrite: rewrite}})
+	}
+	if rewrite.Path != nil && says.ForwardedPrefix != "" {
+		rule.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_RequestHeaders{
+			RequestHeaders: &resource.HeaderChange{Set: []*resource.Header{{Name: "X-Forwarded-Prefix", Value: says.ForwardedPrefix}}}}})
+	}
+}
+
+// rewritten is what the path of a rule becomes.
+func (r *ingressRun) rewritten(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {
+	target := r.asked[ingress].RewriteTarget
+	if !strings.ContainsAny(target, "$?") {
+		return &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: target}}
+	}
+	if path == "" {
+		path = "/"
+	}
+	pattern := "(?i)" + path
+	if err := validExpression(pattern); err != nil {
+		// Requests with their own path are not what the backend is to get.
+		r.annotation(ingress, "rewrite-target", ReasonInvalid, fmt.Sprintf("the path %q of %s: %v; its requests get 500", path, rule.Route, err))
+		rule.Backends = nil
+		return nil
+	}
+	return &resource.PathChange{Kind: &resource.PathChange_Expression{
+		Expression: &resource.ExpressionChange{Pattern: pattern, Substitution: target}}}
+}

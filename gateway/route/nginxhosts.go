@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// addNames adds what annotations say of whole hosts, once the rules of all Ingresses are known: a
+// name that has rules of its own keeps them.
+func (r *ingressRun) addNames() {
+	for _, ingress := range r.members {
+		says := r.asked[ingress]
+		if says == nil || says.isRefused || says.isCanary() {
+			continue
+		}
+		for i := range ingress.Spec.Rules {
+			name, err := parseHostname(ingress.Spec.Rules[i].Host)
+			if err != nil || r.hosts[name] == nil {
+				continue
+			}
+			if says.SSLPassthrough {
+				r.passThrough(ingress, name)
+			}
+			if says.AppRoot != "" {
+				r.addAppRoot(ingress, name)
+			}
+			if i == 0 || name != "" {
+				r.addAliases(ingress, name)
+			}
+			if says.FromToWWW {
+				r.addWWW(ingress, name)
+			}
+		}
+	}
+}
+
+// isOwn reports whether "/" of a host is an Ingress's, or nobody's.
+func (r *ingressRun) isOwn(ingress *networkingv1.Ingress, host hostname) bool {
+	for _, kind := range []resource.PathMatch_Kind{resource.PathMatch_EXACT, resource.PathMatch_PREFIX} {
+		if root := r.hosts[host].rules[ingressPath{kind, "/"}]; root != nil {
+			return root.ingress == ingress
+		}
+	}
+	return true
+}
+
+// addAppRoot redirects "/" of a host.
+func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
+	if !r.isOwn(ingress, host) || r.hosts[host].root != nil {
+		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+displayed(host)+" is of another Ingress")
+		return
+	}
+	r.hosts[host].root = &resource.Rule{
+		Route: fmt.Sprintf("ingress/%s/%s/app-root", ingress.Namespace, ingress.Name),
+		Match: &resource.Match{Path: &resource.PathMatch{Kind: resource.PathMatch_EXACT, Value: "/"}},
+		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+			Path:   &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: r.asked[ingress].AppRoot}},
+			Status: 302,
+		}}}},
+	}
+}
+
+// addAliases gives the rules of a host further names. Its certificates are for those that they
+// cover.
+func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
+	for _, text := range r.asked[ingress].Aliases {
+		alias, err := parseHostname(text)
+		if err != nil || alias == "" {
+			r.annotation(ingress, "server-alias", ReasonInvalid, fmt.Sprintf("%q is no host name", text))
+			continue
+		}
+		if known := r.hosts[alias]; known != nil {
+			if known != r.hosts[host] {
+				r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has rules of its own")
+			}
+			continue
+		}
+		r.hosts[alias] = r.hosts[host]
+		r.shareTLS(host, alias)
+	}
+}
+
+// shareTLS gives a name the certificates of a host that cover it, and what is wanted of TLS.
+func (r *ingressRun) shareTLS(host, alias hostname) {
+	if _, wanted := bestHost(r.wanted, host); wanted {
+		r.wanted[alias] = true
+	}
+	at, found := bestHost(r.tls, host)
+	if _, has := r.tls[alias]; !found || has || at == "" {
+		return
+	}
+	of := &ingressTLS{owner: r.tls[at].owner}
+	for _, certificate := range r.tls[at].certificates {
+		if certificate.covers(alias) {
+			of.certificates = append(of.certificates, certificate)
+		}
+	}
+	if len(of.certificates) > 0 {
+		r.tls[alias] = of
+	}
+}
+
+// addWWW redirects from "www." before a host, or without it, to the host.
+func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
+	other, is := strings.CutPrefix(string(host), "www.")
+	if !is {
+		other = "www." + other
+	}
+	from, err := parseHostname(other)
+	if err != nil || host == "" || host.wildcard() || r.hosts[from] != nil {
+		return
+	}
+	r.shareTLS(host, from)
+	r.host(from).rules[ingressPath{resource.PathMatch_PREFIX, "/"}] = &ingressRule{ingress: ingress, rule: &resource.Rule{
+		Route: fmt.Sprintf("ingress/%s/%s/www", ingress.Namespace, ingress.Name),
+		Match: &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+			Hostname: string(host), Status: 308,
+		}}}},
+	}}
+}
+
+// passThrough gives the TLS connections of a host to the backend of its "/", where nobody else has
+// a rule.
+func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
+	if host == "" || slices.ContainsFunc(slices.Collect(r.ingressesOf(host)), func(other *networkingv1.Ingress) bool { return other != ingress }) {
+		r.annotation(ingress, "ssl-passthrough", ReasonConflict, displayed(host)+" has rules of another Ingress, or is no name")
+		return
+	}
+	backend, at := rootBackend(ingress, host)
+	if backend == nil {
+		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")
+		return
+	}
+	rule := &resource.Rule{
+		Route:    fmt.Sprintf("ingress/%s/%s/passthrough", ingress.Namespace, ingress.Name),
+		Backends: r.backend(ingress, backend, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return at + ".backend" }),
+	}
+	if says := r.asked[ingress]; len(says.Allow)+len(says.Deny) > 0 {
+		rule.Filters = []*resource.Filter{addresses(says.Allow, says.Deny)}
+	}
+	r.tunnels[host] = rule
+}
+
+// ingressesOf are those that have rules of a host.
+func (r *ingressRun) ingressesOf(host hostname) func(func(*networkingv1.Ingress) bool) {
+	return func(yield func(*networkingv1.Ingress) bool) {
+		for _, rule := range r.hosts[host].rules {
+			if !yield(rule.ingress) {
+				return
+			}
+		}
+	}
+}
+
+// rootBackend is the backend of an Ingress for "/" of a host, and where it stands.
+func rootBackend(ingress *networkingv1.Ingress, host hostname) (*networkingv1.IngressBackend, string) {
+	for i := range ingress.Spec.Rules {
+		rule := &ingress.Spec.Rules[i]
+		if name, err := parseHostname(rule.Host); err != nil || name != host || rule.HTTP == nil {
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			if path := &rule.HTTP.Paths[j]; strings.Trim(path.Path, "/") == "" {
+				return &path.Backend, ingressAt{rule: i, path: j}.field()
+			}
+		}
+	}
+	return nil, ""
+}

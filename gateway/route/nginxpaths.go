@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// findExpressions finds the hosts whose paths are all regular expressions: one Ingress is enough.
+func (r *ingressRun) findExpressions() {
+	for _, ingress := range r.members {
+		says := r.asked[ingress]
+		if says == nil || says.isCanary() {
+			continue
+		}
+		for i := range ingress.Spec.Rules {
+			rule := &ingress.Spec.Rules[i]
+			name, err := parseHostname(rule.Host)
+			if err != nil || rule.HTTP == nil {
+				continue
+			}
+			for j := range rule.HTTP.Paths {
+				if says.UseRegex || says.rewrites(rule.HTTP.Paths[j].Path) {
+					r.expressions[name] = true
+				}
+			}
+		}
+	}
+}
+
+// parsePath reads a path of an Ingress.
+func (r *ingressRun) parsePath(
+	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
+) (ingressPath, *resource.PathMatch, error) {
+	says := r.asked[ingress]
+	isPrefix := r.class.annotations == annotationsOfNginx && value(path.PathType) == networkingv1.PathTypeImplementationSpecific
+	if strings.Trim(path.Path, "/") == "" || !r.expressions[host] && !isPrefix {
+		found, err := parseIngressPath(path)
+		if r.expressions[host] {
+			// As an expression it is the begin of all paths.
+			found.kind = resource.PathMatch_PREFIX
+		}
+		return found, &resource.PathMatch{Kind: found.kind, Value: found.value}, err
+	}
+	found := ingressPath{kind: resource.PathMatch_REGULAR_EXPRESSION, value: path.Path}
+	var expression string
+	if r.expressions[host] {
+		// nginx searches it from the begin of the path, without case.
+		expression = "(?i:" + path.Path + ")(?s:.*)"
+		if err := validRegularPath(path.Path); err != nil {
+			return found, nil, err
+		}
+	} else {
+		// A prefix of characters: /a matches /ab, too.
+		expression = regexp.QuoteMeta(path.Path) + "(?s:.*)"
+		if err := validPath(path.Path); err != nil {
+			return found, nil, err
+		}
+	}
+	steps, err := expressionSteps(expression)
+	if err != nil {
+		return found, nil, err
+	}
+	if says != nil {
+		if says.steps += steps; says.steps > maxRouteSteps {
+			return found, nil, fmt.Errorf("the regular expressions of an Ingress become %d instructions at most", maxRouteSteps)
+		}
+	}
+	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
+}
+
+// validRegularPath reports what is wrong with a path that is a regular expression, apart from that.
+func validRegularPath(path string) error {
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return fmt.Errorf("%q does not begin with /", path)
+	case len(path) > maxPath:
+		return fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
+	case !utf8.ValidString(path), strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f }):
+		return errors.New("a path has no control characters and is UTF-8")
+	}
+	// By itself first: a stray ")" must not close the group around it.
+	return validExpression(path)
+}
+
+// comparePaths puts the longest path first; of those an exact one, then a prefix of elements, one
+// of characters at last. nginx has expressions in descending order.
+func comparePaths(a, b ingressPath) int {
+	if order := cmp.Or(cmp.Compare(len(b.value), len(a.value)), cmp.Compare(pathOrder[a.kind], pathOrder[b.kind])); order != 0 {
+		return order
+	}
+	if a.kind == resource.PathMatch_REGULAR_EXPRESSION {
+		return strings.Compare(b.value, a.value)
+	}
+	return strings.Compare(a.value, b.value)
+}
+
+var pathOrder = map[resource.PathMatch_Kind]int{
+	resource.PathMatch_EXACT: 0, resource.PathMatch_PREFIX: 1, resource.PathMatch_REGULAR_EXPRESSION: 2,
+}

@@ -86,7 +86,10 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 	}
 	// The last that is done: the next agent may be waiting.
 	defer lock.Close()
-	// The other nodes must not wait for the programs to load.
+	// The other nodes must not wait for the programs to load, and neither must the objects: with
+	// many Services each takes seconds.
+	reading := read(ctx, objects)
+	defer reading.end()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -112,7 +115,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 			logger.Error(err, "Data plane not closed cleanly")
 		}
 	}()
-	return serve(ctx, config, parts{clients, objects, datapath, bootID, flowSeed}, logger)
+	return serve(ctx, config, parts{clients, objects, reading, datapath, bootID, flowSeed}, logger)
 }
 
 // lockDataplane waits until no other agent of the node has the data plane.
@@ -137,6 +140,7 @@ func lockDataplane(ctx context.Context, pinRoot string, logger logr.Logger) (io.
 type parts struct {
 	clients  *source.Clients
 	objects  *source.Source
+	reading  *reading
 	datapath *dataplane.Dataplane
 	bootID   string
 	seed     flowhash.Seed

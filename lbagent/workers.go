@@ -70,7 +70,7 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 	}
 	group.Go(func() error { return w.writer.Run(ctx) })
 	group.Go(func() error { return wake.Forward(ctx, p.objects.Reported(), w.writer.Wake) })
-	group.Go(func() error { return p.objects.Run(ctx) })
+	group.Go(func() error { return p.reading.wait(ctx) })
 	group.Go(func() error { return loop.checkpointer.Run(ctx) })
 	group.Go(func() error { return loop.history.Run(ctx, config.Version) })
 	group.Go(func() error {

@@ -7,7 +7,9 @@ import (
 	"compress/gzip"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
@@ -165,5 +168,19 @@ func TestMultiplexedTLS(t *testing.T) {
 				t.Errorf("%d connections; want %d", n, want)
 			}
 		})
+	}
+}
+
+// TestBrokenBodyIsTheCause: where a body cannot be read, that is why there is no response.
+func TestBrokenBodyIsTheCause(t *testing.T) {
+	at := serve(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	b := backendAt(settings(), nil, at.address)
+	broken := errors.New("the client's body is broken")
+	for range 5000 {
+		request := newRequest(t, http.MethodPost, "")
+		request.Body, request.ContentLength = io.NopCloser(iotest.ErrReader(broken)), -1
+		if _, _, _, err := ask(t, b, request, &Policy{}); !errors.Is(err, broken) {
+			t.Fatalf("the error is %v", err)
+		}
 	}
 }

@@ -34,10 +34,11 @@ func (c *directConn) begin(request *http.Request) *sending {
 	copied := *request
 	copied.Body = s
 	go func() {
-		defer close(s.done)
 		if s.err = copied.Write(c.writer); s.err == nil {
 			s.err = c.writer.Flush()
 		}
+		// First, so that whoever the deadline wakes finds the cause.
+		close(s.done)
 		if s.failed != nil {
 			_ = c.SetDeadline(past)
 		}

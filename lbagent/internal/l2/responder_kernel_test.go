@@ -3,11 +3,8 @@
 package l2
 
 import (
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -18,124 +15,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/mdlayher/arp"
-	"github.com/mdlayher/ndp"
-	"github.com/mdlayher/packet"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/test/isolated"
 )
-
-// wire is a client's link with two nodes on it. All nodes are in the test's namespace; what the
-// kernel there has is on no interface, as on real nodes.
-type wire struct {
-	t     *testing.T
-	nodes map[string]*Responder
-	// beats counts how often nodes said that they work; while stopped is true, saying it takes
-	// until it is not.
-	beats   atomic.Int64
-	stopped atomic.Bool
-}
-
-func (w *wire) beat() error {
-	for w.stopped.Load() {
-		time.Sleep(time.Millisecond)
-	}
-	w.beats.Add(1)
-	return nil
-}
-
-// newWire makes links eth1 and eth2 of two nodes, with a VLAN on eth1, a bond above eth3, and the
-// client.
-func newWire(t *testing.T) *wire {
-	t.Helper()
-	w := &wire{t: t, nodes: map[string]*Responder{}}
-	w.in(`mount --make-rprivate /
-		mount -t tmpfs tmpfs /run
-		ip netns add client
-		sysctl -qw net.ipv6.conf.default.accept_dad=0
-		ip netns exec client sysctl -qw net.ipv6.conf.default.accept_dad=0
-		ip -n client link add lan address 02:00:00:00:00:09 type bridge mcast_snooping 0
-		ip -n client link set lan up
-		ip -n client address add 198.51.100.9/24 dev lan
-		ip -n client address add 2001:db8:51::9/64 dev lan
-		ip link add eth1 address 02:00:00:00:00:01 type veth peer name port1 netns client
-		ip link add eth2 address 02:00:00:00:00:02 type veth peer name port2 netns client
-		ip -n client link set port1 master lan up
-		ip -n client link set port2 master lan up
-		ip link set eth1 up
-		ip link set eth2 up`)
-	return w
-}
-
-func (w *wire) in(commands string) {
-	w.t.Helper()
-	for _, command := range strings.Split(strings.TrimSpace(commands), "\n") {
-		w.run(strings.Fields(command)...)
-	}
-}
-
-func (w *wire) run(arguments ...string) string {
-	w.t.Helper()
-	output, err := exec.Command(arguments[0], arguments[1:]...).CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("%s: %v: %s", strings.Join(arguments, " "), err, output)
-	}
-	return string(output)
-}
-
-// start runs a node.
-func (w *wire) start(name string) *Responder {
-	w.t.Helper()
-	return w.serve(name, New(w.beat, logr.Discard()))
-}
-
-// startAlone runs a node as on a kernel without tcx: its sockets answer.
-func (w *wire) startAlone(name string) *Responder {
-	w.t.Helper()
-	r := New(w.beat, logr.Discard())
-	r.socketsAlone = true
-	return w.serve(name, r)
-}
-
-func (w *wire) serve(name string, r *Responder) *Responder {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }()
-	w.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			w.t.Errorf("%s ended with %v", name, err)
-		}
-	})
-	w.nodes[name] = r
-	return r
-}
-
-// ask has the client's kernel ask, unless it knows.
-func (w *wire) ask(address netip.Addr, device string) {
-	w.t.Helper()
-	w.run("ip", "-n", "client", "neigh", "replace", address.String(), "dev", device, "use")
-}
-
-// knows waits until the client's kernel has an address at a hardware address.
-func (w *wire) knows(address netip.Addr, device, mac string) {
-	w.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		known := w.run("ip", "-n", "client", "neigh", "show", address.String(), "dev", device)
-		if strings.Contains(known, mac) {
-			return
-		}
-		if time.Now().After(deadline) {
-			for name, node := range w.nodes {
-				w.t.Logf("%s: %+v %v", name, node.Counts(), node.Problems())
-			}
-			w.t.Fatalf("the client knows %s as %q, want %s", address, strings.TrimSpace(known), mac)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
 
 const (
 	mac1 = "02:00:00:00:00:01"
@@ -235,115 +118,6 @@ func TestKernelInterfaces(t *testing.T) {
 	}
 }
 
-// hosts are some on eth2, which send what they like.
-type hosts struct {
-	t    *testing.T
-	conn *packet.Conn
-}
-
-// newHosts returns some who read what is for one of them.
-func newHosts(t *testing.T, reads net.HardwareAddr) *hosts {
-	t.Helper()
-	device, err := net.InterfaceByName("eth2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What they send is in the sockets, too.
-	toThem, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: 0, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(reads), SkipTrue: 2},
-		bpf.LoadAbsolute{Off: 4, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(binary.BigEndian.Uint16(reads[4:])), SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.RetConstant{Val: 2048},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := packet.Listen(device, packet.Raw, unix.ETH_P_ALL, &packet.Config{Filter: toThem})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return &hosts{t, conn}
-}
-
-// hostMAC is the address of one of some hosts.
-func hostMAC(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 1, byte(n >> 8), byte(n)} }
-
-// send sends a frame with a question.
-func (h *hosts) send(from, to net.HardwareAddr, protocol uint16, payload []byte) {
-	h.t.Helper()
-	h.sendFrame(frameOf(from, to, protocol, payload))
-}
-
-func frameOf(from, to net.HardwareAddr, protocol uint16, payload []byte) []byte {
-	return append(append(slices.Concat(to, from), byte(protocol>>8), byte(protocol)), payload...)
-}
-
-func (h *hosts) sendFrame(frame []byte) {
-	h.t.Helper()
-	if _, err := h.conn.WriteTo(frame, &packet.Addr{HardwareAddr: net.HardwareAddr(frame[:6])}); err != nil {
-		h.t.Error(err)
-	}
-}
-
-// ask has a host ask for an address.
-func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
-	h.t.Helper()
-	if target.Is4() {
-		h.send(from, broadcast, unix.ETH_P_ARP, request(h.t, func(p *arp.Packet) {
-			p.SenderHardwareAddr, p.TargetIP = from, target.AsSlice()
-		}))
-		return
-	}
-	itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: from}}
-	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
-}
-
-// answered waits until a host has an answer, and returns for how long.
-func (h *hosts) answered(host net.HardwareAddr) (time.Duration, error) {
-	began := time.Now()
-	if err := h.conn.SetReadDeadline(began.Add(time.Second)); err != nil {
-		return 0, err
-	}
-	frame := make([]byte, 2048)
-	for {
-		n, _, err := h.conn.ReadFrom(frame)
-		if err != nil {
-			return 0, err
-		}
-		if n > 12 && string(frame[:6]) == string(host) {
-			return time.Since(began), nil
-		}
-	}
-}
-
-// flood has questions sent, so many a second or as many as it can, and 20,000 at least, until the
-// function is called.
-func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	began := time.Now()
-	sent := 0
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			for due := int(time.Since(began).Seconds() * rate); sent < due && ctx.Err() == nil; sent++ {
-				one(sent)
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}()
-	return func() {
-		cancel()
-		<-ended
-		if most := float64(sent) / time.Since(began).Seconds(); most < 20000 {
-			h.t.Errorf("sent %.0f questions a second, too few for a test", most)
-		}
-	}
-}
-
 // A host that asks for VIPs has its answers at once, whatever others on the link ask for: 25,000
 // questions a second for other addresses, or of one host for the VIPs themselves. That one gets its
 // share. Here the sockets answer.
@@ -394,28 +168,6 @@ func TestKernelFlood(t *testing.T) {
 			t.Errorf("%s: counted %+v", test.name, counts)
 		}
 	}
-}
-
-// untrustedHosts are frames of 100,000 spoofed hosts with addresses of their own, which ask for the
-// VIPs.
-func (h *hosts) untrustedHosts() (frames [][]byte) {
-	h.t.Helper()
-	const all = 100000
-	for n := range all {
-		from := net.HardwareAddr{2, 1, 0, byte(n >> 16), byte(n >> 8), byte(n)}
-		if n%2 == 0 {
-			address := netip.AddrFrom4([4]byte{198, 18, byte(n >> 9), byte(n >> 1)})
-			frames = append(frames, frameOf(from, broadcast, unix.ETH_P_ARP, request(h.t, func(p *arp.Packet) {
-				p.SenderHardwareAddr, p.SenderIP, p.TargetIP = from, address.AsSlice(), vip4.AsSlice()
-			})))
-			continue
-		}
-		address := netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
-		itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: from}}
-		frames = append(frames, frameOf(from, multicastOf(groupOf(vip6)), unix.ETH_P_IPV6,
-			solicitationFor(h.t, vip6, address, itself, func([]byte) {})))
-	}
-	return frames
 }
 
 // A flood of 100,000 spoofed hosts that ask for the VIPs, as fast as this machine sends, keeps no

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package l2
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/arp"
+	"github.com/mdlayher/ndp"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// hosts are some on eth2, which send what they like.
+type hosts struct {
+	t    *testing.T
+	conn *packet.Conn
+}
+
+// newHosts returns some who read what is for one of them.
+func newHosts(t *testing.T, reads net.HardwareAddr) *hosts {
+	t.Helper()
+	device, err := net.InterfaceByName("eth2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What they send is in the sockets, too.
+	toThem, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 0, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(reads), SkipTrue: 2},
+		bpf.LoadAbsolute{Off: 4, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(binary.BigEndian.Uint16(reads[4:])), SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: 2048},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := packet.Listen(device, packet.Raw, unix.ETH_P_ALL, &packet.Config{Filter: toThem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &hosts{t, conn}
+}
+
+// hostMAC is the address of one of some hosts.
+func hostMAC(n int) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 1, byte(n >> 8), byte(n)} }
+
+// send sends a frame with a question.
+func (h *hosts) send(from, to net.HardwareAddr, protocol uint16, payload []byte) {
+	h.t.Helper()
+	h.sendFrame(frameOf(from, to, protocol, payload))
+}
+
+func frameOf(from, to net.HardwareAddr, protocol uint16, payload []byte) []byte {
+	return append(append(slices.Concat(to, from), byte(protocol>>8), byte(protocol)), payload...)
+}
+
+func (h *hosts) sendFrame(frame []byte) {
+	h.t.Helper()
+	if _, err := h.conn.WriteTo(frame, &packet.Addr{HardwareAddr: net.HardwareAddr(frame[:6])}); err != nil {
+		h.t.Error(err)
+	}
+}
+
+// ask has a host ask for an address.
+func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
+	h.t.Helper()
+	if target.Is4() {
+		h.send(from, broadcast, unix.ETH_P_ARP, request(h.t, func(p *arp.Packet) {
+			p.SenderHardwareAddr, p.TargetIP = from, target.AsSlice()
+		}))
+		return
+	}
+	itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: from}}
+	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
+}
+
+// answered waits until a host has an answer, and returns for how long.
+func (h *hosts) answered(host net.HardwareAddr) (time.Duration, error) {
+	began := time.Now()
+	if err := h.conn.SetReadDeadline(began.Add(time.Second)); err != nil {
+		return 0, err
+	}
+	frame := make([]byte, 2048)
+	for {
+		n, _, err := h.conn.ReadFrom(frame)
+		if err != nil {
+			return 0, err
+		}
+		if n > 12 && string(frame[:6]) == string(host) {
+			return time.Since(began), nil
+		}
+	}
+}
+
+// flood has questions sent, so many a second or as many as it can, and 20,000 at least, until the
+// function is called.
+func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	began := time.Now()
+	sent := 0
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			for due := int(time.Since(began).Seconds() * rate); sent < due && ctx.Err() == nil; sent++ {
+				one(sent)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+		if most := float64(sent) / time.Since(began).Seconds(); most < 20000 {
+			h.t.Errorf("sent %.0f questions a second, too few for a test", most)
+		}
+	}
+}
+
+// untrustedHosts are frames of 100,000 spoofed hosts with addresses of their own, which ask for the
+// VIPs.
+func (h *hosts) untrustedHosts() (frames [][]byte) {
+	h.t.Helper()
+	const all = 100000
+	for n := range all {
+		from := net.HardwareAddr{2, 1, 0, byte(n >> 16), byte(n >> 8), byte(n)}
+		if n%2 == 0 {
+			address := netip.AddrFrom4([4]byte{198, 18, byte(n >> 9), byte(n >> 1)})
+			frames = append(frames, frameOf(from, broadcast, unix.ETH_P_ARP, request(h.t, func(p *arp.Packet) {
+				p.SenderHardwareAddr, p.SenderIP, p.TargetIP = from, address.AsSlice(), vip4.AsSlice()
+			})))
+			continue
+		}
+		address := netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 2: 0xd, 3: 0xb8, 13: byte(n >> 16), 14: byte(n >> 8), 15: byte(n)})
+		itself := []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: from}}
+		frames = append(frames, frameOf(from, multicastOf(groupOf(vip6)), unix.ETH_P_IPV6,
+			solicitationFor(h.t, vip6, address, itself, func([]byte) {})))
+	}
+	return frames
+}

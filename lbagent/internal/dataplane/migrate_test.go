@@ -4,10 +4,7 @@ package dataplane
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"flag"
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,132 +20,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
-
-var updateLayouts = flag.String("update-layouts", "", "write the layouts of the maps to this file")
-
-// currentLayouts are those of the compiled programs.
-func currentLayouts(t testing.TB) map[string]layout.Map {
-	t.Helper()
-	spec, err := bpf.LoadDatapath()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := newSchema(spec, flowhash.Seed{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.layouts
-}
-
-// encodeLayouts has a line for each map.
-func encodeLayouts(t testing.TB, layouts map[string]layout.Map) []byte {
-	t.Helper()
-	var lines [][]byte
-	for _, name := range slices.Sorted(maps.Keys(layouts)) {
-		line, err := json.Marshal(layouts[name])
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines = append(lines, fmt.Appendf(nil, "%q: %s", name, line))
-	}
-	return fmt.Appendf(nil, "{\n%s\n}\n", bytes.Join(lines, []byte(",\n")))
-}
-
-// Every layout that a version had is in a file, the last one that of the programs. From each the
-// content can be carried over, and back.
-func TestLayouts(t *testing.T) {
-	current := currentLayouts(t)
-	if *updateLayouts != "" {
-		if err := os.WriteFile(*updateLayouts, encodeLayouts(t, current), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	files, err := filepath.Glob("layouts/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("layouts %v, %v", files, err)
-	}
-	slices.SortFunc(files, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
-	var last map[string]layout.Map
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = nil
-		if err := json.Unmarshal(content, &last); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		then := &pinnedMaps{schema: &schema{layouts: maps.Clone(last)}}
-		then.rename()
-		for _, field := range checkConversion(t, file+" to now", then.schema.layouts, current) {
-			if givenUp[field] == "" {
-				t.Errorf("%s: field %s is lost; is it renamed, or is there a reason in givenUp?", file, field)
-			}
-		}
-		checkConversion(t, "now to "+file, current, last)
-		for name := range then.schema.layouts {
-			if _, found := current[name]; !found && replaced[name] == "" {
-				t.Errorf("%s: map %s is lost; is there a reason in replaced?", file, name)
-			}
-		}
-	}
-	if !reflect.DeepEqual(last, current) {
-		t.Errorf("the layouts are not those of %s: if that was released, write the next file with -update-layouts", files[len(files)-1])
-	}
-}
-
-// replaced are maps that this version does not have, with what becomes of them, in both directions.
-var replaced = map[string]string{
-	previousRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
-		"those with former owners ask them all the same",
-	"affinities_data": "a client of UDP without a record goes by its hash",
-	"cpu_repeats":     "cpu_unknowns has these counts, too; they last a second",
-}
-
-// givenUp are fields that a version does not have any more, by map, with why nothing is lost.
-var givenUp = map[string]string{}
-
-// checkConversion gives the fields that are lost.
-func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) (lost []string) {
-	t.Helper()
-	for m, want := range to {
-		previous, found := from[m]
-		if !found || losable[m] != "" {
-			continue
-		}
-		converter, err := layout.NewConverter(previous, want)
-		if err != nil {
-			t.Errorf("%s: map %s: %v; it needs a converter, or a reason among those that are losable", name, m, err)
-			continue
-		}
-		for _, field := range converter.Gone {
-			lost = append(lost, m+" "+field)
-		}
-	}
-	return lost
-}
-
-// What is losable has a reason, and is a map.
-func TestLosable(t *testing.T) {
-	current := currentLayouts(t)
-	for name, why := range losable {
-		if _, found := current[name]; !found || why == "" {
-			t.Errorf("map %s, because %q", name, why)
-		}
-	}
-}
-
-// fieldsOf gives the fields of a value, to change a layout.
-func fieldsOf(t testing.TB, m *layout.Map, name string) *layout.Field {
-	t.Helper()
-	for i := range m.Value.Fields {
-		if m.Value.Fields[i].Name == name {
-			return &m.Value.Fields[i]
-		}
-	}
-	t.Fatalf("no field %s in %+v", name, m.Value)
-	return nil
-}
 
 // pinAs has the maps pinned as a version with other layouts would have pinned them.
 func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map)) {

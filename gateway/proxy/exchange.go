@@ -26,10 +26,12 @@ type exchange struct {
 
 	// host and path are normalised.
 	host, path string
-	site       *site
-	rule       *rule
-	share      *share
-	backend    *upstream.Backend
+	// query is that for the backend.
+	query   string
+	site    *site
+	rule    *rule
+	share   *share
+	backend *upstream.Backend
 
 	// sticky is what the request's token says of its session.
 	sticky sticky

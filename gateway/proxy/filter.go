@@ -4,13 +4,13 @@ package proxy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -23,9 +23,11 @@ type filters struct {
 	host     string
 	redirect *resource.Redirect
 	rewrite  *resource.Rewrite
-	mirrors  []*resource.Mirror
-	cors     *cors
-	guards   guards
+	// expression is that of the rewrite, or nil.
+	expression *rewrite.Expression
+	mirrors    []*resource.Mirror
+	cors       *cors
+	guards     guards
 }
 
 func newFilters(list []*resource.Filter) (filters, error) {
@@ -44,10 +46,9 @@ func newFilters(list []*resource.Filter) (filters, error) {
 			}
 			f.redirect = kind.Redirect
 		case *resource.Filter_Rewrite:
-			if err := checkRewrite(kind.Rewrite); err != nil {
+			if err := f.addRewrite(kind.Rewrite); err != nil {
 				return f, fmt.Errorf("filter %d: %w", i, err)
 			}
-			f.rewrite = kind.Rewrite
 		case *resource.Filter_Mirror:
 			f.mirrors = append(f.mirrors, kind.Mirror)
 		case *resource.Filter_Cors:
@@ -120,17 +121,20 @@ func changeHeaders(changes []headerChange, header http.Header) {
 	}
 }
 
-func checkRewrite(rewrite *resource.Rewrite) error {
-	if rewrite.GetPath().GetExpression() != nil {
-		return errors.New("a change of the path by an expression is not carried out yet")
+// addRewrite makes a rewrite the one that counts.
+func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
+	f.rewrite, f.expression = of, nil
+	if change := of.GetPath().GetExpression(); change != nil {
+		f.expression, err = rewrite.New(change)
+		return err
 	}
-	return plan.CheckPathChange(rewrite.GetPath())
+	return plan.CheckPathChange(of.GetPath())
 }
 
 // rewriteTarget changes the target of a request.
-func rewriteTarget(rewrite *resource.Rewrite, prefix string, out *http.Request) {
-	if rewrite.GetHostname() != "" {
-		out.Host = rewrite.GetHostname()
+func rewriteTarget(of *resource.Rewrite, prefix string, out *http.Request) {
+	if of.GetHostname() != "" {
+		out.Host = of.GetHostname()
 	}
-	out.URL.Path, out.URL.RawPath = plan.ChangePath(rewrite.GetPath(), prefix, out.URL)
+	out.URL.Path, out.URL.RawPath = plan.ChangePath(of.GetPath(), prefix, out.URL)
 }

@@ -25,7 +25,7 @@ import (
 // newForward gives what copies requests and responses. All exchanges share it.
 func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite:        rewrite,
+		Rewrite:        rewriteRequest,
 		Transport:      transport{},
 		BufferPool:     &buffers{},
 		ModifyResponse: modify,
@@ -34,14 +34,14 @@ func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	}
 }
 
-// rewrite makes the request for the backend.
-func rewrite(pr *httputil.ProxyRequest) {
+// rewriteRequest makes the request for the backend.
+func rewriteRequest(pr *httputil.ProxyRequest) {
 	x, out := exchangeOf(pr.In.Context()), pr.Out
 	if x.path != out.URL.Path {
 		out.URL.Path, out.URL.RawPath = x.path, ""
 	}
 	// ReverseProxy leaves out parameters that it cannot read. They are not ours to change.
-	out.URL.RawQuery = pr.In.URL.RawQuery
+	out.URL.RawQuery = x.query
 	// The server fills in the values at the end of the body.
 	out.Trailer = pr.In.Trailer
 	x.forwarded(out.Header)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
 )
 
 // guards are the filters of a rule that keep clients out.
@@ -51,6 +52,8 @@ func (d *denial) Error() string { return d.text }
 
 var (
 	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not serve the client's address"}
+	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
+	deniedWork    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooMuch.Error()}
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body is longer than the rule lets it be"}
 )
 
@@ -94,6 +97,25 @@ func (x *exchange) boundBody(w *answer) *denial {
 		// What is under answer tells net/http not to wait for the rest.
 		x.in.Body = http.MaxBytesReader(w.ResponseWriter, x.in.Body, most)
 	}
+	return nil
+}
+
+// changeTarget finds the path and query for the backend where the rule has an expression for them.
+// What the others change depends on the backend.
+func (x *exchange) changeTarget() *denial {
+	x.query = x.in.URL.RawQuery
+	expression := x.rule.filters.expression
+	if expression == nil {
+		return nil
+	}
+	path, query, err := expression.Apply(x.path, x.query)
+	switch {
+	case errors.Is(err, rewrite.ErrTooMuch):
+		return deniedWork
+	case err != nil:
+		return deniedPath
+	}
+	x.path, x.query = path, query
 	return nil
 }
 

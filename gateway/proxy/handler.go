@@ -300,6 +300,10 @@ func (x *exchange) serve(w *answer) {
 		x.refuse(w, http.StatusInternalServerError)
 		return
 	}
+	if denied := x.changeTarget(); denied != nil {
+		x.deny(w, denied)
+		return
+	}
 	if !x.bufferForMirrors() {
 		x.refuse(w, http.StatusBadRequest)
 		return

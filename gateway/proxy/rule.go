@@ -107,6 +107,9 @@ func newRule(from *resource.Rule) (*rule, error) {
 		if err == nil && filters.guards.any() {
 			err = errors.New("a filter that keeps clients out is of a rule, not of a backend")
 		}
+		if err == nil && filters.expression != nil {
+			err = errors.New("a path is changed by an expression for a rule, not for a backend")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)
 		}

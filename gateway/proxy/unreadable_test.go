@@ -15,6 +15,8 @@ func TestUnreadableFilters(t *testing.T) {
 		"a path change of an unknown kind":   rewriteTo(&resource.Rewrite{Path: &resource.PathChange{}}),
 		"a redirect's of an unknown kind":    redirectTo(&resource.Redirect{Path: &resource.PathChange{}}),
 		"a redirect by an expression":        redirectTo(&resource.Redirect{Path: expressionPath("/", "/")}),
+		"a pattern":                          byExpression("(", "/"),
+		"a substitution":                     byExpression("/", "/$uri"),
 		"a redirect to another scheme":       redirectTo(&resource.Redirect{Location: "javascript:alert(1)"}),
 		"a redirect to a scheme with a host": redirectTo(&resource.Redirect{Location: "ftp://a.example/"}),
 		"a redirect to a relative path":      redirectTo(&resource.Redirect{Location: "a"}),
@@ -34,6 +36,7 @@ func TestGuardsAreOfRules(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),
 		"a body limit": bodyLimit(1),
+		"a rewrite":    byExpression("/", "/"),
 	} {
 		rule := toward("/", "a")
 		rule.Backends[0].Filters = []*resource.Filter{filter}

@@ -1887,7 +1887,8 @@ func (*PathChange_Expression) isPathChange_Kind() {}
 // stays. The path is decoded and has no dot segments, as for PathMatch.
 type ExpressionChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// pattern is RE2. It is searched: "^" and "$" hold it to an end, "(?i)" ignores case.
+	// pattern is RE2. It is searched: "^" and "$" hold it to an end, "(?i)" ignores case. "." is also
+	// a line feed.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// substitution begins with "/" or "$". $1 to $9 are the groups of the pattern, empty where there
 	// is no such group. Another "$" is refused. After a "?" it is a query, which goes before the

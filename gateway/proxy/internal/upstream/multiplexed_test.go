@@ -32,6 +32,8 @@ type frames struct {
 	// opened are connections, open those of them that are not closed, and requests what came.
 	opened, open, requests atomic.Int32
 	settings               []http2.Setting
+	// late is how long the settings are held back, and all else with them.
+	late time.Duration
 	// answer is called with each header that comes, by the reader of its connection.
 	answer func(c *framesConn, stream uint32)
 }
@@ -93,7 +95,15 @@ func (f *frames) serve(conn net.Conn, number int32) {
 	}
 	c := &framesConn{Framer: http2.NewFramer(conn, conn), conn: conn, number: number}
 	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
-	_ = c.WriteSettings(f.settings...)
+	if f.late == 0 {
+		_ = c.WriteSettings(f.settings...)
+	} else {
+		c.mutex.Lock()
+		time.AfterFunc(f.late, func() {
+			defer c.mutex.Unlock()
+			_ = c.WriteSettings(f.settings...)
+		})
+	}
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {

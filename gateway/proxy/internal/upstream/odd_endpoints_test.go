@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// TestResettingEndpointIsLeftOut: an endpoint that resets its streams gets no more requests after some.
+// Those that it refuses are served elsewhere.
+func TestResettingEndpointIsLeftOut(t *testing.T) {
+	const ejectAfter, requests = 3, 200
+	for _, test := range []struct {
+		code http2.ErrCode
+		// failed is how many requests fail, reset how many streams the endpoint sees.
+		failed, reset int
+	}{
+		{http2.ErrCodeInternal, ejectAfter, ejectAfter},
+		{http2.ErrCodeCancel, ejectAfter, ejectAfter},
+		{http2.ErrCodeEnhanceYourCalm, ejectAfter, ejectAfter},
+		{http2.ErrCodeRefusedStream, 0, refusals * ejectAfter},
+	} {
+		t.Run(test.code.String(), func(t *testing.T) {
+			t.Parallel()
+			odd := (&frames{answer: resets(test.code)}).start(t)
+			settings := settings()
+			settings.Balance.EjectAfter, settings.Balance.EjectFor, settings.Balance.EjectForMost = ejectAfter, time.Hour, time.Hour
+			// More than half of the endpoints are never left out.
+			backend := over(settings, odd, (&frames{answer: isFine}).start(t), (&frames{answer: isFine}).start(t))
+			failed := 0
+			for range requests {
+				if _, _, _, err := ask(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}); err != nil {
+					failed++
+				}
+			}
+			if reset := int(odd.requests.Load()); failed != test.failed || reset != test.reset {
+				t.Errorf("%d of %d requests failed, and the endpoint reset %d; want %d and %d", failed, requests, reset, test.failed, test.reset)
+			}
+		})
+	}
+}
+
+// TestSettingsHeldBack: an endpoint that says late how few streams it takes gets no more of them where
+// it is not later than settling. Where it is, what it refuses is sent again, so often as refusals says.
+func TestSettingsHeldBack(t *testing.T) {
+	for _, late := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			t.Parallel()
+			var surplus atomic.Int32
+			var mutex sync.Mutex
+			taken := map[int32]int{}
+			few := &frames{late: late, settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 1}}}
+			few.answer = func(c *framesConn, stream uint32) {
+				mutex.Lock()
+				defer mutex.Unlock()
+				if taken[c.number] > 0 {
+					surplus.Add(1)
+					go resets(http2.ErrCodeRefusedStream)(c, stream)
+					return
+				}
+				taken[c.number]++
+				time.AfterFunc(10*time.Millisecond, func() {
+					mutex.Lock()
+					taken[c.number]--
+					mutex.Unlock()
+					isFine(c, stream)
+				})
+			}
+			backend := over(settings(), few.start(t))
+			errs := make([]error, refusals)
+			var group sync.WaitGroup
+			for i := range errs {
+				group.Go(func() { _, _, _, errs[i] = ask(t, backend, newRequest(t, http.MethodGet, ""), &Policy{}) })
+			}
+			group.Wait()
+			if failed := slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(failed) > 0 {
+				t.Errorf("%d of %d requests failed: %v", len(failed), len(errs), failed[0])
+			}
+			if known := late < settling; known && surplus.Load() > 0 {
+				t.Errorf("%d streams more than the endpoint takes", surplus.Load())
+			} else if !known && surplus.Load() == 0 {
+				t.Error("no stream was refused: the test shows nothing")
+			}
+		})
+	}
+}

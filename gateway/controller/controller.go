@@ -165,7 +165,11 @@ func (c *controller) setup(ctx context.Context) error {
 		Log: c.log.WithName("write"),
 	}
 	c.writer.Prepare()
-	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{Served: api, CRDs: c.mgr.GetAPIReader()},
+	passwords, err := cache.New(c.mgr.GetConfig(), userOptions(c.mgr))
+	if err != nil {
+		return fmt.Errorf("prepare to read passwords: %w", err)
+	}
+	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{Served: api, CRDs: c.mgr.GetAPIReader(), Users: passwords},
 		c.writer.Touch, c.log.WithName("source"))
 	if err != nil {
 		return err

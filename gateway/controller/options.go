@@ -24,6 +24,7 @@ import (
 	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
+	"github.com/millrace-lb/millrace/gateway/route"
 )
 
 func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Logger) ctrl.Options {
@@ -91,6 +92,35 @@ func stripSecret(object any) (any, error) {
 		if content, found := secret.Data[key]; found {
 			stripped.Data[key] = content
 		}
+	}
+	return stripped, nil
+}
+
+// userOptions are those of what reads Secrets with passwords.
+func userOptions(mgr ctrl.Manager) cache.Options {
+	return cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {
+				Field:     fields.OneTermEqualSelector("type", string(corev1.SecretTypeOpaque)),
+				Transform: stripUsers,
+			},
+		},
+	}
+}
+
+// stripUsers leaves hashes of passwords, by the name of the key. Of what is none the name stays.
+func stripUsers(object any) (any, error) {
+	secret, ok := object.(*corev1.Secret)
+	if !ok {
+		return object, nil
+	}
+	stripped := &corev1.Secret{TypeMeta: secret.TypeMeta, ObjectMeta: bare(&secret.ObjectMeta), Type: secret.Type, Data: map[string][]byte{}}
+	for name, content := range secret.Data {
+		if name != route.UsersKey && !route.IsHash(string(content)) {
+			content = nil
+		}
+		stripped.Data[name] = content
 	}
 	return stripped, nil
 }

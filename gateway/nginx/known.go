@@ -143,7 +143,7 @@ func keepingOut() map[string]annotation {
 		"satisfy":                {handling: Missing, note: "`all` holds: addresses and password are asked for", read: (*reader).satisfy},
 
 		"auth-type":          strict("`basic`", (*reader).authType),
-		"auth-secret":        strict("of the Ingress's namespace, of type `Opaque`; not read yet, so the Ingress is refused", (*reader).authSecret),
+		"auth-secret":        strict("of the Ingress's namespace, of type `Opaque`; bcrypt, `$apr1$`, `{SHA}` and `{SSHA}`", (*reader).authSecret),
 		"auth-secret-type":   carried("`auth-file` where there is none, or `auth-map`", nil),
 		"auth-realm":         carried("", nil),
 		"auth-url":           refused("another service would have to be asked"),

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
@@ -147,4 +148,23 @@ func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
 		return key{of.Namespace, text}, true
 	}
 	return key{namespace, name}, namespace == of.Namespace
+}
+
+// NeedsUsers reports whether an Ingress may ask for a password: a class carries out annotations of
+// ingress-nginx, and one of them names a Secret.
+func NeedsUsers(objects *Objects) bool {
+	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""
+	}) {
+		return false
+	}
+	settings := map[key]bool{}
+	for _, class := range objects.IngressClasses {
+		if of := class.Spec.Parameters; of != nil {
+			settings[key{value(of.Namespace), of.Name}] = true
+		}
+	}
+	return slices.ContainsFunc(objects.ConfigMaps, func(configMap *corev1.ConfigMap) bool {
+		return settings[keyOf(configMap)] && strings.TrimSpace(configMap.Data[ParameterAnnotations]) == valueOfNginx
+	})
 }

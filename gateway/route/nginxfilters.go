@@ -149,7 +149,7 @@ func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 			continue
 		}
 		name, hash, found := strings.Cut(line, ":")
-		if !found || name == "" || !isHash(hash) {
+		if !found || name == "" || !IsHash(hash) {
 			left++
 			continue
 		}
@@ -158,8 +158,9 @@ func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 	return text, left
 }
 
-// isHash reports whether proxies know a hash of htpasswd.
-func isHash(text string) bool {
+// IsHash reports whether a text is a hash of htpasswd that proxies know.
+func IsHash(text string) bool {
+	text = strings.TrimSpace(text)
 	for _, prefix := range []string{"$apr1$", "{SHA}", "{SSHA}"} {
 		if strings.HasPrefix(text, prefix) {
 			return !strings.ContainsFunc(text, isSpace)

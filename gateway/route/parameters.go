@@ -94,6 +94,9 @@ type classParameters struct {
 	annotations        annotationsOf
 }
 
+// valueOfNginx is the value of annotations that has those of ingress-nginx carried out.
+const valueOfNginx = "ingress-nginx"
+
 // annotationsOf says whose annotations are carried out, beside our own.
 type annotationsOf int
 
@@ -200,7 +203,7 @@ func (p *classParameters) setAnnotations(text string) error {
 	switch text {
 	case "none", "":
 		p.annotations = annotationsOurs
-	case "ingress-nginx":
+	case valueOfNginx:
 		p.annotations = annotationsOfNginx
 	default:
 		p.annotations = annotationsUnknown

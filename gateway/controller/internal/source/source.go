@@ -60,6 +60,7 @@ type Source struct {
 	version string
 	// ready says that it is known which kinds there are.
 	ready bool
+	users users
 }
 
 // Kinds is where to look for the kinds of Gateway API.
@@ -68,6 +69,8 @@ type Kinds struct {
 	Served discovery.DiscoveryInterface
 	// CRDs reads their definitions past the cache.
 	CRDs client.Reader
+	// Users reads the Secrets with passwords. It is not begun.
+	Users cache.Cache
 }
 
 // New prepares the informers. touched is called when something was written that the
@@ -75,11 +78,11 @@ type Kinds struct {
 func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
 	s := &Source{
 		cache: informers, kinds: kinds, log: log,
-		changes: newChanges(), touched: touched, present: map[string]kind{},
+		changes: newChanges(), touched: touched, present: map[string]kind{}, users: newUsers(kinds.Users),
 	}
 	for _, kind := range builtin() {
 		var err error
-		if kind.indexer, err = s.watch(ctx, kind.object, s.handler()); err != nil {
+		if kind.indexer, err = s.watch(ctx, s.cache, kind.object, s.handler()); err != nil {
 			return nil, err
 		}
 		s.builtin = append(s.builtin, kind)
@@ -92,7 +95,7 @@ func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func()
 	}); err != nil {
 		return nil, fmt.Errorf("index EndpointSlices: %w", err)
 	}
-	_, err := s.watch(ctx, &discoveryv1.EndpointSlice{}, s.sliceHandler())
+	_, err := s.watch(ctx, s.cache, &discoveryv1.EndpointSlice{}, s.sliceHandler())
 	return s, err
 }
 
@@ -101,8 +104,10 @@ func (s *Source) Changes() *Changes { return s.changes }
 
 // watch begins to read a kind. The indexer has the very objects of the cache: a list of the
 // cache's reader has copies.
-func (s *Source) watch(ctx context.Context, object client.Object, handler toolscache.ResourceEventHandler) (toolscache.Indexer, error) {
-	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+func (s *Source) watch(
+	ctx context.Context, by cache.Cache, object client.Object, handler toolscache.ResourceEventHandler,
+) (toolscache.Indexer, error) {
+	informer, err := by.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch %T: %w", object, err)
 	}
@@ -145,6 +150,8 @@ func (s *Source) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.users.needed:
+			s.needUsers(ctx)
 		case <-time.After(lookPeriod):
 		}
 	}
@@ -196,7 +203,7 @@ func (s *Source) look(ctx context.Context) error {
 func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	indexer, err := s.watch(ctx, object, s.handler())
+	indexer, err := s.watch(ctx, s.cache, object, s.handler())
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +257,7 @@ func (s *Source) Objects() (objects *route.Objects, ready bool) {
 	for _, kind := range present {
 		kind.read(kind.indexer, objects)
 	}
-	return objects, true
+	return objects, s.readUsers(objects)
 }
 
 func pointers[T any](items []T) []*T {

@@ -31,8 +31,8 @@ type Clients struct {
 	Relay *relay.Client
 
 	config *rest.Config
-	// unlimited is as Millrace, and waits for no turn.
-	unlimited rest.Interface
+	// pinged asks over the connection of all clients but Relay, others over connections of its own.
+	pinged, others pinger
 	// connections are those of all clients but Relay.
 	connections *connections
 }
@@ -58,13 +58,16 @@ func (c *Clients) AskRelay(base, directory string, logger logr.Logger) (err erro
 
 // NewClientsForConfig returns clients by a configuration.
 func NewClientsForConfig(config *rest.Config) (*Clients, error) {
-	tracked := &connections{}
-	config = rest.CopyConfig(config)
-	config.Dial = tracked.dial
-	httpClient, err := rest.HTTPClientFor(config)
+	tracked, others := newConnections(), newConnections()
+	httpClient, pinged, err := tracked.client(config)
 	if err != nil {
-		return nil, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
+		return nil, err
 	}
+	_, pingedAnew, err := others.client(config)
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme,
@@ -86,14 +89,13 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		result, err = rest.RESTClientForConfigAndClient(forGroup, httpClient)
 		return result
 	}
-	unlimited := rest.CopyConfig(config)
-	unlimited.QPS = -1
 	clients := &Clients{
 		config:      config,
 		connections: tracked,
 		Core:        client(config, corev1.SchemeGroupVersion, "/api", protobufType),
 		Discovery:   client(config, discoveryv1.SchemeGroupVersion, "/apis", protobufType),
-		unlimited:   client(unlimited, millracev1alpha1.GroupVersion, "/apis", jsonType),
+		pinged:      pinged,
+		others:      pingedAnew,
 		// Custom resources have no protobuf form.
 		Millrace: client(config, millracev1alpha1.GroupVersion, "/apis", jsonType),
 	}

@@ -100,3 +100,34 @@ func TestConfirmOutOfReach(t *testing.T) {
 		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
 	}
 }
+
+// An API server that has no time for new requests, or no seat for agents, still sends what changes. Its
+// watches are kept: nobody could begin others.
+func TestConfirmBusy(t *testing.T) {
+	s := newAPIServer(t)
+	source, _ := s.behind(t)
+	busy := make(chan struct{})
+	s.mu.Lock()
+	s.busy = busy
+	s.mu.Unlock()
+	defer close(busy)
+	s.send(t, "ADDED", "services", service("web"))
+	took, err := confirm(t, source, 3*time.Second)
+	if err != nil || took > askTimeout || len(source.Snapshot().Services) != 1 {
+		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
+	}
+}
+
+// A dozen watches that come back make one connection.
+func TestOneConnection(t *testing.T) {
+	s := newAPIServer(t)
+	source, line := s.behind(t)
+	line.Cut(true)
+	line.Cut(false)
+	if took, err := confirm(t, source, 10*time.Second); err != nil {
+		t.Fatalf("after %s: %v", took, err)
+	}
+	if open := line.Freeze(); open != 1 {
+		t.Errorf("%d connections", open)
+	}
+}

@@ -4,10 +4,15 @@ package source
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 // dialTimeout and tcpKeepalive are those of client-go.
@@ -19,10 +24,17 @@ const (
 // connections are those with the API server. With HTTP/2 there is one for all requests and watches,
 // and a new one beside it once requests over that got no answer.
 type connections struct {
+	// turn is taken by a request while no connection has brought an answer.
+	turn chan struct{}
+
 	mu sync.Mutex
 	// open are the connections, oldest first.
 	open []*connection
+	// answers is true once one of them has brought an answer.
+	answers bool
 }
+
+func newConnections() *connections { return &connections{turn: make(chan struct{}, 1)} }
 
 type connection struct {
 	net.Conn
@@ -33,6 +45,7 @@ type connection struct {
 func (c *connection) Close() error {
 	c.of.mu.Lock()
 	c.of.open = slices.DeleteFunc(c.of.open, func(other *connection) bool { return other == c })
+	c.of.answers = c.of.answers && len(c.of.open) > 0
 	c.of.mu.Unlock()
 	return c.Conn.Close()
 }
@@ -63,5 +76,115 @@ func (c *connections) close(but int) {
 	c.mu.Unlock()
 	for _, conn := range previous {
 		_ = conn.Close()
+	}
+}
+
+// client returns one of the API server whose connections are these.
+func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) {
+	config = rest.CopyConfig(config)
+	config.Dial = c.dial
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return oneFirst{next, c} })
+	made, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, pinger{}, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, pinger{}, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
+	}
+	return made, pinger{made, url.URL{Scheme: base.Scheme, Host: base.Host, Path: "*"}, c}, nil
+}
+
+// oneFirst has requests wait for the first one while no connection has brought an answer. Each would
+// make a connection of its own: a dozen TLS handshakes for an agent whose API server comes back.
+type oneFirst struct {
+	http.RoundTripper
+	of *connections
+}
+
+// RoundTrip sends a request.
+func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
+	if !o.of.hasAnswered() {
+		select {
+		case o.of.turn <- struct{}{}:
+		case <-request.Context().Done():
+			return nil, request.Context().Err()
+		}
+		// After the first one all go at once.
+		if o.of.hasAnswered() {
+			<-o.of.turn
+		} else {
+			defer func() { <-o.of.turn }()
+		}
+	}
+	response, err := o.RoundTripper.RoundTrip(request)
+	if err == nil {
+		o.of.noteAnswer()
+	}
+	return response, err
+}
+
+func (c *connections) hasAnswered() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers
+}
+
+func (c *connections) noteAnswer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answers = len(c.open) > 0
+}
+
+// pinger asks for nothing but an answer: OPTIONS with the target "*" is for that (RFC 9110, section
+// 9.3.7). The API server's HTTP library answers it by itself, so it waits in no queue of API Priority
+// and Fairness, and costs what an HTTP/2 PING does.
+type pinger struct {
+	client *http.Client
+	url    url.URL
+	over   *connections
+}
+
+// once asks once.
+func (p pinger) once(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, p.url.Scheme+"://"+p.url.Host, nil)
+	if err != nil {
+		return fmt.Errorf("ask the API server for an answer: %w", err)
+	}
+	request.URL = &p.url
+	response, err := p.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask the API server for an answer: %w", err)
+	}
+	_ = response.Body.Close()
+	return nil
+}
+
+// until asks until there is an answer, whatever it says. The error says why ctx was done before.
+func (p pinger) until(ctx context.Context) error {
+	return repeat(ctx, p.once)
+}
+
+// anew asks over connections that are made for it, each for askTimeout.
+func (p pinger) anew(ctx context.Context) error {
+	return repeat(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		defer p.over.closeAll()
+		return p.once(ctx)
+	})
+}
+
+func repeat(ctx context.Context, try func(context.Context) error) error {
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(askPause):
+		}
 	}
 }

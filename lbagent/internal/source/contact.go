@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// askTimeout is how long the API server has for an answer over one connection.
+	// askTimeout is how long the API server has for an answer before it is asked over another connection.
 	askTimeout = time.Second
-	// askPause is the time between two questions of which the first got no answer.
+	// askPause is the time between two questions of which the first got no answer, and how much longer
+	// a connection has for its answer than another one.
 	askPause = 250 * time.Millisecond
 	// processed is after how long what a connection has brought is told by Changed.
 	processed = settle + 60*time.Millisecond
@@ -32,27 +33,16 @@ const (
 )
 
 // Confirm returns once a Snapshot has what the API server had when Confirm was called. A connection
-// that brings no answer is closed: after a way was cut, both ends may keep one for long that carries
-// nothing. The error says why ctx was done before.
+// that brings no answer is closed where another one does: after a way was cut, both ends may keep one
+// for long that carries nothing. An API server that answers nobody keeps its connections and watches:
+// thousands of agents that came anew would have it answer later still. The error says why ctx was done
+// before.
 func (s *Source) Confirm(ctx context.Context) error {
 	// What one connection has brought in order is all that was sent before the answer.
 	s.clients.connections.closePrevious()
 	s.contact.retry()
-	for renewed := false; ; renewed = true {
-		err := s.ask(ctx)
-		if err == nil {
-			break
-		}
-		// Once: an API server that is busy would have more to do each time.
-		if !renewed && ctx.Err() == nil {
-			s.clients.connections.closeAll()
-			s.contact.renew()
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("ask the API server for LBNode %s: %w", s.nodeName, err)
-		case <-time.After(askPause):
-		}
+	if err := s.awaitAnswer(ctx); err != nil {
+		return err
 	}
 	if err := s.contact.awaitAll(ctx); err != nil {
 		return err
@@ -65,16 +55,37 @@ func (s *Source) Confirm(ctx context.Context) error {
 	}
 }
 
-// ask has the API server answer, whatever it says.
-func (s *Source) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+// awaitAnswer returns once the connection that the watches have, or will have, has brought an answer.
+func (s *Source) awaitAnswer(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// From the API server's own cache: a thousand agents may ask at once.
-	err := s.clients.unlimited.Get().Resource("lbnodes").Name(s.nodeName).Param("resourceVersion", "0").Do(ctx).Error()
-	if isAnswer(err) {
-		return nil
+	answer, other := make(chan error, 1), make(chan error, 1)
+	go func() { answer <- s.clients.pinged.until(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(askTimeout):
 	}
-	return err
+	go func() { other <- s.clients.others.anew(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case err := <-other:
+		if err != nil {
+			return err
+		}
+	}
+	// An API server that had stopped answers both.
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(askPause):
+	}
+	// Before the connections are closed: a watch that has failed lists all objects again.
+	s.contact.stopAll()
+	s.clients.connections.closeAll()
+	s.contact.retry()
+	return s.clients.pinged.until(ctx)
 }
 
 // errUnreached is why a watch has ended that never began.
@@ -112,14 +123,13 @@ func (c *contact) retry() {
 	c.retried = make(chan struct{})
 }
 
-// renew has all kinds watched anew.
-func (c *contact) renew() {
+// stopAll ends all watches. They begin again from where they were.
+func (c *contact) stopAll() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for f := range c.open {
 		f.Stop()
 	}
-	c.mu.Unlock()
-	c.retry()
 }
 
 // nextRetry is closed by the next retry.

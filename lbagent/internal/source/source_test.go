@@ -46,6 +46,8 @@ type apiServer struct {
 	// forbidden is one that the client may not read.
 	forbidden string
 	down      bool
+	// busy is where requests wait that are not under way; nil where none does.
+	busy chan struct{}
 	// selectors are those of the last list of a resource.
 	selectors map[string]string
 }
@@ -86,6 +88,14 @@ func (s *apiServer) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	query := r.URL.Query()
 	s.mu.Lock()
+	if busy := s.busy; busy != nil {
+		s.mu.Unlock()
+		select {
+		case <-busy:
+		case <-r.Context().Done():
+		}
+		s.mu.Lock()
+	}
 	switch {
 	case s.down:
 		s.mu.Unlock()

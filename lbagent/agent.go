@@ -197,7 +197,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		host:         host,
 		routes: routes.New(have, routes.Config{
 			Speaker: speaker, Handover: ends, DrainDelay: config.DrainDelay, UnreadyDelay: config.UnreadyDelay, Duplicates: duplicates,
-			Layer2: l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), logger.WithName("l2")),
+			Layer2: l2.NewAnswerer(l2.NewHeartbeat(p.datapath.Beat, monitor.Alive), fresh.Wait, logger.WithName("l2")),
 			Moved:  monitor.Move, Logger: logger,
 		}),
 	}

@@ -38,9 +38,12 @@ type Answerer struct {
 	heartbeat *Heartbeat
 }
 
-// NewAnswerer returns an Answerer that sends a heartbeat while it answers.
-func NewAnswerer(heartbeat *Heartbeat, logger logr.Logger) *Answerer {
-	return &Answerer{responder: New(heartbeat.Send, logger), heartbeat: heartbeat, logger: logger}
+// NewAnswerer returns an Answerer that sends a heartbeat while it answers. After this process was
+// stopped it waits for confirm, which returns once a pass has seen the objects of now.
+func NewAnswerer(heartbeat *Heartbeat, confirm func(ctx context.Context), logger logr.Logger) *Answerer {
+	responder := New(heartbeat.Send, logger)
+	responder.confirm = confirm
+	return &Answerer{responder: responder, heartbeat: heartbeat, logger: logger}
 }
 
 // Run answers until ctx is done.

@@ -90,7 +90,9 @@ func (c *counters) byFilters() (limited, answered uint64) {
 type Responder struct {
 	logger logr.Logger
 	beat   func() error
-	wake   chan struct{}
+	// confirm returns once VIPs are set by the objects of now; nil where they always are.
+	confirm func(ctx context.Context)
+	wake    chan struct{}
 
 	mu     sync.Mutex
 	wanted map[string][]netip.Addr
@@ -109,6 +111,10 @@ type Responder struct {
 	// beaten is when the responder last said that it works, beatErr what came of it.
 	beaten  time.Time
 	beatErr error
+	// away is true from when this process goes on that was stopped until confirm, which asked waits
+	// for, has returned.
+	away  bool
+	asked chan struct{}
 	// socketsAlone has links answer by their sockets, as on a kernel without tcx.
 	socketsAlone bool
 }
@@ -196,7 +202,7 @@ func (r *Responder) Run(ctx context.Context) error {
 			due = now.Add(r.apply(wanted, now))
 		}
 		if wanted != nil {
-			again = r.say(now) || again
+			again = r.say(ctx, now) || again
 		}
 		if again || now.Sub(retold) >= retell {
 			retold = now
@@ -219,13 +225,23 @@ func (r *Responder) nextBeat(now time.Time) time.Duration {
 }
 
 // say says that this node works. It reports whether others may have thought otherwise, and
-// answered for its VIPs.
-func (r *Responder) say(now time.Time) (missed bool) {
-	if now.Sub(r.beaten) < beats {
+// answered for its VIPs. After this process was stopped it says nothing before VIPs are known to be
+// those of now: others answer for what is left.
+func (r *Responder) say(ctx context.Context, now time.Time) (missed bool) {
+	if now.Sub(r.beaten) < beats && !r.away {
 		return false
 	}
+	r.away = r.away || !r.beaten.IsZero() && now.Sub(r.beaten) >= hung
 	r.beaten = now
+	if r.away && !r.isConfirmed(ctx) {
+		return false
+	}
+	r.away = false
 	err := r.beat()
+	if time.Since(now) >= hung {
+		// It was stopped meanwhile, as the next time will find.
+		return false
+	}
 	if err == nil {
 		for _, open := range r.links {
 			err = errors.Join(err, open.beat())
@@ -241,6 +257,30 @@ func (r *Responder) say(now time.Time) (missed bool) {
 	missed = r.isSilent(now)
 	r.worked.Store(now.UnixNano())
 	return missed
+}
+
+// isConfirmed reports whether confirm has returned. It calls that where nobody has, and Run is woken
+// afterwards.
+func (r *Responder) isConfirmed(ctx context.Context) bool {
+	if r.confirm == nil {
+		return true
+	}
+	select {
+	case <-r.asked:
+		r.asked = nil
+		return true
+	default:
+	}
+	if r.asked == nil {
+		asked := make(chan struct{})
+		r.asked = asked
+		go func() {
+			r.confirm(ctx)
+			close(asked)
+			r.notify()
+		}()
+	}
+	return false
 }
 
 // isSilent reports whether other nodes answer, since this one could not say that it works.

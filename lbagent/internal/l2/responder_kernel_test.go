@@ -3,6 +3,7 @@
 package l2
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -305,6 +306,55 @@ func TestKernelHungNode(t *testing.T) {
 	w.stopped.Store(false)
 	w.knows(vip4, "lan", mac1)
 	await(t, func() bool { return node.Counts()["eth1"].Told >= told+3 })
+}
+
+// A node that was stopped claims nothing by what it knew before: the VIP may be gone, or be
+// somebody else's.
+func TestKernelStoppedNode(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	w := newWire(t)
+	node := New(w.beat, logr.Discard())
+	asked, known := make(chan struct{}), make(chan struct{})
+	node.confirm = func(context.Context) {
+		close(asked)
+		<-known
+	}
+	w.serve("node1", node)
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
+	w.ask(vip4, "lan")
+	w.knows(vip4, "lan", mac1)
+	await(t, func() bool { return node.Counts()["eth1"].Told >= 3 })
+	w.stopped.Store(true)
+	w.run("ip", "-n", "client", "neigh", "replace", vip4.String(), "dev", "lan", "lladdr", mac2, "nud", "stale")
+	began := time.Now()
+	await(t, func() bool { return time.Since(began) > hung+2*beats })
+	told := node.Counts()["eth1"].Told
+	w.stopped.Store(false)
+	select {
+	case <-asked:
+	case <-time.After(5 * time.Second):
+		t.Error("nobody was asked what holds now")
+	}
+	// A pass of objects from before does not change that.
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, true)
+	asker := newHosts(t, hostMAC(2))
+	asker.ask(hostMAC(2), vip4)
+	if _, err := asker.answered(hostMAC(2)); err == nil {
+		t.Error("the node answers for a VIP that may be gone")
+	}
+	node.Set(map[string][]netip.Addr{}, false)
+	close(known)
+	await(t, func() bool { return node.Counts()["eth1"].VIPs == 0 })
+	w.knows(vip4, "lan", mac2)
+	if now := node.Counts()["eth1"].Told; now != told {
+		t.Errorf("hosts were told %d times more", now-told)
+	}
+
+	// It answers for what comes then.
+	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
+	w.knows(vip4, "lan", mac1)
 }
 
 // A node that may not say that it works leaves its VIPs to others: it neither answers nor tells

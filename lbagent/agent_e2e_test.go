@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -154,6 +155,8 @@ type world struct {
 	boot string
 	// room is how many of everything the maps of agents have room for.
 	room int
+	// log gets what agents say, too; nil: nothing does.
+	log *controlplane.Log
 	// relays are where agents ask for EndpointSlices; nil: nowhere.
 	relays *relays
 }
@@ -348,6 +351,9 @@ func (w *world) startAt(node, pinRoot, kubeconfig string, command ...string) *ag
 	cmd.Env = append(cmd.Env, w.relays.environment()...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if w.log != nil {
+		cmd.Stderr = io.MultiWriter(os.Stderr, w.log)
+	}
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -104,13 +105,32 @@ func serveConsole(ctx context.Context, socket string, server *console.Server, da
 	if socket == "" {
 		return
 	}
-	group.Go(func() {
+	group.Go(func() { listenConsole(ctx, socket, server, logger) })
+}
+
+// listenAgain is the time between two tries to serve the console.
+const listenAgain = 30 * time.Second
+
+// listenConsole answers at the socket until ctx is done. Where there is no room for it, that is tried
+// again.
+func listenConsole(ctx context.Context, socket string, server *console.Server, logger logr.Logger) {
+	for told := false; ctx.Err() == nil; {
 		listener, err := console.Listen(socket)
 		if err == nil {
+			if told {
+				logger.Info("The console is served again")
+			}
+			told = false
 			err = server.Serve(ctx, listener)
 		}
-		if err != nil && ctx.Err() == nil {
-			logger.Error(err, "The console is not served until the agent is restarted: no drops, top, trace, vips, bgp and duplicates")
+		if err != nil && ctx.Err() == nil && !told {
+			told = true
+			logger.Error(err, "The console is not served: no drops, top, trace, vips, bgp and duplicates; "+
+				"look for room and write access where the socket is; will try again", "socket", socket, "every", listenAgain)
 		}
-	})
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenAgain):
+		}
+	}
 }

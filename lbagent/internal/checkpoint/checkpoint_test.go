@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -111,6 +112,61 @@ func TestStore(t *testing.T) {
 	}
 	if err := Remove(directory); err != nil {
 		t.Errorf("removing nothing: %v", err)
+	}
+}
+
+// Without room the checkpoint of before stays whole, and half of one takes no room from others.
+func TestStoreFull(t *testing.T) {
+	directory := memory(t)
+	store, err := Open(directory, boot, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(example()); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("", filepath.Dir(directory), "", unix.MS_REMOUNT, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	larger := example()
+	larger.Objects.Passwords["leaf"] = strings.Repeat("x", 128<<10)
+	for range 2 {
+		if err := store.Save(larger); !errors.Is(err, unix.ENOSPC) {
+			t.Errorf("saved without room: %v", err)
+		}
+		if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 || entries[0].Name() != name {
+			t.Errorf("there are %v: %v", entries, err)
+		}
+	}
+	if state, err := store.Load(); err != nil || !equality.Semantic.DeepEqual(example().Objects, state.Objects) {
+		t.Errorf("%+v was kept: %v", state, err)
+	}
+	if err := unix.Mount("", filepath.Dir(directory), "", unix.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(larger); err != nil {
+		t.Errorf("with room: %v", err)
+	}
+}
+
+// A directory that cannot be made at first is made by a later Save.
+func TestStoreLater(t *testing.T) {
+	directory := memory(t)
+	if err := os.WriteFile(directory, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, err := Open(directory, boot, node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(example()); err == nil {
+		t.Error("saved in a file")
+	}
+	if err := os.Remove(directory); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(example()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -225,12 +225,10 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		err := c.store.Save(*next)
-		if err == nil {
+		c.tell(err, failing)
+		if failing = err != nil; !failing {
 			saved = next
-		} else if !failing {
-			c.logger.Error(err, "Objects are not kept for the next agent")
 		}
-		failing = err != nil
 		return time.Since(began)
 	}
 	for {
@@ -251,6 +249,17 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 		case <-wait.C:
 		}
 		wait.Stop()
+	}
+}
+
+// tell tells that saving begins to fail, or to work again.
+func (c *Checkpointer) tell(err error, failing bool) {
+	switch {
+	case err != nil && !failing:
+		c.logger.Error(err, "Objects are not kept for the next agent: look for room and write access in --state-dir; will try again",
+			"every", saveAgain)
+	case err == nil && failing:
+		c.logger.Info("Objects are kept again for the next agent")
 	}
 }
 

@@ -21,22 +21,36 @@ type Store struct {
 	bootID, nodeName string
 }
 
+// errDisk is why nothing is kept in a directory.
+var errDisk = errors.New("it is not in a tmpfs: passwords do not go to a disk")
+
 // Open returns the Store in a directory, which it makes where it is missing. The directory must
 // be in memory (tmpfs), for two reasons: a reboot takes it away together with the pinned maps,
 // and no password of a BGP session gets to a disk. There it is as safe as in the Secrets that
 // the kubelet mounts: root of the node alone can read it, who can read the agent's memory too.
+// One that cannot be made now may be by the next Save.
 func Open(directory, bootID, nodeName string) (*Store, error) {
+	s := &Store{path: filepath.Join(directory, name), bootID: bootID, nodeName: nodeName}
+	if err := s.prepare(); errors.Is(err, errDisk) {
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepare makes the directory, and looks where it is.
+func (s *Store) prepare() error {
+	directory := filepath.Dir(s.path)
 	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("make the directory of the checkpoint: %w", err)
+		return fmt.Errorf("make the directory of the checkpoint: %w", err)
 	}
 	var system unix.Statfs_t
 	if err := unix.Statfs(directory, &system); err != nil {
-		return nil, fmt.Errorf("look at the file system of %s: %w", directory, err)
+		return fmt.Errorf("look at the file system of %s: %w", directory, err)
 	}
 	if system.Type != unix.TMPFS_MAGIC && system.Type != unix.RAMFS_MAGIC {
-		return nil, fmt.Errorf("%s is not in a tmpfs: passwords do not go to a disk", directory)
+		return fmt.Errorf("%s: %w", directory, errDisk)
 	}
-	return &Store{path: filepath.Join(directory, name), bootID: bootID, nodeName: nodeName}, nil
+	return nil
 }
 
 // Load returns what was saved last; nil where nothing was. What cannot be read, is damaged, or
@@ -56,10 +70,14 @@ func (s *Store) Load() (*State, error) {
 	return state, nil
 }
 
-// Save replaces what was saved before. A reader finds all of the one or of the other.
+// Save replaces what was saved before. A reader finds all of the one or of the other. Without room
+// for both, what was saved before stays.
 func (s *Store) Save(state State) error {
 	file, err := encode(state, s.bootID)
 	if err != nil {
+		return err
+	}
+	if err := s.prepare(); err != nil {
 		return err
 	}
 	temporary := s.path + ".new"
@@ -67,10 +85,13 @@ func (s *Store) Save(state State) error {
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
-	if err := os.WriteFile(temporary, file, 0o600); err != nil {
-		return fmt.Errorf("write the checkpoint: %w", err)
+	err = os.WriteFile(temporary, file, 0o600)
+	if err == nil {
+		err = os.Rename(temporary, s.path)
 	}
-	if err := os.Rename(temporary, s.path); err != nil {
+	if err != nil {
+		// The half of it would take the room that others need.
+		_ = os.Remove(temporary)
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // securityContext is the file in which the kernel tells SELinux' or AppArmor's context of
@@ -15,10 +17,13 @@ import (
 const securityContext = "/proc/self/attr/current"
 
 // ExplainRefusal adds to an error of the kernel that says no what may be behind it: besides
-// capabilities, a security module of the machine.
+// capabilities, a security module of the machine, or a file system that is read-only.
 func ExplainRefusal(err error) error { return explainRefusal(err, securityContext) }
 
 func explainRefusal(err error, file string) error {
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%w; the BPF file system must be writable: mount -o remount,rw %s", err, bpffsDirectory)
+	}
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}

@@ -39,18 +39,20 @@ const (
 
 // Recorder keeps a history of the node. A nil one keeps none.
 type Recorder struct {
-	// log is nil where nothing is recorded; off says why.
-	log    *segments.Log
-	off    error
-	source Source
-	logger logr.Logger
+	// directory is where the history is; empty where none is kept.
+	directory string
+	source    Source
+	logger    logr.Logger
 
 	wake chan struct{}
 	mu   sync.Mutex
 	next *history.State
 
 	// lock is of what follows.
-	lock    sync.Mutex
+	lock sync.Mutex
+	// log is nil while nothing is recorded; off says why.
+	log     *segments.Log
+	off     error
 	keeper  *history.Keeper
 	unsaved uint64
 	failing bool
@@ -67,18 +69,43 @@ type Source struct {
 func directoryIn(stateDir string) string { return filepath.Join(stateDir, "history") }
 
 // New opens the history in the state directory; empty means that none is kept. The agent works
-// without, so failures are only told.
+// without, so failures are only told, and it is tried again.
 func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), keeper: history.NewKeeper()}
 	if stateDir == "" {
 		r.off = errors.New("no history is kept: --state-dir of the agent is empty")
 		return r
 	}
-	if r.log, r.off = segments.Open(directoryIn(stateDir)); r.off != nil {
-		r.log = nil
-		logger.Error(r.off, "No history is kept until the agent is restarted")
-	}
+	r.directory = directoryIn(stateDir)
+	r.open()
 	return r
+}
+
+// open opens the log, and reports whether it did. One that is open stays.
+func (r *Recorder) open() bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if r.log != nil {
+		return false
+	}
+	log, err := segments.Open(r.directory)
+	switch {
+	case err == nil && r.off != nil:
+		r.logger.Info("A history is kept from now on")
+	case err != nil && r.off == nil:
+		r.logger.Error(err, "No history is kept: look for room and write access in --state-dir; will try again", "every", countEvery)
+	}
+	if r.off = err; err == nil {
+		r.log = log
+	}
+	return err == nil
+}
+
+// records reports whether a history is kept at present.
+func (r *Recorder) records() bool {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	return r.log != nil
 }
 
 // Remove removes the history in a state directory.
@@ -92,7 +119,7 @@ type Nodes interface {
 
 // See hands over what a pass saw; m is nil where it built no model.
 func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observation, nodes Nodes) {
-	if r == nil || r.log == nil || m == nil {
+	if r == nil || m == nil || !r.records() {
 		return
 	}
 	state := &history.State{Time: now, Model: m, Decisions: observation.Decisions, Problems: problemsIn(observation)}
@@ -146,13 +173,14 @@ func objectName(object model.ObjectReference) string {
 
 // Run records until ctx is done, and then the end.
 func (r *Recorder) Run(ctx context.Context, version string) error {
-	if r.log == nil {
+	if r.directory == "" {
 		return nil
 	}
-	defer r.log.Close()
+	defer r.close()
 	ticker := time.NewTicker(countEvery)
 	defer ticker.Stop()
-	r.record(func(k *history.Keeper) [][]byte { return k.Agent("Started", version, time.Now()) })
+	began := func() { r.record(func(k *history.Keeper) [][]byte { return k.Agent("Started", version, time.Now()) }) }
+	began()
 	r.count(time.Now())
 	for {
 		select {
@@ -162,18 +190,29 @@ func (r *Recorder) Run(ctx context.Context, version string) error {
 			r.record(func(k *history.Keeper) [][]byte { return k.Agent("Ended", "", time.Now()) })
 			return ctx.Err()
 		case <-ticker.C:
+			if r.open() {
+				began()
+			}
 			r.count(time.Now())
 			continue
 		case <-r.wake:
 		}
-		began := time.Now()
+		looked := time.Now()
 		r.look()
-		pause := time.NewTimer(max(recordPause, recordShare*time.Since(began)))
+		pause := time.NewTimer(max(recordPause, recordShare*time.Since(looked)))
 		select {
 		case <-ctx.Done():
 		case <-pause.C:
 		}
 		pause.Stop()
+	}
+}
+
+func (r *Recorder) close() {
+	r.lock.Lock()
+	defer r.lock.Unlock()
+	if r.log != nil {
+		_ = r.log.Close()
 	}
 }
 
@@ -206,6 +245,9 @@ func (r *Recorder) look() {
 
 // count records what was dropped, and what of the last minute was left out.
 func (r *Recorder) count(now time.Time) {
+	if !r.records() {
+		return
+	}
 	counts, err := r.source.Drops()
 	if err != nil {
 		r.logger.Error(err, "Dropped packets are not recorded; will try again", "after", countEvery)
@@ -223,27 +265,36 @@ func (r *Recorder) count(now time.Time) {
 func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
+	if r.log == nil {
+		return
+	}
 	lines := makeLines(r.keeper)
 	if len(lines) == 0 {
 		return
 	}
 	err := r.log.Append(lines)
+	switch {
+	case err != nil && !r.failing:
+		r.logger.Error(err, "The history lacks what happens until it can be written again: look for room and write access in --state-dir")
+	case err == nil && r.failing:
+		r.logger.Info("The history is written again", "lost", r.unsaved)
+	}
 	if err != nil {
 		r.unsaved += uint64(len(lines))
-		if !r.failing {
-			r.logger.Error(err, "The history lacks what happens until it can be written again")
-		}
 	}
 	r.failing = err != nil
 }
 
 // Ask answers a question of the console.
 func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
-	if r.log == nil {
-		return nil, r.off
+	r.lock.Lock()
+	log, off := r.log, r.off
+	r.lock.Unlock()
+	if log == nil {
+		return nil, off
 	}
 	selection := history.NewSelection(*query)
-	if err := r.log.Read(selection.Add); err != nil {
+	if err := log.Read(selection.Add); err != nil {
 		return nil, err
 	}
 	return selection.Done(), nil
@@ -251,12 +302,15 @@ func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, err
 
 // Metrics are those of the history.
 func (r *Recorder) Metrics() metrics.History {
-	if r.log == nil {
+	if r.directory == "" {
 		return metrics.History{}
 	}
 	r.lock.Lock()
 	defer r.lock.Unlock()
-	told := metrics.History{Bytes: r.log.Size(), LeftOut: map[string]uint64{}, Unwritten: r.unsaved}
+	told := metrics.History{LeftOut: map[string]uint64{}, Unwritten: r.unsaved}
+	if r.log != nil {
+		told.Bytes = r.log.Size()
+	}
 	for kind, count := range r.keeper.LeftOutCounts() {
 		told.LeftOut[string(kind)] = count
 	}

@@ -3,6 +3,8 @@
 package recorder
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,11 +30,35 @@ func TestNoHistory(t *testing.T) {
 		if history, err := r.Ask(&consoleapi.HistoryQuery{}); err == nil {
 			t.Errorf("directory %q: history %+v, want an error", directory, history)
 		}
-		if err := r.Run(t.Context(), "v1"); err != nil {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := r.Run(ended, "v1"); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("directory %q: %v", directory, err)
 		}
 		if got := r.Metrics(); got.Bytes != 0 || got.Unwritten != 0 || len(got.LeftOut) != 0 {
 			t.Errorf("directory %q: metrics %+v, want %+v", directory, got, metrics.History{})
 		}
+	}
+}
+
+// A history that could not be kept at first is kept once there is room.
+func TestHistoryLater(t *testing.T) {
+	occupied := filepath.Join(t.TempDir(), "history")
+	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := New(filepath.Dir(occupied), Source{}, logr.Discard())
+	if r.open() || r.records() {
+		t.Error("a history is kept in a file")
+	}
+	if err := os.Remove(occupied); err != nil {
+		t.Fatal(err)
+	}
+	if !r.open() || r.open() || !r.records() {
+		t.Error("no history is kept")
+	}
+	defer r.close()
+	if _, err := r.Ask(&consoleapi.HistoryQuery{}); err != nil {
+		t.Error(err)
 	}
 }

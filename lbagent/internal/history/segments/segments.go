@@ -179,7 +179,8 @@ func (l *Log) Read(each func(line []byte)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, number := range l.numbers {
-		if err := readLines(l.path(number), each); err != nil {
+		// Somebody may have made room.
+		if err := readLines(l.path(number), each); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("read the history: %w", err)
 		}
 	}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
+)
+
+// fill takes all room of a file system: bytes, and inodes where there are few.
+func fill(t *testing.T, directory string) (empty func()) {
+	t.Helper()
+	place := filepath.Join(directory, "filler")
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		err = os.WriteFile(filepath.Join(place, fmt.Sprint(i)), make([]byte, 64<<10), 0o600)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill %s: %v", directory, err)
+	}
+	// What is left of a page.
+	for size := 4096; size > 0; size /= 2 {
+		_ = os.WriteFile(filepath.Join(place, "rest"+fmt.Sprint(size)), make([]byte, size), 0o600)
+	}
+	return func() {
+		if err := os.RemoveAll(place); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A state directory that cannot be written, from the start or later, takes nothing but what is kept in
+// it: the agent forwards and announces, says so once, and goes on when there is room. What is there is
+// never half of something.
+func TestStateDirectoryFaults(t *testing.T) {
+	const size = "mode=0700,size=2m"
+	for _, fault := range []struct {
+		name string
+		// options are those of the tmpfs; spoil makes the fault, and returns what ends it.
+		options string
+		spoil   func(t *testing.T, directory string) (heal func())
+		// later is true where it can come while files are open.
+		later bool
+	}{
+		{"no room", size, fill, true},
+		{"no inodes", "mode=0700,size=64m,nr_inodes=64", fill, true},
+		{"read-only", size, func(t *testing.T, directory string) func() {
+			reconfigure(t, directory, "ro")
+			return func() { reconfigure(t, directory, "rw") }
+		}, false},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			w, running := stateFault(t, fault.options, fault.spoil)
+			if fault.later {
+				w.stateFaultLater(running, fault.spoil)
+			}
+		})
+	}
+}
+
+// reconfigure sets a flag of a file system in all mount namespaces: the agent has one of its own.
+func reconfigure(t *testing.T, directory, flag string) {
+	t.Helper()
+	at, err := unix.Fspick(unix.AT_FDCWD, directory, unix.FSPICK_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(at)
+	if err := errors.Join(unix.FsconfigSetFlag(at, flag), unix.FsconfigReconfigure(at)); err != nil {
+		t.Fatalf("%s: %s: %v", directory, flag, err)
+	}
+}
+
+// stateFault has an agent begin with a fault that ends.
+func stateFault(t *testing.T, options string, spoil func(*testing.T, string) func()) (*world, *agent) {
+	t.Helper()
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	w.stateDir = t.TempDir()
+	if err := unix.Mount("tmpfs", w.stateDir, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(w.stateDir, unix.MNT_DETACH) })
+
+	log := &controlplane.Log{}
+	w.log = log
+	heal := spoil(t, w.stateDir)
+	running := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	w.Await(10*time.Second, "that nothing is kept in the log", func() bool {
+		return said(log, "Objects are not kept for the next agent") == 1 && said(log, "No history is kept")+said(log, "The history lacks") == 1
+	})
+	heal()
+	file := filepath.Join(w.stateDir, "objects")
+	w.Await(90*time.Second, "a checkpoint and a history", func() bool {
+		return exists(file) && said(log, "Objects are kept again") == 1 && said(log, "No history is kept") == said(log, "A history is kept from now on")
+	})
+	return w, running
+}
+
+// stateFaultLater has a fault come while the agent runs: a route goes, and the next agent does not
+// bring it back.
+func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) func()) {
+	t, file := w.t, filepath.Join(w.stateDir, "objects")
+	log := w.log
+	heal := spoil(t, w.stateDir)
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.removeVIP()
+	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
+	w.Await(40*time.Second, "that nothing is kept in the log once more", func() bool { return said(log, "Objects are not kept for the next agent") == 2 })
+	now, err := os.ReadFile(file)
+	if err != nil || string(now) != string(before) {
+		t.Errorf("the checkpoint is another one, of %d bytes in place of %d: %v", len(now), len(before), err)
+	}
+	if exists(filepath.Join(w.stateDir, "objects.new")) {
+		t.Error("half a checkpoint is left, and takes room")
+	}
+	heal()
+	w.Await(40*time.Second, "the checkpoint of now", func() bool {
+		now, err := os.ReadFile(file)
+		return err == nil && string(now) != string(before)
+	})
+	if err := running.end(unix.SIGTERM); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+
+	w.kubeconfig = w.awayKubeconfig()
+	w.start()
+	w.Await(30*time.Second, "an agent that goes on without the API server", ready)
+	if w.announced() {
+		t.Error("an agent announces by a checkpoint what was gone")
+	}
+	var out bytes.Buffer
+	if err := History(t.Context(), consoleapi.Socket, consoleapi.HistoryQuery{}, &out); err != nil || !strings.Contains(out.String(), "Ended") {
+		t.Errorf("the history says %s, error %v; want the end of the first agent in it", out.String(), err)
+	}
+}
+
+// said is how often a log says something.
+func said(log *controlplane.Log, text string) int { return strings.Count(log.String(), text) }
+
+// Pins cannot be written: an agent that runs goes on with what is new. One that starts says what to do,
+// and the kernel forwards on.
+func TestReadOnlyPins(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	log := &controlplane.Log{}
+	w.log = log
+	running := w.start()
+	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
+	directory := filepath.Dir(w.pinRoot)
+	reconfigure(t, directory, "ro")
+	w.replaceVIP()
+	w.Await(30*time.Second, "the VIP that is new", func() bool { return w.KernelRoutes()[otherVIP] == nodeAddress && ready() })
+	if err := running.end(unix.SIGTERM); err != nil {
+		t.Errorf("the agent ended with %v", err)
+	}
+	if err := w.start().cmd.Wait(); err == nil || said(log, "remount,rw") == 0 {
+		t.Errorf("the next agent ended with %v", err)
+	}
+	if w.KernelRoutes()[otherVIP] != nodeAddress {
+		t.Error("the router has lost the route")
+	}
+	reconfigure(t, directory, "rw")
+	w.start()
+	w.Await(30*time.Second, "the agent ready", func() bool { return w.KernelRoutes()[otherVIP] == nodeAddress && ready() })
+}

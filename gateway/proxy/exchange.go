@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
@@ -35,6 +36,10 @@ type exchange struct {
 
 	// sticky is what the request's token says of its session.
 	sticky sticky
+
+	// granted is what an external authorization gave the request, waited how long that took.
+	granted *extauth.Grant
+	waited  time.Duration
 
 	endpoint *balance.Endpoint
 	attempts int

@@ -61,6 +61,10 @@ func newFilters(list []*resource.Filter) (filters, error) {
 			f.guards.addresses = append(f.guards.addresses, list)
 		case *resource.Filter_BodyLimit:
 			f.guards.limitBody(kind.BodyLimit.GetBytes())
+		case *resource.Filter_ExternalAuthorization:
+			if err := f.guards.authorizeBy(kind.ExternalAuthorization); err != nil {
+				return f, fmt.Errorf("filter %d: %w", i, err)
+			}
 		default:
 			// A filter that is not carried out could have been one that protects.
 			return f, fmt.Errorf("filter %d is of a kind that this proxy does not know", i)

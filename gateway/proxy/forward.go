@@ -45,6 +45,7 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	// The server fills in the values at the end of the body.
 	out.Trailer = pr.In.Trailer
 	x.forwarded(out.Header)
+	x.granted.Apply(out.Header)
 	host := ""
 	for _, f := range []*filters{&x.rule.filters, &x.share.filters} {
 		changeHeaders(f.request, out.Header)
@@ -142,6 +143,9 @@ func modify(response *http.Response) error {
 	}
 	if x.share.filters.cors != nil {
 		x.share.filters.cors.decorate(x.in, response.Header)
+	}
+	if x.granted != nil && len(x.granted.Cookies) > 0 {
+		response.Header["Set-Cookie"] = append(response.Header["Set-Cookie"], x.granted.Cookies...)
 	}
 	changeHeaders(x.share.filters.response, response.Header)
 	changeHeaders(x.rule.filters.response, response.Header)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
 )
 
@@ -19,9 +20,11 @@ type guards struct {
 	addresses []*access.List
 	// body is the largest body of a request, in bytes; 0 is no limit.
 	body int64
+	// authorization is asked for each request; nil: nobody is.
+	authorization *extauth.Filter
 }
 
-func (g *guards) any() bool { return len(g.addresses) > 0 || g.body > 0 }
+func (g *guards) any() bool { return len(g.addresses) > 0 || g.body > 0 || g.authorization != nil }
 
 // limitBody bounds the body of a request; of several bounds the smallest counts.
 func (g *guards) limitBody(bytes uint64) {

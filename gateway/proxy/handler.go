@@ -282,6 +282,9 @@ func (x *exchange) serve(w *answer) {
 		x.redirect(w, redirect)
 		return
 	}
+	if !x.authorize(w) {
+		return
+	}
 	if denied := x.boundBody(w); denied != nil {
 		x.deny(w, denied)
 		return
@@ -308,10 +311,15 @@ func (x *exchange) serve(w *answer) {
 		x.refuse(w, http.StatusBadRequest)
 		return
 	}
+	x.forward(w)
+}
+
+// forward sends a request to its backend and the answer to the client, within the rule's time limit.
+func (x *exchange) forward(w *answer) {
 	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
 	if x.rule.timeout > 0 {
 		limited, cancel := context.WithCancelCause(ctx)
-		x.timer = time.AfterFunc(x.rule.timeout, func() { cancel(upstream.ErrTimeout) })
+		x.timer = time.AfterFunc(x.rule.timeout-x.waited, func() { cancel(upstream.ErrTimeout) })
 		defer func() {
 			x.timer.Stop()
 			cancel(nil)

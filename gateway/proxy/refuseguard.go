@@ -16,7 +16,7 @@ func guarding(rule *resource.Rule) string {
 	words := ""
 	for _, filter := range rule.GetFilters() {
 		switch filter.GetKind().(type) {
-		case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication:
+		case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization:
 			// All of this program's, so the same each time.
 			text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(filter)
 			words += string(text) + "\x00"

@@ -129,6 +129,9 @@ func (r *rule) names() []string {
 		}
 	}
 	collect(&r.filters)
+	if authorization := r.filters.guards.authorization; authorization != nil {
+		names = append(names, authorization.Backend)
+	}
 	for i := range r.shares {
 		collect(&r.shares[i].filters)
 		if name := r.shares[i].backend; name != "" {

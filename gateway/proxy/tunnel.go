@@ -75,6 +75,9 @@ func (d *destination) share(client net.Conn) (of *share, result string) {
 	if !rule.filters.guards.admits(clientBehind(d.site, client)) {
 		return nil, "client address"
 	}
+	if rule.filters.guards.authorization != nil {
+		return nil, labelAuthorization
+	}
 	if of = rule.draw(); of == nil || of.backend == "" {
 		return nil, "no backend"
 	}

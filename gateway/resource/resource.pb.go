@@ -232,7 +232,7 @@ func (x SessionPersistence_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SessionPersistence_Kind.Descriptor instead.
 func (SessionPersistence_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{25, 0}
+	return file_resource_proto_rawDescGZIP(), []int{26, 0}
 }
 
 type Backend_Protocol int32
@@ -283,7 +283,7 @@ func (x Backend_Protocol) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Backend_Protocol.Descriptor instead.
 func (Backend_Protocol) EnumDescriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{26, 0}
+	return file_resource_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Resource is one entry of a proxy's configuration. All kinds have one type, so that
@@ -1048,7 +1048,8 @@ func (x *ValueMatch) GetRegularExpression() bool {
 //  3. redirect: a password is not asked for before TLS;
 //  4. client_limit: 503, so that passwords are not guessed faster;
 //  5. basic_authentication: 401;
-//  6. body_limit: 413.
+//  6. external_authorization: what the backend answers that is asked, or 500;
+//  7. body_limit: 413.
 type Filter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Kind:
@@ -1063,6 +1064,7 @@ type Filter struct {
 	//	*Filter_BodyLimit
 	//	*Filter_BasicAuthentication
 	//	*Filter_ClientLimit
+	//	*Filter_ExternalAuthorization
 	Kind          isFilter_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1195,6 +1197,15 @@ func (x *Filter) GetClientLimit() *ClientLimit {
 	return nil
 }
 
+func (x *Filter) GetExternalAuthorization() *ExternalAuthorization {
+	if x != nil {
+		if x, ok := x.Kind.(*Filter_ExternalAuthorization); ok {
+			return x.ExternalAuthorization
+		}
+	}
+	return nil
+}
+
 type isFilter_Kind interface {
 	isFilter_Kind()
 }
@@ -1239,6 +1250,10 @@ type Filter_ClientLimit struct {
 	ClientLimit *ClientLimit `protobuf:"bytes,10,opt,name=client_limit,json=clientLimit,proto3,oneof"`
 }
 
+type Filter_ExternalAuthorization struct {
+	ExternalAuthorization *ExternalAuthorization `protobuf:"bytes,11,opt,name=external_authorization,json=externalAuthorization,proto3,oneof"`
+}
+
 func (*Filter_RequestHeaders) isFilter_Kind() {}
 
 func (*Filter_ResponseHeaders) isFilter_Kind() {}
@@ -1258,6 +1273,8 @@ func (*Filter_BodyLimit) isFilter_Kind() {}
 func (*Filter_BasicAuthentication) isFilter_Kind() {}
 
 func (*Filter_ClientLimit) isFilter_Kind() {}
+
+func (*Filter_ExternalAuthorization) isFilter_Kind() {}
 
 // ClientAddresses says which clients a rule serves, by the address that Listener.trusted_hops
 // gives. Others get 403. A client whose address cannot be read gets 403, too. Of several such
@@ -1521,6 +1538,166 @@ func (x *ClientLimit) GetExempt() []string {
 	return nil
 }
 
+// ExternalAuthorization asks a backend about each request before the request goes on. The question
+// has no body. By its answer the request passes, or the client gets the answer. Where no answer comes
+// in time that can be read, the client gets 500. A rule has one at most. Connections that are passed
+// on cannot be asked about: with it they are refused.
+//
+// The question tells of the request in X-Original-URL, X-Original-URI, X-Original-Method,
+// X-Forwarded-For, -Host, -Proto, -Method and -Uri, X-Real-IP, and X-Auth-Request-Redirect. Nothing
+// that the client sent under these names is in it.
+type ExternalAuthorization struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// backend is the name of a Backend resource. It speaks HTTP.
+	Backend string `protobuf:"bytes,1,opt,name=backend,proto3" json:"backend,omitempty"`
+	// path is that of the question, encoded, with a query where it has one. It begins with "/".
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// as_requested asks with the request's method and Host, and with its path and query behind path,
+	// which has no query then and may be empty.
+	AsRequested bool `protobuf:"varint,3,opt,name=as_requested,json=asRequested,proto3" json:"as_requested,omitempty"`
+	// method is that of the question; empty is GET. host is its Host; empty is that of the request.
+	Method string `protobuf:"bytes,4,opt,name=method,proto3" json:"method,omitempty"`
+	Host   string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	// request_headers are names of the request's headers that are sent along, beside Authorization,
+	// which always is. "*" alone is all but those of the message: hop by hop, Content-*, Expect, Range
+	// and conditions, and Accept-Encoding.
+	RequestHeaders []string `protobuf:"bytes,6,rep,name=request_headers,json=requestHeaders,proto3" json:"request_headers,omitempty"`
+	// response_headers are names of headers which the request gets of an answer that lets it pass. What
+	// the client sent under these names is removed, also where the answer has none. "*" alone is all
+	// of the answer but those of the message, Date, Server and cookies; then the client's are removed
+	// only where the answer has them.
+	ResponseHeaders []string `protobuf:"bytes,7,rep,name=response_headers,json=responseHeaders,proto3" json:"response_headers,omitempty"`
+	// set_cookies gives the client the cookies of an answer that lets its request pass.
+	SetCookies bool `protobuf:"varint,8,opt,name=set_cookies,json=setCookies,proto3" json:"set_cookies,omitempty"`
+	// only_ok lets requests pass for 200 alone, and gives the client any other answer (Gateway API).
+	// Without it 2xx lets them pass, the client gets 401 and 403, and 500 for any other.
+	OnlyOk bool `protobuf:"varint,9,opt,name=only_ok,json=onlyOk,proto3" json:"only_ok,omitempty"`
+	// sign_in is the URL to which the client is redirected, with 302, where the answer is 401. It is
+	// empty where the client gets the 401. In it, $scheme, $host, $request_uri and
+	// $escaped_request_uri stand for those of the request. Another "$" is refused.
+	SignIn string `protobuf:"bytes,10,opt,name=sign_in,json=signIn,proto3" json:"sign_in,omitempty"`
+	// redirect is the value of X-Auth-Request-Redirect, with the same words; empty is $request_uri.
+	Redirect string `protobuf:"bytes,11,opt,name=redirect,proto3" json:"redirect,omitempty"`
+	// timeout is for the whole of the answer, in milliseconds; 0 is 5 seconds. It is a minute at most.
+	Timeout       uint64 `protobuf:"varint,12,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExternalAuthorization) Reset() {
+	*x = ExternalAuthorization{}
+	mi := &file_resource_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExternalAuthorization) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExternalAuthorization) ProtoMessage() {}
+
+func (x *ExternalAuthorization) ProtoReflect() protoreflect.Message {
+	mi := &file_resource_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExternalAuthorization.ProtoReflect.Descriptor instead.
+func (*ExternalAuthorization) Descriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExternalAuthorization) GetBackend() string {
+	if x != nil {
+		return x.Backend
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetAsRequested() bool {
+	if x != nil {
+		return x.AsRequested
+	}
+	return false
+}
+
+func (x *ExternalAuthorization) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetRequestHeaders() []string {
+	if x != nil {
+		return x.RequestHeaders
+	}
+	return nil
+}
+
+func (x *ExternalAuthorization) GetResponseHeaders() []string {
+	if x != nil {
+		return x.ResponseHeaders
+	}
+	return nil
+}
+
+func (x *ExternalAuthorization) GetSetCookies() bool {
+	if x != nil {
+		return x.SetCookies
+	}
+	return false
+}
+
+func (x *ExternalAuthorization) GetOnlyOk() bool {
+	if x != nil {
+		return x.OnlyOk
+	}
+	return false
+}
+
+func (x *ExternalAuthorization) GetSignIn() string {
+	if x != nil {
+		return x.SignIn
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetRedirect() string {
+	if x != nil {
+		return x.Redirect
+	}
+	return ""
+}
+
+func (x *ExternalAuthorization) GetTimeout() uint64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
 type HeaderChange struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Set           []*Header              `protobuf:"bytes,1,rep,name=set,proto3" json:"set,omitempty"`
@@ -1532,7 +1709,7 @@ type HeaderChange struct {
 
 func (x *HeaderChange) Reset() {
 	*x = HeaderChange{}
-	mi := &file_resource_proto_msgTypes[14]
+	mi := &file_resource_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1544,7 +1721,7 @@ func (x *HeaderChange) String() string {
 func (*HeaderChange) ProtoMessage() {}
 
 func (x *HeaderChange) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[14]
+	mi := &file_resource_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1557,7 +1734,7 @@ func (x *HeaderChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeaderChange.ProtoReflect.Descriptor instead.
 func (*HeaderChange) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{14}
+	return file_resource_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HeaderChange) GetSet() []*Header {
@@ -1591,7 +1768,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_resource_proto_msgTypes[15]
+	mi := &file_resource_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1603,7 +1780,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[15]
+	mi := &file_resource_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1616,7 +1793,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{15}
+	return file_resource_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Header) GetName() string {
@@ -1654,7 +1831,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_resource_proto_msgTypes[16]
+	mi := &file_resource_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1843,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[16]
+	mi := &file_resource_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1856,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{16}
+	return file_resource_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Redirect) GetScheme() string {
@@ -1741,7 +1918,7 @@ type Rewrite struct {
 
 func (x *Rewrite) Reset() {
 	*x = Rewrite{}
-	mi := &file_resource_proto_msgTypes[17]
+	mi := &file_resource_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1930,7 @@ func (x *Rewrite) String() string {
 func (*Rewrite) ProtoMessage() {}
 
 func (x *Rewrite) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[17]
+	mi := &file_resource_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1943,7 @@ func (x *Rewrite) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rewrite.ProtoReflect.Descriptor instead.
 func (*Rewrite) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{17}
+	return file_resource_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Rewrite) GetHostname() string {
@@ -1797,7 +1974,7 @@ type PathChange struct {
 
 func (x *PathChange) Reset() {
 	*x = PathChange{}
-	mi := &file_resource_proto_msgTypes[18]
+	mi := &file_resource_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +1986,7 @@ func (x *PathChange) String() string {
 func (*PathChange) ProtoMessage() {}
 
 func (x *PathChange) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[18]
+	mi := &file_resource_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +1999,7 @@ func (x *PathChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PathChange.ProtoReflect.Descriptor instead.
 func (*PathChange) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{18}
+	return file_resource_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PathChange) GetKind() isPathChange_Kind {
@@ -1901,7 +2078,7 @@ type ExpressionChange struct {
 
 func (x *ExpressionChange) Reset() {
 	*x = ExpressionChange{}
-	mi := &file_resource_proto_msgTypes[19]
+	mi := &file_resource_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2090,7 @@ func (x *ExpressionChange) String() string {
 func (*ExpressionChange) ProtoMessage() {}
 
 func (x *ExpressionChange) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[19]
+	mi := &file_resource_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2103,7 @@ func (x *ExpressionChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpressionChange.ProtoReflect.Descriptor instead.
 func (*ExpressionChange) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{19}
+	return file_resource_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ExpressionChange) GetPattern() string {
@@ -1955,7 +2132,7 @@ type Mirror struct {
 
 func (x *Mirror) Reset() {
 	*x = Mirror{}
-	mi := &file_resource_proto_msgTypes[20]
+	mi := &file_resource_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2144,7 @@ func (x *Mirror) String() string {
 func (*Mirror) ProtoMessage() {}
 
 func (x *Mirror) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[20]
+	mi := &file_resource_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2157,7 @@ func (x *Mirror) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mirror.ProtoReflect.Descriptor instead.
 func (*Mirror) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{20}
+	return file_resource_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Mirror) GetBackend() string {
@@ -2018,7 +2195,7 @@ type CORS struct {
 
 func (x *CORS) Reset() {
 	*x = CORS{}
-	mi := &file_resource_proto_msgTypes[21]
+	mi := &file_resource_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2207,7 @@ func (x *CORS) String() string {
 func (*CORS) ProtoMessage() {}
 
 func (x *CORS) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[21]
+	mi := &file_resource_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2220,7 @@ func (x *CORS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CORS.ProtoReflect.Descriptor instead.
 func (*CORS) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{21}
+	return file_resource_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CORS) GetAllowOrigins() []string {
@@ -2101,7 +2278,7 @@ type WeightedBackend struct {
 
 func (x *WeightedBackend) Reset() {
 	*x = WeightedBackend{}
-	mi := &file_resource_proto_msgTypes[22]
+	mi := &file_resource_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2290,7 @@ func (x *WeightedBackend) String() string {
 func (*WeightedBackend) ProtoMessage() {}
 
 func (x *WeightedBackend) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[22]
+	mi := &file_resource_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2303,7 @@ func (x *WeightedBackend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WeightedBackend.ProtoReflect.Descriptor instead.
 func (*WeightedBackend) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{22}
+	return file_resource_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WeightedBackend) GetBackend() string {
@@ -2161,7 +2338,7 @@ type Timeouts struct {
 
 func (x *Timeouts) Reset() {
 	*x = Timeouts{}
-	mi := &file_resource_proto_msgTypes[23]
+	mi := &file_resource_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2173,7 +2350,7 @@ func (x *Timeouts) String() string {
 func (*Timeouts) ProtoMessage() {}
 
 func (x *Timeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[23]
+	mi := &file_resource_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2186,7 +2363,7 @@ func (x *Timeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timeouts.ProtoReflect.Descriptor instead.
 func (*Timeouts) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{23}
+	return file_resource_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Timeouts) GetRequest() uint64 {
@@ -2215,7 +2392,7 @@ type Retry struct {
 
 func (x *Retry) Reset() {
 	*x = Retry{}
-	mi := &file_resource_proto_msgTypes[24]
+	mi := &file_resource_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2404,7 @@ func (x *Retry) String() string {
 func (*Retry) ProtoMessage() {}
 
 func (x *Retry) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[24]
+	mi := &file_resource_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2417,7 @@ func (x *Retry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retry.ProtoReflect.Descriptor instead.
 func (*Retry) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{24}
+	return file_resource_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Retry) GetAttempts() uint32 {
@@ -2278,7 +2455,7 @@ type SessionPersistence struct {
 
 func (x *SessionPersistence) Reset() {
 	*x = SessionPersistence{}
-	mi := &file_resource_proto_msgTypes[25]
+	mi := &file_resource_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2467,7 @@ func (x *SessionPersistence) String() string {
 func (*SessionPersistence) ProtoMessage() {}
 
 func (x *SessionPersistence) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[25]
+	mi := &file_resource_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2480,7 @@ func (x *SessionPersistence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionPersistence.ProtoReflect.Descriptor instead.
 func (*SessionPersistence) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{25}
+	return file_resource_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SessionPersistence) GetKind() SessionPersistence_Kind {
@@ -2351,7 +2528,7 @@ type Backend struct {
 
 func (x *Backend) Reset() {
 	*x = Backend{}
-	mi := &file_resource_proto_msgTypes[26]
+	mi := &file_resource_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2363,7 +2540,7 @@ func (x *Backend) String() string {
 func (*Backend) ProtoMessage() {}
 
 func (x *Backend) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[26]
+	mi := &file_resource_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2376,7 +2553,7 @@ func (x *Backend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Backend.ProtoReflect.Descriptor instead.
 func (*Backend) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{26}
+	return file_resource_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Backend) GetProtocol() Backend_Protocol {
@@ -2424,7 +2601,7 @@ type BackendTLS struct {
 
 func (x *BackendTLS) Reset() {
 	*x = BackendTLS{}
-	mi := &file_resource_proto_msgTypes[27]
+	mi := &file_resource_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2613,7 @@ func (x *BackendTLS) String() string {
 func (*BackendTLS) ProtoMessage() {}
 
 func (x *BackendTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[27]
+	mi := &file_resource_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2626,7 @@ func (x *BackendTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendTLS.ProtoReflect.Descriptor instead.
 func (*BackendTLS) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{27}
+	return file_resource_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *BackendTLS) GetHostname() string {
@@ -2493,7 +2670,7 @@ type SubjectAltName struct {
 
 func (x *SubjectAltName) Reset() {
 	*x = SubjectAltName{}
-	mi := &file_resource_proto_msgTypes[28]
+	mi := &file_resource_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2682,7 @@ func (x *SubjectAltName) String() string {
 func (*SubjectAltName) ProtoMessage() {}
 
 func (x *SubjectAltName) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[28]
+	mi := &file_resource_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2695,7 @@ func (x *SubjectAltName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubjectAltName.ProtoReflect.Descriptor instead.
 func (*SubjectAltName) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{28}
+	return file_resource_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SubjectAltName) GetKind() isSubjectAltName_Kind {
@@ -2572,7 +2749,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_resource_proto_msgTypes[29]
+	mi := &file_resource_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2584,7 +2761,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[29]
+	mi := &file_resource_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2597,7 +2774,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{29}
+	return file_resource_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Endpoints) GetEndpoints() []*Endpoint {
@@ -2620,7 +2797,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_resource_proto_msgTypes[30]
+	mi := &file_resource_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2632,7 +2809,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[30]
+	mi := &file_resource_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2645,7 +2822,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{30}
+	return file_resource_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Endpoint) GetAddress() string {
@@ -2681,7 +2858,7 @@ type Certificate struct {
 
 func (x *Certificate) Reset() {
 	*x = Certificate{}
-	mi := &file_resource_proto_msgTypes[31]
+	mi := &file_resource_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2870,7 @@ func (x *Certificate) String() string {
 func (*Certificate) ProtoMessage() {}
 
 func (x *Certificate) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[31]
+	mi := &file_resource_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2883,7 @@ func (x *Certificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
 func (*Certificate) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{31}
+	return file_resource_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Certificate) GetChain() []byte {
@@ -2733,7 +2910,7 @@ type CertificateAuthority struct {
 
 func (x *CertificateAuthority) Reset() {
 	*x = CertificateAuthority{}
-	mi := &file_resource_proto_msgTypes[32]
+	mi := &file_resource_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +2922,7 @@ func (x *CertificateAuthority) String() string {
 func (*CertificateAuthority) ProtoMessage() {}
 
 func (x *CertificateAuthority) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[32]
+	mi := &file_resource_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +2935,7 @@ func (x *CertificateAuthority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateAuthority.ProtoReflect.Descriptor instead.
 func (*CertificateAuthority) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{32}
+	return file_resource_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CertificateAuthority) GetCertificates() []byte {
@@ -2782,7 +2959,7 @@ type SharedSecret struct {
 
 func (x *SharedSecret) Reset() {
 	*x = SharedSecret{}
-	mi := &file_resource_proto_msgTypes[33]
+	mi := &file_resource_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2794,7 +2971,7 @@ func (x *SharedSecret) String() string {
 func (*SharedSecret) ProtoMessage() {}
 
 func (x *SharedSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[33]
+	mi := &file_resource_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2807,7 +2984,7 @@ func (x *SharedSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SharedSecret.ProtoReflect.Descriptor instead.
 func (*SharedSecret) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{33}
+	return file_resource_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SharedSecret) GetValues() [][]byte {
@@ -2831,7 +3008,7 @@ type Users struct {
 
 func (x *Users) Reset() {
 	*x = Users{}
-	mi := &file_resource_proto_msgTypes[34]
+	mi := &file_resource_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +3020,7 @@ func (x *Users) String() string {
 func (*Users) ProtoMessage() {}
 
 func (x *Users) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[34]
+	mi := &file_resource_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +3033,7 @@ func (x *Users) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Users.ProtoReflect.Descriptor instead.
 func (*Users) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{34}
+	return file_resource_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Users) GetHtpasswd() []byte {
@@ -2880,7 +3057,7 @@ type Refusals struct {
 
 func (x *Refusals) Reset() {
 	*x = Refusals{}
-	mi := &file_resource_proto_msgTypes[35]
+	mi := &file_resource_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2892,7 +3069,7 @@ func (x *Refusals) String() string {
 func (*Refusals) ProtoMessage() {}
 
 func (x *Refusals) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[35]
+	mi := &file_resource_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2905,7 +3082,7 @@ func (x *Refusals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusals.ProtoReflect.Descriptor instead.
 func (*Refusals) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{35}
+	return file_resource_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Refusals) GetRefusals() []*Refusal {
@@ -2940,7 +3117,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_resource_proto_msgTypes[36]
+	mi := &file_resource_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3129,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_resource_proto_msgTypes[36]
+	mi := &file_resource_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3142,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_resource_proto_rawDescGZIP(), []int{36}
+	return file_resource_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Refusal) GetResource() string {
@@ -3070,7 +3247,7 @@ const file_resource_proto_rawDesc = "" +
 	"ValueMatch\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12-\n" +
-	"\x12regular_expression\x18\x03 \x01(\bR\x11regularExpression\"\xc7\x05\n" +
+	"\x12regular_expression\x18\x03 \x01(\bR\x11regularExpression\"\xac\x06\n" +
 	"\x06Filter\x12L\n" +
 	"\x0frequest_headers\x18\x01 \x01(\v2!.millrace.gateway.v1.HeaderChangeH\x00R\x0erequestHeaders\x12N\n" +
 	"\x10response_headers\x18\x02 \x01(\v2!.millrace.gateway.v1.HeaderChangeH\x00R\x0fresponseHeaders\x12;\n" +
@@ -3083,7 +3260,8 @@ const file_resource_proto_rawDesc = "" +
 	"body_limit\x18\b \x01(\v2\x1e.millrace.gateway.v1.BodyLimitH\x00R\tbodyLimit\x12]\n" +
 	"\x14basic_authentication\x18\t \x01(\v2(.millrace.gateway.v1.BasicAuthenticationH\x00R\x13basicAuthentication\x12E\n" +
 	"\fclient_limit\x18\n" +
-	" \x01(\v2 .millrace.gateway.v1.ClientLimitH\x00R\vclientLimitB\x06\n" +
+	" \x01(\v2 .millrace.gateway.v1.ClientLimitH\x00R\vclientLimit\x12c\n" +
+	"\x16external_authorization\x18\v \x01(\v2*.millrace.gateway.v1.ExternalAuthorizationH\x00R\x15externalAuthorizationB\x06\n" +
 	"\x04kind\";\n" +
 	"\x0fClientAddresses\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
@@ -3102,7 +3280,22 @@ const file_resource_proto_rawDesc = "" +
 	"concurrent\x18\x05 \x01(\rR\n" +
 	"concurrent\x12\x16\n" +
 	"\x06status\x18\x06 \x01(\rR\x06status\x12\x16\n" +
-	"\x06exempt\x18\a \x03(\tR\x06exempt\"\x84\x01\n" +
+	"\x06exempt\x18\a \x03(\tR\x06exempt\"\xf1\x02\n" +
+	"\x15ExternalAuthorization\x12\x18\n" +
+	"\abackend\x18\x01 \x01(\tR\abackend\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12!\n" +
+	"\fas_requested\x18\x03 \x01(\bR\vasRequested\x12\x16\n" +
+	"\x06method\x18\x04 \x01(\tR\x06method\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12'\n" +
+	"\x0frequest_headers\x18\x06 \x03(\tR\x0erequestHeaders\x12)\n" +
+	"\x10response_headers\x18\a \x03(\tR\x0fresponseHeaders\x12\x1f\n" +
+	"\vset_cookies\x18\b \x01(\bR\n" +
+	"setCookies\x12\x17\n" +
+	"\aonly_ok\x18\t \x01(\bR\x06onlyOk\x12\x17\n" +
+	"\asign_in\x18\n" +
+	" \x01(\tR\x06signIn\x12\x1a\n" +
+	"\bredirect\x18\v \x01(\tR\bredirect\x12\x18\n" +
+	"\atimeout\x18\f \x01(\x04R\atimeout\"\x84\x01\n" +
 	"\fHeaderChange\x12-\n" +
 	"\x03set\x18\x01 \x03(\v2\x1b.millrace.gateway.v1.HeaderR\x03set\x12-\n" +
 	"\x03add\x18\x02 \x03(\v2\x1b.millrace.gateway.v1.HeaderR\x03add\x12\x16\n" +
@@ -3220,60 +3413,61 @@ func file_resource_proto_rawDescGZIP() []byte {
 }
 
 var file_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_resource_proto_goTypes = []any{
-	(Listener_Protocol)(0),       // 0: millrace.gateway.v1.Listener.Protocol
-	(Hostname_Wildcard)(0),       // 1: millrace.gateway.v1.Hostname.Wildcard
-	(PathMatch_Kind)(0),          // 2: millrace.gateway.v1.PathMatch.Kind
-	(SessionPersistence_Kind)(0), // 3: millrace.gateway.v1.SessionPersistence.Kind
-	(Backend_Protocol)(0),        // 4: millrace.gateway.v1.Backend.Protocol
-	(*Resource)(nil),             // 5: millrace.gateway.v1.Resource
-	(*Listener)(nil),             // 6: millrace.gateway.v1.Listener
-	(*Hostname)(nil),             // 7: millrace.gateway.v1.Hostname
-	(*ClientValidation)(nil),     // 8: millrace.gateway.v1.ClientValidation
-	(*RouteGroup)(nil),           // 9: millrace.gateway.v1.RouteGroup
-	(*Rule)(nil),                 // 10: millrace.gateway.v1.Rule
-	(*Match)(nil),                // 11: millrace.gateway.v1.Match
-	(*PathMatch)(nil),            // 12: millrace.gateway.v1.PathMatch
-	(*ValueMatch)(nil),           // 13: millrace.gateway.v1.ValueMatch
-	(*Filter)(nil),               // 14: millrace.gateway.v1.Filter
-	(*ClientAddresses)(nil),      // 15: millrace.gateway.v1.ClientAddresses
-	(*BodyLimit)(nil),            // 16: millrace.gateway.v1.BodyLimit
-	(*BasicAuthentication)(nil),  // 17: millrace.gateway.v1.BasicAuthentication
-	(*ClientLimit)(nil),          // 18: millrace.gateway.v1.ClientLimit
-	(*HeaderChange)(nil),         // 19: millrace.gateway.v1.HeaderChange
-	(*Header)(nil),               // 20: millrace.gateway.v1.Header
-	(*Redirect)(nil),             // 21: millrace.gateway.v1.Redirect
-	(*Rewrite)(nil),              // 22: millrace.gateway.v1.Rewrite
-	(*PathChange)(nil),           // 23: millrace.gateway.v1.PathChange
-	(*ExpressionChange)(nil),     // 24: millrace.gateway.v1.ExpressionChange
-	(*Mirror)(nil),               // 25: millrace.gateway.v1.Mirror
-	(*CORS)(nil),                 // 26: millrace.gateway.v1.CORS
-	(*WeightedBackend)(nil),      // 27: millrace.gateway.v1.WeightedBackend
-	(*Timeouts)(nil),             // 28: millrace.gateway.v1.Timeouts
-	(*Retry)(nil),                // 29: millrace.gateway.v1.Retry
-	(*SessionPersistence)(nil),   // 30: millrace.gateway.v1.SessionPersistence
-	(*Backend)(nil),              // 31: millrace.gateway.v1.Backend
-	(*BackendTLS)(nil),           // 32: millrace.gateway.v1.BackendTLS
-	(*SubjectAltName)(nil),       // 33: millrace.gateway.v1.SubjectAltName
-	(*Endpoints)(nil),            // 34: millrace.gateway.v1.Endpoints
-	(*Endpoint)(nil),             // 35: millrace.gateway.v1.Endpoint
-	(*Certificate)(nil),          // 36: millrace.gateway.v1.Certificate
-	(*CertificateAuthority)(nil), // 37: millrace.gateway.v1.CertificateAuthority
-	(*SharedSecret)(nil),         // 38: millrace.gateway.v1.SharedSecret
-	(*Users)(nil),                // 39: millrace.gateway.v1.Users
-	(*Refusals)(nil),             // 40: millrace.gateway.v1.Refusals
-	(*Refusal)(nil),              // 41: millrace.gateway.v1.Refusal
+	(Listener_Protocol)(0),        // 0: millrace.gateway.v1.Listener.Protocol
+	(Hostname_Wildcard)(0),        // 1: millrace.gateway.v1.Hostname.Wildcard
+	(PathMatch_Kind)(0),           // 2: millrace.gateway.v1.PathMatch.Kind
+	(SessionPersistence_Kind)(0),  // 3: millrace.gateway.v1.SessionPersistence.Kind
+	(Backend_Protocol)(0),         // 4: millrace.gateway.v1.Backend.Protocol
+	(*Resource)(nil),              // 5: millrace.gateway.v1.Resource
+	(*Listener)(nil),              // 6: millrace.gateway.v1.Listener
+	(*Hostname)(nil),              // 7: millrace.gateway.v1.Hostname
+	(*ClientValidation)(nil),      // 8: millrace.gateway.v1.ClientValidation
+	(*RouteGroup)(nil),            // 9: millrace.gateway.v1.RouteGroup
+	(*Rule)(nil),                  // 10: millrace.gateway.v1.Rule
+	(*Match)(nil),                 // 11: millrace.gateway.v1.Match
+	(*PathMatch)(nil),             // 12: millrace.gateway.v1.PathMatch
+	(*ValueMatch)(nil),            // 13: millrace.gateway.v1.ValueMatch
+	(*Filter)(nil),                // 14: millrace.gateway.v1.Filter
+	(*ClientAddresses)(nil),       // 15: millrace.gateway.v1.ClientAddresses
+	(*BodyLimit)(nil),             // 16: millrace.gateway.v1.BodyLimit
+	(*BasicAuthentication)(nil),   // 17: millrace.gateway.v1.BasicAuthentication
+	(*ClientLimit)(nil),           // 18: millrace.gateway.v1.ClientLimit
+	(*ExternalAuthorization)(nil), // 19: millrace.gateway.v1.ExternalAuthorization
+	(*HeaderChange)(nil),          // 20: millrace.gateway.v1.HeaderChange
+	(*Header)(nil),                // 21: millrace.gateway.v1.Header
+	(*Redirect)(nil),              // 22: millrace.gateway.v1.Redirect
+	(*Rewrite)(nil),               // 23: millrace.gateway.v1.Rewrite
+	(*PathChange)(nil),            // 24: millrace.gateway.v1.PathChange
+	(*ExpressionChange)(nil),      // 25: millrace.gateway.v1.ExpressionChange
+	(*Mirror)(nil),                // 26: millrace.gateway.v1.Mirror
+	(*CORS)(nil),                  // 27: millrace.gateway.v1.CORS
+	(*WeightedBackend)(nil),       // 28: millrace.gateway.v1.WeightedBackend
+	(*Timeouts)(nil),              // 29: millrace.gateway.v1.Timeouts
+	(*Retry)(nil),                 // 30: millrace.gateway.v1.Retry
+	(*SessionPersistence)(nil),    // 31: millrace.gateway.v1.SessionPersistence
+	(*Backend)(nil),               // 32: millrace.gateway.v1.Backend
+	(*BackendTLS)(nil),            // 33: millrace.gateway.v1.BackendTLS
+	(*SubjectAltName)(nil),        // 34: millrace.gateway.v1.SubjectAltName
+	(*Endpoints)(nil),             // 35: millrace.gateway.v1.Endpoints
+	(*Endpoint)(nil),              // 36: millrace.gateway.v1.Endpoint
+	(*Certificate)(nil),           // 37: millrace.gateway.v1.Certificate
+	(*CertificateAuthority)(nil),  // 38: millrace.gateway.v1.CertificateAuthority
+	(*SharedSecret)(nil),          // 39: millrace.gateway.v1.SharedSecret
+	(*Users)(nil),                 // 40: millrace.gateway.v1.Users
+	(*Refusals)(nil),              // 41: millrace.gateway.v1.Refusals
+	(*Refusal)(nil),               // 42: millrace.gateway.v1.Refusal
 }
 var file_resource_proto_depIdxs = []int32{
 	6,  // 0: millrace.gateway.v1.Resource.listener:type_name -> millrace.gateway.v1.Listener
 	9,  // 1: millrace.gateway.v1.Resource.route_group:type_name -> millrace.gateway.v1.RouteGroup
-	31, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
-	34, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
-	36, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
-	37, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
-	38, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
-	39, // 7: millrace.gateway.v1.Resource.users:type_name -> millrace.gateway.v1.Users
+	32, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
+	35, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
+	37, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
+	38, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
+	39, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
+	40, // 7: millrace.gateway.v1.Resource.users:type_name -> millrace.gateway.v1.Users
 	0,  // 8: millrace.gateway.v1.Listener.protocol:type_name -> millrace.gateway.v1.Listener.Protocol
 	7,  // 9: millrace.gateway.v1.Listener.hostname:type_name -> millrace.gateway.v1.Hostname
 	8,  // 10: millrace.gateway.v1.Listener.client_validation:type_name -> millrace.gateway.v1.ClientValidation
@@ -3282,41 +3476,42 @@ var file_resource_proto_depIdxs = []int32{
 	10, // 13: millrace.gateway.v1.RouteGroup.rules:type_name -> millrace.gateway.v1.Rule
 	11, // 14: millrace.gateway.v1.Rule.match:type_name -> millrace.gateway.v1.Match
 	14, // 15: millrace.gateway.v1.Rule.filters:type_name -> millrace.gateway.v1.Filter
-	27, // 16: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
-	28, // 17: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
-	29, // 18: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
-	30, // 19: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
+	28, // 16: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
+	29, // 17: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
+	30, // 18: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
+	31, // 19: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
 	12, // 20: millrace.gateway.v1.Match.path:type_name -> millrace.gateway.v1.PathMatch
 	13, // 21: millrace.gateway.v1.Match.headers:type_name -> millrace.gateway.v1.ValueMatch
 	13, // 22: millrace.gateway.v1.Match.query_parameters:type_name -> millrace.gateway.v1.ValueMatch
 	2,  // 23: millrace.gateway.v1.PathMatch.kind:type_name -> millrace.gateway.v1.PathMatch.Kind
-	19, // 24: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
-	19, // 25: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
-	21, // 26: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
-	22, // 27: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
-	25, // 28: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
-	26, // 29: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
+	20, // 24: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
+	20, // 25: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
+	22, // 26: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
+	23, // 27: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
+	26, // 28: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
+	27, // 29: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
 	15, // 30: millrace.gateway.v1.Filter.client_addresses:type_name -> millrace.gateway.v1.ClientAddresses
 	16, // 31: millrace.gateway.v1.Filter.body_limit:type_name -> millrace.gateway.v1.BodyLimit
 	17, // 32: millrace.gateway.v1.Filter.basic_authentication:type_name -> millrace.gateway.v1.BasicAuthentication
 	18, // 33: millrace.gateway.v1.Filter.client_limit:type_name -> millrace.gateway.v1.ClientLimit
-	20, // 34: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
-	20, // 35: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
-	23, // 36: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
-	23, // 37: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
-	24, // 38: millrace.gateway.v1.PathChange.expression:type_name -> millrace.gateway.v1.ExpressionChange
-	14, // 39: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
-	3,  // 40: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
-	4,  // 41: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
-	32, // 42: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
-	33, // 43: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
-	35, // 44: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
-	41, // 45: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	19, // 34: millrace.gateway.v1.Filter.external_authorization:type_name -> millrace.gateway.v1.ExternalAuthorization
+	21, // 35: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
+	21, // 36: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
+	24, // 37: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
+	24, // 38: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
+	25, // 39: millrace.gateway.v1.PathChange.expression:type_name -> millrace.gateway.v1.ExpressionChange
+	14, // 40: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
+	3,  // 41: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
+	4,  // 42: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
+	33, // 43: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
+	34, // 44: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
+	36, // 45: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
+	42, // 46: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_resource_proto_init() }
@@ -3345,13 +3540,14 @@ func file_resource_proto_init() {
 		(*Filter_BodyLimit)(nil),
 		(*Filter_BasicAuthentication)(nil),
 		(*Filter_ClientLimit)(nil),
+		(*Filter_ExternalAuthorization)(nil),
 	}
-	file_resource_proto_msgTypes[18].OneofWrappers = []any{
+	file_resource_proto_msgTypes[19].OneofWrappers = []any{
 		(*PathChange_ReplaceFullPath)(nil),
 		(*PathChange_ReplacePrefix)(nil),
 		(*PathChange_Expression)(nil),
 	}
-	file_resource_proto_msgTypes[28].OneofWrappers = []any{
+	file_resource_proto_msgTypes[29].OneofWrappers = []any{
 		(*SubjectAltName_Hostname)(nil),
 		(*SubjectAltName_Uri)(nil),
 	}
@@ -3361,7 +3557,7 @@ func file_resource_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_resource_proto_rawDesc), len(file_resource_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	// mostAuthorizationHeader bounds the header of an answer to a question, in bytes.
+	mostAuthorizationHeader = 64 << 10
+	// mostAuthorizationBody bounds the body of an answer that the client gets. A longer one is left
+	// out. Of other answers so much is read that the connection can be used again.
+	mostAuthorizationBody = 16 << 10
+	// questionBytes is what a question costs beside its request: its header, buffers, and the body of
+	// the answer.
+	questionBytes = 16<<10 + mostAuthorizationBody
+)
+
+// The reasons in denied_total.
+const (
+	labelAuthorization       = "authorization"
+	labelAuthorizationFailed = "authorization failed"
+)
+
+var errSecondAuthorization = errors.New("a rule has one external authorization at most")
+
+// unauthorized is a request whose authorization could not be had. Errors of connections are not told
+// as they are: they may have bytes of an answer, and so a cookie.
+func unauthorized(err error) *denial {
+	text := "its answer could not be read"
+	for _, each := range []error{
+		upstream.ErrTimeout, upstream.ErrRefused, upstream.ErrNoRoom, upstream.ErrTooManyConnections, upstream.ErrTooManyStreams,
+		balance.ErrNone, balance.ErrBusy, errAuthorizationProtocol, errAuthorizationStatus,
+	} {
+		if errors.Is(err, each) {
+			text = each.Error()
+			break
+		}
+	}
+	return &denial{http.StatusInternalServerError, labelAuthorizationFailed, "the authorization backend: " + text}
+}
+
+var (
+	errAuthorizationProtocol = errors.New("it does not speak HTTP")
+	errAuthorizationStatus   = errors.New("its answer is neither 2xx nor 401 nor 403")
+)
+
+// authorizeBy has requests asked for.
+func (g *guards) authorizeBy(from *resource.ExternalAuthorization) (err error) {
+	if g.authorization != nil {
+		return errSecondAuthorization
+	}
+	g.authorization, err = extauth.New(from)
+	return err
+}
+
+// authorize asks whether a request may go on, and reports whether it may. Else it is answered.
+func (x *exchange) authorize(w *answer) bool {
+	filter := x.rule.filters.guards.authorization
+	if filter == nil {
+		return true
+	}
+	if !x.more(questionBytes) {
+		x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
+		x.refuse(w, http.StatusServiceUnavailable)
+		return false
+	}
+	defer x.less(questionBytes)
+	limit := filter.Timeout
+	if x.rule.timeout > 0 {
+		limit = min(limit, x.rule.timeout)
+	}
+	begun := time.Now()
+	// The client's leaving ends it, where net/http learns of it.
+	ctx, cancel := context.WithTimeoutCause(x.in.Context(), limit, upstream.ErrTimeout)
+	defer cancel()
+	request := x.described()
+	reply, err := x.question(ctx, filter, request)
+	x.waited = time.Since(begun)
+	switch {
+	case err != nil && x.in.Context().Err() != nil:
+		x.err = context.Cause(x.in.Context())
+		x.refuse(w, statusClientLeft)
+		return false
+	case err != nil:
+		x.deny(w, unauthorized(err))
+		return false
+	}
+	return x.judged(w, filter, request, reply)
+}
+
+// described is what a question tells of the request.
+func (x *exchange) described() *extauth.Request {
+	host := x.in.Host
+	if x.site.Trusted() {
+		host = cmp.Or(x.in.Header.Get("X-Forwarded-Host"), host)
+	}
+	chain := x.chain()
+	return &extauth.Request{
+		In: x.in, Path: x.path, RawPath: x.rawPath(), Scheme: edge.Scheme(x.in.Header, x.in.TLS != nil), Host: host,
+		Client: chain[0], Chain: strings.Join(chain, ", "),
+	}
+}
+
+// authorization is the answer to a question.
+type authorization struct {
+	status int
+	header http.Header
+	// body is nil where it was too long.
+	body []byte
+}
+
+// question asks the backend of a filter.
+func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
+	backend := x.table.backend(filter.Backend)
+	switch {
+	case backend == nil:
+		return nil, upstream.ErrRefused
+	case backend.Protocol == resource.Backend_TCP:
+		return nil, errAuthorizationProtocol
+	}
+	request := filter.Question(of).WithContext(ctx)
+	pass(x.in.Header, request.Header)
+	heading := int64(0)
+	defer func() { x.less(heading) }()
+	policy := upstream.Policy{
+		Tried: x.proxy.metrics.backend(backend.Name).tried,
+		Room: func(bytes int64) bool {
+			if heading+bytes*admission.UnreadHeaderCost > mostAuthorizationHeader*admission.UnreadHeaderCost {
+				return false
+			}
+			if !x.more(bytes * admission.UnreadHeaderCost) {
+				return false
+			}
+			heading += bytes * admission.UnreadHeaderCost
+			return true
+		},
+	}
+	response, _, err := backend.RoundTrip(request, &policy)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	reply := &authorization{status: response.StatusCode, header: response.Header}
+	body, err := io.ReadAll(io.LimitReader(response.Body, mostAuthorizationBody+1))
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, err
+	case len(body) <= mostAuthorizationBody:
+		reply.body = body
+	}
+	return reply, nil
+}
+
+// judged carries out what an answer says, and reports whether the request may go on.
+func (x *exchange) judged(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
+	verdict := filter.Judge(reply.status)
+	if verdict == extauth.Passes {
+		granted := filter.Grant(reply.header)
+		if !x.more(granted.Bytes()) {
+			x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
+			x.refuse(w, http.StatusServiceUnavailable)
+			return false
+		}
+		x.granted = granted
+		return true
+	}
+	if verdict == extauth.Fails {
+		x.deny(w, unauthorized(errAuthorizationStatus))
+		return false
+	}
+	x.noteDenied(&denial{reply.status, labelAuthorization, fmt.Sprintf("the authorization backend answered %d", reply.status)})
+	header := w.Header()
+	if verdict == extauth.SignsIn {
+		if cookies := reply.header["Set-Cookie"]; len(cookies) > 0 {
+			header["Set-Cookie"] = cookies
+		}
+		header.Set("Location", filter.Location(of))
+		reply.status, reply.body = http.StatusFound, nil
+	} else {
+		extauth.Relay(reply.header, header)
+	}
+	if cors := x.rule.filters.cors; cors != nil {
+		cors.decorate(x.in, header)
+	}
+	changeHeaders(x.rule.filters.response, header)
+	if reply.body == nil {
+		header.Del("Content-Type")
+	}
+	w.WriteHeader(reply.status)
+	if x.in.Method != http.MethodHead && len(reply.body) > 0 {
+		_, _ = w.Write(reply.body)
+	}
+	return false
+}

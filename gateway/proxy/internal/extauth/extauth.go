@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package extauth has what an external authorization asks and what its answers mean. It does no
+// I/O.
+package extauth
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+const (
+	defaultTimeout = 5 * time.Second
+	longestTimeout = time.Minute
+)
+
+// Filter is an external authorization. It does not change and may be shared.
+type Filter struct {
+	// Backend is the name of the backend that is asked.
+	Backend string
+	// Timeout is for the whole of an answer.
+	Timeout time.Duration
+	// SetCookies says that the client gets the cookies of an answer that lets its request pass.
+	SetCookies bool
+
+	// target is where to ask; asRequested has the request's path behind it.
+	target      *url.URL
+	asRequested bool
+	method      string
+	host        string
+	// request and response are canonical names; allRequest and allResponse are for all headers.
+	request, response       []string
+	allRequest, allResponse bool
+	onlyOK                  bool
+	// signIn is nil where a 401 is the client's.
+	signIn, redirect *template
+}
+
+// New reads a filter. What it cannot read is an error: nobody may pass by a mistake.
+func New(from *resource.ExternalAuthorization) (*Filter, error) {
+	f := &Filter{
+		Backend: from.GetBackend(), Timeout: time.Duration(from.GetTimeout()) * time.Millisecond, SetCookies: from.GetSetCookies(),
+		asRequested: from.GetAsRequested(), method: from.GetMethod(), host: from.GetHost(), onlyOK: from.GetOnlyOk(),
+	}
+	if f.Timeout == 0 {
+		f.Timeout = defaultTimeout
+	}
+	if f.method == "" {
+		f.method = http.MethodGet
+	}
+	err := f.check(from)
+	if err != nil {
+		return nil, err
+	}
+	if f.target, err = f.readPath(from.GetPath()); err != nil {
+		return nil, err
+	}
+	if f.request, f.allRequest, err = names(from.GetRequestHeaders()); err != nil {
+		return nil, err
+	}
+	if f.response, f.allResponse, err = names(from.GetResponseHeaders()); err != nil {
+		return nil, err
+	}
+	if from.GetSignIn() != "" {
+		if f.signIn, err = newTemplate(from.GetSignIn()); err != nil {
+			return nil, fmt.Errorf("sign-in: %w", err)
+		}
+	}
+	redirect := from.GetRedirect()
+	if redirect == "" {
+		redirect = "$request_uri"
+	}
+	if f.redirect, err = newTemplate(redirect); err != nil {
+		return nil, fmt.Errorf("redirect: %w", err)
+	}
+	return f, nil
+}
+
+// check reports what is wrong with a filter, but for lists and URLs.
+func (f *Filter) check(from *resource.ExternalAuthorization) error {
+	switch {
+	case f.Backend == "":
+		return errors.New("no backend is to be asked")
+	case from.GetTimeout() > uint64(longestTimeout.Milliseconds()):
+		return fmt.Errorf("a timeout of %d ms is longer than %v", from.GetTimeout(), longestTimeout)
+	case !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect:
+		return fmt.Errorf("%q is no method for a question", f.method)
+	case !httpguts.ValidHostHeader(f.host):
+		return fmt.Errorf("%q is no host", f.host)
+	}
+	return nil
+}
+
+// readPath reads the path of questions.
+func (f *Filter) readPath(text string) (*url.URL, error) {
+	if text == "" && f.asRequested {
+		return &url.URL{}, nil
+	}
+	target, err := url.ParseRequestURI(text)
+	if err != nil || !strings.HasPrefix(text, "/") || strings.Contains(text, "#") {
+		return nil, fmt.Errorf("%q is no path", text)
+	}
+	for element := range strings.SplitSeq(target.Path, "/") {
+		if element == "." || element == ".." {
+			return nil, fmt.Errorf("%q has dot segments", text)
+		}
+	}
+	if f.asRequested && (target.RawQuery != "" || target.ForceQuery) {
+		return nil, fmt.Errorf("%q has a query, and the request's follows", text)
+	}
+	return target, nil
+}
+
+// names reads a list of names of headers, or "*" for all.
+func names(list []string) (canonical []string, all bool, err error) {
+	if len(list) == 1 && list[0] == "*" {
+		return nil, true, nil
+	}
+	for _, name := range list {
+		key := textproto.CanonicalMIMEHeaderKey(name)
+		if !httpguts.ValidHeaderFieldName(name) || ofMessage(key) {
+			return nil, false, fmt.Errorf("%q is no header that can be passed on", name)
+		}
+		canonical = append(canonical, key)
+	}
+	return canonical, false, nil
+}
+
+// ofMessage reports whether a header is of one message alone: of its framing, or of a hop.
+func ofMessage(key string) bool {
+	switch key {
+	case "Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate",
+		"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
+		return true
+	}
+	return false
+}
+
+// aboutBody reports whether a header is about a message's body, or asks for one in another form: a
+// question has none, and its answer is for us.
+func aboutBody(key string) bool {
+	return strings.HasPrefix(key, "Content-") || strings.HasPrefix(key, "If-") || key == "Range" || key == "Accept-Encoding"
+}
+
+// Request is what a question tells of.
+type Request struct {
+	// In is the client's request. Its header is read alone.
+	In *http.Request
+	// Path is the path that was matched, RawPath as the client encoded it; it may be empty.
+	Path, RawPath string
+	// Scheme and Host are what the client used, as far as proxies in front are trusted.
+	Scheme, Host string
+	// Client is its address, Chain is what X-Forwarded-For says.
+	Client, Chain string
+}
+
+// URI is the path and the query, as backends get them before a rewrite.
+func (r *Request) URI() string {
+	return (&url.URL{Path: r.Path, RawPath: r.RawPath, RawQuery: r.In.URL.RawQuery}).RequestURI()
+}
+
+// Question gives the request that asks. It has no context.
+func (f *Filter) Question(of *Request) *http.Request {
+	target := *f.target
+	question := &http.Request{
+		Method: f.method, Host: f.host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
+		Header: f.header(of), URL: &target,
+	}
+	if f.asRequested {
+		question.Method, question.Host = of.In.Method, of.In.Host
+		raw := &url.URL{Path: of.Path, RawPath: of.RawPath}
+		target.Path, target.RawPath = f.target.Path+of.Path, f.target.EscapedPath()+raw.EscapedPath()
+		target.RawQuery = of.In.URL.RawQuery
+	}
+	if question.Host == "" {
+		question.Host = of.In.Host
+	}
+	return question
+}
+
+// endToEnd are the headers of a request that are not of its message or of its hop.
+func endToEnd(in http.Header) http.Header {
+	out, hop := make(http.Header, len(in)), map[string]bool{}
+	for _, value := range in["Connection"] {
+		for name := range strings.SplitSeq(value, ",") {
+			hop[textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))] = true
+		}
+	}
+	for name, values := range in {
+		if !hop[name] && !ofMessage(name) && !aboutBody(name) {
+			out[name] = values
+		}
+	}
+	return out
+}
+
+// header is that of a question.
+func (f *Filter) header(of *Request) http.Header {
+	in, out := of.In.Header, http.Header{}
+	if f.allRequest {
+		out = endToEnd(in)
+	}
+	for _, name := range f.request {
+		if values := in[name]; values != nil {
+			out[name] = values
+		}
+	}
+	if values := in["Authorization"]; values != nil {
+		out["Authorization"] = values
+	}
+	// A service that trusts one of them would let a client in for a path that it does not ask for.
+	for name := range out {
+		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Original-") || name == "Forwarded" {
+			delete(out, name)
+		}
+	}
+	uri := of.URI()
+	for name, value := range map[string]string{
+		"X-Original-Url": of.Scheme + "://" + of.Host + uri, "X-Original-Uri": uri, "X-Original-Method": of.In.Method,
+		"X-Forwarded-For": of.Chain, "X-Forwarded-Host": of.Host, "X-Forwarded-Proto": of.Scheme,
+		"X-Forwarded-Method": of.In.Method, "X-Forwarded-Uri": uri,
+		"X-Real-Ip": of.Client, "X-Auth-Request-Redirect": f.redirect.fill(of),
+	} {
+		out[name] = []string{value}
+	}
+	if out["User-Agent"] == nil {
+		// Without it net/http would write its own.
+		out["User-Agent"] = nil
+	}
+	return out
+}

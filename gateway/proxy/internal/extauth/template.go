@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package extauth
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+)
+
+// template is a URL with words that stand for those of a request.
+type template struct {
+	// texts stand between words: one more than these.
+	texts []string
+	words []word
+}
+
+// word is a part of a request.
+type word int
+
+const (
+	wordScheme word = iota
+	wordHost
+	wordURI
+	wordEscapedURI
+)
+
+// wordNames are in the order in which they are tried.
+var wordNames = []struct {
+	name string
+	word word
+}{{"$scheme", wordScheme}, {"$host", wordHost}, {"$request_uri", wordURI}, {"$escaped_request_uri", wordEscapedURI}}
+
+// maxTemplate bounds what is answered to each request, in bytes.
+const maxTemplate = 4096
+
+// newTemplate reads a template. A value of a header may have no control characters.
+func newTemplate(text string) (*template, error) {
+	if len(text) > maxTemplate {
+		return nil, fmt.Errorf("a URL has at most %d bytes, this one has %d", maxTemplate, len(text))
+	}
+	for _, c := range text {
+		if c <= ' ' || c == 0x7f || c == '\uFFFD' {
+			return nil, fmt.Errorf("%q has a space or a control character", text)
+		}
+	}
+	t := &template{}
+	for {
+		before, _, found := strings.Cut(text, "$")
+		t.texts = append(t.texts, before)
+		if !found {
+			return t, nil
+		}
+		text = text[len(before):]
+		known := false
+		for _, each := range wordNames {
+			rest, is := strings.CutPrefix(text, each.name)
+			if is && (rest == "" || !isWord(rest[0])) {
+				t.words, text, known = append(t.words, each.word), rest, true
+				break
+			}
+		}
+		if !known {
+			return nil, fmt.Errorf("%q has a $ that is none of $scheme, $host, $request_uri and $escaped_request_uri", text)
+		}
+	}
+}
+
+func isWord(c byte) bool {
+	return c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
+}
+
+// fill gives the URL for a request.
+func (t *template) fill(of *Request) string {
+	var b strings.Builder
+	for i, text := range t.texts {
+		b.WriteString(text)
+		if i == len(t.words) {
+			break
+		}
+		switch t.words[i] {
+		case wordScheme:
+			b.WriteString(of.Scheme)
+		case wordHost:
+			b.WriteString(of.Host)
+		case wordURI:
+			b.WriteString(of.URI())
+		case wordEscapedURI:
+			b.WriteString(url.QueryEscape(of.URI()))
+		}
+	}
+	return b.String()
+}

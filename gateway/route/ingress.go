@@ -37,6 +37,8 @@ type ingressRun struct {
 	// connections are passed on, and where to.
 	expressions map[hostname]bool
 	tunnels     map[hostname]*resource.Rule
+	// aliases are the bytes of rules that are repeated, by namespace; of all by "".
+	aliases map[string]int64
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
@@ -54,6 +56,8 @@ type ingressHost struct {
 	fallback *ingressRule
 	// root redirects "/", or is nil.
 	root *resource.Rule
+	// bytes is how long its rules are on the wire, once that was asked.
+	bytes int64
 }
 
 // ingressRule is one path of one Ingress.
@@ -61,6 +65,8 @@ type ingressRule struct {
 	rule     *resource.Rule
 	ingress  *networkingv1.Ingress
 	redirect redirection
+	// backend is what it is written with.
+	backend *networkingv1.IngressBackend
 	// canary shares its requests, or is nil.
 	canary *canary
 }
@@ -81,6 +87,7 @@ func (c *compilation) ingresses(objects *Objects) {
 			claimed:     map[hostname]*networkingv1.Ingress{},
 			expressions: map[hostname]bool{},
 			tunnels:     map[hostname]*resource.Rule{},
+			aliases:     map[string]int64{},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}

@@ -101,7 +101,7 @@ func (r *ingressRun) addPath(
 		Backends: r.backend(ingress, &path.Backend, r.asked[ingress].speechOf(), func() string { return at.field() + ".backend" }),
 	}
 	r.adorn(rule, ingress, path.Path)
-	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule}
+	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
 // parseIngressPath reads a path. What is implementation specific is a prefix. A prefix means

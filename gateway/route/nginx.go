@@ -111,7 +111,7 @@ func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	for name, value := range c.headersOf(of) {
 		bytes += pathBytes + int64(len(name)+len(value))
 	}
-	return bytes * int64(1+len(says.Aliases))
+	return bytes
 }
 
 // usersBytes is how long the users of an Ingress are.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -20,40 +21,45 @@ func (r *ingressRun) addNames() {
 		if says == nil || says.isRefused || says.isCanary() {
 			continue
 		}
+		seen := map[hostname]bool{}
 		for i := range ingress.Spec.Rules {
 			name, err := parseHostname(ingress.Spec.Rules[i].Host)
-			if err != nil || r.hosts[name] == nil {
-				continue
-			}
-			if says.SSLPassthrough {
-				r.passThrough(ingress, name)
-			}
-			if says.AppRoot != "" {
-				r.addAppRoot(ingress, name)
-			}
-			if i == 0 || name != "" {
-				r.addAliases(ingress, name)
-			}
-			if says.FromToWWW {
-				r.addWWW(ingress, name)
+			if err == nil && r.hosts[name] != nil && !seen[name] {
+				seen[name] = true
+				r.addNamesOf(ingress, name)
 			}
 		}
 	}
 }
 
-// isOwn reports whether "/" of a host is an Ingress's, or nobody's.
-func (r *ingressRun) isOwn(ingress *networkingv1.Ingress, host hostname) bool {
+// addNamesOf adds what an Ingress says of one of its hosts.
+func (r *ingressRun) addNamesOf(ingress *networkingv1.Ingress, host hostname) {
+	says := r.asked[ingress]
+	if says.SSLPassthrough {
+		r.passThrough(ingress, host)
+	}
+	if says.AppRoot != "" {
+		r.addAppRoot(ingress, host)
+	}
+	r.addAliases(ingress, host)
+	if says.FromToWWW {
+		r.addWWW(ingress, host)
+	}
+}
+
+// rootRule is the rule of "/" of a host, or nil.
+func (h *ingressHost) rootRule() *ingressRule {
 	for _, kind := range []resource.PathMatch_Kind{resource.PathMatch_EXACT, resource.PathMatch_PREFIX} {
-		if root := r.hosts[host].rules[ingressPath{kind, "/"}]; root != nil {
-			return root.ingress == ingress
+		if found := h.rules[ingressPath{kind, "/"}]; found != nil {
+			return found
 		}
 	}
-	return true
+	return nil
 }
 
 // addAppRoot redirects "/" of a host.
 func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
-	if !r.isOwn(ingress, host) || r.hosts[host].root != nil {
+	if root := r.hosts[host].rootRule(); root != nil && root.ingress != ingress || r.hosts[host].root != nil {
 		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+displayed(host)+" is of another Ingress")
 		return
 	}
@@ -82,9 +88,38 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 			}
 			continue
 		}
+		if !r.roomForAlias(ingress, host) {
+			refused := r.settings.noRoom("server-alias", ingress.Namespace)
+			r.annotation(ingress, "server-alias", refused.reason, refused.message)
+			return
+		}
 		r.hosts[alias] = r.hosts[host]
 		r.shareTLS(host, alias)
 	}
+}
+
+// aliasPart is the part of the room of a namespace, and of all, that is for repeated rules.
+const aliasPart = 4
+
+// roomForAlias takes room for the rules of a host once more. They may be of others: who repeats them
+// pays.
+func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) bool {
+	of := r.hosts[host]
+	if of.bytes == 0 {
+		of.bytes = entryBytes
+		for _, rule := range of.rules {
+			for _, each := range rule.shared() {
+				// Plain HTTP may have rules of its own.
+				of.bytes += 2 * int64(proto.Size(each))
+			}
+		}
+	}
+	if r.aliases[ingress.Namespace]+of.bytes > r.settings.NamespaceBytes/aliasPart || r.aliases[""]+of.bytes > r.settings.ProxyBytes/aliasPart {
+		return false
+	}
+	r.aliases[ingress.Namespace] += of.bytes
+	r.aliases[""] += of.bytes
+	return true
 }
 
 // shareTLS gives a name the certificates of a host that cover it, and what is wanted of TLS.
@@ -134,14 +169,14 @@ func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict, displayed(host)+" has rules of another Ingress, or is no name")
 		return
 	}
-	backend, at := rootBackend(ingress, host)
-	if backend == nil {
+	root := r.hosts[host].rootRule()
+	if root == nil || root.backend == nil {
 		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")
 		return
 	}
 	rule := &resource.Rule{
 		Route:    fmt.Sprintf("ingress/%s/%s/passthrough", ingress.Namespace, ingress.Name),
-		Backends: r.backend(ingress, backend, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return at + ".backend" }),
+		Backends: r.backend(ingress, root.backend, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return "spec.rules" }),
 	}
 	if says := r.asked[ingress]; len(says.Allow)+len(says.Deny) > 0 {
 		rule.Filters = []*resource.Filter{addresses(says.Allow, says.Deny)}
@@ -158,20 +193,4 @@ func (r *ingressRun) ingressesOf(host hostname) func(func(*networkingv1.Ingress)
 			}
 		}
 	}
-}
-
-// rootBackend is the backend of an Ingress for "/" of a host, and where it stands.
-func rootBackend(ingress *networkingv1.Ingress, host hostname) (*networkingv1.IngressBackend, string) {
-	for i := range ingress.Spec.Rules {
-		rule := &ingress.Spec.Rules[i]
-		if name, err := parseHostname(rule.Host); err != nil || name != host || rule.HTTP == nil {
-			continue
-		}
-		for j := range rule.HTTP.Paths {
-			if path := &rule.HTTP.Paths[j]; strings.Trim(path.Path, "/") == "" {
-				return &path.Backend, ingressAt{rule: i, path: j}.field()
-			}
-		}
-	}
-	return nil, ""
 }

@@ -3,6 +3,7 @@
 package admission
 
 import (
+	"math"
 	"net/netip"
 	"sync"
 )
@@ -14,7 +15,9 @@ type Turns struct {
 	mutex sync.Mutex
 	free  int
 	// waiting are those of each client; arrived and order are the clients that have any.
-	waiting        map[netip.Addr][]chan struct{}
+	waiting map[netip.Addr][]chan struct{}
+	// lined is how many wait.
+	lined          int
 	arrived, order []netip.Addr
 }
 
@@ -24,13 +27,22 @@ func NewTurns(count int) *Turns {
 }
 
 // Take waits for a turn, until Give.
-func (t *Turns) Take(client netip.Addr) {
+func (t *Turns) Take(client netip.Addr) { t.TakeWithin(client, math.MaxInt, math.MaxInt) }
+
+// TakeWithin is Take where fewer than so many wait, of all clients and of this one. Else it does not
+// wait, and reports by which of the two it would be too many.
+func (t *Turns) TakeWithin(client netip.Addr, mostOfAll, mostOfClient int) (all, own bool) {
 	t.mutex.Lock()
 	if t.free > 0 {
 		t.free--
 		t.mutex.Unlock()
-		return
+		return true, true
 	}
+	if all, own = t.lined < mostOfAll, len(t.waiting[client]) < mostOfClient; !all || !own {
+		t.mutex.Unlock()
+		return all, own
+	}
+	t.lined++
 	granted := make(chan struct{})
 	if len(t.waiting[client]) == 0 {
 		t.arrived = append(t.arrived, client)
@@ -38,6 +50,7 @@ func (t *Turns) Take(client netip.Addr) {
 	t.waiting[client] = append(t.waiting[client], granted)
 	t.mutex.Unlock()
 	<-granted
+	return true, true
 }
 
 // Give gives a turn back: the next client has it, if one waits.
@@ -52,6 +65,7 @@ func (t *Turns) Give() {
 		t.free++
 		return
 	}
+	t.lined--
 	client := (*from)[0]
 	*from = (*from)[1:]
 	queue := t.waiting[client]

@@ -50,6 +50,53 @@ func TestTurns(t *testing.T) {
 	}
 }
 
+// TestTurnsWithin: no more wait than may, and each that gets a turn makes room.
+func TestTurnsWithin(t *testing.T) {
+	turns := NewTurns(1)
+	turns.Take(alice)
+	had := make(chan struct{})
+	wait := func(client netip.Addr) {
+		before := turns.waits()
+		go func() {
+			if all, own := turns.TakeWithin(client, 3, 2); !all || !own {
+				t.Errorf("it does not wait: %v, %v", all, own)
+			}
+			had <- struct{}{}
+		}()
+		for turns.waits() == before {
+			runtime.Gosched()
+		}
+	}
+	refused := func(client netip.Addr, wantAll, wantOwn bool) {
+		t.Helper()
+		if all, own := turns.TakeWithin(client, 3, 2); all != wantAll || own != wantOwn {
+			t.Errorf("%v, %v; want %v, %v", all, own, wantAll, wantOwn)
+		}
+	}
+	wait(alice)
+	wait(alice)
+	refused(alice, true, false)
+	wait(bob)
+	refused(alice, false, false)
+	refused(bob, false, true)
+	turns.Give()
+	<-had
+	wait(bob)
+	for range 3 {
+		turns.Give()
+		<-had
+	}
+	if turns.Give(); turns.free != 1 || turns.lined != 0 {
+		t.Errorf("%d turns are free, %d wait; want 1 and none", turns.free, turns.lined)
+	}
+}
+
+func (t *Turns) waits() int {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	return t.queued()
+}
+
 // queued is how many wait.
 func (t *Turns) queued() (count int) {
 	for _, waiting := range t.waiting {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -63,7 +64,7 @@ func (b *builder) build(update Update) (*table, error) {
 	b.table, b.faults = &table{version: update.Version}, faults{}
 	b.merge(update)
 	for _, step := range []func(){
-		b.makeSecrets, b.makeCertificates, b.makeAuthorities, b.makeEndpoints, b.makeBackends,
+		b.makeSecrets, b.makeCertificates, b.makeAuthorities, b.makeUsers, b.makeEndpoints, b.makeBackends,
 		b.makeListeners, b.makeGroups, b.makePorts,
 	} {
 		step()
@@ -203,6 +204,15 @@ func (b *builder) makeAuthorities() {
 		func(r *resource.Resource) (made[*upstream.Authority], error) {
 			return keep(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
 				return upstream.NewAuthority(r.GetCertificateAuthority().GetCertificates())
+			})
+		})
+}
+
+func (b *builder) makeUsers() {
+	b.table.users = each(b, false, b.old.users, (*resource.Resource).GetUsers,
+		func(r *resource.Resource) (made[*credentials.Users], error) {
+			return keep(b.old.users, r, nil, func() (*credentials.Users, error) {
+				return credentials.Parse(r.GetUsers().GetHtpasswd())
 			})
 		})
 }

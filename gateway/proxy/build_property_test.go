@@ -24,7 +24,9 @@ func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	if host.Name != "" {
 		host.Wildcard = resource.Hostname_Wildcard(number("wildcard", 3))
 	}
-	switch number("kind", 5) {
+	switch number("kind", 6) {
+	case 5:
+		return usersFile(some("u", 2), rapid.SampledFrom([]string{"a:" + hashSHA, "b:" + hashMD5, "b:none", ""}).Draw(t, "file"))
 	case 0:
 		r := &resource.Listener{Port: 80, TargetPort: uint32(8000 + number("port", 2)), Protocol: resource.Listener_HTTP, Hostname: host}
 		if r.TargetPort == 8001 {
@@ -53,7 +55,11 @@ func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 
 // drawnFilters draws filters that keep clients out, of which some cannot be read.
 func drawnFilters(t *rapid.T) []*resource.Filter {
-	if rapid.IntRange(0, 2).Draw(t, "filter") > 0 {
+	switch rapid.IntRange(0, 5).Draw(t, "filter") {
+	case 0:
+		return []*resource.Filter{password(rapid.SampledFrom([]string{"u0", "u1"}).Draw(t, "of"), "r")}
+	case 1:
+	default:
 		return nil
 	}
 	prefix := rapid.SampledFrom([]string{"198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32", "none"})
@@ -69,6 +75,9 @@ func shape(of *table) map[string]string {
 			words[at+" "+host] = fmt.Sprint(group.backends, len(group.rules))
 			for _, rule := range group.rules {
 				words[at+" "+host] += fmt.Sprintf(" %v %q", rule.filters.guards.any(), guarding(rule.from))
+				if password := rule.filters.guards.password; password != nil {
+					words[at+" "+host] += fmt.Sprintf(" %p", of.users[password.GetUsers()].from)
+				}
 			}
 		}
 	}
@@ -91,6 +100,9 @@ func shape(of *table) map[string]string {
 		if each.value.TLS != nil && each.value.TLS.Certificate != &of.certificates[each.from.GetBackend().GetTls().GetClientCertificate()].value.pair {
 			words["backend "+name] += " has another certificate"
 		}
+	}
+	for name, each := range of.users {
+		words["users "+name] = fmt.Sprintf("%p", each.from)
 	}
 	for name, each := range of.certificates {
 		words["certificate "+name] = fmt.Sprintf("%p", each.from)

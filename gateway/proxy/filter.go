@@ -61,6 +61,10 @@ func newFilters(list []*resource.Filter) (filters, error) {
 			f.guards.addresses = append(f.guards.addresses, list)
 		case *resource.Filter_BodyLimit:
 			f.guards.limitBody(kind.BodyLimit.GetBytes())
+		case *resource.Filter_BasicAuthentication:
+			if err := f.guards.ask(kind.BasicAuthentication); err != nil {
+				return f, fmt.Errorf("filter %d: %w", i, err)
+			}
 		case *resource.Filter_ExternalAuthorization:
 			if err := f.guards.authorizeBy(kind.ExternalAuthorization); err != nil {
 				return f, fmt.Errorf("filter %d: %w", i, err)

@@ -45,6 +45,10 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	// The server fills in the values at the end of the body.
 	out.Trailer = pr.In.Trailer
 	x.forwarded(out.Header)
+	if x.rule.filters.guards.password != nil {
+		// It is for the proxy: a backend has passwords of its own, or none.
+		delete(out.Header, "Authorization")
+	}
 	x.granted.Apply(out.Header)
 	host := ""
 	for _, f := range []*filters{&x.rule.filters, &x.share.filters} {

@@ -13,18 +13,24 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // guards are the filters of a rule that keep clients out.
 type guards struct {
 	addresses []*access.List
+	// password is what asks for one, or nil, and challenge the header that does (RFC 7617, section 2).
+	password  *resource.BasicAuthentication
+	challenge string
 	// body is the largest body of a request, in bytes; 0 is no limit.
 	body int64
 	// authorization is asked for each request; nil: nobody is.
 	authorization *extauth.Filter
 }
 
-func (g *guards) any() bool { return len(g.addresses) > 0 || g.body > 0 || g.authorization != nil }
+func (g *guards) any() bool {
+	return len(g.addresses) > 0 || g.password != nil || g.authorization != nil || g.body > 0
+}
 
 // limitBody bounds the body of a request; of several bounds the smallest counts.
 func (g *guards) limitBody(bytes uint64) {
@@ -67,6 +73,23 @@ func (x *exchange) admit() *denial {
 		return deniedAddress
 	}
 	return nil
+}
+
+// passes reports whether a request goes on that is neither redirected nor a preflight. Else it has
+// been answered.
+func (x *exchange) passes(w *answer) bool {
+	if denied := x.authenticate(w); denied != nil {
+		x.deny(w, denied)
+		return false
+	}
+	if !x.authorize(w) {
+		return false
+	}
+	if denied := x.boundBody(w); denied != nil {
+		x.deny(w, denied)
+		return false
+	}
+	return true
 }
 
 // address is that of the client, as far as proxies in front are trusted; not valid where they

@@ -116,6 +116,8 @@ func TestConnectionAddresses(t *testing.T) {
 	f := start(t, nil, all(one(authority.resource("c", "ended.example.com"),
 		bytesListener("passed", port, resource.Listener_TLS_PASSTHROUGH, "passed.example.com"),
 		bytesListener("ended", port, resource.Listener_TLS_TERMINATE, "ended.example.com", "c"),
+		bytesListener("asked", port, resource.Listener_TLS_PASSTHROUGH, "asked.example.com"), usersFile("u"),
+		routes("of asked", "asked", nil, toward("/", "b", password("u", "r"))),
 		bytesListener("kept", port, resource.Listener_TLS_PASSTHROUGH, "kept.example.com"), trusted,
 		routes("of passed", "passed", nil, toward("/", "b", addresses(own, nil))),
 		routes("of ended", "ended", nil, toward("/", "b", addresses(nil, own))),
@@ -126,7 +128,7 @@ func TestConnectionAddresses(t *testing.T) {
 		listener string
 		port     uint32
 		result   string
-	}{{"passed", port, "passed"}, {"ended", port, "client address"}, {"kept", port, "client address"}, {"trusting", trusting, "client address"}} {
+	}{{"passed", port, "passed"}, {"ended", port, "client address"}, {"kept", port, "client address"}, {"asked", port, "no credentials"}, {"trusting", trusting, "client address"}} {
 		got, err := exchangeBytes(t, test.port, &tls.Config{ServerName: test.listener + ".example.com", InsecureSkipVerify: true}, "hello")
 		if passed := err == nil && got != ""; passed != (test.result == "passed") {
 			t.Errorf("%s: %q, %v", test.listener, got, err)

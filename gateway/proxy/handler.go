@@ -282,13 +282,13 @@ func (x *exchange) serve(w *answer) {
 		x.redirect(w, redirect)
 		return
 	}
-	if !x.authorize(w) {
-		return
+	if x.passes(w) {
+		x.reach(w)
 	}
-	if denied := x.boundBody(w); denied != nil {
-		x.deny(w, denied)
-		return
-	}
+}
+
+// reach finds the backend for a request, and has it served there.
+func (x *exchange) reach(w *answer) {
 	x.choose()
 	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
 		x.redirect(w, x.share.filters.redirect)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -28,6 +29,7 @@ type Proxy struct {
 	ledger   *admission.Ledger
 	// turns are for TLS handshakes, and for frames of HTTP/2.
 	turns    *admission.Turns
+	verifier *credentials.Verifier
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  *mirrors
@@ -65,9 +67,10 @@ func New(settings Settings) *Proxy {
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
 			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
-		turns:   admission.NewTurns(handshakesAtOnce()),
-		mirrors: newMirrors(settings.MaxMirrors),
-		servers: map[uint16]*server{},
+		turns:    admission.NewTurns(handshakesAtOnce()),
+		verifier: credentials.NewVerifier(verificationsAtOnce()),
+		mirrors:  newMirrors(settings.MaxMirrors),
+		servers:  map[uint16]*server{},
 	}
 	_, _ = rand.Read(p.secret)
 	p.ended, p.finish = context.WithCancel(context.Background())

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -189,11 +190,12 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 	return nil
 }
 
-// previous is what is served now. Endpoints of before may be pods of somebody else by now, and of a
-// group each object has its own previous rules.
+// previous is what is served now. Endpoints of before may be pods of somebody else by now, users of
+// before no users any more, and of a group each object has its own previous rules.
 func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
 	before := s.old.resources[of.wanted.GetName()]
-	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetRouteGroup() != nil {
+	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetUsers() != nil ||
+		of.wanted.GetRouteGroup() != nil {
 		return nil
 	}
 	say(true)
@@ -207,6 +209,11 @@ func (s *settling) part(of *refused, say func(bool)) *resource.Resource {
 	case *resource.Resource_Endpoints:
 		say(false)
 		return &resource.Resource{Name: name, Kind: &resource.Resource_Endpoints{Endpoints: readable(kind.Endpoints)}}
+	case *resource.Resource_Users:
+		say(false)
+		return &resource.Resource{Name: name, Kind: &resource.Resource_Users{
+			Users: &resource.Users{Htpasswd: credentials.Readable(kind.Users.GetHtpasswd())},
+		}}
 	case *resource.Resource_Listener:
 		say(false)
 		listener, _ := proto.Clone(kind.Listener).(*resource.Listener)

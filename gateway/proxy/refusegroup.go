@@ -87,6 +87,9 @@ func (s *settling) action(rule *resource.Rule) error {
 			return fmt.Errorf("backend %q is not in the configuration", name)
 		}
 	}
+	if password := made.filters.guards.password; password != nil && s.find(password.GetUsers()).GetUsers() == nil {
+		return fmt.Errorf("users %q are not in the configuration", password.GetUsers())
+	}
 	return nil
 }
 

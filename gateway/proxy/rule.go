@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
@@ -37,10 +38,11 @@ type share struct {
 }
 
 func (b *builder) makeGroups() {
-	// A backend that has gone may be one that a group refers to.
+	// A backend that has gone, or users, may be what a group refers to.
 	all := false
 	for _, each := range b.changes {
-		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil
+		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil ||
+			each.old.GetUsers() != nil && each.now.GetUsers() == nil
 	}
 	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
 		func(r *resource.Resource) (made[*group], error) {
@@ -51,6 +53,11 @@ func (b *builder) makeGroups() {
 			for _, name := range kept.value.backends {
 				if _, ok := b.table.backends[name]; !ok {
 					return kept, missing(r, "backend", name)
+				}
+			}
+			for _, name := range kept.value.users {
+				if _, ok := b.table.users[name]; !ok {
+					return kept, missing(r, "users", name)
 				}
 			}
 			return kept, nil
@@ -73,6 +80,9 @@ func newGroup(r *resource.RouteGroup) (*group, error) {
 				used[name] = true
 				g.backends = append(g.backends, name)
 			}
+		}
+		if password := made.filters.guards.password; password != nil && !slices.Contains(g.users, password.GetUsers()) {
+			g.users = append(g.users, password.GetUsers())
 		}
 	}
 	var err error

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -18,6 +19,7 @@ type table struct {
 
 	certificates map[string]made[*certificate]
 	authorities  map[string]made[*upstream.Authority]
+	users        map[string]made[*credentials.Users]
 	secrets      *secrets
 	endpoints    map[string]made[*balance.Set]
 	backends     map[string]made[*upstream.Backend]
@@ -75,6 +77,8 @@ type group struct {
 	rules   []*rule
 	// backends are the names of all backends of all rules.
 	backends []string
+	// users are those of all users of all rules.
+	users []string
 }
 
 // Matcher is that of plan.Group.

@@ -75,6 +75,9 @@ func (d *destination) share(client net.Conn) (of *share, result string) {
 	if !rule.filters.guards.admits(clientBehind(d.site, client)) {
 		return nil, "client address"
 	}
+	if rule.filters.guards.password != nil {
+		return nil, deniedNobody.reason
+	}
 	if rule.filters.guards.authorization != nil {
 		return nil, labelAuthorization
 	}

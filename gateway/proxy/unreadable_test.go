@@ -17,6 +17,8 @@ func TestUnreadableFilters(t *testing.T) {
 		"a redirect by an expression":        redirectTo(&resource.Redirect{Path: expressionPath("/", "/")}),
 		"a pattern":                          byExpression("(", "/"),
 		"a substitution":                     byExpression("/", "/$uri"),
+		"a password of nobody":               password("", "r"),
+		"a realm of two lines":               password("u", "a\r\nSet-Cookie: b"),
 		"a redirect to another scheme":       redirectTo(&resource.Redirect{Location: "javascript:alert(1)"}),
 		"a redirect to a scheme with a host": redirectTo(&resource.Redirect{Location: "ftp://a.example/"}),
 		"a redirect to a relative path":      redirectTo(&resource.Redirect{Location: "a"}),
@@ -29,6 +31,9 @@ func TestUnreadableFilters(t *testing.T) {
 			t.Errorf("%s: not refused", name)
 		}
 	}
+	if _, err := newFilters([]*resource.Filter{password("u", "r"), password("v", "r")}); err == nil {
+		t.Error("two passwords: not refused")
+	}
 }
 
 // TestGuardsAreOfRules: a filter that keeps clients out is not ignored where only a backend has it.
@@ -36,6 +41,7 @@ func TestGuardsAreOfRules(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),
 		"a body limit": bodyLimit(1),
+		"a password":   password("u", "r"),
 		"a rewrite":    byExpression("/", "/"),
 	} {
 		rule := toward("/", "a")

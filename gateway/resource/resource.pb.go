@@ -1381,7 +1381,8 @@ func (x *BodyLimit) GetBytes() uint64 {
 }
 
 // BasicAuthentication lets in who proves to be a user (RFC 7617). Others get 401. The backend
-// does not get the header Authorization.
+// does not get the header Authorization. Connections that are passed on have no password: with it
+// they are refused.
 type BasicAuthentication struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// users is the name of a Users resource.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// verificationsAtOnce is how many passwords may be verified at once: a quarter of the processors.
+func verificationsAtOnce() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
+
+var (
+	deniedNobody    = &denial{http.StatusUnauthorized, "no credentials", "the rule asks for a password"}
+	deniedPassword  = &denial{http.StatusUnauthorized, "credentials", "no user with the password is known"}
+	deniedBusy      = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords wait to be verified"}
+	deniedImpatient = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client wait to be verified"}
+)
+
+// ask has a rule ask for a password.
+func (g *guards) ask(with *resource.BasicAuthentication) error {
+	switch {
+	case g.password != nil:
+		return errors.New("a rule asks for one password only")
+	case with.GetUsers() == "":
+		return errors.New("authentication without users")
+	case strings.ContainsFunc(with.GetRealm(), func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return errors.New("the realm has control characters")
+	}
+	realm := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(with.GetRealm())
+	g.password, g.challenge = with, fmt.Sprintf(`Basic realm="%s", charset="UTF-8"`, realm)
+	return nil
+}
+
+// authenticate reports why a client is no user of a rule; nil: it is, or need not be.
+func (x *exchange) authenticate(w *answer) *denial {
+	guards := &x.rule.filters.guards
+	if guards.password == nil {
+		return nil
+	}
+	name, password, given := x.in.BasicAuth()
+	if !given {
+		w.Header().Set("WWW-Authenticate", guards.challenge)
+		return deniedNobody
+	}
+	users, client := x.table.users[guards.password.GetUsers()].value, admission.Client(x.address())
+	switch x.proxy.verifier.Verify(x.in.Context(), users, client, name, password) {
+	case credentials.Right:
+		return nil
+	case credentials.Busy:
+		return deniedBusy
+	case credentials.Impatient:
+		return deniedImpatient
+	}
+	w.Header().Set("WWW-Authenticate", guards.challenge)
+	return deniedPassword
+}

@@ -131,3 +131,25 @@ func TestOneConnection(t *testing.T) {
 		t.Errorf("%d connections", open)
 	}
 }
+
+// A request that the API server has wait holds up no other, also not when it is the first one.
+func TestBusyFromTheStart(t *testing.T) {
+	s := newAPIServer(t)
+	source, line := s.behind(t)
+	busy := make(chan struct{})
+	s.mu.Lock()
+	s.busy = busy
+	s.mu.Unlock()
+	defer close(busy)
+	line.Cut(true)
+	line.Cut(false)
+	source.contact.retry()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := source.clients.pinged.until(ctx); err != nil {
+		t.Error(err)
+	}
+	if open := line.Freeze(); open != 1 {
+		t.Errorf("%d connections", open)
+	}
+}

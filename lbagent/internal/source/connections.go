@@ -24,7 +24,7 @@ const (
 // connections are those with the API server. With HTTP/2 there is one for all requests and watches,
 // and a new one beside it once requests over that got no answer.
 type connections struct {
-	// turn is taken by a request while no connection has brought an answer.
+	// turn is taken by the request that has the first connection made.
 	turn chan struct{}
 
 	mu sync.Mutex
@@ -92,11 +92,12 @@ func (c *connections) client(config *rest.Config) (*http.Client, pinger, error) 
 	if err != nil {
 		return nil, pinger{}, fmt.Errorf("set up the connection to %s: %w", config.Host, err)
 	}
-	return made, pinger{made, url.URL{Scheme: base.Scheme, Host: base.Host, Path: "*"}, c}, nil
+	return made, pinger{made, base, c}, nil
 }
 
-// oneFirst has requests wait for the first one while no connection has brought an answer. Each would
-// make a connection of its own: a dozen TLS handshakes for an agent whose API server comes back.
+// oneFirst has requests wait for a ping while no connection has brought an answer. Each would make a
+// connection of its own: a dozen TLS handshakes for an agent whose API server comes back. A ping is
+// answered at once, where the API server may have a request wait for its turn.
 type oneFirst struct {
 	http.RoundTripper
 	of *connections
@@ -104,24 +105,37 @@ type oneFirst struct {
 
 // RoundTrip sends a request.
 func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
-	if !o.of.hasAnswered() {
-		select {
-		case o.of.turn <- struct{}{}:
-		case <-request.Context().Done():
-			return nil, request.Context().Err()
-		}
-		// After the first one all go at once.
-		if o.of.hasAnswered() {
-			<-o.of.turn
-		} else {
-			defer func() { <-o.of.turn }()
-		}
+	if err := o.connect(request); err != nil {
+		return nil, err
 	}
-	response, err := o.RoundTripper.RoundTrip(request)
-	if err == nil {
-		o.of.noteAnswer()
+	return o.RoundTripper.RoundTrip(request)
+}
+
+// connect has there be a connection for a request.
+func (o oneFirst) connect(request *http.Request) error {
+	if o.of.hasAnswered() {
+		return nil
 	}
-	return response, err
+	ctx := request.Context()
+	select {
+	case o.of.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-o.of.turn }()
+	if o.of.hasAnswered() {
+		return nil
+	}
+	ping, err := newPing(ctx, request.URL)
+	if err != nil {
+		return err
+	}
+	response, err := o.RoundTripper.RoundTrip(ping)
+	if err != nil {
+		return fmt.Errorf("connect to the API server: %w", err)
+	}
+	o.of.noteAnswer()
+	return response.Body.Close()
 }
 
 func (c *connections) hasAnswered() bool {
@@ -136,22 +150,31 @@ func (c *connections) noteAnswer() {
 	c.answers = len(c.open) > 0
 }
 
-// pinger asks for nothing but an answer: OPTIONS with the target "*" is for that (RFC 9110, section
-// 9.3.7). The API server's HTTP library answers it by itself, so it waits in no queue of API Priority
-// and Fairness, and costs what an HTTP/2 PING does.
+// newPing returns a request for nothing but an answer: OPTIONS with the target "*" is for that (RFC
+// 9110, section 9.3.7). The API server's HTTP library answers it by itself, so it waits in no queue of
+// API Priority and Fairness, and costs what an HTTP/2 PING does.
+func newPing(ctx context.Context, of *url.URL) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, of.Scheme+"://"+of.Host, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API server for an answer: %w", err)
+	}
+	request.URL.Path = "*"
+	return request, nil
+}
+
+// pinger pings the API server.
 type pinger struct {
 	client *http.Client
-	url    url.URL
+	url    *url.URL
 	over   *connections
 }
 
 // once asks once.
 func (p pinger) once(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, p.url.Scheme+"://"+p.url.Host, nil)
+	request, err := newPing(ctx, p.url)
 	if err != nil {
-		return fmt.Errorf("ask the API server for an answer: %w", err)
+		return err
 	}
-	request.URL = &p.url
 	response, err := p.client.Do(request)
 	if err != nil {
 		return fmt.Errorf("ask the API server for an answer: %w", err)

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e && long
+
+package lbagent
+
+import (
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+)
+
+// elsewhereMAC is somebody who has a VIP before this node, or after it.
+const elsewhereMAC = "02:00:00:00:00:99"
+
+// An agent that answers on its link, and is stopped while a VIP goes to somebody else, does not claim it
+// when it goes on. It claims the VIP that came meanwhile.
+func TestStoppedOnLink(t *testing.T) {
+	w := newWorld(t)
+	w.install()
+	w.populate()
+	advertisement := &millracev1alpha1.VIPAdvertisement{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "all"}, advertisement); err != nil {
+		t.Fatal(err)
+	}
+	advertisement.Spec.L2 = &millracev1alpha1.L2Advertisement{Interfaces: []string{"eth0"}}
+	if err := w.client.Update(t.Context(), advertisement); err != nil {
+		t.Fatal(err)
+	}
+	device, err := net.InterfaceByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := device.HardwareAddr.String()
+	w.hasElsewhere(vip)
+	a := w.start()
+	w.Await(30*time.Second, "the router told of the VIP on its link", func() bool { return w.neighbour(vip) == own && ready() })
+
+	resume := a.stop()
+	stopped := time.Now()
+	w.replaceVIP()
+	w.hasElsewhere(vip)
+	w.hasElsewhere(otherVIP)
+	// Four seconds after the last beat others answer.
+	w.Await(20*time.Second, "ten seconds", func() bool { return time.Since(stopped) > 10*time.Second })
+	resume()
+	resumed, told := time.Now(), time.Duration(0)
+	for time.Since(resumed) < 15*time.Second {
+		if at := w.neighbour(vip); at != elsewhereMAC {
+			t.Fatalf("%s after it went on the node has told that a VIP which is gone is at %s", time.Since(resumed), at)
+		}
+		if told == 0 && w.neighbour(otherVIP) == own {
+			told = time.Since(resumed)
+		}
+	}
+	if told == 0 {
+		t.Error("the router was not told of the VIP that is new")
+	}
+	t.Logf("the router was told of the VIP that is new after %s", told.Round(time.Millisecond))
+}
+
+// hasElsewhere has the router know a VIP at another address of its link. Only what is told changes that.
+func (w *world) hasElsewhere(address string) {
+	w.t.Helper()
+	run(w.t, "ip -n "+routerSpace+" neigh replace "+address+" dev eth0 lladdr "+elsewhereMAC+" nud stale")
+}
+
+// neighbour is the hardware address at which the router knows a VIP.
+func (w *world) neighbour(address string) string {
+	w.t.Helper()
+	out, err := exec.Command("ip", "-n", routerSpace, "neigh", "show", address, "dev", "eth0").CombinedOutput()
+	if err != nil {
+		w.t.Fatalf("%v: %s", err, out)
+	}
+	words := strings.Fields(string(out))
+	for i, word := range words {
+		if word == "lladdr" && i+1 < len(words) {
+			return words[i+1]
+		}
+	}
+	return ""
+}

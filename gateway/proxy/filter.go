@@ -4,12 +4,12 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/textproto"
 	"slices"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -30,51 +30,57 @@ type filters struct {
 	guards     guards
 }
 
-func newFilters(list []*resource.Filter) (filters, error) {
+// newFilters reads the filters of a rule of a route, or of one of its backends.
+func newFilters(route string, list []*resource.Filter) (filters, error) {
 	var f filters
 	for i, filter := range list {
-		switch kind := filter.GetKind().(type) {
-		case *resource.Filter_RequestHeaders:
-			change := newHeaderChange(kind.RequestHeaders)
-			f.host = cmp.Or(change.takeHost(), f.host)
-			f.request = append(f.request, change)
-		case *resource.Filter_ResponseHeaders:
-			f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
-		case *resource.Filter_Redirect:
-			if err := plan.CheckRedirect(kind.Redirect); err != nil {
-				return f, fmt.Errorf("filter %d: %w", i, err)
-			}
-			f.redirect = kind.Redirect
-		case *resource.Filter_Rewrite:
-			if err := f.addRewrite(kind.Rewrite); err != nil {
-				return f, fmt.Errorf("filter %d: %w", i, err)
-			}
-		case *resource.Filter_Mirror:
-			f.mirrors = append(f.mirrors, kind.Mirror)
-		case *resource.Filter_Cors:
-			f.cors = newCORS(kind.Cors)
-		case *resource.Filter_ClientAddresses:
-			list, err := access.New(kind.ClientAddresses)
-			if err != nil {
-				return f, fmt.Errorf("filter %d: %w", i, err)
-			}
-			f.guards.addresses = append(f.guards.addresses, list)
-		case *resource.Filter_BodyLimit:
-			f.guards.limitBody(kind.BodyLimit.GetBytes())
-		case *resource.Filter_BasicAuthentication:
-			if err := f.guards.ask(kind.BasicAuthentication); err != nil {
-				return f, fmt.Errorf("filter %d: %w", i, err)
-			}
-		case *resource.Filter_ExternalAuthorization:
-			if err := f.guards.authorizeBy(kind.ExternalAuthorization); err != nil {
-				return f, fmt.Errorf("filter %d: %w", i, err)
-			}
-		default:
-			// A filter that is not carried out could have been one that protects.
-			return f, fmt.Errorf("filter %d is of a kind that this proxy does not know", i)
+		if err := f.add(route, filter); err != nil {
+			return f, fmt.Errorf("filter %d %w", i, err)
 		}
 	}
 	return f, nil
+}
+
+func (f *filters) add(route string, filter *resource.Filter) error {
+	switch kind := filter.GetKind().(type) {
+	case *resource.Filter_RequestHeaders:
+		change := newHeaderChange(kind.RequestHeaders)
+		f.host = cmp.Or(change.takeHost(), f.host)
+		f.request = append(f.request, change)
+	case *resource.Filter_ResponseHeaders:
+		f.response = append(f.response, newHeaderChange(kind.ResponseHeaders))
+	case *resource.Filter_Redirect:
+		f.redirect = kind.Redirect
+		return unreadable("redirect", plan.CheckRedirect(kind.Redirect))
+	case *resource.Filter_Rewrite:
+		return unreadable("rewrite", f.addRewrite(kind.Rewrite))
+	case *resource.Filter_Mirror:
+		f.mirrors = append(f.mirrors, kind.Mirror)
+	case *resource.Filter_Cors:
+		f.cors = newCORS(kind.Cors)
+	case *resource.Filter_ClientAddresses:
+		return unreadable("client addresses", f.guards.list(kind.ClientAddresses))
+	case *resource.Filter_BodyLimit:
+		f.guards.limitBody(kind.BodyLimit.GetBytes())
+	case *resource.Filter_BasicAuthentication:
+		return unreadable("basic authentication", f.guards.ask(kind.BasicAuthentication))
+	case *resource.Filter_ExternalAuthorization:
+		return unreadable("external authorization", f.guards.authorizeBy(kind.ExternalAuthorization))
+	case *resource.Filter_ClientLimit:
+		return unreadable("client limit", f.guards.limitClients(kind.ClientLimit, route))
+	default:
+		// A filter that is not carried out could have been one that protects.
+		return errors.New("is of a kind that this proxy does not know")
+	}
+	return nil
+}
+
+// unreadable names the filter that an error is about.
+func unreadable(kind string, err error) error {
+	if err != nil {
+		return fmt.Errorf("(%s): %w", kind, err)
+	}
+	return nil
 }
 
 // headerChange has canonical names.

@@ -24,12 +24,21 @@ type guards struct {
 	challenge string
 	// body is the largest body of a request, in bytes; 0 is no limit.
 	body int64
+	// limits are what each client may ask for.
+	limits []limited
 	// authorization is asked for each request; nil: nobody is.
 	authorization *extauth.Filter
 }
 
 func (g *guards) any() bool {
-	return len(g.addresses) > 0 || g.password != nil || g.authorization != nil || g.body > 0
+	return len(g.addresses) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
+}
+
+// list adds a list of addresses.
+func (g *guards) list(from *resource.ClientAddresses) error {
+	list, err := access.New(from)
+	g.addresses = append(g.addresses, list)
+	return err
 }
 
 // limitBody bounds the body of a request; of several bounds the smallest counts.

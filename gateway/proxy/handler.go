@@ -282,6 +282,14 @@ func (x *exchange) serve(w *answer) {
 		x.redirect(w, redirect)
 		return
 	}
+	if len(filters.guards.limits) > 0 {
+		leave, denied := x.proxy.count(&filters.guards, x.address())
+		if denied != nil {
+			x.deny(w, denied)
+			return
+		}
+		defer leave()
+	}
 	if x.passes(w) {
 		x.reach(w)
 	}

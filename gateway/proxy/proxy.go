@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/limit"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -30,6 +31,8 @@ type Proxy struct {
 	// turns are for TLS handshakes, and for frames of HTTP/2.
 	turns    *admission.Turns
 	verifier *credentials.Verifier
+	// limits counts what clients ask for, where rules bound it.
+	limits   *limit.Table
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
 	mirrors  *mirrors
@@ -69,6 +72,7 @@ func New(settings Settings) *Proxy {
 		}),
 		turns:    admission.NewTurns(handshakesAtOnce()),
 		verifier: credentials.NewVerifier(verificationsAtOnce()),
+		limits:   limit.NewTable(mostCounted),
 		mirrors:  newMirrors(settings.MaxMirrors),
 		servers:  map[uint16]*server{},
 	}

@@ -105,7 +105,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 		},
 	}
 	var err error
-	if r.filters, err = newFilters(from.GetFilters()); err != nil {
+	if r.filters, err = newFilters(from.GetRoute(), from.GetFilters()); err != nil {
 		return nil, err
 	}
 	for _, backend := range from.GetBackends() {
@@ -113,7 +113,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 			continue
 		}
 		r.total += uint64(backend.GetWeight())
-		filters, err := newFilters(backend.GetFilters())
+		filters, err := newFilters(from.GetRoute(), backend.GetFilters())
 		if err == nil && filters.guards.any() {
 			err = errors.New("a filter that keeps clients out is of a rule, not of a backend")
 		}

@@ -65,26 +65,41 @@ type destination struct {
 	mark hello.Mark
 }
 
-// share draws the backend for a client's connection, or says why there is none.
-func (d *destination) share(client net.Conn) (of *share, result string) {
+// rule is that for a client's connection, or why there is none.
+func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	group, ok := d.site.groups.Find(d.host)
 	if !ok || len(group.rules) == 0 {
 		return nil, "no route"
 	}
-	rule := group.rules[0]
-	if !rule.filters.guards.admits(clientBehind(d.site, client)) {
-		return nil, "client address"
-	}
-	if rule.filters.guards.password != nil {
+	of = group.rules[0]
+	switch guards := &of.filters.guards; {
+	case !guards.admits(clientBehind(d.site, client)):
+		return nil, deniedAddress.reason
+	case guards.password != nil:
 		return nil, deniedNobody.reason
-	}
-	if rule.filters.guards.authorization != nil {
+	case guards.authorization != nil:
 		return nil, labelAuthorization
 	}
-	if of = rule.draw(); of == nil || of.backend == "" {
-		return nil, "no backend"
-	}
 	return of, ""
+}
+
+// enter draws the backend for a client's connection, until leave; or says why there is none.
+func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(), result string) {
+	leave = func() {}
+	rule, result := to.rule(client)
+	if rule == nil {
+		return nil, leave, result
+	}
+	if of = rule.draw(); of == nil || of.backend == "" {
+		return nil, leave, "no backend"
+	}
+	if address := clientBehind(to.site, client); address.IsValid() {
+		var denied *denial
+		if leave, denied = s.proxy.count(&rule.filters.guards, address); denied != nil {
+			return nil, leave, denied.reason
+		}
+	}
+	return of, leave, ""
 }
 
 // tunnel passes bytes between a client and an endpoint, until both are done.
@@ -105,8 +120,9 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 		}
 		defer patient.entry.End(tunnelBytes)
 	}
-	var share *share
-	if share, result = to.share(client); share == nil {
+	share, end, result := s.enter(&to, client)
+	defer end()
+	if share == nil {
 		return
 	}
 	result = "loop"

@@ -19,6 +19,7 @@ func TestUnreadableFilters(t *testing.T) {
 		"a substitution":                     byExpression("/", "/$uri"),
 		"a password of nobody":               password("", "r"),
 		"a realm of two lines":               password("u", "a\r\nSet-Cookie: b"),
+		"a limit of nothing":                 clientLimit(&resource.ClientLimit{}),
 		"a redirect to another scheme":       redirectTo(&resource.Redirect{Location: "javascript:alert(1)"}),
 		"a redirect to a scheme with a host": redirectTo(&resource.Redirect{Location: "ftp://a.example/"}),
 		"a redirect to a relative path":      redirectTo(&resource.Redirect{Location: "a"}),
@@ -27,11 +28,11 @@ func TestUnreadableFilters(t *testing.T) {
 		"a deny list":                        addresses(nil, []string{"198.51.100.0/24", ""}),
 		"a redirect to two lines":            redirectTo(&resource.Redirect{Location: "/a\r\nSet-Cookie: a"}),
 	} {
-		if _, err := newFilters([]*resource.Filter{filter}); err == nil {
+		if _, err := newFilters("r", []*resource.Filter{filter}); err == nil {
 			t.Errorf("%s: not refused", name)
 		}
 	}
-	if _, err := newFilters([]*resource.Filter{password("u", "r"), password("v", "r")}); err == nil {
+	if _, err := newFilters("r", []*resource.Filter{password("u", "r"), password("v", "r")}); err == nil {
 		t.Error("two passwords: not refused")
 	}
 }
@@ -42,6 +43,7 @@ func TestGuardsAreOfRules(t *testing.T) {
 		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),
 		"a body limit": bodyLimit(1),
 		"a password":   password("u", "r"),
+		"a limit":      clientLimit(&resource.ClientLimit{Concurrent: 1}),
 		"a rewrite":    byExpression("/", "/"),
 	} {
 		rule := toward("/", "a")

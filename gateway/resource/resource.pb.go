@@ -1438,7 +1438,8 @@ func (x *BasicAuthentication) GetRealm() string {
 }
 
 // ClientLimit bounds what each client may ask for, by the address that Listener.trusted_hops
-// gives, or by its /64 of IPv6. Each proxy counts by itself. A rule may have several.
+// gives, or by its /64 of IPv6. Each proxy counts by itself. A rule may have several. Connections
+// that are passed on count as requests, unless trusted proxies hide their client.
 type ClientLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// zone is what is counted together: limits that are equal share their counts. Empty stands for

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/limit"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// mostCounted is how many clients are counted in all zones, of 400 bytes each.
+const mostCounted = 50_000
+
+// limited is a limit for each client, and what those get who are beyond it.
+type limited struct {
+	*limit.Rule
+	tooOften, tooMany *denial
+}
+
+// limitClients adds a limit for each client.
+func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
+	rule, err := limit.New(from, route)
+	if err != nil {
+		return err
+	}
+	g.limits = append(g.limits, limited{
+		rule,
+		&denial{rule.Status, "rate", "the client asks more often than the rule lets it"},
+		&denial{rule.Status, "concurrency", "the client has as many requests under way as the rule lets it"},
+	})
+	return nil
+}
+
+// count counts a request of a client, until leave; or says which limit it is beyond.
+func (p *Proxy) count(guards *guards, client netip.Addr) (leave func(), denied *denial) {
+	var counted []*limit.Counted
+	leave = func() {
+		for _, each := range counted {
+			each.End()
+		}
+	}
+	now := time.Now()
+	for _, each := range guards.limits {
+		one, result := p.limits.Begin(each.Rule, client, now)
+		switch result {
+		case limit.TooOften:
+			denied = each.tooOften
+		case limit.TooMany:
+			denied = each.tooMany
+		}
+		if denied != nil {
+			leave()
+			return func() {}, denied
+		}
+		counted = append(counted, one)
+	}
+	return leave, nil
+}

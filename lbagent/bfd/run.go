@@ -58,6 +58,11 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		}
 		logger.Info("Started", "resumed", len(saved))
 	}
+	if config.RestartTime > 0 {
+		if err := reserve(config.State); err != nil {
+			logger.Error(err, "Sessions may be lost at the next restart: look for room and write access where --state is", "state", config.State)
+		}
+	}
 	defer func() { _ = sessions.Close() }()
 	listener, err := control.Listen(config.Socket)
 	if err != nil {

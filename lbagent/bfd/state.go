@@ -21,17 +21,40 @@ type state struct {
 	Sessions []engine.Saved
 }
 
+// reserved is the room for 64 sessions. More are saved where there is room.
+const reserved = 64 << 10
+
+// next is the file in which sessions are written before it gets its name.
+func next(path string) string { return path + ".new" }
+
+// reserve takes the room that save needs: without it peers, which have been told to wait, would end
+// their sessions when the next process begins them anew.
+func reserve(path string) error {
+	if info, err := os.Stat(next(path)); err == nil && info.Size() >= reserved {
+		return nil
+	}
+	if err := os.WriteFile(next(path), make([]byte, reserved), 0o600); err != nil {
+		return fmt.Errorf("reserve room to save sessions: %w", err)
+	}
+	return nil
+}
+
 // save writes the sessions so that a reader finds all of them or none.
 func save(path string, sessions []engine.Saved, until time.Time) error {
 	content, err := json.Marshal(state{until, sessions})
 	if err != nil {
 		return fmt.Errorf("encode sessions: %w", err)
 	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+	// In its place, which keeps the room.
+	file, err := os.OpenFile(next(path), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
 		return fmt.Errorf("save sessions for the next process: %w", err)
 	}
-	if err := os.Rename(temporary, path); err != nil {
+	_, err = file.WriteAt(content, 0)
+	if err := errors.Join(err, file.Truncate(int64(len(content))), file.Close()); err != nil {
+		return fmt.Errorf("save sessions for the next process: %w", err)
+	}
+	if err := os.Rename(next(path), path); err != nil {
 		return fmt.Errorf("save sessions for the next process: %w", err)
 	}
 	return nil

@@ -211,8 +211,10 @@ func TestExternalAuthorization(t *testing.T) {
 
 // TestAuthorizationQuestion: what is asked, and that clients can say nothing of it themselves.
 func TestAuthorizationQuestion(t *testing.T) {
-	port, trusting := freePort(t), freePort(t)
 	auth := &authorizer{}
+	// First, so that none of them takes a port that is free before.
+	service, own := serve(t, auth.ServeHTTP), serve(t, echo("a"))
+	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)
 	trusted.GetListener().TrustedHops = 1
 	rules := []*resource.Rule{
@@ -225,13 +227,13 @@ func TestAuthorizationQuestion(t *testing.T) {
 		})),
 	}
 	start(t, nil, all(one(httpListener("l", port, nil), trusted, routes("r", "l", nil, rules...), routes("r2", "trusting", nil, rules...)),
-		backend("a", serve(t, echo("a"))), backend("auth", serve(t, auth.ServeHTTP)))...)
+		backend("a", own), backend("auth", service))...)
 	forged := []string{
 		"X-Original-Url: http://a.example.com/public", "X-Original-Uri: /public", "X-Original-Method: HEAD", "X-Forwarded-Uri: /public",
 		"X-Forwarded-Method: HEAD", "X-Auth-Request-Redirect: //evil.example.com", "X-Real-Ip: 198.51.100.1", "X-Forwarded-Host: front.example.com",
 		"X-Forwarded-For: 198.51.100.1", "X-Forwarded-Proto: https", "X-Forwarded-Prefix: /x",
 	}
-	own := append([]string{
+	sent := append([]string{
 		"Authorization: Basic YTpi", "Cookie: session=1", "X-Key: 1", "X-Hop: 1", "Connection: X-Hop", "Content-Type: text/plain", "If-None-Match: 1",
 		"Range: bytes=0-1", "Te: trailers", "Accept-Encoding: gzip", "Cdn-Loop: elsewhere",
 	}, forged...)
@@ -251,7 +253,7 @@ func TestAuthorizationQuestion(t *testing.T) {
 		{trusting, "GET", "/all", "GET", "/oauth2/auth?groups=a,b", "auth.example.com",
 			"https://front.example.com/all", "/all", "198.51.100.1", "https", "front.example.com", ""},
 	} {
-		got := send(t, client(t, test.port, nil), test.method, "http://a.example.com"+test.path, "", own...)
+		got := send(t, client(t, test.port, nil), test.method, "http://a.example.com"+test.path, "", sent...)
 		if got.StatusCode != 200 {
 			t.Fatalf("%s: %d", test.path, got.StatusCode)
 		}
@@ -396,8 +398,8 @@ func TestAuthorizationRoom(t *testing.T) {
 			t.Errorf("status %d; want 503 beyond the share of a client", status)
 		}
 	}
-	if asked := auth.asked.Load(); asked > most/4 || asked < most/8 {
-		t.Errorf("%d questions of one client at once; want %d at most", asked, most/4)
+	if asked := auth.asked.Load(); asked > most/4 || asked == 0 {
+		t.Errorf("%d questions of one client at once; want 1 to %d", asked, most/4)
 	}
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 {
 		t.Errorf("another client's request: %d", got.StatusCode)

@@ -31,7 +31,7 @@ var known map[string]annotation
 // It refers to itself by the functions that read.
 func init() {
 	known = map[string]annotation{}
-	for _, group := range []map[string]annotation{routing(), responses(), sharing(), keepingOut(), tuning()} {
+	for _, group := range []map[string]annotation{routing(), responses(), sharing(), keepingOut(), asking(), tuning()} {
 		for name, each := range group {
 			known[name] = each
 		}
@@ -140,13 +140,12 @@ func keepingOut() map[string]annotation {
 		"whitelist-source-range": strict("others get 403", (*reader).allow),
 		"allowlist-source-range": strict("others get 403", (*reader).allow),
 		"denylist-source-range":  strict("they get 403", (*reader).deny),
-		"satisfy":                {handling: Missing, note: "`all` holds: addresses and password are asked for", read: (*reader).satisfy},
+		"satisfy":                {handling: Missing, note: "`all` holds: all that is asked for is needed", read: (*reader).satisfy},
 
 		"auth-type":          strict("`basic`", (*reader).authType),
 		"auth-secret":        strict("of the Ingress's namespace, of type `Opaque`; bcrypt, `$apr1$`, `{SHA}` and `{SSHA}`", (*reader).authSecret),
 		"auth-secret-type":   carried("`auth-file` where there is none, or `auth-map`", nil),
 		"auth-realm":         carried("", nil),
-		"auth-url":           refused("another service would have to be asked"),
 		"auth-tls-secret":    {handling: Refused, note: noteClientCert, read: (*reader).authTLS},
 		"enable-global-auth": ignored("the ConfigMap of ingress-nginx is not read"),
 
@@ -168,11 +167,6 @@ func keepingOut() map[string]annotation {
 		}
 	}
 	for note, names := range map[string][]string{
-		"`auth-url` refuses the Ingress; alone it does nothing": {
-			"auth-always-set-cookie", "auth-cache-duration", "auth-cache-key", "auth-keepalive", "auth-keepalive-requests",
-			"auth-keepalive-share-vars", "auth-keepalive-timeout", "auth-method", "auth-proxy-set-headers", "auth-request-redirect",
-			"auth-response-headers", "auth-signin", "auth-signin-redirect-param", "auth-snippet",
-		},
 		"`auth-tls-secret` refuses the Ingress; alone it does nothing": {
 			"auth-tls-error-page", "auth-tls-match-cn", "auth-tls-pass-certificate-to-upstream", "auth-tls-verify-client",
 			"auth-tls-verify-depth",

@@ -130,7 +130,7 @@ func TestReadProblems(t *testing.T) {
 		{[]string{"limit-rps: -1"}, "limit-rps?!"},
 		{[]string{"proxy-body-size: 8q"}, "proxy-body-size?!"},
 		{[]string{"proxy-body-size: 9999999999g"}, "proxy-body-size?!"},
-		{[]string{"auth-url: https://a.example"}, "auth-url!"},
+		{[]string{"auth-url: https://a.example"}, "auth-url?!"},
 		{[]string{"auth-tls-secret: a"}, "auth-tls-secret!"},
 		{[]string{"auth-tls-secret: a", "auth-tls-verify-client: off"}, ""},
 		{[]string{"server-snippet: x", "enable-modsecurity: true", "modsecurity-snippet: x"}, "enable-modsecurity! modsecurity-snippet! server-snippet!"},

@@ -23,8 +23,8 @@ func (r *reader) deny(text string) error {
 }
 
 func (r *reader) satisfy(text string) error {
-	if text != "all" && r.of["auth-type"] != "" && (r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != "") {
-		r.lose("it is not carried out: clients need an address that is allowed and a password")
+	if text != "all" && (r.of["auth-type"] != "" || r.of["auth-url"] != "") && (r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != "") {
+		r.lose("it is not carried out: clients need an address that is allowed, and a password or what auth-url asks for")
 	}
 	return nil
 }

@@ -40,6 +40,8 @@ type Settings struct {
 	// Allow and Deny are addresses of clients. Where Allow is not empty nobody else is let in.
 	Allow, Deny []netip.Prefix
 	Auth        *Auth
+	// External is asked for each request; nil: nobody is.
+	External *External
 	// BodyLimit is the largest body in bytes; 0: none is asked for.
 	BodyLimit int64
 	Limits    Limits

@@ -68,6 +68,10 @@ func displayFilter(resources []*resource.Resource, filter *resource.Filter) stri
 			}
 		}
 		return text
+	case *resource.Filter_ExternalAuthorization:
+		of := kind.ExternalAuthorization
+		return strings.Join(strings.Fields(fmt.Sprintf("ask %s %s %s%s for %s sign in %s", of.Backend, of.Method, of.Host, of.Path,
+			strings.Join(of.ResponseHeaders, ","), of.SignIn)), " ")
 	case *resource.Filter_BodyLimit:
 		return fmt.Sprintf("body %d", kind.BodyLimit.Bytes)
 	case *resource.Filter_Cors:

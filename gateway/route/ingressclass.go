@@ -141,5 +141,5 @@ func (c *compilation) ingressBool(ingress *networkingv1.Ingress, annotation stri
 }
 
 func ingressObject(ingress *networkingv1.Ingress) Object {
-	return Object{Kind: "Ingress", Namespace: ingress.Namespace, Name: ingress.Name}
+	return Object{Kind: kindIngress, Namespace: ingress.Namespace, Name: ingress.Name}
 }

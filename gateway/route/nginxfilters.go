@@ -22,7 +22,11 @@ func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 	if says == nil || says.isRefused || says.isCanary() {
 		return
 	}
-	add := func(filter *resource.Filter) { says.filters = append(says.filters, filter) }
+	add := func(filter *resource.Filter) {
+		if filter != nil {
+			says.filters = append(says.filters, filter)
+		}
+	}
 	if len(says.Allow)+len(says.Deny) > 0 {
 		add(addresses(says.Allow, says.Deny))
 	}
@@ -30,9 +34,10 @@ func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 		add(&resource.Filter{Kind: &resource.Filter_ClientLimit{ClientLimit: limit}})
 	}
 	if says.Auth != nil {
-		if filter := r.authentication(ingress, says.Auth); filter != nil {
-			add(filter)
-		}
+		add(r.authentication(ingress, says.Auth))
+	}
+	if says.External != nil {
+		add(r.external(ingress, says.External))
 	}
 	if says.BodyLimit > 0 {
 		add(&resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: uint64(says.BodyLimit)}}})
@@ -43,12 +48,8 @@ func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 			ExposeHeaders: says.CORS.Expose, AllowCredentials: says.CORS.Credentials, MaxAgeSeconds: says.CORS.MaxAge,
 		}}})
 	}
-	if filter := r.customHeaders(ingress); filter != nil {
-		add(filter)
-	}
-	if filter := r.mirrorTarget(ingress); filter != nil {
-		add(filter)
-	}
+	add(r.customHeaders(ingress))
+	add(r.mirrorTarget(ingress))
 	if says.Redirect != nil {
 		add(redirectTo(says.Redirect))
 	}

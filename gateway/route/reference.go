@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -13,6 +14,7 @@ import (
 const (
 	kindGateway     = "Gateway"
 	kindListenerSet = "ListenerSet"
+	kindIngress     = "Ingress"
 	kindHTTPRoute   = "HTTPRoute"
 	kindGRPCRoute   = "GRPCRoute"
 	kindTLSRoute    = "TLSRoute"
@@ -23,8 +25,16 @@ const (
 	kindConfigMap   = "ConfigMap"
 )
 
-// referrer is an object of Gateway API that refers to others.
+// referrer is an object that refers to others: of Gateway API, or an Ingress.
 type referrer struct{ kind, namespace string }
+
+// group is that of the object's kind.
+func (r referrer) group() string {
+	if r.kind == kindIngress {
+		return networkingv1.GroupName
+	}
+	return gatewayv1.GroupName
+}
 
 // permitted reports whether a ReferenceGrant lets an object refer to one of the core group.
 // What is in the same namespace needs no grant.
@@ -34,7 +44,7 @@ func (c *compilation) permitted(from referrer, kind string, to key) bool {
 	}
 	return slices.ContainsFunc(c.index.grants[to.namespace], func(grant *gatewayv1.ReferenceGrant) bool {
 		return slices.ContainsFunc(grant.Spec.From, func(allowed gatewayv1.ReferenceGrantFrom) bool {
-			return allowed.Group == gatewayv1.GroupName && string(allowed.Kind) == from.kind &&
+			return string(allowed.Group) == from.group() && string(allowed.Kind) == from.kind &&
 				string(allowed.Namespace) == from.namespace
 		}) && slices.ContainsFunc(grant.Spec.To, func(allowed gatewayv1.ReferenceGrantTo) bool {
 			return allowed.Group == "" && string(allowed.Kind) == kind &&

@@ -36,7 +36,8 @@ func references(of *resource.Resource) []string {
 	var found []string
 	filters := func(filters []*resource.Filter) {
 		for _, filter := range filters {
-			found = append(found, filter.GetMirror().GetBackend(), filter.GetBasicAuthentication().GetUsers())
+			found = append(found, filter.GetMirror().GetBackend(), filter.GetBasicAuthentication().GetUsers(),
+				filter.GetExternalAuthorization().GetBackend())
 		}
 	}
 	switch kind := of.Kind.(type) {

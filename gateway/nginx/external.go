@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// External asks a Service whether requests may pass.
+type External struct {
+	Namespace, Service string
+	Port               int32
+	// TLS says that it is spoken with over TLS.
+	TLS bool
+	// Host is that of the question, Path its path and query.
+	Host, Path string
+	// Method is empty for GET.
+	Method string
+	// ResponseHeaders are those of an answer that the request gets.
+	ResponseHeaders []string
+	// SignIn is where a 401 leads, and Redirect is what X-Auth-Request-Redirect says; both may be
+	// empty. $scheme, $host, $request_uri and $escaped_request_uri are the request's.
+	SignIn, Redirect string
+}
+
+// wantedURL tells how a URL would be carried out.
+const wantedURL = "name the Service itself, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
+
+// authURL reads auth-url and what goes with it.
+func (r *reader) authURL(text string) error {
+	if IsOff(text) {
+		return nil
+	}
+	found, err := externalOf(text)
+	if err != nil {
+		return err
+	}
+	if found.Method, err = r.authMethod(); err != nil {
+		return err
+	}
+	for _, name := range list(r.of["auth-response-headers"]) {
+		if !isToken(name) || ofMessage[strings.ToLower(name)] {
+			return fmt.Errorf("auth-response-headers has %s, which cannot be a header for the backend", quoted(name))
+		}
+		found.ResponseHeaders = append(found.ResponseHeaders, name)
+	}
+	found.SignIn = r.signIn()
+	if text, is := r.of["auth-request-redirect"]; is {
+		if found.Redirect, err = variables(text); err != nil {
+			r.unreadable("auth-request-redirect", fmt.Errorf("%w: the path of the request counts", err))
+		}
+	}
+	r.settings.External = found
+	return nil
+}
+
+// externalOf reads the URL of a Service.
+func externalOf(text string) (*External, error) {
+	target, err := plainURL(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, wantedURL)
+	}
+	labels := strings.Split(strings.ToLower(target.Hostname()), ".")
+	if len(labels) < 3 || labels[0] == "" || labels[1] == "" || labels[2] != "svc" {
+		return nil, fmt.Errorf("%s is not the name of a Service: %s", quoted(target.Hostname()), wantedURL)
+	}
+	found := &External{
+		Namespace: labels[1], Service: labels[0], Port: 80, TLS: target.Scheme == "https", Host: target.Hostname(), Path: target.RequestURI(),
+	}
+	if found.TLS {
+		found.Port = 443
+	}
+	if text := target.Port(); text != "" {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			return nil, fmt.Errorf("%s has a port that cannot be read", quoted(text))
+		}
+		found.Port = int32(port)
+	}
+	return found, nil
+}
+
+// plainURL reads a URL of http or https that is the same for all requests.
+func plainURL(text string) (*url.URL, error) {
+	target, err := url.Parse(text)
+	switch {
+	case err != nil || target.Host == "" || target.User != nil || !isPrintable(text) || strings.ContainsAny(text, " #"):
+		return nil, fmt.Errorf("%s is no URL", quoted(text))
+	case strings.Contains(text, "$"):
+		return nil, fmt.Errorf("%s has variables of nginx", quoted(text))
+	case target.Scheme != "http" && target.Scheme != "https":
+		return nil, fmt.Errorf("%s is no URL of http or https", quoted(text))
+	}
+	for element := range strings.SplitSeq(target.Path, "/") {
+		if element == "." || element == ".." {
+			return nil, fmt.Errorf("%s has dot segments", quoted(target.Path))
+		}
+	}
+	return target, nil
+}
+
+// authMethod reads the method of questions. Another one than is meant could let clients in.
+func (r *reader) authMethod() (string, error) {
+	switch method := r.of["auth-method"]; method {
+	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
+		return method, nil
+	default:
+		return "", fmt.Errorf("auth-method %s is none of GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS", quoted(method))
+	}
+}
+
+// ofMessage are headers of one message alone. A backend would take another request for its own.
+var ofMessage = map[string]bool{
+	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
+	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,
+	"transfer-encoding": true, "upgrade": true,
+}
+
+var parameterName = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
+
+// signIn reads where a 401 leads. Where it cannot be read, the client gets the 401.
+func (r *reader) signIn() string {
+	text, is := r.of["auth-signin"]
+	if !is || IsOff(text) {
+		return ""
+	}
+	found, err := variables(text)
+	if err == nil {
+		err = leads(found)
+	}
+	if err != nil {
+		r.unreadable("auth-signin", fmt.Errorf("%w: clients get 401", err))
+		return ""
+	}
+	parameter := "rd"
+	if name, is := r.of["auth-signin-redirect-param"]; is {
+		if parameterName.MatchString(name) {
+			parameter = name
+		} else {
+			r.unreadable("auth-signin-redirect-param", fmt.Errorf("%s is no name of a parameter: rd counts", quoted(name)))
+		}
+	}
+	_, query, asks := strings.Cut(found, "?")
+	for part := range strings.SplitSeq(query, "&") {
+		if name, value, _ := strings.Cut(part, "="); name == parameter && value != "" {
+			return found
+		}
+	}
+	separator := "?"
+	if asks {
+		separator = "&"
+	}
+	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"
+}
+
+// leads reports why clients cannot be led to a URL.
+func leads(text string) error {
+	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$scheme", "https", "$host", "a.example").Replace(text)
+	target, err := url.Parse(plain)
+	if err != nil || target.Host == "" && !strings.HasPrefix(plain, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
+		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+	}
+	return nil
+}
+
+var variable = regexp.MustCompile(`\$[A-Za-z0-9_]*`)
+
+// longestURL is how long a URL for each answer may be.
+const longestURL = 2048
+
+// variables gives a text with the variables that a proxy knows.
+func variables(text string) (string, error) {
+	switch {
+	case !isPrintable(text) || strings.Contains(text, " "):
+		return "", errors.New("it has a space or a control character")
+	case len(text) > longestURL:
+		return "", fmt.Errorf("it is longer than %d bytes", longestURL)
+	}
+	var unknown error
+	found := variable.ReplaceAllStringFunc(text, func(name string) string {
+		switch name {
+		case "$scheme", "$host", "$request_uri", "$escaped_request_uri":
+			return name
+		case "$http_host", "$best_http_host":
+			return "$host"
+		case "$pass_access_scheme":
+			return "$scheme"
+		}
+		unknown = fmt.Errorf("%s is not known: $scheme, $host, $request_uri and $escaped_request_uri are", quoted(name))
+		return ""
+	})
+	if unknown != nil {
+		return "", unknown
+	}
+	return found, nil
+}
+
+// withAuthURL refuses what changes the question in a way that is not carried out.
+func (r *reader) withAuthURL(text string) error {
+	if !IsOff(r.of["auth-url"]) && !IsOff(text) {
+		r.refuse("it is not carried out: %s", known[r.name].note)
+	}
+	return nil
+}
+
+// asking are the annotations of external authorization.
+func asking() map[string]annotation {
+	group := map[string]annotation{
+		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`; of another namespace by a ReferenceGrant",
+			(*reader).authURL),
+		"auth-method":                carried("`GET` where there is none", nil),
+		"auth-response-headers":      carried("what clients send under these names is removed", nil),
+		"auth-signin":                carried("where a 401 leads; `$scheme`, `$host`, `$request_uri` and `$escaped_request_uri` are known", nil),
+		"auth-signin-redirect-param": carried("`rd` where there is none", nil),
+		"auth-request-redirect":      carried("`$request_uri` where there is none", nil),
+		"auth-always-set-cookie":     ignored("cookies of the service always reach clients"),
+		"auth-proxy-set-headers": {
+			handling: Refused, note: "the service may decide by these headers", read: (*reader).withAuthURL,
+		},
+		"auth-snippet": {handling: Refused, note: "nginx's language means nothing here", read: (*reader).withAuthURL},
+	}
+	for _, name := range []string{"auth-cache-duration", "auth-cache-key"} {
+		group[name] = ignored("each request is asked for")
+	}
+	for _, name := range []string{"auth-keepalive", "auth-keepalive-requests", "auth-keepalive-share-vars", "auth-keepalive-timeout"} {
+		group[name] = ignored("connections to the service are kept, as to backends")
+	}
+	return group
+}

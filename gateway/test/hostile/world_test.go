@@ -58,7 +58,7 @@ func newWorld(t *testing.T, kind kind) *world {
 			Port: 80, TargetPort: plain, Protocol: resource.Listener_HTTP}}},
 		{Name: "secure", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
 			Port: 443, TargetPort: secure, Protocol: resource.Listener_HTTPS, Certificates: []string{"certificate"}}}},
-		routes(public, rule("/admin", "admin"), rule("/", "public")),
+		routes(public, rule("/admin", "admin"), guarded(), rewritten(), rule("/", "public")),
 		routes(internal, rule("/", "internal")),
 	}
 	for _, name := range []string{"public", "admin", "internal"} {
@@ -131,6 +131,23 @@ func rule(prefix, backend string) *resource.Rule {
 		Route: "httproute/default/" + backend + "/0", Match: &resource.Match{Path: &resource.PathMatch{Value: prefix}},
 		Backends: []*resource.WeightedBackend{{Backend: backend, Weight: 1}},
 	}
+}
+
+// guarded is a rule that lets nobody in from here.
+func guarded() *resource.Rule {
+	guarded := rule("/guarded", "internal")
+	guarded.Filters = []*resource.Filter{{Kind: &resource.Filter_ClientAddresses{
+		ClientAddresses: &resource.ClientAddresses{Allow: []string{"198.51.100.0/24"}}}}}
+	return guarded
+}
+
+// rewritten is a rule that changes the path by an expression.
+func rewritten() *resource.Rule {
+	change := &resource.ExpressionChange{Pattern: "^/rewritten(/?)(.*)", Substitution: "/public/$2"}
+	rewritten := rule("/rewritten", "public")
+	rewritten.Filters = []*resource.Filter{{Kind: &resource.Filter_Rewrite{Rewrite: &resource.Rewrite{
+		Path: &resource.PathChange{Kind: &resource.PathChange_Expression{Expression: change}}}}}}
+	return rewritten
 }
 
 func routes(host string, rules ...*resource.Rule) *resource.Resource {

@@ -106,6 +106,9 @@ type oneFirst struct {
 // RoundTrip sends a request.
 func (o oneFirst) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err := o.connect(request); err != nil {
+		if request.Body != nil {
+			_ = request.Body.Close()
+		}
 		return nil, err
 	}
 	return o.RoundTripper.RoundTrip(request)

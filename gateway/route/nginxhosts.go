@@ -169,6 +169,11 @@ func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict, displayed(host)+" has rules of another Ingress, or is no name")
 		return
 	}
+	if says := r.asked[ingress]; says.Auth != nil || says.External != nil {
+		r.annotation(ingress, "ssl-passthrough", ReasonConflict,
+			"it is not carried out: nobody can be asked for a password in connections that are passed on")
+		return
+	}
 	root := r.hosts[host].rootRule()
 	if root == nil || root.backend == nil {
 		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")

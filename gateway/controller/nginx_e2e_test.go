@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/tls"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// Where clients come from, and where the pods are.
+const (
+	permitted, stranger = "127.77.0.2", "127.77.0.3"
+	podOfShop           = "198.18.0.1"
+	podOfNext           = "198.18.0.2"
+	podOfAuth           = "198.18.0.3"
+)
+
+// TestIngressNginx: Ingresses that were written for ingress-nginx, in a class that carries their
+// annotations out, by a real API server, the controller and a real proxy.
+func TestIngressNginx(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	for _, arguments := range []string{"link set lo up", "address add " + podOfShop + "/32 dev lo", "address add " + podOfNext + "/32 dev lo", "address add " + podOfAuth + "/32 dev lo"} {
+		if said, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, said)
+		}
+	}
+	e := newEnvironment(t)
+	e.pods(t, "shop", podOfShop)
+	e.pods(t, "next", podOfNext)
+	e.pods(t, "auth", podOfAuth)
+	e.nginxObjects(t)
+	address, _ := e.run(t, nil)
+	account := types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-nginx"}
+	e.olderProxy(t, address, e.token(t, account, infrastructure.Audience, e.pod(t, account, "nginx-1")), func(*resource.Filter) bool { return false })
+
+	for _, test := range []struct {
+		name string
+		ask  ask
+		want string
+	}{
+		{"plain HTTP is redirected, since there is TLS", ask{url: "http://shop.example.com/a?b"}, "308 https://shop.example.com/a?b"},
+		{"over TLS", ask{url: "https://shop.example.com/a?b"}, "200 shop /a?b shop.example.com"},
+		{"the path is rewritten by groups", ask{url: "https://shop.example.com/api/v1/x?y=z"}, "200 shop /v1/x?y=z shop.example.com"},
+		{"without case", ask{url: "https://shop.example.com/API"}, "200 shop / shop.example.com"},
+		{"a canary by its header", ask{url: "https://shop.example.com/a", header: "X-Canary: always"}, "200 next /a shop.example.com"},
+		{"a canary by its cookie", ask{url: "https://shop.example.com/a", header: "Cookie: x=y; canary=always"}, "200 next /a shop.example.com"},
+		{"not the canary", ask{url: "https://shop.example.com/a", header: "X-Canary: never"}, "200 shop /a shop.example.com"},
+		{"a permitted address", ask{url: "http://admin.example.com/"}, "401"},
+		{"an address that is not", ask{url: "http://admin.example.com/", from: stranger, user: "jane:secret"}, "403"},
+		{"a password", ask{url: "http://admin.example.com/", user: "jane:secret"}, "200 shop / inner.example.com"},
+		{"a wrong password", ask{url: "http://admin.example.com/", user: "jane:other"}, "401"},
+		{"a user of the map", ask{url: "http://map.example.com/", user: "joe:secret"}, "200 shop / map.example.com"},
+		{"an alias", ask{url: "http://alias.example.com/small", user: "jane:secret"}, "200 shop /small inner.example.com"},
+		{"a service that says yes", ask{url: "http://asked.example.com/x", header: "X-Key: good"}, "200 shop /x asked.example.com"},
+		{"a service that says no", ask{url: "http://asked.example.com/x"}, "302 https://asked.example.com/oauth2/start?rd=http://asked.example.com%2Fx"},
+		{"a small body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 1 << 10}, "200 shop / inner.example.com"},
+		{"a large body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 2 << 10}, "413"},
+		{"moved", ask{url: "http://old.example.com/x?y"}, "301 https://new.example.com/x?y"},
+		{"an annotation that is not carried out", ask{url: "http://snippet.example.com/"}, "500"},
+		{"users that are not there", ask{url: "http://missing.example.com/", user: "jane:secret"}, "500"},
+	} {
+		if !t.Run(test.name, func(t *testing.T) { e.hears(t, test.ask, test.want) }) {
+			// Most likely nothing else works, which takes minutes to find out.
+			t.FailNow()
+		}
+	}
+	t.Run("a preflight", func(t *testing.T) {
+		got := test(t, ask{url: "http://cors.example.com/", method: http.MethodOptions, header: "Origin: https://a.example.com", more: "Access-Control-Request-Method: PUT"})
+		if got.Header.Get("Access-Control-Allow-Origin") != "https://a.example.com" || !strings.Contains(got.Header.Get("Access-Control-Allow-Methods"), "PUT") {
+			t.Errorf("the preflight is answered with %v", got.Header)
+		}
+	})
+	t.Run("a session", e.keepsSession)
+	t.Run("a limit", func(t *testing.T) {
+		e.hears(t, ask{url: "http://limit.example.com/", from: "127.77.0.10"}, "200 shop / limit.example.com")
+		e.hears(t, ask{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
+	})
+	for name, want := range map[string][2]string{
+		"snippet": {gatewayroute.ReasonAnnotationRefused, "configuration-snippet"},
+		"missing": {gatewayroute.ReasonAnnotationRefused, "there is no Secret shop/none of type Opaque"},
+		"cors":    {gatewayroute.ReasonAnnotationIgnored, "custom-http-errors"},
+	} {
+		ingress := &networkingv1.Ingress{}
+		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
+		e.warnedOf(t, ingress, want[0], want[1])
+	}
+	t.Run("another password", e.newPassword)
+}
+
+// pods has a Service with one endpoint, which tells how it was asked.
+func (e *environment) pods(t *testing.T, name, address string) {
+	t.Helper()
+	e.create(t, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	})
+	e.create(t, slice(name, address))
+	listener, err := net.Listen("tcp", address+":8080")
+	must(t, err)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if name == "auth" && r.Header.Get("X-Key") != "good" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = fmt.Fprintf(w, "%s %s %s", name, r.RequestURI, r.Host)
+	})}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { must(t, server.Close()) })
+}
+
+// nginxObjects makes the class, and Ingresses as ingress-nginx has them.
+func (e *environment) nginxObjects(t *testing.T) {
+	t.Helper()
+	chain, key, err := routetest.Certificate("shop.example.com")
+	must(t, err)
+	e.create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shop-tls"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key},
+	})
+	e.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("secret") + "\n")}})
+	e.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "map"}, Data: map[string][]byte{"joe": []byte(sha("secret"))}})
+	text, err := os.ReadFile("testdata/ingress-nginx.yaml")
+	must(t, err)
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var meta metav1.TypeMeta
+		must(t, yaml.Unmarshal([]byte(document), &meta))
+		switch meta.Kind {
+		case "ConfigMap":
+			object := &corev1.ConfigMap{}
+			must(t, yaml.UnmarshalStrict([]byte(document), object))
+			e.create(t, object)
+		case "IngressClass":
+			object := &networkingv1.IngressClass{}
+			must(t, yaml.UnmarshalStrict([]byte(document), object))
+			e.create(t, object)
+		default:
+			object := &networkingv1.Ingress{}
+			must(t, yaml.UnmarshalStrict([]byte(document), object))
+			e.create(t, object)
+		}
+	}
+}
+
+// sha is a hash of htpasswd.
+func sha(password string) string {
+	sum := sha1.Sum([]byte(password))
+	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// ask is a request.
+type ask struct {
+	url, method, from, user string
+	// header and more are "NAME: VALUE".
+	header, more string
+	// body is how long it is; often how many requests are sent: the last one counts.
+	body, often int
+}
+
+// send sends a request to the proxies, whatever its host.
+func send(ctx context.Context, of ask) (*http.Response, string, error) {
+	from := of.from
+	if from == "" {
+		from = permitted
+	}
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	direct := &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				port := "8080"
+				if strings.HasSuffix(address, ":443") {
+					port = "8443"
+				}
+				return dialer.DialContext(ctx, network, ofProxies+":"+port)
+			},
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	method, body := of.method, io.Reader(nil)
+	if of.body > 0 {
+		method, body = http.MethodPost, strings.NewReader(strings.Repeat("x", of.body))
+	}
+	request, err := http.NewRequestWithContext(ctx, method, of.url, body)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, header := range []string{of.header, of.more} {
+		if name, value, found := strings.Cut(header, ": "); found {
+			request.Header.Set(name, value)
+		}
+	}
+	if name, password, found := strings.Cut(of.user, ":"); found {
+		request.SetBasicAuth(name, password)
+	}
+	response, err := direct.Do(request)
+	if err != nil {
+		return nil, "", err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response, string(text), err
+}
+
+// test sends a request whose answer is there.
+func test(t *testing.T, of ask) *http.Response {
+	t.Helper()
+	response, _, err := send(t.Context(), of)
+	must(t, err)
+	return response
+}
+
+// hears waits until a request is answered like this: a status, and what the pod says or where a
+// redirect leads.
+func (e *environment) hears(t *testing.T, of ask, want string) {
+	t.Helper()
+	eventually(t, func(ctx context.Context) error {
+		got := ""
+		for range max(of.often, 1) {
+			response, text, err := send(ctx, of)
+			if err != nil {
+				return err
+			}
+			got = fmt.Sprint(response.StatusCode)
+			if to := response.Header.Get("Location"); to != "" {
+				got += " " + to
+			} else if response.StatusCode == http.StatusOK {
+				got += " " + text
+			}
+		}
+		if got != want {
+			return fmt.Errorf("%+v is answered with %q, want %q", of, got, want)
+		}
+		return nil
+	})
+}
+
+// keepsSession: the client gets a cookie, and none when it has it.
+func (e *environment) keepsSession(t *testing.T) {
+	var cookies []*http.Cookie
+	eventually(t, func(ctx context.Context) error {
+		response, _, err := send(ctx, ask{url: "http://session.example.com/"})
+		if err != nil {
+			return err
+		}
+		if cookies = response.Cookies(); len(cookies) != 1 || cookies[0].Name != "INGRESSCOOKIE" || cookies[0].MaxAge == 0 {
+			return fmt.Errorf("%s with the cookies %v", response.Status, cookies)
+		}
+		return nil
+	})
+	again := test(t, ask{url: "http://session.example.com/", header: "Cookie: " + cookies[0].Name + "=" + cookies[0].Value})
+	if again.StatusCode != http.StatusOK || len(again.Cookies()) > 0 {
+		t.Errorf("with its cookie the client gets %s and %v", again.Status, again.Cookies())
+	}
+}
+
+// newPassword: a Secret that changes is noticed, and one that goes lets nobody in.
+func (e *environment) newPassword(t *testing.T) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("fresh"))}}
+	must(t, e.client.Update(t.Context(), secret))
+	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:secret"}, "401")
+	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:fresh"}, "200 shop / inner.example.com")
+	must(t, e.client.Delete(t.Context(), secret))
+	e.hears(t, ask{url: "http://admin.example.com/", user: "jane:fresh"}, "500")
+}

@@ -445,7 +445,10 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 		}
 	})
-	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", asking("/")))),
+	var log syncBuffer
+	patient := asking("/", func(of *resource.ExternalAuthorization) { of.Timeout = 20_000 })
+	start(t, func(s *Settings) { s.AccessLog = slog.New(slog.NewJSONHandler(&log, nil)) }, all(
+		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", patient))),
 		backend("a", serve(t, echo("a"))), backend("auth", auth))...)
 	var workers sync.WaitGroup
 	for protocol, c := range both(t, port) {
@@ -475,6 +478,9 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 		}
 	}
 	workers.Wait()
+	if text := log.take(); strings.Contains(text, "authorization backend: ") {
+		t.Errorf("questions fail:\n%s", text)
+	}
 }
 
 // TestAuthorizationIsNoWayIn: what of a filter cannot be carried out lets nobody in, nor do rules of

@@ -24,7 +24,7 @@ import (
 
 // An attacker is this program again.
 var (
-	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\" or a flood of frames")
+	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"guesses\" of passwords or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
 	count   = flag.Int("count", 0, "number of connections")
 	waves   = flag.Int("waves", 1, "how often")
@@ -47,6 +47,8 @@ func TestMain(m *testing.M) {
 		}
 	case "idle":
 		opened = all(*count, 64, openIdle)
+	case "guesses":
+		opened = all(*count, *count, guess)
 	case "streams":
 		opened = all(*count, *count, floodStreams)
 	default:

@@ -40,6 +40,8 @@ func TestSiege(t *testing.T) {
 	w := newWorld(t)
 	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
 	w.attack(t, "idle", 4, "-count", strconv.Itoa(part(10_000)), "-sources", "5")
+	// Each address has four guesses wait, of a quarter of a second.
+	w.attack(t, "guesses", 1, "-count", "64", "-sources", strconv.Itoa(part(16)), "-lasting", "2s")
 	w.attack(t, "streams", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "100")
 	if *full {
 		for _, kind := range slices.Sorted(maps.Keys(floods)) {

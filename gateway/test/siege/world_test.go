@@ -143,7 +143,9 @@ func (w *world) resources(t *testing.T, backend *resource.Endpoint, held []*reso
 		must(t, err)
 		return uint32(number)
 	}
+	password, users := protected()
 	all := []*resource.Resource{
+		users,
 		{Name: "http", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
 			Port: 80, TargetPort: port(w.plain), Protocol: resource.Listener_HTTP,
 		}}},
@@ -153,7 +155,7 @@ func (w *world) resources(t *testing.T, backend *resource.Endpoint, held []*reso
 		certificate(t),
 		{Name: "group", Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
 			Listeners: []string{"http", "https"}, Hostname: &resource.Hostname{Name: hostname},
-			Rules: []*resource.Rule{rule("/held", "held"), rule("/", "backend")},
+			Rules: []*resource.Rule{rule("/held", "held"), password, rule("/", "backend")},
 		}}},
 		{Name: "backend", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "endpoints"}}},
 		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{

@@ -52,8 +52,7 @@ type olderProxy struct {
 func (e *environment) olderProxy(t *testing.T, address, token string, unknown func(*resource.Filter) bool) {
 	t.Helper()
 	settings := dataplane.Defaults()
-	// Some grace: a connection that its client has just left is not closed at once.
-	settings.Address, settings.DrainWait, settings.DrainGrace = ofProxies, 0, 2*time.Second
+	settings.Address, settings.DrainWait, settings.DrainGrace = ofProxies, 0, 0
 	p := &olderProxy{served: dataplane.New(settings), unknown: unknown}
 	e.follow(t, &distribution.Client{
 		Address: address,

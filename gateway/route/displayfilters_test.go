@@ -4,6 +4,7 @@ package route_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,8 +71,16 @@ func displayFilter(resources []*resource.Resource, filter *resource.Filter) stri
 		return text
 	case *resource.Filter_ExternalAuthorization:
 		of := kind.ExternalAuthorization
-		return strings.Join(strings.Fields(fmt.Sprintf("ask %s %s %s%s for %s sign in %s", of.Backend, of.Method, of.Host, of.Path,
-			strings.Join(of.ResponseHeaders, ","), of.SignIn)), " ")
+		text := fmt.Sprintf("ask %s %s ", of.Backend, of.Method)
+		if of.AsRequested {
+			text += "as requested "
+		}
+		text += of.Host + of.Path
+		if !slices.Equal(of.RequestHeaders, []string{"*"}) && len(of.RequestHeaders) > 0 {
+			text += " with " + strings.Join(of.RequestHeaders, ",")
+		}
+		text += fmt.Sprintf(" for %s sign in %s", strings.Join(of.ResponseHeaders, ","), of.SignIn)
+		return strings.Join(strings.Fields(text), " ")
 	case *resource.Filter_BodyLimit:
 		return fmt.Sprintf("body %d", kind.BodyLimit.Bytes)
 	case *resource.Filter_Cors:

@@ -84,6 +84,8 @@ func (c *compilation) filter(of *route, filter *filter) (*resource.Filter, *refu
 			return nil, empty
 		}
 		return c.mirror(of, filter.RequestMirror)
+	case gatewayv1.HTTPRouteFilterExternalAuth:
+		return c.externalAuth(of, filter.ExternalAuth)
 	case gatewayv1.HTTPRouteFilterCORS:
 		if filter.CORS == nil {
 			return nil, empty

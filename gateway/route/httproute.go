@@ -74,8 +74,12 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 // httpAction reads what a rule does with what it matches.
 func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
+	of.unasked = false
 	var refused *refusal
 	if made.Filters, refused = c.filters(of, httpFilters(rule.Filters)); refused != nil {
+		return nil, refused
+	}
+	if refused = asksOnce(made.Filters, 1); refused != nil {
 		return nil, refused
 	}
 	if made.Timeouts, refused = timeouts(rule.Timeouts); refused != nil {
@@ -95,6 +99,9 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 			return nil, refused
 		}
 		made.Backends = append(made.Backends, backend)
+	}
+	if of.unasked {
+		made.Backends = nil
 	}
 	return made, nil
 }
@@ -123,6 +130,9 @@ func (c *compilation) weighted(
 	made := &resource.WeightedBackend{Weight: weight(reference.Weight)}
 	var refused *refusal
 	if made.Filters, refused = c.filters(of, filters); refused != nil {
+		return nil, refused
+	}
+	if refused = asksOnce(made.Filters, 0); refused != nil {
 		return nil, refused
 	}
 	made.Backend, refused = c.reach(of, reference.BackendObjectReference, speech{protocol: protocol})

@@ -54,7 +54,7 @@ var world = []string{
 func ingressTemplate(name string) string {
 	return `{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: shop, name: ` + name + `,
 	  annotations: {millrace.io/ssl-redirect: "<true|false|x>", millrace.io/dedicated-vip: "<false|false|true>",
-	  <nginx.ingress.kubernetes.io/auth-type: basic, nginx.ingress.kubernetes.io/auth-secret: users,|nginx.ingress.kubernetes.io/custom-headers: headers,|nginx.ingress.kubernetes.io/canary: "true", nginx.ingress.kubernetes.io/canary-weight: "10",|nginx.ingress.kubernetes.io/server-alias: c.example, nginx.ingress.kubernetes.io/app-root: /x,|nginx.ingress.kubernetes.io/rewrite-target: /$1, nginx.ingress.kubernetes.io/whitelist-source-range: 198.51.100.1,|nginx.ingress.kubernetes.io/ssl-passthrough: "true",|nginx.ingress.kubernetes.io/auth-url: x,|nginx.ingress.kubernetes.io/auth-url: "http://$host/x/y/z",|nginx.ingress.kubernetes.io/auth-url: "http://web.shop.svc/a",|nginx.ingress.kubernetes.io/auth-url: "http://web.pay.svc.cluster.local/a",||>}}, spec: {
+	  <nginx.ingress.kubernetes.io/auth-type: basic, nginx.ingress.kubernetes.io/auth-secret: users,|nginx.ingress.kubernetes.io/custom-headers: headers,|nginx.ingress.kubernetes.io/canary: "true", nginx.ingress.kubernetes.io/canary-weight: "10",|nginx.ingress.kubernetes.io/server-alias: c.example, nginx.ingress.kubernetes.io/app-root: /x,|nginx.ingress.kubernetes.io/rewrite-target: /$1, nginx.ingress.kubernetes.io/whitelist-source-range: 198.51.100.1,|nginx.ingress.kubernetes.io/ssl-passthrough: "true",|nginx.ingress.kubernetes.io/auth-url: x,|nginx.ingress.kubernetes.io/auth-url: "http://web.shop.svc/a",|nginx.ingress.kubernetes.io/auth-url: "http://web.pay.svc.cluster.local/a",||>}}, spec: {
 	  ingressClassName: <millrace|millrace|other>, <defaultBackend: {service: {name: web, port: {number: 80}}}, |>
 	  tls: [{hosts: <[a.example]|[b.example, a.example]|["*.example"]|[]>, secretName: <tls|tls|missing>}],
 	  rules: [{host: "<a.example|b.example|*.example||A.example.>", http: {paths: [{path: <|/|/x|/x/y>, pathType: <Prefix|Exact|ImplementationSpecific>, backend: {service: {name: <web|web|missing>, port: <{number: 80}|{name: http}>}}}]}}]}}`
@@ -64,7 +64,7 @@ func httpTemplate(namespace, name string) string {
 	return `{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {namespace: ` + namespace + `, name: ` + name + `}, spec: {
 	  parentRefs: [<{name: edge, namespace: shop}|{name: edge, namespace: shop, sectionName: http}|{kind: ListenerSet, name: more}>], hostnames: <[a.example]|["*.example", b.example]|[]>,
 	  rules: [{matches: [{path: {type: <PathPrefix|Exact|RegularExpression>, value: /<|x|y.*>}, <method: GET, |>headers: <[{name: a, value: b}]|[]>}],
-	    filters: <[]|[{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x, value: y}]}}]|[{type: ExtensionRef}]>, <timeouts: {request: 5s}, |>
+	    filters: <[]|[{type: RequestHeaderModifier, requestHeaderModifier: {set: [{name: x, value: y}]}}]|[{type: ExtensionRef}]|[{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: web, port: 80}}}]|[{type: ExternalAuth, externalAuth: {protocol: HTTP, backendRef: {name: web, namespace: pay, port: 80}}}]>, <timeouts: {request: 5s}, |>
 	    backendRefs: [{name: web, namespace: <shop|pay>, port: 80, weight: <1|2>}]}]}}`
 }
 

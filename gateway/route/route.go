@@ -27,6 +27,8 @@ type route struct {
 
 	// reading is the number of the rule that is being read.
 	reading int
+	// unasked says that it asks a backend for each request that cannot be asked.
+	unasked bool
 	// steps are those of its regular expressions so far.
 	steps int
 	// rules are in order of precedence, with the backends that they lead to.

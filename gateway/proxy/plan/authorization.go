@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plan
+
+import (
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// CheckAuthorization reports what of an external authorization a proxy does not carry out.
+func CheckAuthorization(of *resource.ExternalAuthorization) error {
+	_, err := extauth.New(of)
+	return err
+}

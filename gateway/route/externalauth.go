@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"strings"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// externalAuth reads the filter ExternalAuth (GEP-1494). A backend that cannot be asked leaves no
+// filter, and a rule that answers 500.
+func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *refusal) {
+	switch {
+	case filter == nil:
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: ExternalAuth has no settings")
+	case filter.ExternalAuthProtocol != gatewayv1.HTTPRouteExternalAuthHTTPProtocol:
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+			"externalAuth.protocol: %s is not supported, HTTP is", filter.ExternalAuthProtocol)
+	case filter.ForwardBody != nil && filter.ForwardBody.MaxSize > 0:
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+			"externalAuth.forwardBody: bodies are not sent to authorization servers")
+	}
+	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
+	if with := filter.HTTPAuthConfig; with != nil {
+		// The request's path follows, which begins with a slash.
+		made.Path = strings.TrimSuffix(with.Path, "/")
+		for _, name := range with.AllowedRequestHeaders {
+			if !alwaysAsked[strings.ToLower(name)] {
+				made.RequestHeaders = append(made.RequestHeaders, name)
+			}
+		}
+		for _, name := range with.AllowedResponseHeaders {
+			// A backend gets the Host that the rule gives it.
+			if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
+				made.ResponseHeaders = append(made.ResponseHeaders, name)
+			}
+		}
+		if len(with.AllowedResponseHeaders) > 0 {
+			made.ResponseHeaders = made.ResponseHeaders[1:]
+		}
+	}
+	name, refused := c.reach(of, filter.BackendRef, speech{protocol: resource.Backend_HTTP1})
+	if refused != nil {
+		of.refuseResolved(refused.at("spec.rules[%d].filters.externalAuth.backendRef", of.reading))
+		of.unasked = true
+		return nil, nil
+	}
+	made.Backend = name
+	if err := plan.CheckAuthorization(made); err != nil {
+		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "externalAuth: %v", err)
+	}
+	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: made}}, nil
+}
+
+// alwaysAsked is what each question has, in lower case.
+var alwaysAsked = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
+
+// asksOnce reports why filters that ask cannot be carried out: two of them, or one of a backend
+// alone.
+func asksOnce(filters []*resource.Filter, most int) *refusal {
+	for _, filter := range filters {
+		if filter.GetExternalAuthorization() == nil {
+			continue
+		}
+		if most--; most < 0 {
+			return refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
+				"filters: a rule has one ExternalAuth at most, and its backends have none")
+		}
+	}
+	return nil
+}

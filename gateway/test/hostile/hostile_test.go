@@ -123,7 +123,7 @@ func draw(random *rand.Rand) request {
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 	elements := make([]string, 1+random.IntN(4))
 	for i := range elements {
-		elements[i] = pick("admin", "admin", "public", "guarded", "rewritten", ".", "..", "%2e%2e", ".%2E", "..;", "..;x", "..%5c", "%5c..", "", "a%2Fadmin", "%61dmin",
+		elements[i] = pick("admin", "admin", "public", "guarded", "asked", "rewritten", ".", "..", "%2e%2e", ".%2E", "..;", "..;x", "..%5c", "%5c..", "", "a%2Fadmin", "%61dmin",
 			"x;y", "%00", "é", "%25%32e", "x y", "\x7f", "#", "?", "*")
 	}
 	target := pick("/", "/", "/", "/", "", "//", "http://"+internal+"/", "https://"+public+"/") + strings.Join(elements, "/")

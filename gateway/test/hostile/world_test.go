@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -58,9 +59,10 @@ func newWorld(t *testing.T, kind kind) *world {
 			Port: 80, TargetPort: plain, Protocol: resource.Listener_HTTP}}},
 		{Name: "secure", Kind: &resource.Resource_Listener{Listener: &resource.Listener{
 			Port: 443, TargetPort: secure, Protocol: resource.Listener_HTTPS, Certificates: []string{"certificate"}}}},
-		routes(public, rule("/admin", "admin"), guarded(), rewritten(), rule("/", "public")),
+		routes(public, rule("/admin", "admin"), guarded(), asked(), rewritten(), rule("/", "public")),
 		routes(internal, rule("/", "internal")),
 	}
+	resources = append(resources, denying(t)...)
 	for _, name := range []string{"public", "admin", "internal"} {
 		address, backend := kind(t, w, name)
 		backend.Endpoints = name + "/endpoints"
@@ -139,6 +141,32 @@ func guarded() *resource.Rule {
 	guarded.Filters = []*resource.Filter{{Kind: &resource.Filter_ClientAddresses{
 		ClientAddresses: &resource.ClientAddresses{Allow: []string{"198.51.100.0/24"}}}}}
 	return guarded
+}
+
+// asked is a rule of which an authorization service decides: nobody may pass.
+func asked() *resource.Rule {
+	asked := rule("/asked", "internal")
+	asked.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
+		Backend: "denying", Path: "/", RequestHeaders: []string{"*"}, ResponseHeaders: []string{"x-user"}}}}}
+	return asked
+}
+
+// denying is an authorization service that lets nobody pass, and takes no body for an answer to it.
+func denying(t *testing.T) []*resource.Resource {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 || r.Method != http.MethodGet || r.RequestURI != "/" {
+			t.Errorf("asked %s %s with %q, %v", r.Method, r.RequestURI, body, err)
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	t.Cleanup(server.Close)
+	address := netip.MustParseAddrPort(server.Listener.Addr().String())
+	return []*resource.Resource{
+		{Name: "denying", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "denying/endpoints"}}},
+		{Name: "denying/endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
+			Endpoints: []*resource.Endpoint{{Address: address.Addr().String(), Port: uint32(address.Port())}}}}},
+	}
 }
 
 // rewritten is a rule that changes the path by an expression.

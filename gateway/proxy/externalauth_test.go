@@ -22,7 +22,7 @@ import (
 func asking(path string, change ...func(*resource.ExternalAuthorization)) *resource.Filter {
 	of := &resource.ExternalAuthorization{
 		Backend: "auth", Path: path, Host: "auth.example.com", RequestHeaders: []string{"*"},
-		ResponseHeaders: []string{"X-Auth-Request-User", "X-Auth-Request-Email"}, SetCookies: true, Timeout: 1000,
+		ResponseHeaders: []string{"X-Auth-Request-User", "X-Auth-Request-Email"}, SetCookies: true, Timeout: 10_000,
 	}
 	for _, each := range change {
 		each(of)
@@ -130,7 +130,11 @@ func TestExternalAuthorization(t *testing.T) {
 		"/ok", "/cookie", "/forbidden", "/moved", "/broken", "/hang", "/bodyhangs", "/cut", "/cuthead", "/nonsense", "/switches",
 		"/informational", "/headers", "/megabyte", "/long",
 	} {
-		rules = append(rules, toward(path, "a", asking(path)))
+		rules = append(rules, toward(path, "a", asking(path, func(of *resource.ExternalAuthorization) {
+			if strings.Contains(path, "hang") {
+				of.Timeout = 300
+			}
+		})))
 	}
 	dead := freePort(t)
 	var log syncBuffer

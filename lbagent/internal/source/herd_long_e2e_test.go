@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -124,17 +125,17 @@ type cost struct {
 	cpu float64
 }
 
-// confirm has all agents confirm at once; between is called after their start.
-func (h *herd) confirm(name string, between func()) cost {
+// confirm has all agents confirm at once; before is called before their start, and meanwhile after it.
+func (h *herd) confirm(name string, before, meanwhile func()) cost {
 	h.t.Helper()
 	type state struct {
 		watches map[string]*followed
 		open    []*connection
 	}
-	before := make([]state, len(h.sources))
+	had := make([]state, len(h.sources))
 	for i, s := range h.sources {
 		s.clients.connections.mu.Lock()
-		before[i] = state{s.watches(), slices.Clone(s.clients.connections.open)}
+		had[i] = state{s.watches(), slices.Clone(s.clients.connections.open)}
 		s.clients.connections.mu.Unlock()
 	}
 	var c cost
@@ -142,6 +143,7 @@ func (h *herd) confirm(name string, between func()) cost {
 	h.lists.Store(0)
 	h.resumed.Store(0)
 	h.others.Store(0)
+	before()
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for _, s := range h.sources {
@@ -161,18 +163,18 @@ func (h *herd) confirm(name string, between func()) cost {
 			}
 		})
 	}
-	between()
+	meanwhile()
 	all.Wait()
 	for i, s := range h.sources {
 		now := s.watches()
-		for kind, f := range before[i].watches {
+		for kind, f := range had[i].watches {
 			if now[kind] != f {
 				c.watches++
 			}
 		}
 		s.clients.connections.mu.Lock()
 		for _, conn := range s.clients.connections.open {
-			if !slices.Contains(before[i].open, conn) {
+			if !slices.Contains(had[i].open, conn) {
 				c.connections++
 			}
 		}
@@ -329,10 +331,11 @@ func TestHerd(t *testing.T) {
 		controlplane.Must(t, err)
 	}
 	h := newHerd(t, count)
-	h.costsNothing(h.confirm("at rest", func() {}), false)
+	nothing := func() {}
+	h.costsNothing(h.confirm("at rest", nothing, nothing), false)
 
 	feed := h.starve(flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject})
-	h.costsNothing(h.confirm("refused (429)", func() {}), false)
+	h.costsNothing(h.confirm("refused (429)", nothing, nothing), false)
 	feed()
 	h.awaitWatches()
 
@@ -340,7 +343,7 @@ func TestHerd(t *testing.T) {
 		Type:    flowcontrolv1.LimitResponseTypeQueue,
 		Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 64, HandSize: 6, QueueLengthLimit: 1000},
 	})
-	h.costsNothing(h.confirm("queued", func() {}), false)
+	h.costsNothing(h.confirm("queued", nothing, nothing), false)
 	h.objects.Make(t, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
@@ -351,22 +354,37 @@ func TestHerd(t *testing.T) {
 	feed()
 	h.awaitWatches()
 
-	h.costsNothing(h.confirm("stopped for 5 s", func() {
-		controlplane.Must(t, h.api.Pause())
+	h.costsNothing(h.confirm("stopped for 5 s", h.stop, func() {
 		// Longer than any agent waits.
 		controlplane.Wait(t.Context(), 5*time.Second)
 		controlplane.Must(t, h.api.Resume())
 	}), true)
 	h.awaitWatches()
 
-	restarted := h.confirm("restarted", func() {
-		controlplane.Must(t, h.api.Kill())
+	restarted := h.confirm("restarted", func() { controlplane.Must(t, h.api.Kill()) }, func() {
 		controlplane.Must(t, h.api.Restart(t))
 		h.awaitWatches()
 	})
 	if restarted.connections > 2*count {
 		t.Errorf("%d agents made %d connections", count, restarted.connections)
 	}
+}
+
+// stop stops the API server, and returns when it answers no more.
+func (h *herd) stop() {
+	h.t.Helper()
+	controlplane.Must(h.t, h.api.Pause())
+	client, err := rest.HTTPClientFor(h.api.Admin())
+	controlplane.Must(h.t, err)
+	client.Timeout = 300 * time.Millisecond
+	controlplane.Eventually(h.t, 10*time.Second, func(context.Context) error {
+		response, err := client.Get(h.api.Admin().Host + "/readyz")
+		if err != nil {
+			return nil
+		}
+		_ = response.Body.Close()
+		return errors.New("the API server still answers")
+	})
 }
 
 func (h *herd) awaitWatches() {

@@ -69,7 +69,8 @@ func routing() map[string]annotation {
 		"upstream-vhost":          strict("without variables", (*reader).upstreamVhost),
 		"x-forwarded-prefix":      carried("where `rewrite-target` is set", (*reader).forwardedPrefix),
 		"server-alias":            carried("names and `*.` wildcards; regular expressions are told", (*reader).serverAlias),
-		"backend-protocol":        strict("HTTP, HTTPS, GRPC, GRPCS; with TLS a BackendTLSPolicy has to say whom to trust", (*reader).backendProtocol),
+		"backend-protocol":        strict("HTTP, HTTPS, GRPC, GRPCS; certificates are not looked at, unless a BackendTLSPolicy says whom to trust", (*reader).backendProtocol),
+		"proxy-ssl-verify":        strict("`on`: a BackendTLSPolicy has to say whom to trust", (*reader).verifyBackend),
 		"ssl-passthrough":         strict("the backend of `/` gets the connections of the host", (*reader).sslPassthrough),
 		"default-backend":         missing("a Service without endpoints answers 503"),
 		"service-upstream":        ignored("endpoints are spoken with, not the ClusterIP"),
@@ -205,7 +206,7 @@ func tuning() map[string]annotation {
 		noteNoClass: {"ssl-ciphers", "ssl-prefer-server-ciphers"},
 		noteBackendTLS: {
 			"proxy-ssl-secret", "proxy-ssl-ciphers", "proxy-ssl-name", "proxy-ssl-protocols", "proxy-ssl-server-name",
-			"proxy-ssl-verify", "proxy-ssl-verify-depth",
+			"proxy-ssl-verify-depth",
 		},
 		noteFastCGI: {"fastcgi-index", "fastcgi-params-configmap"},
 	} {

@@ -198,6 +198,17 @@ func (r *reader) backendProtocol(text string) error {
 	return nil
 }
 
+func (r *reader) verifyBackend(text string) error {
+	switch text {
+	case "on":
+		r.settings.VerifyBackend = true
+	case "off":
+	default:
+		return fmt.Errorf("%s is neither on nor off", quoted(text))
+	}
+	return nil
+}
+
 func (r *reader) customHeaders(text string) error {
 	if strings.Count(text, "/") > 1 {
 		return errors.New("it is not NAMESPACE/NAME")

@@ -26,8 +26,10 @@ type Settings struct {
 	// ForwardedPrefix is X-Forwarded-Prefix where the path is rewritten.
 	ForwardedPrefix string
 	// Aliases are further names of the Ingress's hosts.
-	Aliases        []string
-	Protocol       Protocol
+	Aliases  []string
+	Protocol Protocol
+	// VerifyBackend says that a backend has to prove who it is, where it is spoken with over TLS.
+	VerifyBackend  bool
 	Retry          *Retry
 	CORS           *CORS
 	Session        *Session

@@ -66,6 +66,8 @@ func TestBackendTLS(t *testing.T) {
 		"san-hostname":  {&resource.BackendTLS{Hostname: "other.example.com", CertificateAuthorities: []string{authorityName}, SubjectAltNames: []*resource.SubjectAltName{name}}, 0, 200, ""},
 		"san-wrong":     {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, SubjectAltNames: []*resource.SubjectAltName{wrongURI}}, 0, 502, ""},
 		"our-own-cert":  {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, ClientCertificate: "client"}, 0, 200, "gateway"},
+		"unverified":    {&resource.BackendTLS{Unverified: true}, 0, 200, ""},
+		"unverified-h2": {&resource.BackendTLS{Unverified: true}, resource.Backend_H2C, 200, ""},
 		"san-and-roots": {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{"others"}, SubjectAltNames: []*resource.SubjectAltName{uri}}, 0, 502, ""},
 	}
 	resources := one(httpListener("l", port, nil), authority.authority(authorityName), others.authority("others"),

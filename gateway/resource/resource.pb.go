@@ -2597,8 +2597,11 @@ type BackendTLS struct {
 	CertificateAuthorities []string `protobuf:"bytes,3,rep,name=certificate_authorities,json=certificateAuthorities,proto3" json:"certificate_authorities,omitempty"`
 	// client_certificate is the name of a Certificate resource, or empty.
 	ClientCertificate string `protobuf:"bytes,4,opt,name=client_certificate,json=clientCertificate,proto3" json:"client_certificate,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// unverified takes any certificate: what is sent is encrypted, and who reads it is not known.
+	// Where it is set, no other field is.
+	Unverified    bool `protobuf:"varint,5,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BackendTLS) Reset() {
@@ -2657,6 +2660,13 @@ func (x *BackendTLS) GetClientCertificate() string {
 		return x.ClientCertificate
 	}
 	return ""
+}
+
+func (x *BackendTLS) GetUnverified() bool {
+	if x != nil {
+		return x.Unverified
+	}
+	return false
 }
 
 type SubjectAltName struct {
@@ -3367,13 +3377,16 @@ const file_resource_proto_rawDesc = "" +
 	"\bProtocol\x12\t\n" +
 	"\x05HTTP1\x10\x00\x12\a\n" +
 	"\x03H2C\x10\x01\x12\a\n" +
-	"\x03TCP\x10\x02\"\xe1\x01\n" +
+	"\x03TCP\x10\x02\"\x81\x02\n" +
 	"\n" +
 	"BackendTLS\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12O\n" +
 	"\x11subject_alt_names\x18\x02 \x03(\v2#.millrace.gateway.v1.SubjectAltNameR\x0fsubjectAltNames\x127\n" +
 	"\x17certificate_authorities\x18\x03 \x03(\tR\x16certificateAuthorities\x12-\n" +
-	"\x12client_certificate\x18\x04 \x01(\tR\x11clientCertificate\"J\n" +
+	"\x12client_certificate\x18\x04 \x01(\tR\x11clientCertificate\x12\x1e\n" +
+	"\n" +
+	"unverified\x18\x05 \x01(\bR\n" +
+	"unverified\"J\n" +
 	"\x0eSubjectAltName\x12\x1c\n" +
 	"\bhostname\x18\x01 \x01(\tH\x00R\bhostname\x12\x12\n" +
 	"\x03uri\x18\x02 \x01(\tH\x00R\x03uriB\x06\n" +

@@ -86,8 +86,9 @@ type speech struct {
 	protocol resource.Backend_Protocol
 	// encrypted says that the client's TLS goes through: no policy is for that.
 	encrypted bool
-	// tls says that it must be encrypted, which needs a policy.
-	tls bool
+	// tls says that it must be encrypted, which needs a policy. Where it is unverified, any
+	// certificate will do without one.
+	tls, unverified bool
 }
 
 // backend gives the backend of a Service port. It is encrypted where a policy says so.
@@ -97,7 +98,8 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	if !speech.encrypted {
 		policy = c.policies.of(of, port)
 	}
-	if speech.tls && policy == nil {
+	unverified := speech.unverified && policy == nil
+	if speech.tls && policy == nil && !unverified {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
 			"port %d of Service %s/%s is to be spoken with over TLS: add a BackendTLSPolicy that says whom to trust",
 			port.Port, of.namespace, of.name)
@@ -107,14 +109,14 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 		case appProtocolH2C:
 			protocol = resource.Backend_H2C
 		case appProtocolWSS, appProtocolHTTPS, appProtocolHTTPSName:
-			if policy == nil {
+			if policy == nil && !unverified {
 				return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
 					"port %d of Service %s/%s speaks %s: add a BackendTLSPolicy that says whom to trust",
 					port.Port, of.namespace, of.name, *port.AppProtocol)
 			}
 		}
 	}
-	at := backendKey{of, port.Port, protocol, speech.encrypted}
+	at := backendKey{of, port.Port, protocol, speech.encrypted, unverified}
 	if known := c.backends[at]; known != nil {
 		return known, nil
 	}
@@ -125,6 +127,8 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	if policy != nil {
 		found.resource.Tls, found.resource.Refuse = policy.tls, policy.tls == nil
 		found.authorities, found.policy = policy.authorities, policy
+	} else if unverified {
+		found.resource.Tls = &resource.BackendTLS{Unverified: true}
 	}
 	c.backends[at] = found
 	return found, nil
@@ -144,6 +148,8 @@ type backendKey struct {
 	port      int32
 	protocol  resource.Backend_Protocol
 	encrypted bool
+	// unverified is of speech, where no policy counts.
+	unverified bool
 }
 
 // String names the resource.
@@ -156,6 +162,9 @@ func (k backendKey) String() string {
 		name += "/h2c"
 	case k.protocol == resource.Backend_TCP:
 		name += "/tcp"
+	}
+	if k.unverified {
+		name += "/unverified"
 	}
 	return name
 }
@@ -183,6 +192,7 @@ func (b *builder) use(found *backend) {
 			SubjectAltNames:        wire.Tls.SubjectAltNames,
 			CertificateAuthorities: wire.Tls.CertificateAuthorities,
 			ClientCertificate:      b.certificate(b.clientCertificate),
+			Unverified:             wire.Tls.Unverified,
 		}}
 	}
 	b.add(&resource.Resource{Name: found.name, Kind: &resource.Resource_Backend{Backend: wire}})

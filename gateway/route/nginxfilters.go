@@ -241,6 +241,7 @@ func (a *asked) speechOf() speech {
 		return speech{protocol: resource.Backend_HTTP1}
 	}
 	how := speech{protocol: resource.Backend_HTTP1, tls: a.Protocol == nginx.HTTPS || a.Protocol == nginx.GRPCS}
+	how.unverified = how.tls && !a.VerifyBackend
 	if a.Protocol == nginx.GRPC || a.Protocol == nginx.GRPCS {
 		how.protocol = resource.Backend_H2C
 	}

@@ -67,6 +67,9 @@ func (t *TLS) identity() string {
 		return ""
 	}
 	text := fmt.Sprintf("%q", t.Resource.GetHostname())
+	if t.Resource.GetUnverified() {
+		text += " unverified"
+	}
 	for _, name := range t.Resource.GetSubjectAltNames() {
 		text += fmt.Sprintf(" name %q %q", name.GetHostname(), name.GetUri())
 	}
@@ -93,7 +96,9 @@ func (t *TLS) config(protocols []string) *tls.Config {
 	if len(t.Authorities) > 0 {
 		roots = Pool(t.Authorities)
 	}
-	config.VerifyConnection = func(state tls.ConnectionState) error { return t.verify(state, roots) }
+	if !t.Resource.GetUnverified() {
+		config.VerifyConnection = func(state tls.ConnectionState) error { return t.verify(state, roots) }
+	}
 	if t.Certificate != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return t.Certificate, nil

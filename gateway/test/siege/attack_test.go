@@ -24,7 +24,7 @@ import (
 
 // An attacker is this program again.
 var (
-	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"guesses\" of passwords or a flood of frames")
+	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"questions\", \"guesses\" of passwords or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
 	count   = flag.Int("count", 0, "number of connections")
 	waves   = flag.Int("waves", 1, "how often")
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 		opened = all(*count, 64, openIdle)
 	case "guesses":
 		opened = all(*count, *count, guess)
-	case "streams":
+	case "streams", "questions":
 		opened = all(*count, *count, floodStreams)
 	default:
 		opened = all(*count, *count, flood(floods[*attack]))
@@ -162,15 +162,18 @@ func clientHello() []byte {
 }
 
 // floodStreams opens a connection with 250 requests of 60 kB of header. Of every second connection the
-// backend holds them; the others take no answers.
+// backend holds them, or of questions the authorization service; the others take no answers.
 func floodStreams(index int) error {
 	conn, err := dial(index, "h2")
 	if err != nil {
 		return err
 	}
 	path, window := "/held", uint32(1<<16)
-	if index%2 == 1 {
+	switch {
+	case index%2 == 1:
 		path, window = "/", 0
+	case *attack == "questions":
+		path = "/asked"
 	}
 	framer := http2.NewFramer(conn, conn)
 	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -44,6 +44,7 @@ func TestSiege(t *testing.T) {
 	w.attack(t, "guesses", 1, "-count", "64", "-sources", strconv.Itoa(part(16)), "-lasting", "2s")
 	w.attack(t, "streams", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "100")
 	if *full {
+		w.attack(t, "questions", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "150")
 		for _, kind := range slices.Sorted(maps.Keys(floods)) {
 			w.attack(t, kind, 1, "-count", "64", "-sources", "8", "-lasting", "5s")
 		}

@@ -155,7 +155,7 @@ func (w *world) resources(t *testing.T, backend *resource.Endpoint, held []*reso
 		certificate(t),
 		{Name: "group", Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
 			Listeners: []string{"http", "https"}, Hostname: &resource.Hostname{Name: hostname},
-			Rules: []*resource.Rule{rule("/held", "held"), password, rule("/", "backend")},
+			Rules: []*resource.Rule{rule("/held", "held"), asking(), password, rule("/", "backend")},
 		}}},
 		{Name: "backend", Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "endpoints"}}},
 		{Name: "endpoints", Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{
@@ -173,6 +173,14 @@ func rule(prefix, backend string) *resource.Rule {
 		Route: "ingress/default/" + backend + "/0", Match: &resource.Match{Path: &resource.PathMatch{Value: prefix}},
 		Backends: []*resource.WeightedBackend{{Backend: backend, Weight: 1}},
 	}
+}
+
+// asking is a rule whose authorization service answers nothing.
+func asking() *resource.Rule {
+	rule := rule("/asked", "backend")
+	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
+		Backend: "held", Path: "/", RequestHeaders: []string{"*"}, Timeout: 60_000}}}}
+	return rule
 }
 
 func certificate(t *testing.T) *resource.Resource {

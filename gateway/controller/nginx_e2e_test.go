@@ -79,6 +79,8 @@ func TestIngressNginx(t *testing.T) {
 		{"an alias", ask{url: "http://alias.example.com/small", user: "jane:secret"}, "200 shop /small inner.example.com"},
 		{"a service that says yes", ask{url: "http://asked.example.com/x", header: "X-Key: good"}, "200 shop /x asked.example.com"},
 		{"a service that says no", ask{url: "http://asked.example.com/x"}, "302 https://asked.example.com/oauth2/start?rd=http://asked.example.com%2Fx"},
+		{"its own host says no", ask{url: "http://own.example.com/x"}, "401"},
+		{"its own host says yes", ask{url: "http://own.example.com/x", header: "X-Key: good"}, "200 shop /x own.example.com"},
 		{"a small body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 1 << 10}, "200 shop / inner.example.com"},
 		{"a large body", ask{url: "http://admin.example.com/", user: "jane:secret", body: 2 << 10}, "413"},
 		{"moved", ask{url: "http://old.example.com/x?y"}, "301 https://new.example.com/x?y"},

@@ -13,6 +13,8 @@ import (
 
 // External asks a Service whether requests may pass.
 type External struct {
+	// Service is empty where the URL has the host of the request: then it is the Service to which
+	// that host leads the path.
 	Namespace, Service string
 	Port               int32
 	// TLS says that it is spoken with over TLS.
@@ -59,8 +61,18 @@ func (r *reader) authURL(text string) error {
 	return nil
 }
 
+// ownHosts are the begins of URLs at the host of the request.
+var ownHosts = regexp.MustCompile(`^(https?|\$scheme|\$pass_access_scheme)://\$(host|http_host|best_http_host)/`)
+
 // externalOf reads the URL of a Service.
 func externalOf(text string) (*External, error) {
+	if begin := ownHosts.FindString(text); begin != "" {
+		target, err := plainURL("http://own/" + text[len(begin):])
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s", err, wantedURL)
+		}
+		return &External{Path: target.RequestURI()}, nil
+	}
 	target, err := plainURL(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, wantedURL)
@@ -211,7 +223,7 @@ func (r *reader) withAuthURL(text string) error {
 // asking are the annotations of external authorization.
 func asking() map[string]annotation {
 	group := map[string]annotation{
-		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`; of another namespace by a ReferenceGrant",
+		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH`, where another Ingress leads it",
 			(*reader).authURL),
 		"auth-method":                carried("`GET` where there is none", nil),
 		"auth-response-headers":      carried("what clients send under these names is removed", nil),

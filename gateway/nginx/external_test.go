@@ -33,7 +33,12 @@ func TestExternal(t *testing.T) {
 		{[]string{"auth-url: off"}, nil, ""},
 		{[]string{"auth-signin: https://a.example/", "auth-method: NONSENSE", "auth-snippet: x"}, nil, ""},
 		// Others than a Service.
-		{[]string{"auth-url: https://$host/oauth2/auth"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://$host/oauth2/auth?a=b"}, &External{Path: "/oauth2/auth?a=b"}, ""},
+		{[]string{"auth-url: $scheme://$http_host/auth"}, &External{Path: "/auth"}, ""},
+		{[]string{"auth-url: https://$host.example/auth"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://$host:8443/auth"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://$host/auth$request_uri"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://$host/a/../b"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://oauth2-proxy.auth.svc/oauth2/auth?rd=$request_uri"}, nil, "auth-url?!"},
 		{[]string{"auth-url: https://auth.example/"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://oauth2-proxy.auth/oauth2/auth"}, nil, "auth-url?!"},

@@ -3,6 +3,7 @@
 package route
 
 import (
+	"regexp"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
@@ -37,6 +38,8 @@ type ingressRun struct {
 	// connections are passed on, and where to.
 	expressions map[hostname]bool
 	tunnels     map[hostname]*resource.Rule
+	// matches are how many rules were held against the paths of questions.
+	matches int
 	// aliases are the bytes of rules that are repeated, by namespace; of all by "".
 	aliases map[string]int64
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
@@ -67,6 +70,8 @@ type ingressRule struct {
 	redirect redirection
 	// backend is what it is written with.
 	backend *networkingv1.IngressBackend
+	// expression is that of its path, once it was needed.
+	expression *regexp.Regexp
 	// canary shares its requests, or is nil.
 	canary *canary
 }
@@ -104,6 +109,9 @@ func (r *ingressRun) compile() *Proxy {
 	for _, ingress := range r.members {
 		r.prepare(ingress)
 		r.addRules(ingress)
+	}
+	for _, ingress := range r.members {
+		r.findAsked(ingress)
 	}
 	for _, ingress := range r.members {
 		if r.asked[ingress].isCanary() {

@@ -26,6 +26,10 @@ type asked struct {
 	session *resource.SessionPersistence
 	// steps are what its regular expressions become.
 	steps int
+	// rules are all of the Ingress. asking is the question about their requests whose backend is
+	// that of another rule, or nil.
+	rules  []*resource.Rule
+	asking *resource.ExternalAuthorization
 }
 
 // isCanary reports whether an Ingress is a second backend of another one, and nothing else.

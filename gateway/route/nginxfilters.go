@@ -259,6 +259,7 @@ func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, p
 		rule.Backends = nil
 		return
 	}
+	says.rules = append(says.rules, rule)
 	rule.Filters, rule.Retry, rule.SessionPersistence = says.filters, says.retry, says.session
 	rewrite := &resource.Rewrite{Hostname: says.UpstreamVhost}
 	if says.rewrites(path) {

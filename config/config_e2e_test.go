@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -38,7 +38,7 @@ const (
 func newClient(t *testing.T, config *rest.Config) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -133,11 +133,11 @@ func testVIPNames(t *testing.T, admin client.Client) {
 		{name: "2001-db8-0-0-0-0-202", address: "2001:db8::202", refused: true},
 		{name: "edge", address: "2001:db8::202", refused: true},
 	} {
-		vip := &millracev1alpha1.VIP{
+		vip := &millracev1beta1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: test.name},
-			Spec:       millracev1alpha1.VIPSpec{Address: test.address},
+			Spec:       millracev1beta1.VIPSpec{Address: test.address},
 		}
-		if want := millracev1alpha1.VIPName(netip.MustParseAddr(test.address)); (test.name != want) != test.refused {
+		if want := millracev1beta1.VIPName(netip.MustParseAddr(test.address)); (test.name != want) != test.refused {
 			t.Fatalf("the VIP of %s has the name %s, the case says otherwise", test.address, want)
 		}
 		err := admin.Create(t.Context(), vip)
@@ -155,18 +155,18 @@ func testVIPNames(t *testing.T, admin client.Client) {
 // testMinRows gives a VIP another least number of rows than it was created with. What would move most
 // connections is refused; an operator that does not know the field may leave it out.
 func testMinRows(t *testing.T, admin client.Client) {
-	create := func(address string, rows int32) *millracev1alpha1.VIP {
-		vip := &millracev1alpha1.VIP{
-			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))},
-			Spec:       millracev1alpha1.VIPSpec{Address: address, MinRows: rows},
+	create := func(address string, rows int32) *millracev1beta1.VIP {
+		vip := &millracev1beta1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))},
+			Spec:       millracev1beta1.VIPSpec{Address: address, MinRows: rows},
 		}
 		if err := admin.Create(t.Context(), vip); err != nil {
 			t.Fatal(err)
 		}
 		return vip
 	}
-	small, ordinary := create("203.0.113.211", millracev1alpha1.MinRows), create("203.0.113.212", 0)
-	ordinary.Spec.MinRows = millracev1alpha1.MinRows
+	small, ordinary := create("203.0.113.211", millracev1beta1.MinRows), create("203.0.113.212", 0)
+	ordinary.Spec.MinRows = millracev1beta1.MinRows
 	const want = "minRows can be given only when the VIP is created"
 	if err := admin.Update(t.Context(), ordinary); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
 		t.Errorf("minRows added to a VIP: %v, want %q", err, want)
@@ -207,10 +207,10 @@ func testMisnamedVIP(t *testing.T, admin client.Client) {
 		})
 	}
 	write(before)
-	misnamed := func(name string) *millracev1alpha1.VIP {
-		return &millracev1alpha1.VIP{
+	misnamed := func(name string) *millracev1beta1.VIP {
+		return &millracev1beta1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/keep"}},
-			Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.204"},
+			Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.204"},
 		}
 	}
 	vip := misnamed("former")
@@ -227,7 +227,7 @@ func testMisnamedVIP(t *testing.T, admin client.Client) {
 			return err
 		}
 	})
-	vip.Status.Phase = millracev1alpha1.VIPReserved
+	vip.Status.Phase = millracev1beta1.VIPReserved
 	if err := admin.Status().Update(t.Context(), vip); err != nil {
 		t.Errorf("report on a VIP that was there: %v", err)
 	}
@@ -287,7 +287,7 @@ func testBGPRules(t *testing.T, admin client.Client) {
 		{"VIPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"linkBandwidth":"Endpoints"`, ""},
 	} {
 		object := &unstructured.Unstructured{}
-		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1alpha1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,
+		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1beta1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,
 			test.kind, test.spec)
 		if err := object.UnmarshalJSON([]byte(content)); err != nil {
 			t.Fatal(err)
@@ -431,7 +431,7 @@ func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format str
 // ofNode is an object of a kind that has the names of nodes.
 func ofNode(kind, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
-	object.SetAPIVersion("millrace.io/v1alpha1")
+	object.SetAPIVersion("millrace.io/v1beta1")
 	object.SetKind(kind)
 	object.SetName(name)
 	return object

@@ -168,7 +168,7 @@ func (v *versions) unattended(t *testing.T, before []*unstructured.Unstructured)
 					return err
 				case err == nil:
 					return errors.New("converted by nobody")
-				case !strings.Contains(err.Error(), "conversion webhook for millrace.io/v1alpha1, Kind=LBPeer failed"):
+				case !strings.Contains(err.Error(), "conversion webhook for millrace.io/v1beta1, Kind=LBPeer failed"):
 					return fmt.Errorf("not told: %w", err)
 				}
 				return nil

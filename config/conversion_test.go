@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/conversion"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A third version of LBPeer, of another shape, to try how one would be added: docs/design.md,
@@ -28,8 +28,8 @@ type tomorrowsPeer struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	Spec   tomorrowsSpec                 `json:"spec"`
-	Status millracev1alpha1.LBPeerStatus `json:"status,omitempty"`
+	Spec   tomorrowsSpec                `json:"spec"`
+	Status millracev1beta1.LBPeerStatus `json:"status,omitempty"`
 }
 
 // tomorrowsSpec has one text for the router, and the timers together. It has no previous names.
@@ -40,7 +40,7 @@ type tomorrowsSpec struct {
 	MaxPeers *int32          `json:"maxPeers,omitempty"`
 	Timers   tomorrowsTimers `json:"timers,omitempty"`
 	// Others are the fields that have not changed.
-	Others millracev1alpha1.LBPeerSpec `json:"others"`
+	Others millracev1beta1.LBPeerSpec `json:"others"`
 }
 
 type tomorrowsTimers struct {
@@ -56,7 +56,7 @@ func (p *tomorrowsPeer) DeepCopyObject() runtime.Object {
 
 // todaysPeer is v1beta1. Its type must differ from that of v1alpha1, as a scheme knows versions by
 // types.
-type todaysPeer struct{ millracev1alpha1.LBPeer }
+type todaysPeer struct{ millracev1beta1.LBPeer }
 
 func (p *todaysPeer) DeepCopyObject() runtime.Object {
 	return &todaysPeer{LBPeer: *p.DeepCopy()}
@@ -67,15 +67,15 @@ func (p *todaysPeer) DeepCopyObject() runtime.Object {
 const calledByPreviousNames = "test.millrace.io/former-names"
 
 // fromHub makes the third version of an LBPeer.
-func fromHub(_ context.Context, hub *millracev1alpha1.LBPeer, peer *tomorrowsPeer) error {
+func fromHub(_ context.Context, hub *millracev1beta1.LBPeer, peer *tomorrowsPeer) error {
 	hub = hub.DeepCopy()
 	spec := &hub.Spec
 	var previous []string
-	router := millracev1alpha1.Router{
+	router := millracev1beta1.Router{
 		Address: spec.PeerAddress, Interface: spec.PeerInterface, Gateway: spec.PeerGateway, Range: spec.PeerRange, MaxPeers: spec.MaxPeers,
 	}
 	switch {
-	case spec.Router != nil && !reflect.DeepEqual(router, millracev1alpha1.Router{}):
+	case spec.Router != nil && !reflect.DeepEqual(router, millracev1beta1.Router{}):
 		previous = append(previous, "both")
 	case spec.Router == nil:
 		previous = append(previous, "peerAddress")
@@ -108,18 +108,18 @@ func fromHub(_ context.Context, hub *millracev1alpha1.LBPeer, peer *tomorrowsPee
 }
 
 // toHub makes the stored version of an LBPeer.
-func toHub(_ context.Context, peer *tomorrowsPeer, hub *millracev1alpha1.LBPeer) error {
-	copied := (&millracev1alpha1.LBPeer{ObjectMeta: peer.ObjectMeta, Spec: peer.Spec.Others, Status: peer.Status}).DeepCopy()
+func toHub(_ context.Context, peer *tomorrowsPeer, hub *millracev1beta1.LBPeer) error {
+	copied := (&millracev1beta1.LBPeer{ObjectMeta: peer.ObjectMeta, Spec: peer.Spec.Others, Status: peer.Status}).DeepCopy()
 	hub.ObjectMeta, hub.Spec, hub.Status = copied.ObjectMeta, copied.Spec, copied.Status
 	spec := &hub.Spec
-	router := &millracev1alpha1.Router{MaxPeers: peer.Spec.MaxPeers}
+	router := &millracev1beta1.Router{MaxPeers: peer.Spec.MaxPeers}
 	switch address, link, found := strings.Cut(peer.Spec.Where, "%"); {
 	case found:
 		router.Address, router.Interface = address, link
 	case strings.Contains(address, "/"):
 		router.Range = address
 	case strings.HasPrefix(address, "IPv"):
-		router.Gateway = millracev1alpha1.AddressFamily(address)
+		router.Gateway = millracev1beta1.AddressFamily(address)
 	default:
 		router.Address = address
 	}
@@ -150,22 +150,22 @@ func toHub(_ context.Context, peer *tomorrowsPeer, hub *millracev1alpha1.LBPeer)
 // converter answers the API server's questions for versions of LBPeer.
 func converter() (http.Handler, error) {
 	scheme := runtime.NewScheme()
-	group := millracev1alpha1.GroupVersion.Group
+	group := millracev1beta1.GroupVersion.Group
 	kind := func(version string) schema.GroupVersionKind {
 		return schema.GroupVersionKind{Group: group, Version: version, Kind: "LBPeer"}
 	}
-	scheme.AddKnownTypeWithName(kind("v1alpha1"), &millracev1alpha1.LBPeer{})
+	scheme.AddKnownTypeWithName(kind("v1alpha1"), &millracev1beta1.LBPeer{})
 	scheme.AddKnownTypeWithName(kind("v1beta1"), &todaysPeer{})
 	scheme.AddKnownTypeWithName(kind("v1"), &tomorrowsPeer{})
-	making := conversion.NewHubSpokeConverter(&millracev1alpha1.LBPeer{},
+	making := conversion.NewHubSpokeConverter(&millracev1beta1.LBPeer{},
 		conversion.NewSpokeConverter(&tomorrowsPeer{}, fromHub, toHub),
 		conversion.NewSpokeConverter(&todaysPeer{},
-			func(_ context.Context, hub *millracev1alpha1.LBPeer, peer *todaysPeer) error {
+			func(_ context.Context, hub *millracev1beta1.LBPeer, peer *todaysPeer) error {
 				kept := peer.TypeMeta
 				peer.LBPeer, peer.TypeMeta = *hub.DeepCopy(), kept
 				return nil
 			},
-			func(_ context.Context, peer *todaysPeer, hub *millracev1alpha1.LBPeer) error {
+			func(_ context.Context, peer *todaysPeer, hub *millracev1beta1.LBPeer) error {
 				kept := hub.TypeMeta
 				*hub, hub.TypeMeta = *peer.LBPeer.DeepCopy(), kept
 				return nil
@@ -182,7 +182,7 @@ func converter() (http.Handler, error) {
 }
 
 // drawPeer draws an LBPeer that its schema accepts, as far as the shape differs.
-func drawPeer(t *rapid.T) *millracev1alpha1.LBPeer {
+func drawPeer(t *rapid.T) *millracev1beta1.LBPeer {
 	number := func(name string) *int32 {
 		if rapid.Bool().Draw(t, "has "+name) {
 			value := rapid.Int32Range(1, 64).Draw(t, name)
@@ -196,19 +196,19 @@ func drawPeer(t *rapid.T) *millracev1alpha1.LBPeer {
 		}
 		return nil
 	}
-	router := rapid.SampledFrom([]millracev1alpha1.Router{
+	router := rapid.SampledFrom([]millracev1beta1.Router{
 		{Address: "198.51.100.1"}, {Address: "2001:db8::1"}, {Address: "fe80::1", Interface: "eth0.100"},
 		{Gateway: "IPv4"}, {Gateway: "IPv6"}, {Range: "198.51.100.0/28"}, {Range: "2001:db8::/64"},
 	}).Draw(t, "router")
 	if router.Range != "" {
 		router.MaxPeers = number("maxPeers")
 	}
-	peer := &millracev1alpha1.LBPeer{
+	peer := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: rapid.SampledFrom([]map[string]string{nil, {"team": "a"}}).Draw(t, "annotations")},
-		Spec: millracev1alpha1.LBPeerSpec{
+		Spec: millracev1beta1.LBPeerSpec{
 			LocalASN: 64513, PeerASN: rapid.Int64Range(1, 1<<32-1).Draw(t, "peerASN"), PeerPort: 179,
 			HoldTime: seconds("hold"), KeepaliveTime: seconds("keepalive"), ConnectRetryTime: seconds("retry"),
-			Families: rapid.SampledFrom([][]millracev1alpha1.AddressFamily{nil, {"IPv4"}, {"IPv6", "IPv4"}}).Draw(t, "families"),
+			Families: rapid.SampledFrom([][]millracev1beta1.AddressFamily{nil, {"IPv4"}, {"IPv6", "IPv4"}}).Draw(t, "families"),
 		},
 	}
 	spec := &peer.Spec
@@ -235,7 +235,7 @@ func TestConversionThereAndBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawPeer(t)
 		before := want.DeepCopy()
-		there, back, again := &tomorrowsPeer{}, &millracev1alpha1.LBPeer{}, &tomorrowsPeer{}
+		there, back, again := &tomorrowsPeer{}, &millracev1beta1.LBPeer{}, &tomorrowsPeer{}
 		for _, err := range []error{
 			fromHub(t.Context(), want, there), toHub(t.Context(), there, back), fromHub(t.Context(), back, again),
 		} {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -35,20 +35,20 @@ func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Cl
 	t.Run("overlap of before", func(t *testing.T) { testOverlapOfBefore(t, server, admin) })
 }
 
-func newPool(name string, addresses ...string) *millracev1alpha1.VIPPool {
-	return &millracev1alpha1.VIPPool{
+func newPool(name string, addresses ...string) *millracev1beta1.VIPPool {
+	return &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses},
 	}
 }
 
 // inUse creates a pool and a VIP from it, and waits until the API server knows of both.
-func inUse(t *testing.T, admin client.Client) (*millracev1alpha1.VIPPool, *millracev1alpha1.VIP) {
+func inUse(t *testing.T, admin client.Client) (*millracev1beta1.VIPPool, *millracev1beta1.VIP) {
 	t.Helper()
 	pool := newPool("used", "192.0.2.0/24")
-	vip := &millracev1alpha1.VIP{
+	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.7"},
-		Spec:       millracev1alpha1.VIPSpec{Address: "192.0.2.7", Pool: "used"},
+		Spec:       millracev1beta1.VIPSpec{Address: "192.0.2.7", Pool: "used"},
 	}
 	for _, object := range []client.Object{pool, vip} {
 		if err := admin.Create(t.Context(), object); err != nil {
@@ -84,7 +84,7 @@ func testConfirmedRemoval(t *testing.T, admin client.Client) {
 	if err := admin.Update(t.Context(), pool); err != nil {
 		t.Errorf("a change of other fields: %v", err)
 	}
-	pool.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+	pool.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 	pool.Spec.Addresses = []string{"192.0.2.128/25"}
 	if err := admin.Update(t.Context(), pool); err != nil {
 		t.Errorf("confirmed in the same write: %v", err)
@@ -117,10 +117,10 @@ func testPoolsInUse(t *testing.T, admin client.Client) {
 // testOperatorsClaims writes as the operator what nobody else may. What a VIP's claims are is the
 // operator's own decision.
 func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
-	ports := []millracev1alpha1.ClaimedPort{{Port: 80, Protocol: corev1.ProtocolTCP}}
-	vip := &millracev1alpha1.VIP{
+	ports := []millracev1beta1.ClaimedPort{{Port: 80, Protocol: corev1.ProtocolTCP}}
+	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.1"},
-		Spec: millracev1alpha1.VIPSpec{Address: "192.0.2.1", Claims: []millracev1alpha1.VIPClaim{
+		Spec: millracev1beta1.VIPSpec{Address: "192.0.2.1", Claims: []millracev1beta1.VIPClaim{
 			{Namespace: "default", Name: "web", Ports: ports}, {Namespace: "default", Name: "api", Ports: ports},
 		}},
 	}
@@ -163,10 +163,10 @@ func testOverlapOfBefore(t *testing.T, server *controlplane.Server, admin client
 	if err := operator.Status().Patch(t.Context(), second.DeepCopy(), status); err != nil {
 		t.Errorf("the operator's report: %v", err)
 	}
-	for _, change := range []func(*millracev1alpha1.VIPPool){
-		func(pool *millracev1alpha1.VIPPool) { pool.Labels = map[string]string{"team": "web"} },
-		func(pool *millracev1alpha1.VIPPool) { pool.Spec.Addresses = []string{"203.0.112.0/24", "192.0.2.0/25"} },
-		func(pool *millracev1alpha1.VIPPool) { pool.Spec.Reserved = []string{"192.0.2.1"} },
+	for _, change := range []func(*millracev1beta1.VIPPool){
+		func(pool *millracev1beta1.VIPPool) { pool.Labels = map[string]string{"team": "web"} },
+		func(pool *millracev1beta1.VIPPool) { pool.Spec.Addresses = []string{"203.0.112.0/24", "192.0.2.0/25"} },
+		func(pool *millracev1beta1.VIPPool) { pool.Spec.Reserved = []string{"192.0.2.1"} },
 	} {
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(second), second); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -24,27 +24,27 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	config := server.Admin()
 	config.WarningHandlerWithContext = told
 	admin := newClient(t, config)
-	peer := func(name string, change func(*millracev1alpha1.LBPeerSpec)) *millracev1alpha1.LBPeer {
-		object := &millracev1alpha1.LBPeer{
+	peer := func(name string, change func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
+		object := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1alpha1.LBPeerSpec{LocalASN: 64513, PeerASN: 64512},
+			Spec:       millracev1beta1.LBPeerSpec{LocalASN: 64513, PeerASN: 64512},
 		}
 		change(&object.Spec)
 		return object
 	}
-	at := func(address string) func(*millracev1alpha1.LBPeerSpec) {
-		return func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = address }
+	at := func(address string) func(*millracev1beta1.LBPeerSpec) {
+		return func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress = address }
 	}
 	rack := &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "a"}}
 	there := []client.Object{
 		peer("by-address", at("2001:db8:7::1")),
-		peer("by-gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv4" }),
-		peer("by-range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.64/28" }),
-		peer("of-rack", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack }),
-		peer("link-local", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0" }),
+		peer("by-gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerGateway = "IPv4" }),
+		peer("by-range", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "198.51.100.64/28" }),
+		peer("of-rack", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack }),
+		peer("link-local", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0" }),
 	}
-	there = append(there, peer("by-new-name", func(spec *millracev1alpha1.LBPeerSpec) {
-		spec.Router = &millracev1alpha1.Router{Range: "198.51.100.128/28"}
+	there = append(there, peer("by-new-name", func(spec *millracev1beta1.LBPeerSpec) {
+		spec.Router = &millracev1beta1.Router{Range: "198.51.100.128/28"}
 	}))
 	defer removeAll(t, admin, there)
 	for _, object := range there {
@@ -55,49 +55,49 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	// The first one also awaits the policy; from there on none is a false silence.
 	for _, test := range []struct {
 		name   string
-		change func(*millracev1alpha1.LBPeerSpec)
+		change func(*millracev1beta1.LBPeerSpec)
 		// field and other are what a warning names; empty: there is none.
 		field, other string
 	}{
 		{"the same address", at("2001:DB8:7:0::1"), "spec.peerAddress: 2001:DB8:7:0::1", "by-address"},
 		{"another address", at("2001:db8:7::2"), "", ""},
 		{"an address of a range", at("198.51.100.65"), "", ""},
-		{"another port", func(spec *millracev1alpha1.LBPeerSpec) {
+		{"another port", func(spec *millracev1beta1.LBPeerSpec) {
 			spec.PeerAddress, spec.PeerPort = "2001:db8:7::1", 1179
 		}, "", ""},
-		{"the same gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv4" }, "spec.peerGateway", "by-gateway"},
-		{"the other gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = "IPv6" }, "", ""},
-		{"a part of the range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.72/29" }, "spec.peerRange", "by-range"},
-		{"the range and more", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.0/24" }, "spec.peerRange", "by-range"},
-		{"another range", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.80/28" }, "", ""},
+		{"the same gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerGateway = "IPv4" }, "spec.peerGateway", "by-gateway"},
+		{"the other gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerGateway = "IPv6" }, "", ""},
+		{"a part of the range", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "198.51.100.72/29" }, "spec.peerRange", "by-range"},
+		{"the range and more", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "198.51.100.0/24" }, "spec.peerRange", "by-range"},
+		{"another range", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "198.51.100.80/28" }, "", ""},
 		{"a rack's and all", at("192.0.2.1"), "spec.peerAddress", "of-rack"},
-		{"the same rack", func(spec *millracev1alpha1.LBPeerSpec) {
+		{"the same rack", func(spec *millracev1beta1.LBPeerSpec) {
 			spec.PeerAddress, spec.NodeSelector = "192.0.2.1", rack
 		}, "spec.peerAddress", "of-rack"},
-		{"another rack", func(spec *millracev1alpha1.LBPeerSpec) {
+		{"another rack", func(spec *millracev1beta1.LBPeerSpec) {
 			spec.PeerAddress = "192.0.2.1"
 			spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"rack": "b"}}
 		}, "", ""},
-		{"another link", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth1" }, "", ""},
-		{"the same link", func(spec *millracev1alpha1.LBPeerSpec) {
+		{"another link", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth1" }, "", ""},
+		{"the same link", func(spec *millracev1beta1.LBPeerSpec) {
 			spec.PeerAddress, spec.PeerInterface = "fe80::1", "eth0"
 		}, "spec.peerAddress", "link-local"},
-		{"the same address by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
-			spec.Router = &millracev1alpha1.Router{Address: "2001:db8:7::1"}
+		{"the same address by its new name", func(spec *millracev1beta1.LBPeerSpec) {
+			spec.Router = &millracev1beta1.Router{Address: "2001:db8:7::1"}
 		}, "spec.router.address: 2001:db8:7::1", "by-address"},
-		{"the same link by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
-			spec.Router = &millracev1alpha1.Router{Address: "fe80::1", Interface: "eth0"}
+		{"the same link by its new name", func(spec *millracev1beta1.LBPeerSpec) {
+			spec.Router = &millracev1beta1.Router{Address: "fe80::1", Interface: "eth0"}
 		}, "spec.router.address", "link-local"},
-		{"another link by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
-			spec.Router = &millracev1alpha1.Router{Address: "fe80::1", Interface: "eth1"}
+		{"another link by its new name", func(spec *millracev1beta1.LBPeerSpec) {
+			spec.Router = &millracev1beta1.Router{Address: "fe80::1", Interface: "eth1"}
 		}, "", ""},
-		{"the same gateway by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
-			spec.Router = &millracev1alpha1.Router{Gateway: "IPv4"}
+		{"the same gateway by its new name", func(spec *millracev1beta1.LBPeerSpec) {
+			spec.Router = &millracev1beta1.Router{Gateway: "IPv4"}
 		}, "spec.router.gateway", "by-gateway"},
-		{"a part of the range by its new name", func(spec *millracev1alpha1.LBPeerSpec) {
-			spec.Router = &millracev1alpha1.Router{Range: "198.51.100.72/29"}
+		{"a part of the range by its new name", func(spec *millracev1beta1.LBPeerSpec) {
+			spec.Router = &millracev1beta1.Router{Range: "198.51.100.72/29"}
 		}, "spec.router.range", "by-range"},
-		{"by its previous name", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "198.51.100.128/25" }, "spec.peerRange", "by-new-name"},
+		{"by its previous name", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "198.51.100.128/25" }, "spec.peerRange", "by-new-name"},
 	} {
 		eventually(t, test.name, func(ctx context.Context) error {
 			told.Take()

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -135,7 +135,7 @@ func testWebhookFits(t *testing.T, objects []*unstructured.Unstructured) {
 	defaults := find[admissionregistrationv1.MutatingWebhookConfiguration](t, objects, "MutatingWebhookConfiguration")
 	for _, webhook := range defaults.Webhooks {
 		fits(webhook.Name, webhook.FailurePolicy, webhook.TimeoutSeconds, webhook.SideEffects, webhook.ClientConfig.Service)
-		if want := map[string]string{millracev1alpha1.LabelServiceDefaults: millracev1alpha1.ServiceDefaultsEnabled}; !maps.Equal(webhook.NamespaceSelector.MatchLabels, want) {
+		if want := map[string]string{millracev1beta1.LabelServiceDefaults: millracev1beta1.ServiceDefaultsEnabled}; !maps.Equal(webhook.NamespaceSelector.MatchLabels, want) {
 			t.Errorf("%s is called in namespaces with %v", webhook.Name, webhook.NamespaceSelector)
 		}
 	}

@@ -38,7 +38,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 	"github.com/millrace-lb/millrace/test/isolated"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
@@ -201,7 +201,7 @@ func newWorld(t *testing.T) *world {
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, millracev1alpha1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, millracev1beta1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -253,8 +253,8 @@ func (w *world) install() {
 	w.createTunnelKey()
 	w.Await(30*time.Second, "the API server serves the CRDs", func() bool {
 		for _, list := range []client.ObjectList{
-			&millracev1alpha1.LBNodeList{}, &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.VIPList{},
-			&millracev1alpha1.LBPeerList{}, &millracev1alpha1.VIPAdvertisementList{}, &millracev1alpha1.VIPRouteList{},
+			&millracev1beta1.LBNodeList{}, &millracev1beta1.LBNodeReportList{}, &millracev1beta1.VIPList{},
+			&millracev1beta1.LBPeerList{}, &millracev1beta1.VIPAdvertisementList{}, &millracev1beta1.VIPRouteList{},
 		} {
 			if w.client.List(w.t.Context(), list) != nil {
 				return false
@@ -313,7 +313,7 @@ func (w *world) populate() {
 				w.t.Fatal(err)
 			}
 		}
-		w.create(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: lbNode.Name}})
+		w.create(&millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: lbNode.Name}})
 	}
 	peer := objects.Peers[0]
 	peer.Spec.PeerAddress = "198.51.100.1"
@@ -402,14 +402,14 @@ func get[T client.Object](w *world, object T) T {
 	return object
 }
 
-func (w *world) lbNode() *millracev1alpha1.LBNode {
+func (w *world) lbNode() *millracev1beta1.LBNode {
 	w.t.Helper()
-	return get(w, &millracev1alpha1.LBNode{})
+	return get(w, &millracev1beta1.LBNode{})
 }
 
-func (w *world) report() *millracev1alpha1.LBNodeReport {
+func (w *world) report() *millracev1beta1.LBNodeReport {
 	w.t.Helper()
-	return get(w, &millracev1alpha1.LBNodeReport{})
+	return get(w, &millracev1beta1.LBNodeReport{})
 }
 
 // writes are the agent's requests that change something.
@@ -433,15 +433,15 @@ func TestAgent(t *testing.T) {
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 	w.Await(10*time.Second, "the LBNodeReport says so", func() bool {
 		status := w.report().Status
-		return meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady) && status.VIPs.Announced == 1
+		return meta.IsStatusConditionTrue(status.Conditions, millracev1beta1.ConditionReady) && status.VIPs.Announced == 1
 	})
 	status := w.report().Status
-	if len(status.Interfaces) != 1 || status.Interfaces[0].XDPMode != millracev1alpha1.XDPNative ||
-		len(status.Sessions) != 1 || status.Sessions[0].State != millracev1alpha1.SessionEstablished ||
+	if len(status.Interfaces) != 1 || status.Interfaces[0].XDPMode != millracev1beta1.XDPNative ||
+		len(status.Sessions) != 1 || status.Sessions[0].State != millracev1beta1.SessionEstablished ||
 		status.XDPModes != "Native" || status.VIPs.Programmed != 1 || len(status.VIPs.Withheld) > 0 {
 		t.Errorf("status %+v", status)
 	}
-	w.awaitBoot("serving for the first time", millracev1alpha1.LBNodeStatus{BootID: "first", ServingBootID: "first"})
+	w.awaitBoot("serving for the first time", millracev1beta1.LBNodeStatus{BootID: "first", ServingBootID: "first"})
 
 	before := len(w.writes())
 	time.Sleep(5 * time.Second)
@@ -479,13 +479,13 @@ func (w *world) reboot(a *agent) {
 		w.t.Error("an agent without a BPF file system ended well")
 	}
 	w.pinRoot = good
-	w.awaitBoot("booted, not serving", millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "first"})
+	w.awaitBoot("booted, not serving", millracev1beta1.LBNodeStatus{BootID: "second", ServingBootID: "first"})
 	w.start()
 	w.awaitBack()
-	w.awaitBoot("serving again", millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "second"})
+	w.awaitBoot("serving again", millracev1beta1.LBNodeStatus{BootID: "second", ServingBootID: "second"})
 }
 
-func (w *world) awaitBoot(what string, want millracev1alpha1.LBNodeStatus) {
+func (w *world) awaitBoot(what string, want millracev1beta1.LBNodeStatus) {
 	w.t.Helper()
 	w.Await(20*time.Second, "LBNode "+what, func() bool { return equality.Semantic.DeepEqual(w.lbNode().Status, want) })
 }
@@ -599,13 +599,13 @@ func (w *world) moveEndpoints() {
 	w.awaitHealth("no endpoint here", http.StatusServiceUnavailable, "0")
 	w.Await(10*time.Second, "the LBNodeReport says why", func() bool {
 		vips := w.report().Status.VIPs
-		return vips.Announced == 0 && slices.Equal(vips.Withheld, []millracev1alpha1.WithheldCount{{Reason: "NoLocalEndpoint", Count: 1}})
+		return vips.Announced == 0 && slices.Equal(vips.Withheld, []millracev1beta1.WithheldCount{{Reason: "NoLocalEndpoint", Count: 1}})
 	})
 }
 
 func (w *world) removeVIP() {
 	w.t.Helper()
-	object := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}
+	object := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}
 	if err := w.client.Delete(w.t.Context(), object); err != nil {
 		w.t.Fatal(err)
 	}

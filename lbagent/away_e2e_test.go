@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
@@ -95,11 +95,11 @@ func exists(file string) bool {
 // limitRestart has the router wait for an agent for no longer than the test can.
 func (w *world) limitRestart() {
 	w.t.Helper()
-	peer := &millracev1alpha1.LBPeer{}
+	peer := &millracev1beta1.LBPeer{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
 		w.t.Fatal(err)
 	}
-	peer.Spec.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: &metav1.Duration{Duration: routerWaits}}
+	peer.Spec.GracefulRestart = &millracev1beta1.GracefulRestart{RestartTime: &metav1.Duration{Duration: routerWaits}}
 	if err := w.client.Update(w.t.Context(), peer); err != nil {
 		w.t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ package lbagent
 import (
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -60,7 +60,7 @@ func BenchmarkAllAgain(b *testing.B) {
 		moved := objects.LBNodes[1].DeepCopy()
 		moved.Spec.Zone = zones[0]
 		zones[0], zones[1] = zones[1], zones[0]
-		objects.LBNodes = []*millracev1alpha1.LBNode{objects.LBNodes[0], moved}
+		objects.LBNodes = []*millracev1beta1.LBNode{objects.LBNodes[0], moved}
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
@@ -66,7 +66,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 						time.Sleep(time.Minute)
 					}
 				})
-				want := millracev1alpha1.LBNodeStatus{BootID: "now", ServingBootID: "before"}
+				want := millracev1beta1.LBNodeStatus{BootID: "now", ServingBootID: "before"}
 				if test.want {
 					want.ServingBootID = "now"
 				}
@@ -80,19 +80,19 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 
 // writtenBoots has the agent's real Writer keep the LBNode of a node that has booted, and
 // returns the status that it is left with.
-func writtenBoots(t *testing.T, l *loop, passes func()) millracev1alpha1.LBNodeStatus {
+func writtenBoots(t *testing.T, l *loop, passes func()) millracev1beta1.LBNodeStatus {
 	t.Helper()
-	lbNode := &millracev1alpha1.LBNode{Status: millracev1alpha1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
+	lbNode := &millracev1beta1.LBNode{Status: millracev1beta1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
 	writer := status.NewWriter("now",
-		status.Target[*millracev1alpha1.LBNode]{
-			Observed: func() *millracev1alpha1.LBNode { return lbNode },
-			Update: func(_ context.Context, changed *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+		status.Target[*millracev1beta1.LBNode]{
+			Observed: func() *millracev1beta1.LBNode { return lbNode },
+			Update: func(_ context.Context, changed *millracev1beta1.LBNode) (*millracev1beta1.LBNode, error) {
 				lbNode = changed
 				return changed, nil
 			},
 		},
-		status.Target[*millracev1alpha1.LBNodeReport]{
-			Observed: func() *millracev1alpha1.LBNodeReport { return nil },
+		status.Target[*millracev1beta1.LBNodeReport]{
+			Observed: func() *millracev1beta1.LBNodeReport { return nil },
 		}, logr.Discard())
 	l.status = writer
 	ctx, cancel := context.WithCancel(t.Context())

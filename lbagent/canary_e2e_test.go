@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // verdict is what the nodes' reports prove of the router.
 func (w *world) verdict() canary.Verdict {
 	w.t.Helper()
-	reports, nodes := &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.LBNodeList{}
+	reports, nodes := &millracev1beta1.LBNodeReportList{}, &millracev1beta1.LBNodeList{}
 	for _, list := range []client.ObjectList{reports, nodes} {
 		if err := w.client.List(context.Background(), list); err != nil {
 			w.t.Fatal(err)
@@ -47,7 +47,7 @@ func (w *world) prove() {
 	})
 	run(w.t, "ip netns exec "+routerSpace+" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.fib_multipath_hash_policy=1")
 	run(w.t, "ip netns exec "+routerSpace+" nft add chain bridge filter output { type filter hook output priority 0 ; }")
-	peer := &millracev1alpha1.LBPeer{}
+	peer := &millracev1beta1.LBPeer{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
 		w.t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // repairedWithin bounds how long it takes until nothing is told any more.
@@ -50,20 +50,20 @@ func TestFaultsOfRouterTold(t *testing.T) {
 
 	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
 		"router bgp 64500", "address-family ipv4 unicast", "neighbor "+address+" prefix-list NOCANARY in")
-	w.awaitVerdict(millracev1alpha1.ReasonRouteMissing, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonRouteMissing, thirdNode)
 	w.Configure("router bgp 64500", "address-family ipv4 unicast", "no neighbor "+address+" prefix-list NOCANARY in")
 	w.awaitReached()
 
 	w.Configure("router bgp 64500", "address-family ipv4 unicast", "maximum-paths 1")
 	w.Await(toldWithin, "fewer paths than nodes", func() bool {
 		verdict := w.verdict()
-		return verdict.Reason == millracev1alpha1.ReasonRouteMissing
+		return verdict.Reason == millracev1beta1.ReasonRouteMissing
 	})
 	w.Configure("router bgp 64500", "address-family ipv4 unicast", "maximum-paths 64")
 	w.awaitReached()
 
 	w.loseFromRouter("ip daddr " + canaryAddress + " meta length 1000-65535")
-	w.awaitVerdict(millracev1alpha1.ReasonLongPacketsLost, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonLongPacketsLost, thirdNode)
 	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter output")
 	w.awaitReached()
 
@@ -74,5 +74,5 @@ func TestFaultsOfRouterTold(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(filepath.Dir(w.pinRoot), thirdNode)); err != nil {
 		t.Fatal(err)
 	}
-	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonPacketsLost, thirdNode)
 }

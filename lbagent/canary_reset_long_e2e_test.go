@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // resetsFor is how long sessions are reset: MILLRACE_CANARY, such as 60m.
@@ -31,7 +31,7 @@ func resetsFor(t *testing.T) time.Duration {
 
 // described is what reports tell of canaries, and of the sessions that they were found by.
 func (w *world) described() string {
-	reports := &millracev1alpha1.LBNodeReportList{}
+	reports := &millracev1beta1.LBNodeReportList{}
 	if err := w.client.List(w.t.Context(), reports); err != nil {
 		w.t.Fatal(err)
 	}
@@ -78,5 +78,5 @@ func TestResetIsNoFault(t *testing.T) {
 	// A fault is told still.
 	w.Configure("ip prefix-list NOCANARY seq 5 deny "+canaryAddress+"/32", "ip prefix-list NOCANARY seq 10 permit any",
 		"router bgp 64500", "address-family ipv4 unicast", "neighbor 198.51.100.4 prefix-list NOCANARY in")
-	w.awaitVerdict(millracev1alpha1.ReasonRouteMissing, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonRouteMissing, thirdNode)
 }

@@ -28,7 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -194,7 +194,7 @@ func (c *generated) addService(n int) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: pointer(millracev1alpha1.Class),
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: pointer(millracev1beta1.Class),
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 			Ports: []corev1.ServicePort{
 				{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "https", Port: 443, Protocol: corev1.ProtocolTCP},
@@ -234,11 +234,11 @@ func (c *generated) addService(n int) {
 		places[i] = len(c.objects.EndpointSlices)
 		c.objects.EndpointSlices = append(c.objects.EndpointSlices, slice)
 		vip := c.address(n, i == 1)
-		c.objects.VIPs = append(c.objects.VIPs, &millracev1alpha1.VIP{
-			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vip), UID: types.UID(vip.String())},
-			Spec: millracev1alpha1.VIPSpec{
-				MinRows: millracev1alpha1.MinRows,
-				Address: vip.String(), Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
+		c.objects.VIPs = append(c.objects.VIPs, &millracev1beta1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(vip), UID: types.UID(vip.String())},
+			Spec: millracev1beta1.VIPSpec{
+				MinRows: millracev1beta1.MinRows,
+				Address: vip.String(), Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: name}},
 			},
 		})
 	}
@@ -502,7 +502,7 @@ func shares(report *figures.Report) {
 		for id := range pods {
 			weights[forwarding.NodeID(id+1)] = 1
 		}
-		size := plan.SizeFor(&model.Frontend{Weights: weights, MinRows: millracev1alpha1.MinRows})
+		size := plan.SizeFor(&model.Frontend{Weights: weights, MinRows: millracev1beta1.MinRows})
 		rows := map[forwarding.NodeID]int{}
 		for _, owner := range table.NewRendezvous().Primaries(weights, size) {
 			rows[owner]++

@@ -30,7 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/bfd"
 )
 
@@ -60,7 +60,7 @@ func TestCutOffNode(t *testing.T) {
 	w.prove()
 	w.awaitProof()
 	w.loseFromRouter("ip daddr " + canaryAddress)
-	w.awaitVerdict(millracev1alpha1.ReasonPacketsLost, thirdNode)
+	w.awaitVerdict(millracev1beta1.ReasonPacketsLost, thirdNode)
 }
 
 // cutOff cuts the node off from the others for a while. It returns when all routes are as before.
@@ -68,7 +68,7 @@ func cutOff(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	t.Cleanup(func() {
-		report := &millracev1alpha1.LBNodeReport{}
+		report := &millracev1beta1.LBNodeReport{}
 		// The test's own context is done.
 		if t.Failed() && w.client.Get(context.Background(), client.ObjectKey{Name: thisNode}, report) == nil {
 			t.Logf("the LBNodeReport says %+v", report.Status)
@@ -89,7 +89,7 @@ func cutOff(t *testing.T) *world {
 	w.Await(30*time.Second, "a session by BFD, and the node ready", func() bool {
 		status := w.report().Status
 		return len(status.Sessions) == 1 && status.Sessions[0].BFD != nil && status.Sessions[0].BFD.State == "Up" &&
-			meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady)
+			meta.IsStatusConditionTrue(status.Conditions, millracev1beta1.ConditionReady)
 	})
 	w.awaitWatching()
 
@@ -112,8 +112,8 @@ func cutOff(t *testing.T) *world {
 		if !w.isLast() {
 			t.Fatal("the last path was withdrawn, or is not to be left any more")
 		}
-		condition := meta.FindStatusCondition(w.report().Status.Conditions, millracev1alpha1.ConditionReady)
-		return condition.Status == metav1.ConditionFalse && condition.Reason == millracev1alpha1.ReasonCutOff
+		condition := meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionReady)
+		return condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonCutOff
 	})
 
 	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter forward")
@@ -150,11 +150,11 @@ func (w *world) hearRouter() {
 	// It is lost in three seconds: what is to be seen here does not hang on a busy machine.
 	w.StartBFD(" profile slow\n  detect-multiplier 10\n")
 	w.Configure("router bgp 64500", "neighbor "+nodeAddress+" bfd", "neighbor "+nodeAddress+" bfd profile slow")
-	peer := &millracev1alpha1.LBPeer{}
+	peer := &millracev1beta1.LBPeer{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: "router"}, peer); err != nil {
 		w.t.Fatal(err)
 	}
-	peer.Spec.BFD = &millracev1alpha1.BFD{DetectMultiplier: 10, ReceiveInterval: &metav1.Duration{Duration: 300 * time.Millisecond}}
+	peer.Spec.BFD = &millracev1beta1.BFD{DetectMultiplier: 10, ReceiveInterval: &metav1.Duration{Duration: 300 * time.Millisecond}}
 	if err := w.client.Update(w.t.Context(), peer); err != nil {
 		w.t.Fatal(err)
 	}
@@ -257,10 +257,10 @@ func (w *world) join(node string, id int, kubeconfig string) *agent {
 	}
 	w.Configure("router bgp 64500", "neighbor "+address+" remote-as 64512", "address-family ipv4 unicast", "neighbor "+address+" activate")
 	if node == thirdNode {
-		w.create(&millracev1alpha1.LBNode{
-			ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: millracev1alpha1.LBNodeSpec{ID: int32(id), Addresses: []string{address}},
+		w.create(&millracev1beta1.LBNode{
+			ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: millracev1beta1.LBNodeSpec{ID: int32(id), Addresses: []string{address}},
 		})
-		w.create(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		w.create(&millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}})
 	}
 	w.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, UID: types.UID(node)}})
 	self, err := os.Executable()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -42,11 +42,11 @@ func TestKeysBeforeFrontends(t *testing.T) {
 	}}
 	maps := &keyMaps{err: errInjected}
 	l := newLoop(n, objects)
-	l.keys = keeper.New(maps, flowhash.Seed{}, func() *millracev1alpha1.LBNodeReport { return nil }, func() []uint32 { return nil }, logr.Discard())
+	l.keys = keeper.New(maps, flowhash.Seed{}, func() *millracev1beta1.LBNodeReport { return nil }, func() []uint32 { return nil }, logr.Discard())
 	if _, err := l.pass(start); !errors.Is(err, errInjected) {
 		t.Errorf("a pass that could not set the keys returned %v", err)
 	}
-	if n.observation.Forwards || n.observation.TunnelKey.Reason != millracev1alpha1.ReasonKeyFailed {
+	if n.observation.Forwards || n.observation.TunnelKey.Reason != millracev1beta1.ReasonKeyFailed {
 		t.Errorf("observed %+v", n.observation)
 	}
 	maps.err = nil

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -70,14 +70,14 @@ func TestServiceWithTwoVIPs(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 2, 2)
 	second := objects.VIPs[0].DeepCopy()
-	second.Name, second.Spec.Address = millracev1alpha1.VIPName(vipOf(2)), vipOf(2).String()
+	second.Name, second.Spec.Address = millracev1beta1.VIPName(vipOf(2)), vipOf(2).String()
 	objects.VIPs = append(objects.VIPs, second)
 	l := newLoop(n, objects)
 	mustPass(t, l, start)
 	if len(n.state.Frontends) != 2 || !n.routes[vipOf(1)] || !n.routes[vipOf(2)] {
 		t.Fatalf("frontends %v, routes %v", n.state.Frontends, n.routes)
 	}
-	objects.VIPs = []*millracev1alpha1.VIP{second}
+	objects.VIPs = []*millracev1beta1.VIP{second}
 	mustPass(t, l, start)
 	mustPass(t, l, start.Add(testDelay))
 	if len(n.state.Frontends) != 1 || n.routes[vipOf(1)] || !n.routes[vipOf(2)] || len(n.state.Endpoints) != 2 {
@@ -200,7 +200,7 @@ func TestFailedWriteHoldsUpNothingElse(t *testing.T) {
 			t.Fatalf("pass %d: routes %v, want those of the first two Services", i+1, n.routes)
 		}
 		if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
-			return p.Reason == millracev1alpha1.ReasonProgramFailed && strings.Contains(p.Message, failed.String())
+			return p.Reason == millracev1beta1.ReasonProgramFailed && strings.Contains(p.Message, failed.String())
 		}) {
 			t.Errorf("problems %v, want one of %s", n.observation.Problems, failed)
 		}
@@ -442,9 +442,9 @@ func TestFullMap(t *testing.T) {
 	addService(objects, 2, false, 1, 0)
 	mustPass(t, l, start)
 	if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
-		return p.Reason == millracev1alpha1.ReasonMapFull
+		return p.Reason == millracev1beta1.ReasonMapFull
 	}) {
-		t.Fatalf("problems %v, want %s", n.observation.Problems, millracev1alpha1.ReasonMapFull)
+		t.Fatalf("problems %v, want %s", n.observation.Problems, millracev1beta1.ReasonMapFull)
 	}
 	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
 		t.Fatalf("routes %v, want that of the first Service", n.routes)

@@ -33,7 +33,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -92,14 +92,14 @@ func TestOneMore(t *testing.T) {
 func TestCutOffNodeIsReadyAgain(t *testing.T) {
 	w := cutOff(t)
 	w.Await(time.Minute, "ready again", func() bool {
-		return meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1alpha1.ConditionReady)
+		return meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1beta1.ConditionReady)
 	})
 }
 
 // countVIPs has the API server count them: a list of many on each look would cost it much.
 func (w *world) countVIPs() int {
 	vips := &metav1.PartialObjectMetadataList{}
-	vips.SetGroupVersionKind(millracev1alpha1.GroupVersion.WithKind("VIPList"))
+	vips.SetGroupVersionKind(millracev1beta1.GroupVersion.WithKind("VIPList"))
 	if err := w.client.List(w.t.Context(), vips, client.Limit(1)); err != nil {
 		return 0
 	}
@@ -201,19 +201,19 @@ func (w *world) populateNodes() {
 			w.t.Fatal(err)
 		}
 	}
-	w.peer("router", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = "198.51.100.1" })
-	w.create(&millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
-	w.create(&millracev1alpha1.VIPPool{
+	w.peer("router", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress = "198.51.100.1" })
+	w.create(&millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	w.create(&millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "many"},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"198.18.0.0/16"}},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"198.18.0.0/16"}},
 	})
-	other := &millracev1alpha1.LBNode{}
+	other := &millracev1beta1.LBNode{}
 	w.Await(30*time.Second, "both LBNodes", func() bool {
-		return w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, &millracev1alpha1.LBNode{}) == nil &&
+		return w.client.Get(w.t.Context(), client.ObjectKey{Name: thisNode}, &millracev1beta1.LBNode{}) == nil &&
 			w.client.Get(w.t.Context(), client.ObjectKey{Name: otherNode}, other) == nil
 	})
 	// Its agent serves.
-	other.Status = millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
+	other.Status = millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
 	if err := w.client.Status().Update(w.t.Context(), other); err != nil {
 		w.t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/detector"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
@@ -251,7 +251,7 @@ func (s speakerOf) Sessions() []bgp.Session {
 	var sessions []bgp.Session
 	for i := range s.want.Peers {
 		peer := &s.want.Peers[i]
-		sessions = append(sessions, bgp.Session{Peer: peer.Name, Address: peer.Address, State: millracev1alpha1.SessionEstablished})
+		sessions = append(sessions, bgp.Session{Peer: peer.Name, Address: peer.Address, State: millracev1beta1.SessionEstablished})
 	}
 	return sessions
 }

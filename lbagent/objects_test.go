@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -25,27 +25,27 @@ func pointer[T any](value T) *T { return &value }
 
 // cluster returns the objects of a cluster of two nodes without Services.
 func cluster() *model.Snapshot {
-	lbNode := func(name string, id int32, addresses ...string) *millracev1alpha1.LBNode {
-		return &millracev1alpha1.LBNode{
+	lbNode := func(name string, id int32, addresses ...string) *millracev1beta1.LBNode {
+		return &millracev1beta1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: addresses},
-			Status:     millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+			Spec:       millracev1beta1.LBNodeSpec{ID: id, Addresses: addresses},
+			Status:     millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 		}
 	}
 	return &model.Snapshot{
 		NodeName: thisNode,
 		Node:     &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: thisNode}},
-		LBNodes: []*millracev1alpha1.LBNode{
+		LBNodes: []*millracev1beta1.LBNode{
 			lbNode(thisNode, 1, "198.51.100.1", "2001:db8::1"), lbNode(otherNode, 2, "198.51.100.2", "2001:db8::2"),
 		},
-		Peers: []*millracev1alpha1.LBPeer{{
+		Peers: []*millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "router"},
-			Spec: millracev1alpha1.LBPeerSpec{
+			Spec: millracev1beta1.LBPeerSpec{
 				PeerAddress: "198.51.100.254", PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
-				Families: []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6},
+				Families: []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6},
 			},
 		}},
-		Advertisements: []*millracev1alpha1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
+		Advertisements: []*millracev1beta1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
 	}
 }
 
@@ -79,7 +79,7 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Spec: corev1.ServiceSpec{
 			Type:              corev1.ServiceTypeLoadBalancer,
-			LoadBalancerClass: pointer(millracev1alpha1.Class),
+			LoadBalancerClass: pointer(millracev1beta1.Class),
 			IPFamilies:        []corev1.IPFamily{family},
 			Ports:             []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}},
 		},
@@ -109,11 +109,11 @@ func addService(s *model.Snapshot, n int, local bool, here, there int) {
 	endpoints(otherNode, 1, there)
 	s.Services = append(s.Services, service)
 	s.EndpointSlices = append(s.EndpointSlices, slice)
-	s.VIPs = append(s.VIPs, &millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vipOf(n))},
-		Spec: millracev1alpha1.VIPSpec{
+	s.VIPs = append(s.VIPs, &millracev1beta1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(vipOf(n))},
+		Spec: millracev1beta1.VIPSpec{
 			Address: vipOf(n).String(),
-			Claims:  []millracev1alpha1.VIPClaim{{Namespace: "default", Name: name}},
+			Claims:  []millracev1beta1.VIPClaim{{Namespace: "default", Name: name}},
 		},
 	})
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -21,9 +21,9 @@ import (
 func TestOccupied(t *testing.T) {
 	for name, occupy := range map[string]func(s *model.Snapshot, address netip.Addr){
 		"a node": func(s *model.Snapshot, address netip.Addr) {
-			s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+			s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: types.UID("node3")},
-				Spec:       millracev1alpha1.LBNodeSpec{ID: 3, Addresses: []string{address.String()}},
+				Spec:       millracev1beta1.LBNodeSpec{ID: 3, Addresses: []string{address.String()}},
 			})
 		},
 		"a router": func(s *model.Snapshot, address netip.Addr) {
@@ -32,7 +32,7 @@ func TestOccupied(t *testing.T) {
 			s.Peers = append(s.Peers, other)
 		},
 		"a gateway": func(s *model.Snapshot, address netip.Addr) {
-			s.Gateways = model.Gateways{millracev1alpha1.FamilyIPv4: {address}}
+			s.Gateways = model.Gateways{millracev1beta1.FamilyIPv4: {address}}
 		},
 	} {
 		for _, first := range []string{"VIP", "occupant"} {

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A VIP that its Service gives up is at the router as one to be left, then not at all, and is still
@@ -29,12 +29,12 @@ func TestRelease(t *testing.T) {
 	if got := w.communities(); got != "" {
 		t.Errorf("the route has the communities %q from the start", got)
 	}
-	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseDraining, Since: metav1.NowMicro()})
+	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseDraining, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "the route as one to be left", func() bool { return strings.Contains(w.communities(), "graceful-shutdown") })
 	if !w.announced() {
 		t.Error("the router does not use the only path that it has")
 	}
-	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseWithdrawn, Since: metav1.NowMicro()})
+	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
 	w.release(nil)
 	w.Await(10*time.Second, "the route of a VIP that is kept after all", func() bool { return w.announced() && w.communities() == "" })
@@ -53,7 +53,7 @@ func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 	if err := w.client.Update(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
-	w.release(nil, func(claim *millracev1alpha1.VIPClaim) { claim.UID = string(service.UID) })
+	w.release(nil, func(claim *millracev1beta1.VIPClaim) { claim.UID = string(service.UID) })
 
 	if err := w.client.Delete(t.Context(), service); err != nil {
 		t.Fatal(err)
@@ -63,21 +63,21 @@ func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	// The agent has seen the deletions when it obeys a later write.
-	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseDraining, Since: metav1.NowMicro()})
+	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseDraining, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "the route as one to be left", func() bool { return strings.Contains(w.communities(), "graceful-shutdown") })
-	w.release(&millracev1alpha1.ClaimRelease{Phase: millracev1alpha1.ReleaseWithdrawn, Since: metav1.NowMicro()})
+	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
 	// Numbers alone are written twice a minute.
 	w.Await(45*time.Second, "the LBNodeReport says that it is released, not that it has no endpoints", func() bool {
 		vips := w.report().Status.VIPs
-		return vips.Programmed == 1 && slices.Equal(vips.Withheld, []millracev1alpha1.WithheldCount{{Reason: millracev1alpha1.ReasonReleasing, Count: 1}})
+		return vips.Programmed == 1 && slices.Equal(vips.Withheld, []millracev1beta1.WithheldCount{{Reason: millracev1beta1.ReasonReleasing, Count: 1}})
 	})
 }
 
 // claim is that of the VIP.
-func (w *world) claim() millracev1alpha1.VIPClaim {
+func (w *world) claim() millracev1beta1.VIPClaim {
 	w.t.Helper()
-	object := &millracev1alpha1.VIP{}
+	object := &millracev1beta1.VIP{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: vip}, object); err != nil {
 		w.t.Fatal(err)
 	}
@@ -85,9 +85,9 @@ func (w *world) claim() millracev1alpha1.VIPClaim {
 }
 
 // release writes how far the Service has given its VIP up.
-func (w *world) release(release *millracev1alpha1.ClaimRelease, edits ...func(*millracev1alpha1.VIPClaim)) {
+func (w *world) release(release *millracev1beta1.ClaimRelease, edits ...func(*millracev1beta1.VIPClaim)) {
 	w.t.Helper()
-	object := &millracev1alpha1.VIP{}
+	object := &millracev1beta1.VIP{}
 	if err := w.client.Get(w.t.Context(), client.ObjectKey{Name: vip}, object); err != nil {
 		w.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A CRD that is deleted takes its objects with it, and not the routes: those go when the hold
@@ -32,7 +32,7 @@ func TestCRDDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := func() *metav1.Condition {
-		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1alpha1.ConditionObjectsPresent)
+		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionObjectsPresent)
 	}
 	w.Await(10*time.Second, "the LBNodeReport tells what is held", func() bool { return held() != nil })
 	w.keepsRoute(w.hold / 2)

@@ -13,7 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
@@ -45,9 +45,9 @@ func (w *world) secondRouter(neighbors string) *frr.Router {
 }
 
 // peer creates an LBPeer with short timers.
-func (w *world) peer(name string, edit func(*millracev1alpha1.LBPeerSpec)) *millracev1alpha1.LBPeer {
+func (w *world) peer(name string, edit func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
 	w.t.Helper()
-	peer := &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.LBPeerSpec{
+	peer := &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.LBPeerSpec{
 		PeerASN: 64500, LocalASN: 64512,
 		HoldTime:         &metav1.Duration{Duration: 9 * time.Second},
 		ConnectRetryTime: &metav1.Duration{Duration: time.Second},
@@ -70,7 +70,7 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	w.install()
 	w.populate()
 	second := w.secondRouter(secondNeighbor)
-	w.peer("second", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerAddress = "203.0.113.129" })
+	w.peer("second", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress = "203.0.113.129" })
 	w.start()
 	w.Await(30*time.Second, "the VIP at the first router", w.announced)
 	second.Await(30*time.Second, "the VIP at the second router by the node's address there", func() bool {
@@ -78,7 +78,7 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	})
 	w.Await(10*time.Second, "the programs on both uplinks", func() bool {
 		interfaces := w.report().Status.Interfaces
-		return len(interfaces) == 2 && interfaces[1].XDPMode == millracev1alpha1.XDPNative
+		return len(interfaces) == 2 && interfaces[1].XDPMode == millracev1beta1.XDPNative
 	})
 }
 
@@ -94,9 +94,9 @@ func TestGatewayIsPeer(t *testing.T) {
   neighbor fe80::22 activate
  exit-address-family
 `)
-	w.peer("gateway", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerGateway = millracev1alpha1.FamilyIPv4 })
-	w.peer("gateway6", func(spec *millracev1alpha1.LBPeerSpec) {
-		spec.PeerGateway, spec.Families = millracev1alpha1.FamilyIPv6, []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4}
+	w.peer("gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerGateway = millracev1beta1.FamilyIPv4 })
+	w.peer("gateway6", func(spec *millracev1beta1.LBPeerSpec) {
+		spec.PeerGateway, spec.Families = millracev1beta1.FamilyIPv6, []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4}
 		spec.ExtendedNextHop = true
 	})
 	w.start()
@@ -109,7 +109,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	second.Await(30*time.Second, "the VIP at the link-local gateway, by the node's link-local address", func() bool {
 		return second.KernelRoutes()[vip] == "fe80::22"
 	})
-	if err := w.client.Delete(t.Context(), &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "gateway6"}}); err != nil {
+	if err := w.client.Delete(t.Context(), &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "gateway6"}}); err != nil {
 		t.Fatal(err)
 	}
 	second.Await(30*time.Second, "no session with it", func() bool { return second.KernelRoutes()[vip] == "" })
@@ -133,7 +133,7 @@ func TestAggregateAtRouter(t *testing.T) {
 	w.Await(30*time.Second, "the VIP at the router", w.announced)
 	aggregate := func(length int32) {
 		t.Helper()
-		list := &millracev1alpha1.VIPAdvertisementList{}
+		list := &millracev1beta1.VIPAdvertisementList{}
 		if err := w.client.List(t.Context(), list); err != nil || len(list.Items) != 1 {
 			t.Fatalf("%d VIPAdvertisements, error %v", len(list.Items), err)
 		}
@@ -156,7 +156,7 @@ func TestAggregateAtRouter(t *testing.T) {
 	w.Await(20*time.Second, "the VIP alone", at(vip))
 	aggregate(24)
 	w.Await(20*time.Second, "the aggregate again", at("203.0.113.0/24"))
-	if err := w.client.Delete(t.Context(), &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
+	if err := w.client.Delete(t.Context(), &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
 		t.Fatal(err)
 	}
 	w.Await(20*time.Second, "no route without a VIP", func() bool { return len(w.KernelRoutes()) == 0 })
@@ -169,19 +169,19 @@ func TestRangeOfRouters(t *testing.T) {
 	w.install()
 	w.populate()
 	second := w.secondRouter(secondNeighbor + " neighbor 203.0.113.130 timers connect 1\n")
-	w.peer("rack", func(spec *millracev1alpha1.LBPeerSpec) { spec.PeerRange = "203.0.113.128/28" })
+	w.peer("rack", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "203.0.113.128/28" })
 	w.start()
 	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
 	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }
 	second.Await(60*time.Second, "the VIP at the router of the range", at)
 	w.Await(20*time.Second, "its session in the LBNodeReport", func() bool {
-		return slices.ContainsFunc(w.report().Status.Sessions, func(s millracev1alpha1.SessionStatus) bool {
-			return s.Peer == "rack/203.0.113.129" && s.Address == "203.0.113.129" && s.State == millracev1alpha1.SessionEstablished
+		return slices.ContainsFunc(w.report().Status.Sessions, func(s millracev1beta1.SessionStatus) bool {
+			return s.Peer == "rack/203.0.113.129" && s.Address == "203.0.113.129" && s.State == millracev1beta1.SessionEstablished
 		})
 	})
 	second.RestartBGP()
 	second.Await(60*time.Second, "the VIP at the router after its restart", at)
-	if err := w.client.Delete(t.Context(), &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "rack"}}); err != nil {
+	if err := w.client.Delete(t.Context(), &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "rack"}}); err != nil {
 		t.Fatal(err)
 	}
 	second.Await(30*time.Second, "no route without the LBPeer", func() bool { return !at() })

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -54,7 +54,7 @@ func newTrio(t *testing.T) *trio {
 	w.Await(30*time.Second, "a session by BFD, and the node ready", func() bool {
 		status := w.report().Status
 		return len(status.Sessions) == 1 && status.Sessions[0].BFD != nil && status.Sessions[0].BFD.State == "Up" &&
-			meta.IsStatusConditionTrue(status.Conditions, millracev1alpha1.ConditionReady)
+			meta.IsStatusConditionTrue(status.Conditions, millracev1beta1.ConditionReady)
 	})
 	w.awaitWatching()
 	w.Await(30*time.Second, "the routes of all nodes", func() bool { return w.isPreferred(0, 3) })

@@ -14,7 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/frozen"
 )
 
@@ -56,7 +56,7 @@ func (a *agent) stop() (resume func()) {
 // replaceVIP deletes the VIP and adds another one.
 func (w *world) replaceVIP() {
 	w.t.Helper()
-	if err := w.client.Delete(w.t.Context(), &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
+	if err := w.client.Delete(w.t.Context(), &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: vip}}); err != nil {
 		w.t.Fatal(err)
 	}
 	objects := cluster()
@@ -106,7 +106,7 @@ func TestStoppedAgent(t *testing.T) {
 	w, a, line := beginStopped(t)
 	established := func() *metav1.Time {
 		sessions := w.report().Status.Sessions
-		if len(sessions) != 1 || sessions[0].State != millracev1alpha1.SessionEstablished {
+		if len(sessions) != 1 || sessions[0].State != millracev1beta1.SessionEstablished {
 			return nil
 		}
 		return sessions[0].Since

@@ -13,7 +13,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // elsewhereMAC is somebody who has a VIP before this node, or after it.
@@ -25,11 +25,11 @@ func TestStoppedOnLink(t *testing.T) {
 	w := newWorld(t)
 	w.install()
 	w.populate()
-	advertisement := &millracev1alpha1.VIPAdvertisement{}
+	advertisement := &millracev1beta1.VIPAdvertisement{}
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "all"}, advertisement); err != nil {
 		t.Fatal(err)
 	}
-	advertisement.Spec.L2 = &millracev1alpha1.L2Advertisement{Interfaces: []string{"eth0"}}
+	advertisement.Spec.L2 = &millracev1beta1.L2Advertisement{Interfaces: []string{"eth0"}}
 	if err := w.client.Update(t.Context(), advertisement); err != nil {
 		t.Fatal(err)
 	}

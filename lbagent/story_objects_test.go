@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -29,7 +29,7 @@ type objects map[string]runtime.Object
 // storyDecoder refuses fields that the API does not have.
 var storyDecoder = func() runtime.Decoder {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
 		}
@@ -79,17 +79,17 @@ func (o objects) snapshot() *model.Snapshot {
 			s.Services = append(s.Services, object)
 		case *discoveryv1.EndpointSlice:
 			s.EndpointSlices = append(s.EndpointSlices, object)
-		case *millracev1alpha1.VIP:
+		case *millracev1beta1.VIP:
 			s.VIPs = append(s.VIPs, object)
-		case *millracev1alpha1.VIPPool:
+		case *millracev1beta1.VIPPool:
 			s.Pools = append(s.Pools, object)
-		case *millracev1alpha1.LBNode:
+		case *millracev1beta1.LBNode:
 			s.LBNodes = append(s.LBNodes, object)
-		case *millracev1alpha1.LBPeer:
+		case *millracev1beta1.LBPeer:
 			s.Peers = append(s.Peers, object)
-		case *millracev1alpha1.VIPRoute:
+		case *millracev1beta1.VIPRoute:
 			s.Routes = append(s.Routes, object)
-		case *millracev1alpha1.VIPAdvertisement:
+		case *millracev1beta1.VIPAdvertisement:
 			s.Advertisements = append(s.Advertisements, object)
 		}
 	}

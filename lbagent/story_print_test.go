@@ -11,7 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
@@ -174,7 +174,7 @@ func showRoutes(routes announce.Routes) string {
 // what it counts.
 func showStatus(o status.Observation) string {
 	p := &page{}
-	told := status.Build(o, &millracev1alpha1.LBNodeReport{}, metav1.Time{})
+	told := status.Build(o, &millracev1beta1.LBNodeReport{}, metav1.Time{})
 	for _, condition := range told.Conditions {
 		p.line("%s", strings.TrimSuffix(fmt.Sprintf("%s %s %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message), ": "))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/canary"
@@ -125,11 +125,11 @@ func (w workers) run(ctx context.Context, config Config, p parts) error {
 
 func newWriter(p parts, logger logr.Logger) *status.Writer {
 	return status.NewWriter(p.bootID,
-		status.Target[*millracev1alpha1.LBNode]{
-			Observed: p.objects.LBNode, Update: status.Client[*millracev1alpha1.LBNode](p.clients.Millrace, "lbnodes"),
+		status.Target[*millracev1beta1.LBNode]{
+			Observed: p.objects.LBNode, Update: status.Client[*millracev1beta1.LBNode](p.clients.Millrace, "lbnodes"),
 		},
-		status.Target[*millracev1alpha1.LBNodeReport]{
-			Observed: p.objects.Report, Update: status.Client[*millracev1alpha1.LBNodeReport](p.clients.Millrace, "lbnodereports"),
+		status.Target[*millracev1beta1.LBNodeReport]{
+			Observed: p.objects.Report, Update: status.Client[*millracev1beta1.LBNodeReport](p.clients.Millrace, "lbnodereports"),
 		}, logger)
 }
 

@@ -39,7 +39,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/live"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/liveapi"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -115,9 +115,9 @@ func (e *environment) create(t *testing.T, object client.Object) {
 func (e *environment) node(t *testing.T, name string, number int) *agent {
 	t.Helper()
 	address := fmt.Sprintf("127.0.1.%d", number)
-	e.create(t, &millracev1alpha1.LBNode{
+	e.create(t, &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.LBNodeSpec{ID: int32(number), Addresses: []string{address}},
+		Spec:       millracev1beta1.LBNodeSpec{ID: int32(number), Addresses: []string{address}},
 	})
 	made := newAgent(t, name, fmt.Sprintf("%s:%d", address, e.port), e.authority)
 	e.agents[name] = made
@@ -129,7 +129,7 @@ func (e *environment) node(t *testing.T, name string, number int) *agent {
 func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
 	t.Helper()
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: []string{millracev1alpha1.Finalizer}, Labels: map[string]string{"app": name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: []string{millracev1beta1.Finalizer}, Labels: map[string]string{"app": name}},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	e.create(t, service)

@@ -34,7 +34,7 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -210,9 +210,9 @@ func (e *environment) populate(t *testing.T) {
 	group.SetLimit(64)
 	for node := range *scaleNodes {
 		group.Go(func() error {
-			return e.client.Create(ctx, &millracev1alpha1.LBNode{
+			return e.client.Create(ctx, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%04d", node)},
-				Spec:       millracev1alpha1.LBNodeSpec{ID: int32(node + 1), Addresses: []string{addressOf(node).String()}},
+				Spec:       millracev1beta1.LBNodeSpec{ID: int32(node + 1), Addresses: []string{addressOf(node).String()}},
 			})
 		})
 	}
@@ -220,7 +220,7 @@ func (e *environment) populate(t *testing.T) {
 		group.Go(func() error {
 			name := serviceNameOf(number)
 			service := &corev1.Service{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Finalizers: []string{millracev1alpha1.Finalizer}},
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Finalizers: []string{millracev1beta1.Finalizer}},
 				Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(false), Ports: []corev1.ServicePort{{Port: 80}}},
 			}
 			if err := e.client.Create(ctx, service); err != nil {

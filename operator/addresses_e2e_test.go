@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // avoidedAddresses has a pool that begins to avoid the ends of its CIDRs: who has one keeps it.
@@ -28,21 +28,21 @@ func avoidedAddresses(t *testing.T, e *environment) {
 	both := families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol)
 	before := e.service(t, "before", both)
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
-		pool.Spec.Avoid = []millracev1alpha1.AvoidedAddress{
-			millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast,
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
+		pool.Spec.Avoid = []millracev1beta1.AvoidedAddress{
+			millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast,
 		}
 	})
 	e.usable(t, pool, "203.0.113.1-203.0.113.2", "2001:db8:cafe::1-2001:db8:cafe::3")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid,
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid,
 		"2 assigned addresses are not given out by the pool any longer and stay until they are released: 203.0.113.0, 2001:db8:cafe::")
 	for name, address := range map[string]string{"network": "203.0.113.0", "broadcast": "203.0.113.3", "anycast": "2001:db8:cafe::"} {
 		family := corev1.IPv4Protocol
 		if name == "anycast" {
 			family = corev1.IPv6Protocol
 		}
-		asks := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1alpha1.AnnotationAddresses, address))
-		e.condition(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonAddressForbidden, address+" is not among the addresses")
+		asks := e.service(t, name, families(corev1.IPFamilyPolicySingleStack, family), annotated(millracev1beta1.AnnotationAddresses, address))
+		e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, address+" is not among the addresses")
 	}
 	e.addresses(t, e.service(t, "web", both), "203.0.113.1", "2001:db8:cafe::1")
 	e.addresses(t, e.service(t, "api", both), "203.0.113.2", "2001:db8:cafe::2")
@@ -53,7 +53,7 @@ func avoidedAddresses(t *testing.T, e *environment) {
 		return counted(pool, 6, 1)
 	})
 	last := e.service(t, "last")
-	e.condition(t, last, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "main"`)
+	e.condition(t, last, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "main"`)
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
 }
 
@@ -66,7 +66,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 	wait := func(name string) {
 		t.Helper()
 		service := e.service(t, name)
-		e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "main"`)
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "main"`)
 		line = append(line, service)
 	}
 	holder := e.service(t, "holder")
@@ -87,7 +87,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 		late := e.service(t, fmt.Sprintf("late%d", i))
 		next()
 		line = append(line, late)
-		e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+		e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	}
 	// A condition tells whole seconds. Of those that came in one second the older object goes first, then
 	// the name decides.
@@ -112,30 +112,30 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 func quotas(t *testing.T, e *environment) {
 	scrape := freeAddress(t)
 	e.run(t, "--metrics-bind-address="+scrape, "--metrics-secure=false")
-	pool := e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) {
-		spec.SharingScope = millracev1alpha1.ShareInCluster
-		spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 3}
+	pool := e.pool(t, "main", func(spec *millracev1beta1.VIPPoolSpec) {
+		spec.SharingScope = millracev1beta1.ShareInCluster
+		spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 3}
 	}, "203.0.113.0/28")
-	first := e.service(t, "first", annotated(millracev1alpha1.AnnotationSharingKey, "dns"))
+	first := e.service(t, "first", annotated(millracev1beta1.AnnotationSharingKey, "dns"))
 	e.addresses(t, first, "203.0.113.0")
 	e.addresses(t, e.service(t, "second"), "203.0.113.1")
 	third := e.service(t, "third")
 	e.addresses(t, third, "203.0.113.2")
 	// It is told before anything is refused.
 	eventually(t, func(ctx context.Context) error {
-		return e.warning(ctx, third, millracev1alpha1.ReasonQuotaNearlyUsed,
+		return e.warning(ctx, third, millracev1beta1.ReasonQuotaNearlyUsed,
 			`with this Service, namespace "shop" has 3 of the 3 addresses that pool "main" gives to it`)
 	})
 	over := e.service(t, "over")
-	e.condition(t, over, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded,
+	e.condition(t, over, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded,
 		`namespace "shop" has 3 of the 3 addresses that pool "main" gives to it, and the Service needs 1 more: `+
 			"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised")
 	scraped(t, scrape, `millrace_pool_quota_addresses{namespace="shop",pool="main"} 3`,
 		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_waiting{reason="QuotaExceeded"} 1`)
 	// Who shares an address needs none. Each namespace pays for it.
-	e.addresses(t, e.service(t, "shares", annotated(millracev1alpha1.AnnotationSharingKey, "dns"), ports("53/UDP")), "203.0.113.0")
+	e.addresses(t, e.service(t, "shares", annotated(millracev1beta1.AnnotationSharingKey, "dns"), ports("53/UDP")), "203.0.113.0")
 	elsewhere := func(service *corev1.Service) { service.Namespace = otherNamespace }
-	e.addresses(t, e.service(t, "joins", elsewhere, annotated(millracev1alpha1.AnnotationSharingKey, "dns"), ports("54/UDP")), "203.0.113.0")
+	e.addresses(t, e.service(t, "joins", elsewhere, annotated(millracev1beta1.AnnotationSharingKey, "dns"), ports("54/UDP")), "203.0.113.0")
 	e.addresses(t, e.service(t, "other", elsewhere), "203.0.113.3")
 	scraped(t, scrape, `millrace_pool_quota_used_addresses{namespace="office",pool="main"} 2`)
 
@@ -143,20 +143,20 @@ func quotas(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), third))
 	e.addresses(t, over, "203.0.113.4")
 	late := e.service(t, "late")
-	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded, "")
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
-		pool.Spec.PerNamespace.Overrides = []millracev1alpha1.NamespaceQuotaOverride{{
+	e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded, "")
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
+		pool.Spec.PerNamespace.Overrides = []millracev1beta1.NamespaceQuotaOverride{{
 			NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": namespace}}, Max: 4,
 		}}
 	})
 	e.addresses(t, late, "203.0.113.5")
 	// Less of it takes nothing away, not even from a Service that changes.
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
-		pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 0}
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
+		pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 0}
 	})
 	update(t, e, late, func(service *corev1.Service) { service.Spec.Ports[0].Port = 81 })
 	none := e.service(t, "none")
-	e.condition(t, none, metav1.ConditionFalse, millracev1alpha1.ReasonQuotaExceeded, "has 4 of the 0 addresses")
+	e.condition(t, none, metav1.ConditionFalse, millracev1beta1.ReasonQuotaExceeded, "has 4 of the 0 addresses")
 	e.addresses(t, late, "203.0.113.5")
 	e.addresses(t, over, "203.0.113.4")
 	e.addresses(t, first, "203.0.113.0")
@@ -177,8 +177,8 @@ func reservedByCommand(t *testing.T, e *environment) {
 		return strings.TrimSpace(string(output)), err
 	}
 	e.run(t)
-	pool := e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) {
-		spec.Avoid = []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidSubnetRouterAnycast}
+	pool := e.pool(t, "main", func(spec *millracev1beta1.VIPPoolSpec) {
+		spec.Avoid = []millracev1beta1.AvoidedAddress{millracev1beta1.AvoidSubnetRouterAnycast}
 	}, "203.0.113.0/28", "2001:db8:cafe::/64")
 	e.usable(t, pool, "203.0.113.0/28", "2001:db8:cafe::1-2001:db8:cafe:0:ffff:ffff:ffff:ffff")
 
@@ -201,7 +201,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 	for _, address := range addresses {
 		vip := vipOf(address)
 		must(t, e.get(t.Context(), vip))
-		if len(vip.Spec.Claims) > 0 || vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimRetain {
+		if len(vip.Spec.Claims) > 0 || vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1beta1.ReclaimRetain {
 			t.Errorf("%s is reserved as %+v", address, vip.Spec)
 		}
 	}
@@ -223,13 +223,13 @@ func reservedByCommand(t *testing.T, e *environment) {
 	if err != nil || other != "2001:db8:cafe::2" {
 		t.Fatalf("reserved is %s: %v", other, err)
 	}
-	asks := e.service(t, "asks", family, annotated(millracev1alpha1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
+	asks := e.service(t, "asks", family, annotated(millracev1beta1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
 	e.addresses(t, asks, other)
 	must(t, e.client.Delete(t.Context(), asks))
 	e.gone(t, asks)
 	vip := vipOf("2001:db8:cafe::2")
 	eventually(t, func(ctx context.Context) error {
-		if err := e.get(ctx, vip); err != nil || vip.Status.Phase == millracev1alpha1.VIPReserved {
+		if err := e.get(ctx, vip); err != nil || vip.Status.Phase == millracev1beta1.VIPReserved {
 			return err
 		}
 		return fmt.Errorf("the VIP is %s", vip.Status.Phase)

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -42,7 +42,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 	e := newEnvironment(t)
 	e.pool(t, "main", nil, "198.18.0.0-198.18.5.255", "2001:db8:cafe::/64")
-	e.pool(t, "asked", func(spec *millracev1alpha1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.18.8.0/24")
+	e.pool(t, "asked", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.18.8.0/24")
 	w := newWebhooks(t, e)
 	witness := newWitness(t, e)
 	defer witness.testify(t)
@@ -180,12 +180,12 @@ func (c *customer) service(i int) *corev1.Service {
 func (c *customer) create(ctx context.Context, i int) error {
 	service := c.service(i)
 	service.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, AllocateLoadBalancerNodePorts: new(bool)}
-	class(millracev1alpha1.Class)(service)
+	class(millracev1beta1.Class)(service)
 	if c.key != "" {
-		annotated(millracev1alpha1.AnnotationSharingKey, c.key)(service)
+		annotated(millracev1beta1.AnnotationSharingKey, c.key)(service)
 	} else if i%4 == 0 {
 		// For as long as it is there: a Service that changes its key keeps an address among others.
-		annotated(millracev1alpha1.AnnotationSharingKey, fmt.Sprintf("key-%d", c.random.IntN(50)))(service)
+		annotated(millracev1beta1.AnnotationSharingKey, fmt.Sprintf("key-%d", c.random.IntN(50)))(service)
 	}
 	policies := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
 	service.Spec.IPFamilyPolicy = &policies[c.random.IntN(len(policies))]
@@ -232,9 +232,9 @@ func (c *customer) wish(service *corev1.Service, i int) {
 		service.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(own), Protocol: corev1.ProtocolTCP}}
 		return
 	}
-	delete(service.Annotations, millracev1alpha1.AnnotationAddresses)
-	if service.Annotations[millracev1alpha1.AnnotationSharingKey] == "" && c.random.IntN(3) == 0 {
-		metav1.SetMetaDataAnnotation(&service.ObjectMeta, millracev1alpha1.AnnotationAddresses, fmt.Sprintf("198.18.8.%d", c.random.IntN(256)))
+	delete(service.Annotations, millracev1beta1.AnnotationAddresses)
+	if service.Annotations[millracev1beta1.AnnotationSharingKey] == "" && c.random.IntN(3) == 0 {
+		metav1.SetMetaDataAnnotation(&service.ObjectMeta, millracev1beta1.AnnotationAddresses, fmt.Sprintf("198.18.8.%d", c.random.IntN(256)))
 	}
 	service.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: int32(80 + c.random.IntN(4)), Protocol: corev1.ProtocolTCP}}
 	if c.random.IntN(2) == 0 {

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -90,7 +90,7 @@ func TestCilium(t *testing.T) {
 func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	t.Helper()
 	for _, service := range services {
-		for _, kind := range []string{"cilium.io/IPAMRequestSatisfied", millracev1alpha1.ConditionAddressAssigned} {
+		for _, kind := range []string{"cilium.io/IPAMRequestSatisfied", millracev1beta1.ConditionAddressAssigned} {
 			if !meta.IsStatusConditionTrue(service.Status.Conditions, kind) {
 				t.Errorf("Service %s has no condition %s: %+v", service.Name, kind, service.Status.Conditions)
 			}

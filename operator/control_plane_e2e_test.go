@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/figures"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -42,10 +42,10 @@ func TestControlPlane(t *testing.T) {
 	}
 	e := newEnvironment(t)
 	e.pool(t, "main", nil, "198.18.0.0/16")
-	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	must(t, e.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	e.run(t)
 	// As in a cluster that works: else each Service is told that no node announces its address.
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	assigned := e.firstAddresses(t, namespace, services)
 	// The operator works once it has assigned a first one.
 	e.service(t, "first")
@@ -65,7 +65,7 @@ func TestControlPlane(t *testing.T) {
 	marked := time.Since(began)
 	controlplane.Eventually(t, 10*time.Minute, func(ctx context.Context) error {
 		left := &metav1.PartialObjectMetadataList{}
-		left.SetGroupVersionKind(millracev1alpha1.GroupVersion.WithKind("VIPList"))
+		left.SetGroupVersionKind(millracev1beta1.GroupVersion.WithKind("VIPList"))
 		if err := e.client.List(ctx, left); err != nil || len(left.Items) > 0 {
 			return errors.Join(err, fmt.Errorf("%d VIPs are left", len(left.Items)))
 		}

@@ -19,24 +19,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // serviceDefaults writes Services in every way that there is, in a namespace that asks for defaults.
 // What the API server has filled in before a webhook sees it differs between them.
 func serviceDefaults(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
-	e.pool(t, "ipv4", func(spec *millracev1alpha1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.51.100.0/28")
+	e.pool(t, "ipv4", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.51.100.0/28")
 	w := newWebhooks(t, e)
 	operator := w.serve(t)
 	asks := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	label := func(value string) {
 		must(t, e.client.Patch(t.Context(), asks, client.RawPatch("application/merge-patch+json",
-			[]byte(fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, millracev1alpha1.LabelServiceDefaults, value)))))
+			[]byte(fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, millracev1beta1.LabelServiceDefaults, value)))))
 	}
 	t.Cleanup(func() {
 		must(t, e.client.Patch(context.Background(), asks, client.RawPatch("application/merge-patch+json",
-			[]byte(`{"metadata":{"labels":{"`+millracev1alpha1.LabelServiceDefaults+`":null}}}`))))
+			[]byte(`{"metadata":{"labels":{"`+millracev1beta1.LabelServiceDefaults+`":null}}}`))))
 	})
 
 	w.posts(t, "without the label", `{}`, `{}`, "ipFamilyPolicy: SingleStack, nodePorts: true")

@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -65,7 +65,7 @@ func newEnvironment(t *testing.T) *environment {
 	var err error
 	e.kubeconfig, err = e.server.WriteKubeconfig(operatorUser)
 	must(t, err)
-	e.client.MakeNamespaces(t, systemNamespace, namespace, otherNamespace, millracev1alpha1.BGPNamespace)
+	e.client.MakeNamespaces(t, systemNamespace, namespace, otherNamespace, millracev1beta1.BGPNamespace)
 	e.client.MakeOf(t, "rbac/operator/role.yaml", "rbac/operator/role_binding.yaml", "webhook/role.yaml")
 	return e
 }
@@ -84,8 +84,8 @@ func (e *environment) clean(t *testing.T) {
 		must(t, e.client.DeleteAllOf(t.Context(), &eventsv1.Event{}, client.InNamespace(namespace)))
 	}
 	for _, object := range []client.Object{
-		&millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{}, &millracev1alpha1.LBPeer{},
-		&millracev1alpha1.VIPAdvertisement{}, &millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{}, &corev1.Node{},
+		&millracev1beta1.VIP{}, &millracev1beta1.VIPPool{}, &millracev1beta1.LBPeer{},
+		&millracev1beta1.VIPAdvertisement{}, &millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{}, &corev1.Node{},
 	} {
 		must(t, e.client.DeleteAllOf(t.Context(), object))
 	}
@@ -271,15 +271,15 @@ func (e *environment) unmade(namespace, name string) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	class(millracev1alpha1.Class)(service)
+	class(millracev1beta1.Class)(service)
 	return service
 }
 
-func (e *environment) pool(t *testing.T, name string, change func(*millracev1alpha1.VIPPoolSpec), addresses ...string) *millracev1alpha1.VIPPool {
+func (e *environment) pool(t *testing.T, name string, change func(*millracev1beta1.VIPPoolSpec), addresses ...string) *millracev1beta1.VIPPool {
 	t.Helper()
-	pool := &millracev1alpha1.VIPPool{
+	pool := &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses},
 	}
 	if change != nil {
 		change(&pool.Spec)
@@ -334,7 +334,7 @@ func (e *environment) condition(t *testing.T, service *corev1.Service, status me
 		if err := e.get(ctx, service); err != nil {
 			return err
 		}
-		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
 			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
 		}
@@ -367,13 +367,13 @@ func (e *environment) eventOf(ctx context.Context, service *corev1.Service, seve
 	return fmt.Errorf("Service %s has no event %s %q among %d", service.Name, reason, note, len(list.Items))
 }
 
-func vipOf(address string) *millracev1alpha1.VIP {
-	name := millracev1alpha1.VIPName(netip.MustParseAddr(address))
-	return &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.VIPSpec{Address: address}}
+func vipOf(address string) *millracev1beta1.VIP {
+	name := millracev1beta1.VIPName(netip.MustParseAddr(address))
+	return &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.VIPSpec{Address: address}}
 }
 
 // bound waits until an address has a VIP that a Service claims.
-func (e *environment) bound(t *testing.T, address string, service *corev1.Service) *millracev1alpha1.VIP {
+func (e *environment) bound(t *testing.T, address string, service *corev1.Service) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
 	eventually(t, func(ctx context.Context) error {
@@ -407,7 +407,7 @@ func (e *environment) ready(t *testing.T, object client.Object, conditions *[]me
 		if err := e.get(ctx, object); err != nil {
 			return err
 		}
-		got := meta.FindStatusCondition(*conditions, millracev1alpha1.ConditionReady)
+		got := meta.FindStatusCondition(*conditions, millracev1beta1.ConditionReady)
 		if got == nil || got.Reason != reason || !strings.Contains(got.Message, message) {
 			return fmt.Errorf("%T %s has the condition %+v, want %s %q", object, object.GetName(), got, reason, message)
 		}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // freedManually has Services whose operator went before them. The template and the patch of
@@ -32,7 +32,7 @@ func freedManually(t *testing.T, e *environment) {
 	e.addresses(t, free, "203.0.113.0")
 	kept := e.service(t, "kept", func(service *corev1.Service) { service.Finalizers = []string{theirs} })
 	foreign := e.service(t, "foreign", class("example.com/lb"), func(service *corev1.Service) {
-		service.Finalizers = []string{millracev1alpha1.SharedFinalizer}
+		service.Finalizers = []string{millracev1beta1.SharedFinalizer}
 	})
 	e.addresses(t, kept, "203.0.113.1")
 	running.stop(t)
@@ -56,7 +56,7 @@ func freedManually(t *testing.T, e *environment) {
 	}
 	e.gone(t, free)
 	e.finalizers(t, kept, theirs)
-	e.finalizers(t, foreign, millracev1alpha1.SharedFinalizer)
+	e.finalizers(t, foreign, millracev1beta1.SharedFinalizer)
 }
 
 // documented returns what kubectl gets in the command of docs/install.md.

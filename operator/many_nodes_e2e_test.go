@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/figures"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -59,11 +59,11 @@ func newManyNodes(t *testing.T) *manyNodes {
 		must(t, err)
 	}
 	c.pool(t, "main", nil, "198.18.0.0/16")
-	must(t, c.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	must(t, c.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	for _, name := range []string{"router1", "router2"} {
-		must(t, c.client.Create(t.Context(), &millracev1alpha1.LBPeer{
+		must(t, c.client.Create(t.Context(), &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.25" + name[len("router"):], PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.25" + name[len("router"):], PeerASN: 64512, LocalASN: 64513},
 		}))
 	}
 	c.operator = c.run(t)
@@ -98,8 +98,8 @@ func (c *manyNodes) joins(t *testing.T) {
 	created := time.Since(began)
 	ids := map[int32]bool{}
 	controlplane.Eventually(t, 10*time.Minute, func(ctx context.Context) error {
-		nodes, reports := &millracev1alpha1.LBNodeList{}, &metav1.PartialObjectMetadataList{}
-		reports.SetGroupVersionKind(millracev1alpha1.GroupVersion.WithKind("LBNodeReportList"))
+		nodes, reports := &millracev1beta1.LBNodeList{}, &metav1.PartialObjectMetadataList{}
+		reports.SetGroupVersionKind(millracev1beta1.GroupVersion.WithKind("LBNodeReportList"))
 		if err := c.client.List(ctx, nodes); err != nil {
 			return err
 		}
@@ -123,28 +123,28 @@ func (c *manyNodes) joins(t *testing.T) {
 }
 
 // tell has all agents report at once, and returns what that costs the operator until it rests.
-func (c *manyNodes) tell(t *testing.T, state millracev1alpha1.SessionState) (processor time.Duration, writes int) {
+func (c *manyNodes) tell(t *testing.T, state millracev1beta1.SessionState) (processor time.Duration, writes int) {
 	t.Helper()
 	current, err := c.tunnelState(t.Context())
 	must(t, err)
 	c.keys = tunnelkey.Adopt(c.keys, current)
-	keys := &millracev1alpha1.TunnelKeysStatus{Sending: int64(c.keys.Sending), Required: c.keys.Required}
+	keys := &millracev1beta1.TunnelKeysStatus{Sending: int64(c.keys.Sending), Required: c.keys.Required}
 	for _, generation := range c.keys.Accepted {
 		keys.Accepted = append(keys.Accepted, int64(generation))
 	}
 	used, before := c.operator.processorTime(t), len(c.settled(t, time.Second))
 	c.atOnce(t, func(ctx context.Context, number int) error {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: nodeName(number)}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: nodeName(number)}}
 		if err := c.get(ctx, report); err != nil {
 			return err
 		}
 		since := metav1.Now()
-		report.Status = millracev1alpha1.LBNodeReportStatus{
-			Version: "v1.0.0", MinRows: millracev1alpha1.MinRows, XDPModes: "Native", TunnelKeys: keys,
-			Interfaces: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: "Native"}, {Name: "eth1", XDPMode: "Native"}},
-			Sessions: []millracev1alpha1.SessionStatus{
+		report.Status = millracev1beta1.LBNodeReportStatus{
+			Version: "v1.0.0", MinRows: millracev1beta1.MinRows, XDPModes: "Native", TunnelKeys: keys,
+			Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: "Native"}, {Name: "eth1", XDPMode: "Native"}},
+			Sessions: []millracev1beta1.SessionStatus{
 				{Peer: "router1", Address: "198.51.100.251", State: state, Since: &since},
-				{Peer: "router2", Address: "198.51.100.252", State: millracev1alpha1.SessionEstablished, Since: &since},
+				{Peer: "router2", Address: "198.51.100.252", State: millracev1beta1.SessionEstablished, Since: &since},
 			},
 		}
 		return c.client.Status().Update(ctx, report)
@@ -153,13 +153,13 @@ func (c *manyNodes) tell(t *testing.T, state millracev1alpha1.SessionState) (pro
 }
 
 func (c *manyNodes) reports(t *testing.T) {
-	processor, writes := c.tell(t, millracev1alpha1.SessionEstablished)
+	processor, writes := c.tell(t, millracev1beta1.SessionEstablished)
 	c.report.Add("all agents report at once: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }
 
 func (c *manyNodes) losesRouter(t *testing.T) {
-	processor, writes := c.tell(t, millracev1alpha1.SessionActive)
+	processor, writes := c.tell(t, millracev1beta1.SessionActive)
 	c.report.Add("a router is lost: processor for each report", milliseconds(processor)/float64(c.nodes), 1, "ms")
 	c.report.Add("the same: writes of the operator", float64(writes), 20, "")
 }

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/figures"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -47,15 +47,15 @@ func TestManyWaiting(t *testing.T) {
 	setLabel(t, e, otherNamespace, "has", "room")
 	e.pool(t, "full", nil, "198.51.100.10/32")
 	room := &metav1.LabelSelector{MatchLabels: map[string]string{"has": "room"}}
-	e.pool(t, "room", func(spec *millracev1alpha1.VIPPoolSpec) { spec.NamespaceSelector = room }, "198.18.0.0/16")
-	e.pool(t, "edited", func(spec *millracev1alpha1.VIPPoolSpec) { spec.NamespaceSelector = room }, "203.0.113.0/24")
-	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	e.pool(t, "room", func(spec *millracev1beta1.VIPPoolSpec) { spec.NamespaceSelector = room }, "198.18.0.0/16")
+	e.pool(t, "edited", func(spec *millracev1beta1.VIPPoolSpec) { spec.NamespaceSelector = room }, "203.0.113.0/24")
+	must(t, e.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	operator := e.run(t)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	node := e.node(t, "changing", "198.51.100.20")
 	e.addresses(t, e.service(t, "holder"), "198.51.100.10")
 	first := e.service(t, "first")
-	e.condition(t, first, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	e.condition(t, first, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	e.wait(t, waiting)
 
 	report := &figures.Report{}
@@ -70,14 +70,14 @@ func TestManyWaiting(t *testing.T) {
 	measure("nothing changes", func(int) {})
 	measure("a label of the namespace", func(second int) { setLabel(t, e, namespace, "second", strconv.Itoa(second)) })
 	measure("a pool that they may not have", func(second int) {
-		update(t, e, &millracev1alpha1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "edited"}}, func(pool *millracev1alpha1.VIPPool) {
+		update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "edited"}}, func(pool *millracev1beta1.VIPPool) {
 			pool.Spec.Addresses = []string{fmt.Sprintf("203.0.113.%d/32", second)}
 		})
 	})
 	measure("the address of a node", func(second int) { e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", 30+second)) })
 	report.Print(t, fmt.Sprintf("Operator: %d Services wait", waiting))
 	// Who has waited longest gets what there is.
-	update(t, e, &millracev1alpha1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, func(pool *millracev1alpha1.VIPPool) {
+	update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = append(pool.Spec.Addresses, "198.51.100.11/32")
 	})
 	e.bound(t, "198.51.100.11", first)
@@ -104,7 +104,7 @@ func (e *environment) wait(t *testing.T, count int) {
 		}
 		told := 0
 		for i := range services.Items {
-			if meta.IsStatusConditionFalse(services.Items[i].Status.Conditions, millracev1alpha1.ConditionAddressAssigned) {
+			if meta.IsStatusConditionFalse(services.Items[i].Status.Conditions, millracev1beta1.ConditionAddressAssigned) {
 				told++
 			}
 		}

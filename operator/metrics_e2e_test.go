@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // operatorMetrics scrapes an operator that leads: its caches have all that is counted.
@@ -24,10 +24,10 @@ func operatorMetrics(t *testing.T, e *environment) {
 	e.run(t, "--metrics-bind-address="+address, "--metrics-secure=false")
 	e.pool(t, "main", nil, "203.0.113.4/31")
 	e.advertisement(t, "all", nil)
-	e.session(t, "node1", millracev1alpha1.SessionEstablished)
+	e.session(t, "node1", millracev1beta1.SessionEstablished)
 	e.addresses(t, e.service(t, "first"), "203.0.113.4")
 	e.addresses(t, e.service(t, "second"), "203.0.113.5")
-	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	e.condition(t, e.service(t, "third"), metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	scraped(t, address,
 		`millrace_pool_addresses{pool="main",state="Bound"} 2`, `millrace_pool_addresses{pool="main",state="Free"} 0`,
 		`millrace_services_waiting{reason="PoolExhausted"} 1`, `millrace_vips_announcers{nodes="one"} 2`)

@@ -16,59 +16,59 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func routing(t *testing.T, e *environment) {
 	e.run(t)
-	peer := func(name, address string) *millracev1alpha1.LBPeer {
-		peer := &millracev1alpha1.LBPeer{
+	peer := func(name, address string) *millracev1beta1.LBPeer {
+		peer := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
 		}
 		must(t, e.client.Create(t.Context(), peer))
 		return peer
 	}
 	good := peer("router1", "198.51.100.1")
-	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, good, &good.Status.Conditions, millracev1beta1.ReasonValid, "")
 	duplicate := peer("router2", "198.51.100.1")
-	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1alpha1.ReasonInvalid,
+	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1beta1.ReasonInvalid,
 		`spec.peerAddress: 198.51.100.1 port 179 has the older LBPeer "router1"`)
-	none := &millracev1alpha1.LBPeer{
+	none := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
-		Spec:       millracev1alpha1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1beta1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
 	}
 	if err := e.client.Create(t.Context(), none); err == nil {
 		t.Error("a peer with no address was accepted")
 	}
-	advertisement := &millracev1alpha1.VIPAdvertisement{
+	advertisement := &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"main"}, Communities: []string{"64512:70000:1"}},
+		Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"main"}, Communities: []string{"64512:70000:1"}},
 	}
 	must(t, e.client.Create(t.Context(), advertisement))
-	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonInvalid,
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1beta1.ReasonInvalid,
 		`spec.pools[0]: VIPPool "main" does not exist`)
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1beta1.ReasonValid, "")
 	conflicts(t, e, advertisement)
 }
 
 // conflicts adds an advertisement that the first one overrules while a Service has a VIP, and
 // a node a session.
-func conflicts(t *testing.T, e *environment, first *millracev1alpha1.VIPAdvertisement) {
+func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertisement) {
 	t.Helper()
-	second := &millracev1alpha1.VIPAdvertisement{
+	second := &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "second"},
-		Spec:       millracev1alpha1.VIPAdvertisementSpec{Communities: []string{"64512:2"}},
+		Spec:       millracev1beta1.VIPAdvertisementSpec{Communities: []string{"64512:2"}},
 	}
 	must(t, e.client.Create(t.Context(), second))
-	conflicting := func(object *millracev1alpha1.VIPAdvertisement, status metav1.ConditionStatus, message string) {
+	conflicting := func(object *millracev1beta1.VIPAdvertisement, status metav1.ConditionStatus, message string) {
 		t.Helper()
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, object); err != nil {
 				return err
 			}
-			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionConflicting)
+			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionConflicting)
 			if condition == nil || condition.Status != status || condition.Message != message {
 				return fmt.Errorf("Conflicting of %s is %+v", object.Name, condition)
 			}
@@ -104,9 +104,9 @@ func (e *environment) setAddresses(t *testing.T, node *corev1.Node, addresses ..
 }
 
 // lbNode waits for the LBNode of a Node, with its addresses.
-func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...string) *millracev1alpha1.LBNode {
+func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...string) *millracev1beta1.LBNode {
 	t.Helper()
-	lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, lbNode); err != nil {
 			return err
@@ -141,7 +141,7 @@ func nodes(t *testing.T, e *environment) {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = "198.18.3.0/24", []string{"198.18.3.0/24"}
 	})
 	eventually(t, func(ctx context.Context) error {
-		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: all[3].Name}}
+		lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: all[3].Name}}
 		if err := e.get(ctx, lbNode); err != nil {
 			return err
 		}
@@ -179,11 +179,11 @@ func nodes(t *testing.T, e *environment) {
 func departures(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "departing", "198.51.100.1")
-	departs := func(want millracev1alpha1.Departure, change func(*corev1.Node)) {
+	departs := func(want millracev1beta1.Departure, change func(*corev1.Node)) {
 		t.Helper()
 		update(t, e, node, change)
 		eventually(t, func(ctx context.Context) error {
-			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+			lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 			if err := e.get(ctx, lbNode); err != nil {
 				return err
 			}
@@ -193,11 +193,11 @@ func departures(t *testing.T, e *environment) {
 			return nil
 		})
 	}
-	departs(millracev1alpha1.DepartureCordoned, func(node *corev1.Node) { node.Spec.Unschedulable = true })
-	departs(millracev1alpha1.DepartureDrained, func(node *corev1.Node) {
-		node.Annotations = map[string]string{millracev1alpha1.AnnotationDrain: ""}
+	departs(millracev1beta1.DepartureCordoned, func(node *corev1.Node) { node.Spec.Unschedulable = true })
+	departs(millracev1beta1.DepartureDrained, func(node *corev1.Node) {
+		node.Annotations = map[string]string{millracev1beta1.AnnotationDrain: ""}
 	})
-	departs(millracev1alpha1.DepartureCordoned, func(node *corev1.Node) { node.Annotations = nil })
+	departs(millracev1beta1.DepartureCordoned, func(node *corev1.Node) { node.Annotations = nil })
 	departs("", func(node *corev1.Node) { node.Spec.Unschedulable = false })
 }
 
@@ -215,7 +215,7 @@ func zones(t *testing.T, e *environment) {
 	inZone := func(node *corev1.Node, zone string) {
 		t.Helper()
 		eventually(t, func(ctx context.Context) error {
-			lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+			lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 			if err := e.get(ctx, lbNode); err != nil {
 				return err
 			}
@@ -242,12 +242,12 @@ func zones(t *testing.T, e *environment) {
 // makes no node look as if it had booted. A leftover spec.bootID goes when the node's agent
 // does without it.
 func boots(t *testing.T, e *environment) {
-	lbNode := &millracev1alpha1.LBNode{
+	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "booting"},
-		Spec:       millracev1alpha1.LBNodeSpec{ID: 1, BootID: "first"},
+		Spec:       millracev1beta1.LBNodeSpec{ID: 1, BootID: "first"},
 	}
 	must(t, e.client.Create(t.Context(), lbNode))
-	lbNode.Status = millracev1alpha1.LBNodeStatus{BootID: "first"}
+	lbNode.Status = millracev1beta1.LBNodeStatus{BootID: "first"}
 	must(t, e.client.Status().Update(t.Context(), lbNode))
 	node := e.node(t, "booting", "198.51.100.1")
 	node.Status.NodeInfo.BootID = "second"
@@ -257,10 +257,10 @@ func boots(t *testing.T, e *environment) {
 	if kept.Spec.BootID != "first" || !equality.Semantic.DeepEqual(kept.Status, lbNode.Status) {
 		t.Errorf("the Node has booted, and its LBNode is %+v", kept)
 	}
-	kept.Status = millracev1alpha1.LBNodeStatus{BootID: "second", ServingBootID: "second"}
+	kept.Status = millracev1beta1.LBNodeStatus{BootID: "second", ServingBootID: "second"}
 	must(t, e.client.Status().Update(t.Context(), kept))
 	eventually(t, func(ctx context.Context) error {
-		after := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+		after := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 		if err := e.get(ctx, after); err != nil {
 			return err
 		}
@@ -275,9 +275,9 @@ func boots(t *testing.T, e *environment) {
 // one last.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {
-		must(t, e.client.Create(t.Context(), &millracev1alpha1.LBNode{
+		must(t, e.client.Create(t.Context(), &millracev1beta1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: id},
+			Spec:       millracev1beta1.LBNodeSpec{ID: id},
 		}))
 	}
 	e.run(t)
@@ -302,10 +302,10 @@ func reports(t *testing.T, e *environment) {
 
 	agent := func(status metav1.ConditionStatus) {
 		t.Helper()
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
 		must(t, e.get(t.Context(), report))
 		report.Status.Version = "v1"
-		for _, kind := range []string{millracev1alpha1.ConditionReady, millracev1alpha1.ConditionProgrammed} {
+		for _, kind := range []string{millracev1beta1.ConditionReady, millracev1beta1.ConditionProgrammed} {
 			meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Agent"})
 		}
 		must(t, e.client.Status().Update(t.Context(), report))
@@ -329,7 +329,7 @@ func reports(t *testing.T, e *environment) {
 	// Its report comes after the operator has looked at the one before.
 	e.node(t, "another")
 	eventually(t, func(ctx context.Context) error {
-		return e.get(ctx, &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
+		return e.get(ctx, &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
 	})
 	e.report(t, "alive all the same", alive)
 	kubelet(corev1.ConditionFalse, 3)
@@ -337,19 +337,19 @@ func reports(t *testing.T, e *environment) {
 	kubelet(corev1.ConditionTrue, 4)
 	e.report(t, "ready again, the agent not yet", conditions("Ready=Unknown", "Programmed=True"))
 
-	must(t, e.client.Delete(t.Context(), &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}))
+	must(t, e.client.Delete(t.Context(), &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}))
 	e.report(t, "created again", conditions())
 	must(t, e.client.Delete(t.Context(), lbNode))
-	e.report(t, "owned by the next LBNode", func(report *millracev1alpha1.LBNodeReport) error {
+	e.report(t, "owned by the next LBNode", func(report *millracev1beta1.LBNodeReport) error {
 		return ownedBy(e.lbNode(t, node, "198.51.100.1"))(report)
 	})
 }
 
 // report waits for the report of the node "reporting" that is as wanted.
-func (e *environment) report(t *testing.T, what string, check func(*millracev1alpha1.LBNodeReport) error) {
+func (e *environment) report(t *testing.T, what string, check func(*millracev1beta1.LBNodeReport) error) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "reporting"}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "reporting"}}
 		if err := e.get(ctx, report); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -360,8 +360,8 @@ func (e *environment) report(t *testing.T, what string, check func(*millracev1al
 	})
 }
 
-func ownedBy(lbNode *millracev1alpha1.LBNode) func(*millracev1alpha1.LBNodeReport) error {
-	return func(report *millracev1alpha1.LBNodeReport) error {
+func ownedBy(lbNode *millracev1beta1.LBNode) func(*millracev1beta1.LBNodeReport) error {
+	return func(report *millracev1beta1.LBNodeReport) error {
 		if owners := report.OwnerReferences; len(owners) != 1 || owners[0].UID != lbNode.UID || owners[0].Kind != "LBNode" {
 			return fmt.Errorf("owned by %+v, want %s", owners, lbNode.UID)
 		}
@@ -369,8 +369,8 @@ func ownedBy(lbNode *millracev1alpha1.LBNode) func(*millracev1alpha1.LBNodeRepor
 	}
 }
 
-func conditions(want ...string) func(*millracev1alpha1.LBNodeReport) error {
-	return func(report *millracev1alpha1.LBNodeReport) error {
+func conditions(want ...string) func(*millracev1beta1.LBNodeReport) error {
+	return func(report *millracev1beta1.LBNodeReport) error {
 		var have []string
 		for _, condition := range report.Status.Conditions {
 			have = append(have, fmt.Sprintf("%s=%s", condition.Type, condition.Status))
@@ -385,12 +385,12 @@ func conditions(want ...string) func(*millracev1alpha1.LBNodeReport) error {
 func duplicateIDs(t *testing.T, e *environment) {
 	a, b := e.node(t, "a"), e.node(t, "b")
 	for _, node := range []*corev1.Node{a, b} {
-		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Spec: millracev1alpha1.LBNodeSpec{ID: 7}}
+		lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}, Spec: millracev1beta1.LBNodeSpec{ID: 7}}
 		must(t, e.client.Create(t.Context(), lbNode))
 	}
 	e.run(t)
 	eventually(t, func(ctx context.Context) error {
-		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
+		lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}
 		if err := e.get(ctx, lbNode); err != nil {
 			return err
 		}

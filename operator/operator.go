@@ -31,7 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/live"
@@ -109,7 +109,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	}
 	reading := convert.Reading{Others: others, Adopt: configuration.Adopt}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("building the scheme: %w", err)
 	}
 	mgr, err := ctrl.NewManager(configuration.REST, managerOptions(configuration, scheme, logger))
@@ -192,8 +192,8 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Node{}:                   {Transform: controller.TransformNode},
-				&millracev1alpha1.LBNodeReport{}: {Transform: controller.TransformReport},
+				&corev1.Node{}:                  {Transform: controller.TransformNode},
+				&millracev1beta1.LBNodeReport{}: {Transform: controller.TransformReport},
 				// The operator may read one Secret.
 				&corev1.Secret{}: {
 					Namespaces: map[string]cache.Config{nodes.TunnelKeySecret().Namespace: {}},

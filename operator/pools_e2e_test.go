@@ -17,11 +17,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // counted compares what a pool says of its addresses.
-func counted(pool *millracev1alpha1.VIPPool, assigned, free int64) error {
+func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	status := pool.Status
 	if status.Assigned == nil || status.Free == nil || *status.Assigned != assigned || *status.Free != free {
 		return fmt.Errorf("status of the pool %s is %+v, want %d assigned and %d free", pool.Name, status, assigned, free)
@@ -40,7 +40,7 @@ func refusedPools(t *testing.T, e *environment) {
 		"fe80::/64": "must be unicast", "ff05::/64": "must be unicast", "::/0": "must be unicast", "169.254.0.1-169.254.0.2": "must be unicast",
 		"203.0.113.1": "must be a CIDR", "web": "must be a CIDR",
 	} {
-		pool := &millracev1alpha1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{text}}}
+		pool := &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{text}}}
 		if err := e.client.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("a pool of %s: %v, want it refused with %q", text, err, want)
 		}
@@ -51,15 +51,15 @@ func refusedPools(t *testing.T, e *environment) {
 		full4 = append(full4, fmt.Sprintf("%33s203.0.%d.9 - 203.0.%d.100%33s", "", i, i, ""))
 		full = append(full, fmt.Sprintf(" 2001:0db8:0000:0000:0000:0000:%04x:0000 - 2001:0db8:0000:0000:0000:0000:%04x:ffff ", i, i))
 	}
-	e.pool(t, "full", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Reserved = full }, full...)
-	e.pool(t, "full-ipv4", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Reserved = full4 }, full4...)
+	e.pool(t, "full", func(spec *millracev1beta1.VIPPoolSpec) { spec.Reserved = full }, full...)
+	e.pool(t, "full-ipv4", func(spec *millracev1beta1.VIPPoolSpec) { spec.Reserved = full4 }, full4...)
 	for text, valid := range map[string]bool{
 		"198.51.100.1": true, "2001:db8::1": true, "127.0.0.1": true, "169.254.255.1": true,
 		"fe80::1": false, "224.0.0.1": false, "ff02::1": false, "0.0.0.0": false, "::": false,
 	} {
-		peer := &millracev1alpha1.LBPeer{
+		peer := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "peer-"},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: text, PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: text, PeerASN: 64512, LocalASN: 64513},
 		}
 		if err := e.client.Create(t.Context(), peer); (err == nil) != valid {
 			t.Errorf("a peer at %s: %v, want it accepted: %t", text, err, valid)
@@ -75,9 +75,9 @@ func refusedCommunities(t *testing.T, e *environment) {
 		"4294967296:1:1": "from 0 to 4294967295", "64512:1:4294967296": "from 0 to 4294967295",
 		"no-export": "", "graceful-shutdown": "", "rt:64512:1": "", "no-exports": "should match", "64512": "should match", "64512:1:1:1": "should match", "-1:1": "should match",
 	} {
-		object := &millracev1alpha1.VIPAdvertisement{
+		object := &millracev1beta1.VIPAdvertisement{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},
-			Spec:       millracev1alpha1.VIPAdvertisementSpec{Communities: []string{text}},
+			Spec:       millracev1beta1.VIPAdvertisementSpec{Communities: []string{text}},
 		}
 		err := e.client.Create(t.Context(), object)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
@@ -90,7 +90,7 @@ func badPools(t *testing.T, e *environment) {
 	e.run(t)
 	// The schema lets through what only a comparison with all special ranges finds.
 	bad := e.pool(t, "a-loopback", nil, "198.51.100.0/28", "126.0.0.0-128.0.0.0")
-	e.ready(t, bad, &bad.Status.Conditions, millracev1alpha1.ReasonInvalid,
+	e.ready(t, bad, &bad.Status.Conditions, millracev1beta1.ReasonInvalid,
 		"spec.addresses[1]: 126.0.0.0-128.0.0.0 has loopback addresses (127.0.0.0/8), which cannot be announced")
 	e.pool(t, "good", nil, "203.0.113.0/28")
 	e.addresses(t, e.service(t, "web"), "203.0.113.0")
@@ -123,7 +123,7 @@ func poolColumns(t *testing.T, e *environment) {
 // row returns what kubectl get shows of an object, by column.
 func (e *environment) row(ctx context.Context, resource, name string) (map[string]any, error) {
 	config := rest.CopyConfig(e.server.Admin())
-	config.GroupVersion = &millracev1alpha1.GroupVersion
+	config.GroupVersion = &millracev1beta1.GroupVersion
 	config.APIPath = "/apis"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(e.client.Scheme()).WithoutConversion()
 	client, err := rest.RESTClientFor(config)
@@ -144,13 +144,13 @@ func (e *environment) row(ctx context.Context, resource, name string) (map[strin
 }
 
 // usable waits until a pool is ready and says that it gives out exactly these addresses.
-func (e *environment) usable(t *testing.T, pool *millracev1alpha1.VIPPool, want ...string) {
+func (e *environment) usable(t *testing.T, pool *millracev1beta1.VIPPool, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, pool); err != nil {
 			return err
 		}
-		if !meta.IsStatusConditionTrue(pool.Status.Conditions, millracev1alpha1.ConditionReady) || !slices.Equal(pool.Status.Usable, want) {
+		if !meta.IsStatusConditionTrue(pool.Status.Conditions, millracev1beta1.ConditionReady) || !slices.Equal(pool.Status.Usable, want) {
 			return fmt.Errorf("pool %s is %+v, want ready with %v", pool.Name, pool.Status, want)
 		}
 		return nil
@@ -161,18 +161,18 @@ func overlappingPools(t *testing.T, e *environment) {
 	e.run(t)
 	good := e.pool(t, "good", nil, "203.0.113.0/28")
 	e.usable(t, good, "203.0.113.0/28")
-	first := func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }
+	first := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	overlapping := e.pool(t, "z-overlap", first, "203.0.113.8-203.0.113.17")
-	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1alpha1.ReasonOverlap,
+	e.ready(t, overlapping, &overlapping.Status.Conditions, millracev1beta1.ReasonOverlap,
 		`spec.addresses[0]: 203.0.113.8-203.0.113.17 overlaps the older pool "good", which keeps 203.0.113.8/29`)
 	e.usable(t, overlapping, "203.0.113.16/31")
-	e.ready(t, good, &good.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, good, &good.Status.Conditions, millracev1beta1.ReasonValid, "")
 	for i, address := range []string{"203.0.113.16", "203.0.113.17", "203.0.113.0"} {
 		e.addresses(t, e.service(t, fmt.Sprintf("web%d", i)), address)
 	}
 	inside := e.pool(t, "z-within", nil, "203.0.113.4/31")
-	e.ready(t, inside, &inside.Status.Conditions, millracev1alpha1.ReasonOverlap, "no address is left to give out")
-	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1alpha1.ConditionReady) {
+	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonOverlap, "no address is left to give out")
+	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("a pool without an address is ready")
 	}
 	// Once the older pool is gone, the addresses are the younger pools'.
@@ -187,18 +187,18 @@ func occupiedPools(t *testing.T, e *environment) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: corev1.NodeSpec{PodCIDR: "203.0.113.4/30", PodCIDRs: []string{"203.0.113.4/30"}}}
 	must(t, e.client.Create(t.Context(), node))
 	e.setAddresses(t, node, "203.0.113.0")
-	router := &millracev1alpha1.LBPeer{
+	router := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "router1"},
-		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "203.0.113.1", PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "203.0.113.1", PeerASN: 64512, LocalASN: 64513},
 	}
 	must(t, e.client.Create(t.Context(), router))
 	pool := e.pool(t, "main", nil, "203.0.113.0/29", "10.96.255.0-10.97.0.7")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied,
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied,
 		`spec.addresses: never given out: 203.0.113.1 (LBPeer "router1"), 203.0.113.0 (Node "node1"), `+
 			`203.0.113.4/30 (the pods of Node "node1"), 10.96.255.0/24 (ServiceCIDR "kubernetes")`)
 	e.usable(t, pool, "10.97.0.0/29", "203.0.113.2/31")
-	asks := e.service(t, "asks", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	asks := e.service(t, "asks", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
+	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
 	// A Service that waits gets what others give up.
@@ -206,26 +206,26 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.addresses(t, asks, "203.0.113.1")
 	// What is given out stays when somebody else takes it; the pool says so.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonOccupied, "1 assigned addresses are not given out by the pool any longer")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses are not given out by the pool any longer")
 	e.addresses(t, asks, "203.0.113.1")
 	// No agent serves a node's address: the VIP and the Service say so, until it is free again.
 	const occupied = `203.0.113.1 is the address of Node "node1"`
 	vip := vipOf("203.0.113.1")
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonOccupied, occupied)
-	e.served(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonOccupied, occupied)
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonOccupied, occupied)
+	e.served(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonOccupied, occupied)
 	e.setAddresses(t, node, "203.0.113.0")
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, "")
-	e.served(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "")
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, "")
+	e.served(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "")
 
 	// The other way round: a VIP that is reserved for a Service by hand when a router has it.
-	must(t, e.client.Create(t.Context(), &millracev1alpha1.LBPeer{
+	must(t, e.client.Create(t.Context(), &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "router2"},
-		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "203.0.113.77", PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "203.0.113.77", PeerASN: 64512, LocalASN: 64513},
 	}))
 	reserved := vipOf("203.0.113.77")
-	reserved.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: asks.Namespace, Name: "byhand"}}
+	reserved.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: asks.Namespace, Name: "byhand"}}
 	must(t, e.client.Create(t.Context(), reserved))
-	e.ready(t, reserved, &reserved.Status.Conditions, millracev1alpha1.ReasonOccupied, `LBPeer "router2"`)
-	byhand := e.service(t, "byhand", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.77"))
-	e.served(t, byhand, metav1.ConditionFalse, millracev1alpha1.ReasonOccupied, `LBPeer "router2"`)
+	e.ready(t, reserved, &reserved.Status.Conditions, millracev1beta1.ReasonOccupied, `LBPeer "router2"`)
+	byhand := e.service(t, "byhand", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.77"))
+	e.served(t, byhand, metav1.ConditionFalse, millracev1beta1.ReasonOccupied, `LBPeer "router2"`)
 }

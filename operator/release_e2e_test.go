@@ -14,12 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // reservedFor waits until a VIP has no Service, and is reserved for one of a
 // name; "" for none.
-func (e *environment) reservedFor(t *testing.T, address, name string) *millracev1alpha1.VIP {
+func (e *environment) reservedFor(t *testing.T, address, name string) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
 	eventually(t, func(ctx context.Context) error {
@@ -27,7 +27,7 @@ func (e *environment) reservedFor(t *testing.T, address, name string) *millracev
 			return err
 		}
 		claims := vip.Spec.Claims
-		if len(claims) != 1 || claims[0].Name != name || claims[0].UID != "" || vip.Status.Phase != millracev1alpha1.VIPReserved {
+		if len(claims) != 1 || claims[0].Name != name || claims[0].UID != "" || vip.Status.Phase != millracev1beta1.VIPReserved {
 			return fmt.Errorf("VIP %s is %s with %+v, want it reserved for %s", address, vip.Status.Phase, claims, name)
 		}
 		return nil
@@ -37,7 +37,7 @@ func (e *environment) reservedFor(t *testing.T, address, name string) *millracev
 
 func retain(t *testing.T, e *environment) {
 	e.run(t)
-	e.pool(t, "main", func(spec *millracev1alpha1.VIPPoolSpec) { spec.ReclaimPolicy = millracev1alpha1.ReclaimRetain }, "203.0.113.0/31")
+	e.pool(t, "main", func(spec *millracev1beta1.VIPPoolSpec) { spec.ReclaimPolicy = millracev1beta1.ReclaimRetain }, "203.0.113.0/31")
 	service := e.service(t, "web")
 	e.addresses(t, service, "203.0.113.0")
 	uid := e.bound(t, "203.0.113.0", service).UID
@@ -49,8 +49,8 @@ func retain(t *testing.T, e *environment) {
 		// Nobody else gets it: not by chance, and not by asking for it.
 		anyone := e.service(t, "anyone")
 		e.addresses(t, anyone, "203.0.113.1")
-		thief := e.service(t, "thief", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
-		e.condition(t, thief, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+		thief := e.service(t, "thief", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.0"))
+		e.condition(t, thief, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 			`address 203.0.113.0 of pool "main" is reserved for Service shop/web`)
 		must(t, e.client.Delete(t.Context(), thief))
 		must(t, e.client.Delete(t.Context(), anyone))
@@ -74,8 +74,8 @@ func retain(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), service))
 	e.gone(t, service)
 	vip := e.reservedFor(t, "203.0.113.0", "web")
-	update(t, e, vip, func(vip *millracev1alpha1.VIP) { vip.Spec.Claims = nil })
-	other := e.service(t, "other", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"))
+	update(t, e, vip, func(vip *millracev1beta1.VIP) { vip.Spec.Claims = nil })
+	other := e.service(t, "other", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.0"))
 	e.addresses(t, other, "203.0.113.0")
 }
 
@@ -85,7 +85,7 @@ func toClusterIP(service *corev1.Service) {
 
 func toLoadBalancer(service *corev1.Service) {
 	service.Spec.Type = corev1.ServiceTypeLoadBalancer
-	class(millracev1alpha1.Class)(service)
+	class(millracev1beta1.Class)(service)
 }
 
 // bare waits until nothing of ours is left on a Service.
@@ -133,7 +133,7 @@ func sharedFinalizer(t *testing.T, e *environment) {
 	with := func(finalizer string) option {
 		return func(service *corev1.Service) { service.Finalizers = []string{finalizer} }
 	}
-	shared, own := with(millracev1alpha1.SharedFinalizer), with(millracev1alpha1.Finalizer)
+	shared, own := with(millracev1beta1.SharedFinalizer), with(millracev1beta1.Finalizer)
 	service := e.service(t, "web", shared)
 	oldest := e.service(t, "oldest", own)
 	gone := e.service(t, "gone", shared)
@@ -141,8 +141,8 @@ func sharedFinalizer(t *testing.T, e *environment) {
 	changed := e.service(t, "changed", own)
 	update(t, e, changed, toClusterIP)
 	e.run(t)
-	e.finalizers(t, service, millracev1alpha1.SharedFinalizer, millracev1alpha1.Finalizer)
-	e.finalizers(t, oldest, millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer)
+	e.finalizers(t, service, millracev1beta1.SharedFinalizer, millracev1beta1.Finalizer)
+	e.finalizers(t, oldest, millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer)
 	e.gone(t, gone)
 	e.bare(t, changed)
 	must(t, e.client.Delete(t.Context(), service))
@@ -162,7 +162,7 @@ func cloudController(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), service))
 	for _, change := range []func(*corev1.Service){
 		func(service *corev1.Service) {
-			service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1alpha1.SharedFinalizer })
+			service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1beta1.SharedFinalizer })
 		},
 		func(service *corev1.Service) { service.Status.LoadBalancer = corev1.LoadBalancerStatus{} },
 	} {
@@ -171,9 +171,9 @@ func cloudController(t *testing.T, e *environment) {
 		change(service)
 		must(t, e.client.Status().Patch(t.Context(), service, client.StrategicMergeFrom(base)))
 	}
-	e.finalizers(t, service, millracev1alpha1.Finalizer)
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
+	e.finalizers(t, service, millracev1beta1.Finalizer)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseDraining)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseWithdrawn)
 	e.gone(t, service)
 }
 
@@ -193,7 +193,7 @@ func (e *environment) finalizers(t *testing.T, service *corev1.Service, want ...
 // The finalizer of all load balancers stays where it is not ours.
 func foreignFinalizers(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1alpha1.SharedFinalizer} }
+	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1beta1.SharedFinalizer} }
 	other := e.service(t, "other", with, class("example.com/lb"))
 	cloud := e.service(t, "cloud", with, func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
 	previous := e.service(t, "former", with, toClusterIP)
@@ -207,7 +207,7 @@ func foreignFinalizers(t *testing.T, e *environment) {
 		e.addresses(t, e.service(t, name), map[string]string{"first": "203.0.113.0", "second": "203.0.113.1"}[name])
 	}
 	for _, service := range []*corev1.Service{other, cloud, previous} {
-		e.finalizers(t, service, millracev1alpha1.SharedFinalizer)
+		e.finalizers(t, service, millracev1beta1.SharedFinalizer)
 	}
 }
 
@@ -244,7 +244,7 @@ func freedLast(t *testing.T, e *environment) {
 }
 
 // releasing waits until a VIP is in a phase of being given up.
-func (e *environment) releasing(t *testing.T, address string, phase millracev1alpha1.ReleasePhase) {
+func (e *environment) releasing(t *testing.T, address string, phase millracev1beta1.ReleasePhase) {
 	t.Helper()
 	vip := vipOf(address)
 	eventually(t, func(ctx context.Context) error {
@@ -266,15 +266,15 @@ func orderlyDeletion(t *testing.T, e *environment) {
 	e.addresses(t, service, "203.0.113.0")
 	e.bound(t, "203.0.113.0", service)
 	must(t, e.client.Delete(t.Context(), service))
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseDraining)
 	heir := e.service(t, "heir")
-	e.condition(t, heir, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, "")
+	e.condition(t, heir, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	must(t, e.get(t.Context(), service))
 
 	// Another operator goes on with it, and the one who waits gets the address at last.
 	first.kill(t)
 	e.run(t, "--release-delay=1s")
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseWithdrawn)
 	e.gone(t, service)
 	e.addresses(t, heir, "203.0.113.0")
 	e.bound(t, "203.0.113.0", heir)
@@ -285,13 +285,13 @@ func orderlyMove(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/31")
 	service := e.service(t, "web")
 	e.addresses(t, service, "203.0.113.0")
-	update(t, e, service, annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
+	update(t, e, service, annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
 	e.addresses(t, service, "203.0.113.1")
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseDraining)
-	e.releasing(t, "203.0.113.0", millracev1alpha1.ReleaseWithdrawn)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseDraining)
+	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseWithdrawn)
 	e.gone(t, vipOf("203.0.113.0"))
 	e.bound(t, "203.0.113.1", service)
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1alpha1.ReasonReleased, "released 203.0.113.0")
+		return e.event(ctx, service, millracev1beta1.ReasonReleased, "released 203.0.113.0")
 	})
 }

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // What a Service with an address asks for and cannot have is told, and what it
@@ -25,23 +25,23 @@ func keptThoughWrong(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/31")
 	e.pool(t, "small", nil, "198.51.100.7/32")
-	service, other := e.service(t, "web"), e.service(t, "other", annotated(millracev1alpha1.AnnotationPool, "small"))
+	service, other := e.service(t, "web"), e.service(t, "other", annotated(millracev1beta1.AnnotationPool, "small"))
 	e.addresses(t, service, "203.0.113.0")
 	e.addresses(t, other, "198.51.100.7")
 	for _, wrong := range []struct{ annotation, value, reason, message string }{
-		{millracev1alpha1.AnnotationPool, "none", millracev1alpha1.ReasonNoPool, `has 203.0.113.0; pool "none", which is asked for, does not exist`},
-		{millracev1alpha1.AnnotationPool, "small", millracev1alpha1.ReasonExhausted, `has 203.0.113.0; no free IPv4 address in pool "small"`},
-		{millracev1alpha1.AnnotationAddresses, "198.51.100.7", millracev1alpha1.ReasonAddressInUse, "has 203.0.113.0; address 198.51.100.7"},
-		{millracev1alpha1.AnnotationAddresses, "192.0.2.1", millracev1alpha1.ReasonAddressForbidden, "has 203.0.113.0; address 192.0.2.1"},
-		{millracev1alpha1.AnnotationAddresses, "nonsense", millracev1alpha1.ReasonInvalid, "has 203.0.113.0; metadata.annotations"},
+		{millracev1beta1.AnnotationPool, "none", millracev1beta1.ReasonNoPool, `has 203.0.113.0; pool "none", which is asked for, does not exist`},
+		{millracev1beta1.AnnotationPool, "small", millracev1beta1.ReasonExhausted, `has 203.0.113.0; no free IPv4 address in pool "small"`},
+		{millracev1beta1.AnnotationAddresses, "198.51.100.7", millracev1beta1.ReasonAddressInUse, "has 203.0.113.0; address 198.51.100.7"},
+		{millracev1beta1.AnnotationAddresses, "192.0.2.1", millracev1beta1.ReasonAddressForbidden, "has 203.0.113.0; address 192.0.2.1"},
+		{millracev1beta1.AnnotationAddresses, "nonsense", millracev1beta1.ReasonInvalid, "has 203.0.113.0; metadata.annotations"},
 	} {
 		update(t, e, service, annotated(wrong.annotation, wrong.value))
 		e.condition(t, service, metav1.ConditionFalse, wrong.reason, wrong.message)
 		e.addresses(t, service, "203.0.113.0")
 		eventually(t, func(ctx context.Context) error { return e.warning(ctx, service, wrong.reason, wrong.message) })
 	}
-	update(t, e, service, annotated(millracev1alpha1.AnnotationPool, "main"))
-	e.condition(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0")
+	update(t, e, service, annotated(millracev1beta1.AnnotationPool, "main"))
+	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 	e.bound(t, "203.0.113.0", service)
 }
 
@@ -49,13 +49,13 @@ func keptThoughWrong(t *testing.T, e *environment) {
 func longEvent(t *testing.T, e *environment) {
 	e.run(t)
 	value := "nonsense-" + strings.Repeat("ä", 2000)
-	service := e.service(t, "web", annotated(millracev1alpha1.AnnotationAddresses, value))
-	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "nonsense-ä`)
+	service := e.service(t, "web", annotated(millracev1beta1.AnnotationAddresses, value))
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "nonsense-ä`)
 	if condition := service.Status.Conditions[0]; !strings.Contains(condition.Message, value) {
 		t.Errorf("the condition says %q", condition.Message)
 	}
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1alpha1.ReasonInvalid, "ä ...")
+		return e.event(ctx, service, millracev1beta1.ReasonInvalid, "ä ...")
 	})
 }
 
@@ -88,7 +88,7 @@ func terminatingNamespace(t *testing.T, e *environment) {
 		e.gone(t, service)
 	}
 	eventually(t, func(ctx context.Context) error {
-		vips := &millracev1alpha1.VIPList{}
+		vips := &millracev1beta1.VIPList{}
 		if err := e.client.List(ctx, vips); err != nil || len(vips.Items) > 0 {
 			return fmt.Errorf("%d VIPs are left: %w", len(vips.Items), err)
 		}
@@ -116,16 +116,16 @@ func portsTwice(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	vip := vipOf("203.0.113.9")
-	ports := []millracev1alpha1.ClaimedPort{{Port: 53, Protocol: corev1.ProtocolUDP}}
+	ports := []millracev1beta1.ClaimedPort{{Port: 53, Protocol: corev1.ProtocolUDP}}
 	for _, name := range []string{"one", "two"} {
-		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.VIPClaim{Namespace: namespace, Name: name, Ports: ports})
+		vip.Spec.Claims = append(vip.Spec.Claims, millracev1beta1.VIPClaim{Namespace: namespace, Name: name, Ports: ports})
 	}
 	must(t, e.client.Create(t.Context(), vip))
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonPortConflict,
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonPortConflict,
 		"spec.claims[1].ports: 53/UDP is listed by the claim of Service shop/one, too")
-	if vip.Status.Phase != millracev1alpha1.VIPReserved {
+	if vip.Status.Phase != millracev1beta1.VIPReserved {
 		t.Errorf("the VIP is %s", vip.Status.Phase)
 	}
-	update(t, e, vip, func(vip *millracev1alpha1.VIP) { vip.Spec.Claims[1].Ports[0].Port = 54 })
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	update(t, e, vip, func(vip *millracev1beta1.VIP) { vip.Spec.Claims[1].Ports[0].Port = 54 })
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, "")
 }

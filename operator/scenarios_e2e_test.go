@@ -17,29 +17,29 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
 func requestedAddress(t *testing.T, e *environment) {
 	e.run(t)
-	onRequest := func(spec *millracev1alpha1.VIPPoolSpec) {
+	onRequest := func(spec *millracev1beta1.VIPPoolSpec) {
 		no := false
 		spec.AutoAssign, spec.Reserved = &no, []string{"203.0.113.1"}
 	}
 	e.pool(t, "main", onRequest, "203.0.113.0/24")
-	owner := e.service(t, "owner", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.20"))
+	owner := e.service(t, "owner", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.20"))
 	e.addresses(t, owner, "203.0.113.20")
 	other := e.service(t, "other", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.20" })
-	e.condition(t, other, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		`address 203.0.113.20 of pool "main" is in use by Service shop/owner`)
-	reserved := e.service(t, "reserved", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"))
-	e.condition(t, reserved, metav1.ConditionFalse, millracev1alpha1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
-	wrong := e.service(t, "wrong", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.300"))
-	e.condition(t, wrong, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
+	reserved := e.service(t, "reserved", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"))
+	e.condition(t, reserved, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
+	wrong := e.service(t, "wrong", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.300"))
+	e.condition(t, wrong, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
 
 	// The owner moves, and the one who waited gets the address.
-	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.21"))
+	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "203.0.113.21"))
 	e.addresses(t, owner, "203.0.113.21")
 	e.addresses(t, other, "203.0.113.20")
 	e.bound(t, "203.0.113.20", other)
@@ -47,20 +47,20 @@ func requestedAddress(t *testing.T, e *environment) {
 	// Several of a family, and by the field that is older than the annotation. The first is of
 	// somebody else at first.
 	several := e.service(t, "several", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.21, 203.0.113.30,203.0.113.31" })
-	e.condition(t, several, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse, "203.0.113.21")
+	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "203.0.113.21")
 	e.addresses(t, several)
 	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.31,203.0.113.30" })
 	e.addresses(t, several, "203.0.113.31", "203.0.113.30")
 	e.bound(t, "203.0.113.30", several)
 	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30,203.0.113.30" })
-	e.condition(t, several, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "spec.loadBalancerIP: 203.0.113.30 is there twice")
+	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "spec.loadBalancerIP: 203.0.113.30 is there twice")
 	update(t, e, several, func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.30" })
 	e.addresses(t, several, "203.0.113.30")
 	e.gone(t, vipOf("203.0.113.31"))
 
 	// A mistake in the annotation takes nothing away.
-	update(t, e, owner, annotated(millracev1alpha1.AnnotationAddresses, "nonsense"))
-	e.condition(t, owner, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "has 203.0.113.21; ")
+	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "nonsense"))
+	e.condition(t, owner, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "has 203.0.113.21; ")
 	e.addresses(t, owner, "203.0.113.21")
 }
 
@@ -68,7 +68,7 @@ func handMade(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	vip := vipOf("198.51.100.77")
-	vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "web"}}
+	vip.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "web"}}
 	must(t, e.client.Create(t.Context(), vip))
 	misnamed := vipOf("198.51.100.78")
 	misnamed.Name = "my-vip"
@@ -107,18 +107,18 @@ func deletedByHand(t *testing.T, e *environment) {
 
 func namespaceLabels(t *testing.T, e *environment) {
 	e.run(t)
-	selected := func(spec *millracev1alpha1.VIPPoolSpec) {
+	selected := func(spec *millracev1beta1.VIPPoolSpec) {
 		spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tenant": "red"}}
 	}
 	e.pool(t, "red", selected, "203.0.113.0/24")
-	service := e.service(t, "web", annotated(millracev1alpha1.AnnotationPool, "red"))
-	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, `pool "red", which is asked for, does not select this Service`)
+	service := e.service(t, "web", annotated(millracev1beta1.AnnotationPool, "red"))
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, `pool "red", which is asked for, does not select this Service`)
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	update(t, e, object, func(object *corev1.Namespace) { object.Labels["tenant"] = "red" })
 	e.addresses(t, service, "203.0.113.0")
 	update(t, e, object, func(object *corev1.Namespace) { delete(object.Labels, "tenant") })
 	other := e.service(t, "other")
-	e.condition(t, other, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	e.condition(t, other, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
 	e.addresses(t, service, "203.0.113.0")
 }
 
@@ -156,7 +156,7 @@ func twoClasses(t *testing.T, e *environment) {
 	e.addresses(t, within)
 	second := e.run(t, "--load-balancer-class="+internal)
 	e.addresses(t, within, "203.0.113.1")
-	e.condition(t, within, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.1")
+	e.condition(t, within, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.1")
 
 	// Either starts again and finds what the other one gave.
 	first.stop(t)
@@ -191,18 +191,18 @@ func foreignAddresses(t *testing.T, e *environment) {
 	outside, first := serve("outside", "198.51.100.77"), serve("first", "203.0.113.7")
 	running := e.run(t, "--default-class")
 	for _, service := range []*corev1.Service{outside, first} {
-		e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress, "another load balancer gave it, and it stays")
+		e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress, "another load balancer gave it, and it stays")
 	}
 	e.addresses(t, outside, "198.51.100.77")
 	e.addresses(t, first, "203.0.113.7")
 
 	// With a pool the address in it is taken over. Who shared it there keeps it.
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	e.condition(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
 	running.stop(t)
 	sharer := serve("sharer", "203.0.113.7")
 	running = e.run(t, "--default-class")
-	e.condition(t, sharer, metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress, "203.0.113.7")
+	e.condition(t, sharer, metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress, "203.0.113.7")
 	e.addresses(t, first, "203.0.113.7")
 	e.addresses(t, sharer, "203.0.113.7")
 	e.addresses(t, outside, "198.51.100.77")
@@ -227,7 +227,7 @@ func splitBrain(t *testing.T, e *environment) {
 	}
 	e.allAssigned(t, 2)
 	eventually(t, func(ctx context.Context) error {
-		vips := &millracev1alpha1.VIPList{}
+		vips := &millracev1beta1.VIPList{}
 		if err := e.client.List(ctx, vips); err != nil {
 			return err
 		}
@@ -305,9 +305,9 @@ func steadyState(t *testing.T, e *environment) {
 	}
 	e.run(t, "--leader-elect")
 	pool := e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "")
 	advertisement := e.advertisement(t, "all", nil)
-	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, advertisement, &advertisement.Status.Conditions, millracev1beta1.ReasonValid, "")
 	start := time.Now()
 	for i := range count {
 		e.service(t, fmt.Sprintf("s%d", i), families(corev1.IPFamilyPolicyRequireDualStack))

@@ -19,7 +19,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // served waits until a Service has the condition Served, and an event that says so.
@@ -29,7 +29,7 @@ func (e *environment) served(t *testing.T, service *corev1.Service, status metav
 		if err := e.get(ctx, service); err != nil {
 			return err
 		}
-		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
 		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
 			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
 		}
@@ -64,9 +64,9 @@ func (e *environment) portErrors(t *testing.T, service *corev1.Service, want ...
 	})
 }
 
-func (e *environment) advertisement(t *testing.T, name string, change func(*millracev1alpha1.VIPAdvertisementSpec)) *millracev1alpha1.VIPAdvertisement {
+func (e *environment) advertisement(t *testing.T, name string, change func(*millracev1beta1.VIPAdvertisementSpec)) *millracev1beta1.VIPAdvertisement {
 	t.Helper()
-	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	advertisement := &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if change != nil {
 		change(&advertisement.Spec)
 	}
@@ -75,42 +75,42 @@ func (e *environment) advertisement(t *testing.T, name string, change func(*mill
 }
 
 // session makes a node, unless it is there, and has its agent report a BGP session in a state.
-func (e *environment) session(t *testing.T, name string, state millracev1alpha1.SessionState) {
+func (e *environment) session(t *testing.T, name string, state millracev1beta1.SessionState) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := e.client.Create(t.Context(), node); !apierrors.IsAlreadyExists(err) {
 		must(t, err)
 	}
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, report); err != nil {
 			return err
 		}
-		report.Status.Sessions = []millracev1alpha1.SessionStatus{{Peer: "router", Address: "198.51.100.254", State: state}}
+		report.Status.Sessions = []millracev1beta1.SessionStatus{{Peer: "router", Address: "198.51.100.254", State: state}}
 		return e.client.Status().Update(ctx, report)
 	})
 }
 
 func servedOrNot(t *testing.T, e *environment) {
 	e.run(t)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	service := e.service(t, "web")
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
 	gold := map[string]string{"tier": "gold"}
-	advertisement := e.advertisement(t, "gold", func(spec *millracev1alpha1.VIPAdvertisementSpec) {
+	advertisement := e.advertisement(t, "gold", func(spec *millracev1beta1.VIPAdvertisementSpec) {
 		spec.ServiceSelector = &metav1.LabelSelector{MatchLabels: gold}
 	})
 	update(t, e, service, func(service *corev1.Service) { service.Labels = gold })
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
-	eventually(t, func(ctx context.Context) error { return e.event(ctx, service, millracev1alpha1.ReasonServed, "") })
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
+	eventually(t, func(ctx context.Context) error { return e.event(ctx, service, millracev1beta1.ReasonServed, "") })
 	must(t, e.client.Delete(t.Context(), advertisement))
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects 203.0.113.0")
 	e.advertisement(t, "all", nil)
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 
 	update(t, e, service, func(service *corev1.Service) { service.Spec.LoadBalancerSourceRanges = []string{"2001:db8::/32"} })
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonInvalid, "no prefix of the family of 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "no prefix of the family of 203.0.113.0")
 	e.portErrors(t, service)
 	update(t, e, service, func(service *corev1.Service) {
 		service.Spec.LoadBalancerSourceRanges = nil
@@ -119,16 +119,16 @@ func servedOrNot(t *testing.T, e *environment) {
 			{Name: "sctp", Port: 3868, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(13868)},
 		}
 	})
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonUnsupported, "spec.ports[1].targetPort: 13868 is not the port, 3868")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonUnsupported, "spec.ports[1].targetPort: 13868 is not the port, 3868")
 	e.portErrors(t, service, "80/TCP", "3868/SCTP millrace.io/Unsupported")
 	update(t, e, service, func(service *corev1.Service) { service.Spec.Ports[1].TargetPort = intstr.FromInt32(3868) })
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 	e.portErrors(t, service)
 
-	e.session(t, "announcing", millracev1alpha1.SessionIdle)
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNotAnnounced, "so no node announces 203.0.113.0")
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.session(t, "announcing", millracev1beta1.SessionIdle)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNotAnnounced, "so no node announces 203.0.113.0")
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 
 	update(t, e, service, toClusterIP)
 	e.bare(t, service)
@@ -138,22 +138,22 @@ func servedOrNot(t *testing.T, e *environment) {
 // the address of both.
 func servedTogether(t *testing.T, e *environment) {
 	e.run(t)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	e.advertisement(t, "gold", func(spec *millracev1alpha1.VIPAdvertisementSpec) {
+	e.advertisement(t, "gold", func(spec *millracev1beta1.VIPAdvertisementSpec) {
 		spec.ServiceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}
 	})
 	first := e.service(t, "first", key("web"), ports("80/TCP"))
 	e.addresses(t, first, "203.0.113.0")
 	second := e.service(t, "second", key("web"), ports("443/TCP"))
 	e.addresses(t, second, "203.0.113.0")
-	e.served(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonNotSelected, "203.0.113.0")
+	e.served(t, second, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "203.0.113.0")
 	update(t, e, first, func(service *corev1.Service) { service.Labels = map[string]string{"tier": "gold"} })
-	e.served(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
-	e.served(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, first, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
+	e.served(t, second, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 
 	update(t, e, second, ports("80/TCP", "443/TCP"))
-	e.served(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "port 80/TCP of 203.0.113.0 is served for Service shop/first")
+	e.served(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "port 80/TCP of 203.0.113.0 is served for Service shop/first")
 	e.portErrors(t, second, "80/TCP millrace.io/PortConflict", "443/TCP")
 	e.portErrors(t, first)
 	must(t, e.client.Delete(t.Context(), first))
@@ -162,7 +162,7 @@ func servedTogether(t *testing.T, e *environment) {
 
 func servedZones(t *testing.T, e *environment) {
 	e.run(t)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "all", nil)
 	var nodes []*corev1.Node
@@ -173,20 +173,20 @@ func servedZones(t *testing.T, e *environment) {
 		prefer := corev1.ServiceTrafficDistributionPreferClose
 		service.Spec.TrafficDistribution = &prefer
 	})
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 	nodes = append(nodes, e.inZone(t, 7))
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "the nodes are in 8 zones, at most 7 are supported")
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "the nodes are in 8 zones, at most 7 are supported")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1alpha1.ReasonServed, "the nodes are in 8 zones")
+		return e.event(ctx, service, millracev1beta1.ReasonServed, "the nodes are in 8 zones")
 	})
 	last := nodes[len(nodes)-1]
-	must(t, e.client.Delete(t.Context(), &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: last.Name}}))
+	must(t, e.client.Delete(t.Context(), &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: last.Name}}))
 	update(t, e, last, func(node *corev1.Node) { node.Labels = nil })
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, service); err != nil {
 			return err
 		}
-		got := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
+		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
 		if got == nil || got.Message != "" {
 			return fmt.Errorf("the condition is %+v", got)
 		}
@@ -198,14 +198,14 @@ func servedZones(t *testing.T, e *environment) {
 // finds it.
 func servedDuplicates(t *testing.T, e *environment) {
 	e.run(t)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "all", nil)
 	service := e.service(t, "web")
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
-	find := func(found ...millracev1alpha1.DuplicateAddress) {
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
+	find := func(found ...millracev1beta1.DuplicateAddress) {
 		t.Helper()
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "announcing"}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "announcing"}}
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, report); err != nil {
 				return err
@@ -214,58 +214,58 @@ func servedDuplicates(t *testing.T, e *environment) {
 			return e.client.Status().Update(ctx, report)
 		})
 	}
-	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
+	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
 	unique := func(reason string) {
 		t.Helper()
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, vip); err != nil {
 				return err
 			}
-			got := meta.FindStatusCondition(vip.Status.Conditions, millracev1alpha1.ConditionUnique)
+			got := meta.FindStatusCondition(vip.Status.Conditions, millracev1beta1.ConditionUnique)
 			if reason == "" && got != nil || reason != "" && (got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason) {
 				return fmt.Errorf("the VIP has the condition %+v, want the reason %q", got, reason)
 			}
 			return nil
 		})
 	}
-	host := millracev1alpha1.DuplicateAddress{Address: "203.0.113.0", Interface: "eth0", HardwareAddress: "02:00:00:00:00:09", Withheld: true}
+	host := millracev1beta1.DuplicateAddress{Address: "203.0.113.0", Interface: "eth0", HardwareAddress: "02:00:00:00:00:09", Withheld: true}
 	const told = "02:00:00:00:00:09 on the network of eth0 of node announcing"
 	find(host)
-	unique(millracev1alpha1.ReasonDuplicateAddress)
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonDuplicateAddress, told)
+	unique(millracev1beta1.ReasonDuplicateAddress)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateAddress, told)
 	host.Withheld = false
 	find(host)
-	unique(millracev1alpha1.ReasonDuplicateInUse)
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonDuplicateInUse, told)
+	unique(millracev1beta1.ReasonDuplicateInUse)
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonDuplicateInUse, told)
 	find()
 	unique("")
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 }
 
 // A VIP that nodes answer for on their links names the one that does, as long as it says so. Where none has
 // a link for it, its Service says so.
 func servedOnLinks(t *testing.T, e *environment) {
 	e.run(t)
-	e.session(t, "answering", millracev1alpha1.SessionIdle)
+	e.session(t, "answering", millracev1beta1.SessionIdle)
 	e.pool(t, "main", nil, "203.0.113.0/24")
-	e.advertisement(t, "lan", func(spec *millracev1alpha1.VIPAdvertisementSpec) { spec.L2 = &millracev1alpha1.L2Advertisement{} })
+	e.advertisement(t, "lan", func(spec *millracev1beta1.VIPAdvertisementSpec) { spec.L2 = &millracev1beta1.L2Advertisement{} })
 	service := e.service(t, "web")
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoLink, "in a network that holds 203.0.113.0")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoLink, "in a network that holds 203.0.113.0")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, service, millracev1alpha1.ReasonNoLink, "no node that VIPAdvertisement lan selects has an uplink")
+		return e.event(ctx, service, millracev1beta1.ReasonNoLink, "no node that VIPAdvertisement lan selects has an uplink")
 	})
-	node := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
+	node := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, node); err != nil {
 			return err
 		}
-		node.Status.L2 = []millracev1alpha1.L2Reach{{Advertisement: "lan", Networks: []string{"203.0.113.0/24"}}}
+		node.Status.L2 = []millracev1beta1.L2Reach{{Advertisement: "lan", Networks: []string{"203.0.113.0/24"}}}
 		return e.client.Status().Update(ctx, node)
 	})
-	e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
-	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
+	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
+	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0"}}
 	for _, answers := range []string{"answering", ""} {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "answering"}}
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, report); err != nil {
 				return err
@@ -303,7 +303,7 @@ func contestedStatus(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.advertisement(t, "all", nil)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	service := e.service(t, "web")
 	e.addresses(t, service, "203.0.113.0")
 	answers := 0
@@ -319,11 +319,11 @@ func contestedStatus(t *testing.T, e *environment) {
 		if err := answer(ctx); err != nil && !apierrors.IsConflict(err) {
 			return err
 		}
-		return e.warning(ctx, service, millracev1alpha1.ReasonStatusContested, "metadata.managedFields")
+		return e.warning(ctx, service, millracev1beta1.ReasonStatusContested, "metadata.managedFields")
 	})
 	// Conflicts count as answers here, too.
 	if answers > 20 {
 		t.Errorf("the status was written %d times before it was told", answers)
 	}
-	e.served(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonStatusContested, "")
+	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonStatusContested, "")
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // TestOperator runs the built program against a real API server, with the
@@ -114,17 +114,17 @@ func dualStack(t *testing.T, e *environment) {
 	pool := e.pool(t, "main", nil, "203.0.113.0/30", "2001:db8:cafe::/64")
 	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv6Protocol, corev1.IPv4Protocol))
 	e.addresses(t, service, "2001:db8:cafe::", "203.0.113.0")
-	e.condition(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 2001:db8:cafe::, 203.0.113.0")
+	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 2001:db8:cafe::, 203.0.113.0")
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
 			t.Errorf("ipMode of %s is %v", ingress.IP, ingress.IPMode)
 		}
 	}
-	if !sets.New(service.Finalizers...).HasAll(millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer) {
+	if !sets.New(service.Finalizers...).HasAll(millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer) {
 		t.Errorf("finalizers are %v", service.Finalizers)
 	}
 	for _, address := range []string{"203.0.113.0", "2001:db8:cafe::"} {
-		if vip := e.bound(t, address, service); vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1alpha1.ReclaimDelete {
+		if vip := e.bound(t, address, service); vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1beta1.ReclaimDelete {
 			t.Errorf("VIP %s is %+v", address, vip.Spec)
 		}
 	}
@@ -134,7 +134,7 @@ func dualStack(t *testing.T, e *environment) {
 		}
 		return counted(pool, 2, 1<<53-3)
 	})
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "")
 }
 
 func race(t *testing.T, e *environment) {
@@ -156,12 +156,12 @@ func race(t *testing.T, e *environment) {
 	if len(ingress(first)) == 0 {
 		first, second = second, first
 	}
-	e.condition(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonExhausted, `no free IPv4 address in pool "one"`)
+	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, `no free IPv4 address in pool "one"`)
 	must(t, e.client.Delete(t.Context(), first))
 	e.addresses(t, second, "203.0.113.7")
-	e.condition(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, second, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
+		return e.event(ctx, second, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
 	})
 	e.bound(t, "203.0.113.7", second)
 }
@@ -169,18 +169,18 @@ func race(t *testing.T, e *environment) {
 func exhaustion(t *testing.T, e *environment) {
 	e.run(t)
 	service := e.service(t, "web", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv4Protocol, corev1.IPv6Protocol))
-	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv4 addresses selects this Service")
 	pool := e.pool(t, "main", nil, "203.0.113.7/32")
-	e.condition(t, service, metav1.ConditionFalse, millracev1alpha1.ReasonNoPool, "no pool with IPv6 addresses selects this Service")
-	vips := &millracev1alpha1.VIPList{}
+	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonNoPool, "no pool with IPv6 addresses selects this Service")
+	vips := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), vips))
 	if len(vips.Items) > 0 || len(ingress(service)) > 0 {
 		t.Errorf("half of what is required was given: %v", vips.Items)
 	}
 	other := e.service(t, "other", families(corev1.IPFamilyPolicyPreferDualStack))
 	e.addresses(t, other, "203.0.113.7")
-	e.condition(t, other, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.7")
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) {
+	e.condition(t, other, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = []string{"203.0.113.7-203.0.113.8", "2001:db8:cafe::1-2001:db8:cafe::2"}
 	})
 	eventually(t, func(ctx context.Context) error {
@@ -200,7 +200,7 @@ func exhaustion(t *testing.T, e *environment) {
 // assignments returns the address and UID of the VIP of each Service.
 func (e *environment) assignments(t *testing.T) map[string]string {
 	t.Helper()
-	list := &millracev1alpha1.VIPList{}
+	list := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), list))
 	found := map[string]string{}
 	for _, vip := range list.Items {
@@ -250,19 +250,19 @@ func restart(t *testing.T, e *environment) {
 
 	// What was assigned stays, though its pool is gone, a better one has come
 	// and a new Service may be seen first.
-	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.VIPPool{}))
-	better := func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }
+	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
+	better := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")
 	late := e.service(t, "a-late-one")
 	e.run(t)
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 	vip := vipOf("203.0.113.3")
-	e.ready(t, vip, &vip.Status.Conditions, millracev1alpha1.ReasonValid, `VIPPool "main" does not exist any longer`)
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "")
+	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, `VIPPool "main" does not exist any longer`)
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "")
 
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
-	e.ready(t, pool, &pool.Status.Conditions, millracev1alpha1.ReasonValid, "not given out by the pool any longer and stay until they are released: 198.51.100.0")
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.Addresses = []string{"203.0.113.0/29"} })
+	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonValid, "not given out by the pool any longer and stay until they are released: 198.51.100.0")
 	e.addresses(t, late, "198.51.100.0")
 	e.sameAssignments(t, before)
 }
@@ -290,13 +290,13 @@ func deletedUnseen(t *testing.T, e *environment) {
 	}
 	again = e.service(t, "again")
 	reserved := vipOf("203.0.113.99")
-	reserved.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "to-come"}}
+	reserved.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "to-come"}}
 	must(t, e.client.Create(t.Context(), reserved))
 
 	e.run(t)
 	e.allAssigned(t, 1)
 	eventually(t, func(ctx context.Context) error {
-		list := &millracev1alpha1.VIPList{}
+		list := &millracev1beta1.VIPList{}
 		if err := e.client.List(ctx, list); err != nil {
 			return err
 		}

@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // sessionEvents: sessions that go and come are told by events.
 func sessionEvents(t *testing.T, e *environment) {
 	e.run(t)
 	e.node(t, "node0", "198.51.100.1")
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}
 	eventually(t, func(ctx context.Context) error { return e.get(ctx, report) })
 	says := func(status metav1.ConditionStatus, reason string) {
 		t.Helper()
@@ -28,21 +28,21 @@ func sessionEvents(t *testing.T, e *environment) {
 				return err
 			}
 			meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{
-				Type: millracev1alpha1.ConditionBGPEstablished, Status: status, Reason: reason, Message: "tor1: no answer",
+				Type: millracev1beta1.ConditionBGPEstablished, Status: status, Reason: reason, Message: "tor1: no answer",
 			})
 			return e.client.Status().Update(ctx, report)
 		})
 	}
-	says(metav1.ConditionTrue, millracev1alpha1.ReasonEstablished)
+	says(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
 	// Until the operator has seen the first, the second may be the first.
 	up := true
 	eventually(t, func(ctx context.Context) error {
 		if up = !up; up {
-			says(metav1.ConditionTrue, millracev1alpha1.ReasonEstablished)
+			says(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
 		} else {
-			says(metav1.ConditionFalse, millracev1alpha1.ReasonNotEstablished)
+			says(metav1.ConditionFalse, millracev1beta1.ReasonNotEstablished)
 		}
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, UID: report.UID}}
-		return e.warning(ctx, service, millracev1alpha1.ReasonNotEstablished, "BGP sessions are not established: tor1: no answer")
+		return e.warning(ctx, service, millracev1beta1.ReasonNotEstablished, "BGP sessions are not established: tor1: no answer")
 	})
 }

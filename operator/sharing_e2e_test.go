@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // ports are those of a Service, as "53/UDP".
@@ -33,7 +33,7 @@ func ports(texts ...string) option {
 	}
 }
 
-func key(key string) option { return annotated(millracev1alpha1.AnnotationSharingKey, key) }
+func key(key string) option { return annotated(millracev1beta1.AnnotationSharingKey, key) }
 
 func in(namespace string) option {
 	return func(service *corev1.Service) { service.Namespace = namespace }
@@ -43,7 +43,7 @@ var bothFamilies = families(corev1.IPFamilyPolicyRequireDualStack)
 
 // claims waits until a VIP has exactly these claims, as "name 53/UDP,80/TCP", in
 // this order.
-func (e *environment) claims(t *testing.T, address string, want ...string) *millracev1alpha1.VIP {
+func (e *environment) claims(t *testing.T, address string, want ...string) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
 	eventually(t, func(ctx context.Context) error {
@@ -58,7 +58,7 @@ func (e *environment) claims(t *testing.T, address string, want ...string) *mill
 	return vip
 }
 
-func claimTexts(vip *millracev1alpha1.VIP) []string {
+func claimTexts(vip *millracev1beta1.VIP) []string {
 	var texts []string
 	for _, claim := range vip.Spec.Claims {
 		var ports []string
@@ -80,7 +80,7 @@ func sharing(t *testing.T, e *environment) {
 	}
 	udp := e.service(t, "dns-udp", key("dns"), ports("53/UDP"), bothFamilies, local)
 	e.addresses(t, udp, "203.0.113.0", "2001:db8:cafe::")
-	e.condition(t, udp, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0, 2001:db8:cafe::")
+	e.condition(t, udp, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0, 2001:db8:cafe::")
 	vip := e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	e.claims(t, "2001:db8:cafe::", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 	eventually(t, func(ctx context.Context) error {
@@ -103,18 +103,18 @@ func sharing(t *testing.T, e *environment) {
 	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
 	e.addresses(t, elsewhere, "203.0.113.1")
 	eventually(t, func(ctx context.Context) error {
-		return e.event(ctx, elsewhere, millracev1alpha1.ReasonAnotherAddress, `the address of the sharing key "dns" cannot be had: `+
+		return e.event(ctx, elsewhere, millracev1beta1.ReasonAnotherAddress, `the address of the sharing key "dns" cannot be had: `+
 			"others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp), so the Service gets 203.0.113.1")
 	})
 	must(t, e.client.Delete(t.Context(), elsewhere))
 	e.gone(t, elsewhere)
 	late := e.service(t, "late", func(service *corev1.Service) {
-		service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns", millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+		service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns", millracev1beta1.AnnotationAddresses: "203.0.113.0"}
 	}, ports("53/UDP", "80/TCP"))
-	e.condition(t, late, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp)")
+	e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "others have ports of 203.0.113.0: 53/UDP (Service shop/dns-udp)")
 	e.addresses(t, late)
-	alone := e.service(t, "alone", annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.0"), ports("80/TCP"))
-	e.condition(t, alone, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
+	alone := e.service(t, "alone", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.0"), ports("80/TCP"))
+	e.condition(t, alone, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
 	e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 
 	// A Service that goes leaves the address to the others, and its ports to who
@@ -122,7 +122,7 @@ func sharing(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), udp))
 	e.gone(t, udp)
 	e.addresses(t, late, "203.0.113.0")
-	e.condition(t, late, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, late, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 	e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "late 53/UDP,80/TCP")
 	e.claims(t, "2001:db8:cafe::", "dns-tcp 53/TCP")
 	must(t, e.client.Delete(t.Context(), tcp))
@@ -152,11 +152,11 @@ func sharedPorts(t *testing.T, e *environment) {
 
 	// The second takes no port of the first, nor the first one of the second.
 	update(t, e, second, ports("80/TCP", "443/TCP"))
-	e.condition(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict,
+	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
 		"has 203.0.113.0; others have ports of 203.0.113.0: 80/TCP (Service shop/first)")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "second 443/TCP")
 	update(t, e, first, ports("80/TCP", "443/TCP", "8080/TCP"))
-	e.condition(t, first, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict,
+	e.condition(t, first, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
 		"has 203.0.113.0; others have ports of 203.0.113.0: 443/TCP (Service shop/second)")
 	e.claims(t, "203.0.113.0", "first 80/TCP,8080/TCP", "second 443/TCP")
 	e.addresses(t, first, "203.0.113.0")
@@ -165,8 +165,8 @@ func sharedPorts(t *testing.T, e *environment) {
 	// What one gives up the other gets.
 	update(t, e, first, ports("8080/TCP"))
 	e.claims(t, "203.0.113.0", "first 8080/TCP", "second 80/TCP,443/TCP")
-	e.condition(t, first, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0")
-	e.condition(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 
 	// Without the key nobody else joins; who shares goes on.
 	update(t, e, first, func(service *corev1.Service) { service.Annotations = nil })
@@ -178,7 +178,7 @@ func sharedPorts(t *testing.T, e *environment) {
 		return fmt.Errorf("the first claim still has the key %q", vip.Spec.Claims[0].SharingKey)
 	})
 	third := e.service(t, "third", key("web"), ports("9/TCP"))
-	e.condition(t, third, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+	e.condition(t, third, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		`in use by Service shop/first, which does not have the sharing key "web"`)
 	must(t, e.client.Delete(t.Context(), second))
 	e.claims(t, "203.0.113.0", "first ")
@@ -196,20 +196,20 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 	e.addresses(t, own, "203.0.113.1")
 	asks := e.service(t, "asks", in(otherNamespace), ports("443/TCP"), func(service *corev1.Service) {
 		service.Annotations = map[string]string{
-			millracev1alpha1.AnnotationSharingKey: "web", millracev1alpha1.AnnotationAddresses: "203.0.113.0",
+			millracev1beta1.AnnotationSharingKey: "web", millracev1beta1.AnnotationAddresses: "203.0.113.0",
 		}
 	})
-	e.condition(t, asks, metav1.ConditionFalse, millracev1alpha1.ReasonAddressInUse,
+	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
 		"in use by Service shop/first, and the pool's sharingScope keeps its addresses to one namespace")
 	e.claims(t, "203.0.113.0", "first 80/TCP")
 
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInCluster })
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInCluster })
 	e.addresses(t, asks, "203.0.113.0")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP")
 	e.addresses(t, own, "203.0.113.1")
 
 	// It keeps what it has when the pool changes its mind.
-	update(t, e, pool, func(pool *millracev1alpha1.VIPPool) { pool.Spec.SharingScope = millracev1alpha1.ShareInNamespace })
+	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInNamespace })
 	update(t, e, asks, ports("443/TCP", "8443/TCP"))
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP,8443/TCP")
 	late := e.service(t, "late", in(otherNamespace), key("web"), ports("22/TCP"))
@@ -223,17 +223,17 @@ func sharedByHand(t *testing.T, e *environment) {
 	first := e.service(t, "first", ports("80/TCP"))
 	e.addresses(t, first, "203.0.113.0")
 	vip := e.claims(t, "203.0.113.0", "first ")
-	update(t, e, vip, func(vip *millracev1alpha1.VIP) {
-		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.VIPClaim{Namespace: otherNamespace, Name: "second"})
+	update(t, e, vip, func(vip *millracev1beta1.VIP) {
+		vip.Spec.Claims = append(vip.Spec.Claims, millracev1beta1.VIPClaim{Namespace: otherNamespace, Name: "second"})
 	})
 	e.claims(t, "203.0.113.0", "first 80/TCP", "second ")
 	second := e.service(t, "second", in(otherNamespace), ports("80/TCP", "443/TCP"))
 	e.addresses(t, second, "203.0.113.0")
-	e.condition(t, second, metav1.ConditionFalse, millracev1alpha1.ReasonPortConflict, "80/TCP (Service shop/first)")
+	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict, "80/TCP (Service shop/first)")
 	e.claims(t, "203.0.113.0", "first 80/TCP", "second 443/TCP")
 	must(t, e.client.Delete(t.Context(), first))
 	e.claims(t, "203.0.113.0", "second ")
-	e.condition(t, second, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.0")
+	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 }
 
 // sharers makes Services with a few keys, so many of each.
@@ -256,13 +256,13 @@ func sharedRestart(t *testing.T, e *environment) {
 	first.kill(t)
 
 	// Who comes meanwhile and is seen first takes nothing, but gets another address.
-	must(t, e.client.DeleteAllOf(t.Context(), &millracev1alpha1.VIPPool{}))
-	e.pool(t, "better", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
+	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
+	e.pool(t, "better", func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))
 	guest := e.service(t, "a-guest", key("key0"), ports("2000/TCP"))
 	writes := len(e.settled(t, time.Second))
 	e.run(t)
-	e.condition(t, thief, metav1.ConditionTrue, millracev1alpha1.ReasonAssigned, "has 203.0.113.5")
+	e.condition(t, thief, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.5")
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, guest); err != nil || len(ingress(guest)) == 1 {
 			return err
@@ -289,7 +289,7 @@ func sharedRestart(t *testing.T, e *environment) {
 // Services have is theirs, and, unless 0, how many VIPs there are.
 func (e *environment) checkSharers(t *testing.T, vips int) {
 	t.Helper()
-	list := &millracev1alpha1.VIPList{}
+	list := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), list))
 	if vips > 0 && len(list.Items) != vips {
 		t.Errorf("there are %d VIPs, want %d", len(list.Items), vips)

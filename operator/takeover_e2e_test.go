@@ -20,7 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -122,7 +122,7 @@ func (e *environment) givenTo(t *testing.T, services []*corev1.Service) map[stri
 func (e *environment) claimed(t *testing.T, services []*corev1.Service, given map[string][]string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		vips := &millracev1alpha1.VIPList{}
+		vips := &millracev1beta1.VIPList{}
 		if err := e.client.List(ctx, vips); err != nil {
 			return err
 		}
@@ -151,8 +151,8 @@ func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given 
 		if got := ingress(service); !slices.Equal(got, given[service.Name]) {
 			t.Errorf("Service %s has %v, had %v", service.Name, got, given[service.Name])
 		}
-		served := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionServed)
-		if served != nil && served.Reason == millracev1alpha1.ReasonStatusContested {
+		served := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
+		if served != nil && served.Reason == millracev1beta1.ReasonStatusContested {
 			t.Errorf("the status of Service %s is contested: %s", service.Name, served.Message)
 		}
 	}

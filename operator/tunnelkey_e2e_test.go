@@ -22,7 +22,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func tunnelSecret() *corev1.Secret {
@@ -57,12 +57,12 @@ func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 			continue
 		}
 		node.does = tunnelkey.Adopt(node.does, state)
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.name}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node.name}}
 		if err := e.get(ctx, report); err != nil {
 			return err
 		}
 		base := report.DeepCopy()
-		report.Status.TunnelKeys = &millracev1alpha1.TunnelKeysStatus{Sending: int64(node.does.Sending), Required: node.does.Required}
+		report.Status.TunnelKeys = &millracev1beta1.TunnelKeysStatus{Sending: int64(node.does.Sending), Required: node.does.Required}
 		for _, generation := range node.does.Accepted {
 			report.Status.TunnelKeys.Accepted = append(report.Status.TunnelKeys.Accepted, int64(generation))
 		}
@@ -105,7 +105,7 @@ func (e *environment) keyed(t *testing.T, names ...string) []*keyedNode {
 		lbNode := e.lbNode(t, e.node(t, name, fmt.Sprintf("198.51.100.%d", i+1)), fmt.Sprintf("198.51.100.%d", i+1))
 		lbNode.Status.BootID = "boot"
 		must(t, e.client.Status().Update(t.Context(), lbNode))
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		eventually(t, func(ctx context.Context) error { return e.get(ctx, report) })
 		keyed = append(keyed, &keyedNode{name: name})
 	}
@@ -218,7 +218,7 @@ func (e *environment) garbledKey(t *testing.T) {
 		if string(garbled.Data["phase"]) != "nonsense" {
 			t.Fatalf("the Secret was written: %v", garbled.Data)
 		}
-		return e.secretEvent(ctx, garbled, millracev1alpha1.ReasonKeyInvalid, "there are 0 keys, must be 1 or 2")
+		return e.secretEvent(ctx, garbled, millracev1beta1.ReasonKeyInvalid, "there are 0 keys, must be 1 or 2")
 	})
 	update(t, e, tunnelSecret(), func(secret *corev1.Secret) { secret.Data = good.Data })
 }
@@ -276,7 +276,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 		return err
 	})
 	eventually(t, func(ctx context.Context) error {
-		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1alpha1.ReasonNotConfirmed, "phase Steady begins without late")
+		return e.secretEvent(ctx, tunnelSecretOf(ctx, e), millracev1beta1.ReasonNotConfirmed, "phase Steady begins without late")
 	})
 	e.keyCurrent(t, "late", "the other nodes drop its packets until it does")
 	nodes[1].silent = false
@@ -301,12 +301,12 @@ func (e *environment) since(t *testing.T, state *tunnelkey.State, age time.Durat
 func (e *environment) keyCurrent(t *testing.T, node, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		if err := e.get(ctx, report); err != nil {
 			return err
 		}
 		i := slices.IndexFunc(report.Status.Conditions, func(c metav1.Condition) bool {
-			return c.Type == millracev1alpha1.ConditionTunnelKeyCurrent
+			return c.Type == millracev1beta1.ConditionTunnelKeyCurrent
 		})
 		if (i >= 0) != (text != "") || i >= 0 && !strings.Contains(report.Status.Conditions[i].Message, text) {
 			return fmt.Errorf("%s has the conditions %+v, want %q", node, report.Status.Conditions, text)

@@ -32,7 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -180,7 +180,7 @@ func (w *webhooks) loadBalancer(name string, options ...option) *corev1.Service 
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	class(millracev1alpha1.Class)(service)
+	class(millracev1beta1.Class)(service)
 	for _, option := range options {
 		option(service)
 	}
@@ -195,48 +195,48 @@ func warnings(t *testing.T, e *environment) {
 	const gets = `the Service would get 203.0.113.0 of VIPPool "public"`
 	w.warned(t, w.loadBalancer("web"), gets)
 	w.warned(t, w.loadBalancer("web"), `no VIPAdvertisement selects 203.0.113.0 of VIPPool "public"`)
-	w.warned(t, w.loadBalancer("web", annotated(millracev1alpha1.AnnotationPool, "publik")),
+	w.warned(t, w.loadBalancer("web", annotated(millracev1beta1.AnnotationPool, "publik")),
 		`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist`)
 	w.warned(t, w.loadBalancer("web", class("example.com/other")), "")
-	w.warned(t, &millracev1alpha1.VIPAdvertisement{
+	w.warned(t, &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
-		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"publik"}},
+		Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"publik"}},
 	}, `spec.pools[0]: VIPPool "publik" does not exist`)
 	// By the version that the webhooks do not name, too.
 	w.warned(t, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "millrace.io/v1beta1", "kind": "VIPAdvertisement",
 		"metadata": map[string]any{"name": "all"}, "spec": map[string]any{"pools": []any{"publik"}},
 	}}, `spec.pools[0]: VIPPool "publik" does not exist`)
-	w.warned(t, &millracev1alpha1.VIPPool{
+	w.warned(t, &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
 	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
-	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIP{
+	must(t, e.client.Create(t.Context(), &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.0"},
-		Spec:       millracev1alpha1.VIPSpec{Address: "192.0.2.0", Claims: []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "used"}}},
+		Spec:       millracev1beta1.VIPSpec{Address: "192.0.2.0", Claims: []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "used"}}},
 	}))
-	w.warned(t, &millracev1alpha1.VIPPool{
+	w.warned(t, &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
-		Spec: millracev1alpha1.VIPPoolSpec{
-			Addresses: []string{"192.0.2.0/28"}, PerNamespace: &millracev1alpha1.NamespaceQuota{Max: 0},
+		Spec: millracev1beta1.VIPPoolSpec{
+			Addresses: []string{"192.0.2.0/28"}, PerNamespace: &millracev1beta1.NamespaceQuota{Max: 0},
 		},
 	}, "spec.perNamespace: namespace \""+namespace+"\" has 1 of the pool's addresses, and a quota of 0")
-	peer := &millracev1alpha1.LBPeer{
+	peer := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "tor"},
-		Spec: millracev1alpha1.LBPeerSpec{
+		Spec: millracev1beta1.LBPeerSpec{
 			PeerAddress: "198.51.100.101", PeerASN: 64512, LocalASN: 64513,
-			PasswordSecretRef: &millracev1alpha1.SecretReference{Name: "tor"},
+			PasswordSecretRef: &millracev1beta1.SecretReference{Name: "tor"},
 		},
 	}
 	w.warned(t, peer, "spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist")
 	password := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1alpha1.BGPNamespace, Name: "tor"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1beta1.BGPNamespace, Name: "tor"},
 		StringData: map[string]string{"password": "secret"},
 	}
 	must(t, e.client.Create(t.Context(), password))
 	t.Cleanup(func() { must(t, e.client.Delete(context.Background(), password)) })
 	must(t, w.warns(t.Context(), peer, "", client.DryRunAll))
-	must(t, e.client.Create(t.Context(), &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
+	must(t, e.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	eventually(t, func(ctx context.Context) error {
 		// Not a dry run: what is well needs no word.
 		object := w.loadBalancer("silent")

@@ -22,7 +22,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // witness records each version of all VIPs and Services, by the revisions of the store, which are
@@ -42,7 +42,7 @@ type witness struct {
 type witnessed struct {
 	revision uint64
 	name     string
-	vip      *millracev1alpha1.VIP
+	vip      *millracev1beta1.VIP
 	service  *corev1.Service
 }
 
@@ -52,7 +52,7 @@ func newWitness(t *testing.T, e *environment) *witness {
 	must(t, err)
 	w := &witness{client: watcher, versions: map[string]string{}}
 	ctx := t.Context()
-	for _, list := range []client.ObjectList{&millracev1alpha1.VIPList{}, &corev1.ServiceList{}} {
+	for _, list := range []client.ObjectList{&millracev1beta1.VIPList{}, &corev1.ServiceList{}} {
 		must(t, watcher.List(ctx, list, client.InNamespace(namespace)))
 		// A watch that the API server ends is taken up where it was.
 		events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
@@ -96,7 +96,7 @@ func (w *witness) note(event watch.Event) {
 	change := witnessed{revision: revision, name: witnessName(object)}
 	w.versions[change.name] = object.GetResourceVersion()
 	switch object := object.(type) {
-	case *millracev1alpha1.VIP:
+	case *millracev1beta1.VIP:
 		change.vip = object
 	case *corev1.Service:
 		change.service = object
@@ -114,7 +114,7 @@ func witnessName(object client.Object) string {
 
 // hasAll reports where the witness has not heard of the present versions yet.
 func (w *witness) hasAll(ctx context.Context) error {
-	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
+	services, vips := &corev1.ServiceList{}, &millracev1beta1.VIPList{}
 	if err := errors.Join(w.client.List(ctx, services, client.InNamespace(namespace)), w.client.List(ctx, vips)); err != nil {
 		return err
 	}
@@ -159,14 +159,14 @@ func (w *witness) testify(t *testing.T) {
 
 // replay is the state of the cluster at a revision.
 type replay struct {
-	vips     map[string]*millracev1alpha1.VIP
+	vips     map[string]*millracev1beta1.VIP
 	services map[string]*corev1.Service
 	// told are the Services whose status names an address.
 	told map[string]map[string]bool
 }
 
 func newReplay() *replay {
-	return &replay{vips: map[string]*millracev1alpha1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
+	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
 }
 
 // apply goes on to the next version, and returns what is wrong with what it changed.
@@ -214,13 +214,13 @@ func (r *replay) forget(name string) {
 
 // unclaimed returns the Services that are told of an address and have no claim on it.
 func (r *replay) unclaimed(address string) (errs []error) {
-	var claims []millracev1alpha1.VIPClaim
+	var claims []millracev1beta1.VIPClaim
 	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
 		claims = vip.Spec.Claims
 	}
 	for name := range r.told[address] {
 		service := r.services[name]
-		if !slices.ContainsFunc(claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID == string(service.UID) }) {
+		if !slices.ContainsFunc(claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID == string(service.UID) }) {
 			errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %+v", address, service.Name, claims))
 		}
 	}
@@ -228,8 +228,8 @@ func (r *replay) unclaimed(address string) (errs []error) {
 }
 
 // sharedWrongly returns what is wrong with the claims of a VIP.
-func sharedWrongly(spec *millracev1alpha1.VIPSpec) (errs []error) {
-	owned := map[millracev1alpha1.ClaimedPort]string{}
+func sharedWrongly(spec *millracev1beta1.VIPSpec) (errs []error) {
+	owned := map[millracev1beta1.ClaimedPort]string{}
 	for _, claim := range spec.Claims {
 		if len(spec.Claims) > 1 && (claim.SharingKey == "" || claim.SharingKey != spec.Claims[0].SharingKey) {
 			errs = append(errs, fmt.Errorf("%s has the claims %+v", spec.Address, spec.Claims))

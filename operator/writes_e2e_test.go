@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A Service takes a write for each of its VIPs and one for itself, whose status brings its finalizers;
@@ -21,7 +21,7 @@ func fewWrites(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	e.advertisement(t, "all", nil)
-	e.session(t, "announcing", millracev1alpha1.SessionEstablished)
+	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	for _, test := range []struct {
 		name             string
 		families         option
@@ -38,8 +38,8 @@ func fewWrites(t *testing.T, e *environment) {
 	} {
 		before := e.writesOfServices(t)
 		service := e.service(t, test.name, test.families)
-		e.served(t, service, metav1.ConditionTrue, millracev1alpha1.ReasonServed, "")
-		for _, finalizer := range []string{millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer} {
+		e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
+		for _, finalizer := range []string{millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer} {
 			if !slices.Contains(service.Finalizers, finalizer) {
 				t.Errorf("Service %s with an address has the finalizers %q", test.name, service.Finalizers)
 			}

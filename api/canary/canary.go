@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Ports are from how many ports a node probes.
@@ -61,21 +61,21 @@ type Verdict struct {
 }
 
 // OK is true where the router reaches all nodes.
-func (v *Verdict) OK() bool { return v.Reason == millracev1alpha1.ReasonNodesReached }
+func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonNodesReached }
 
 // Known is false where nothing is proved yet, or cannot be.
 func (v *Verdict) Known() bool {
-	return v.Reason != millracev1alpha1.ReasonNothingProved && v.Reason != millracev1alpha1.ReasonHashWithoutPorts
+	return v.Reason != millracev1beta1.ReasonNothingProved && v.Reason != millracev1beta1.ReasonHashWithoutPorts
 }
 
 // observation is what a node's report says of a router.
 type observation struct {
 	node   string
-	status *millracev1alpha1.CanaryStatus
+	status *millracev1beta1.CanaryStatus
 }
 
 // IDs are the ids of nodes by name.
-func IDs(nodes []millracev1alpha1.LBNode) map[string]int32 {
+func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	ids := make(map[string]int32, len(nodes))
 	for i := range nodes {
 		ids[nodes[i].Name] = nodes[i].Spec.ID
@@ -85,16 +85,16 @@ func IDs(nodes []millracev1alpha1.LBNode) map[string]int32 {
 
 // Judge returns a verdict for each router that reports tell canaries of, sorted. ids are those of
 // nodes by name. A node that is not ready, as the operator says in its report, counts for nothing.
-func Judge(reports []millracev1alpha1.LBNodeReport, ids map[string]int32) []Verdict {
+func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdict {
 	routers := map[Router][]observation{}
 	for i := range reports {
 		report := &reports[i]
-		if meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionNodeReady) != nil {
+		if meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionNodeReady) != nil {
 			continue
 		}
 		for j := range report.Status.Sessions {
 			session := &report.Status.Sessions[j]
-			if session.State != millracev1alpha1.SessionEstablished {
+			if session.State != millracev1beta1.SessionEstablished {
 				continue
 			}
 			peer, _, _ := strings.Cut(session.Peer, "/")
@@ -208,9 +208,9 @@ func (e *evidence) add(node *Node, paths int) {
 func (e *evidence) conclude() (reason, message string) {
 	switch {
 	case e.announcing == 0 || e.probing == 0:
-		return millracev1alpha1.ReasonNothingProved, "no node announces the canary and has probed for long enough"
+		return millracev1beta1.ReasonNothingProved, "no node announces the canary and has probed for long enough"
 	case len(e.silent) == e.probing:
-		return millracev1alpha1.ReasonNothingAnswered, "no node's probes are answered: the router filters the canary, " +
+		return millracev1beta1.ReasonNothingAnswered, "no node's probes are answered: the router filters the canary, " +
 			"does not forward to the nodes, or a firewall drops UDP port 6081"
 	}
 	if reason, message := e.concludeMissing(); reason != "" {
@@ -218,13 +218,13 @@ func (e *evidence) conclude() (reason, message string) {
 	}
 	switch {
 	case len(e.silent)+len(e.lossy) > 0:
-		return millracev1alpha1.ReasonPacketsLost, "probes of these nodes through the router are lost: " + list(slices.Concat(e.silent, e.lossy))
+		return millracev1beta1.ReasonPacketsLost, "probes of these nodes through the router are lost: " + list(slices.Concat(e.silent, e.lossy))
 	case len(e.short) > 0:
-		return millracev1alpha1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
+		return millracev1beta1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
 	case len(e.unsure) > 0:
-		return millracev1alpha1.ReasonNothingProved, "too few nodes have probed for long enough to know of these: " + list(e.unsure)
+		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to know of these: " + list(e.unsure)
 	}
-	return millracev1alpha1.ReasonNodesReached, ""
+	return millracev1beta1.ReasonNodesReached, ""
 }
 
 // concludeMissing returns the reason of a verdict that nodes are missing for, if they are.
@@ -234,13 +234,13 @@ func (e *evidence) concludeMissing() (reason, message string) {
 	case len(e.missing) == 0 || hashed && len(e.silent)+len(e.lossy) > 0:
 		return "", ""
 	case hashed:
-		return millracev1alpha1.ReasonHashWithoutPorts, "the router sends all probes of a node to one other, so its hash leaves ports out; " +
+		return millracev1beta1.ReasonHashWithoutPorts, "the router sends all probes of a node to one other, so its hash leaves ports out; " +
 			"not reached so far: " + list(e.missing)
 	case e.lostTo():
-		return millracev1alpha1.ReasonPacketsLost, "packets that the router sends to these nodes are lost, as where the programs are " +
+		return millracev1beta1.ReasonPacketsLost, "packets that the router sends to these nodes are lost, as where the programs are " +
 			"not attached or the way is cut: " + list(e.missing)
 	}
-	return millracev1alpha1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it %s; not reached: %s",
+	return millracev1beta1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it %s; not reached: %s",
 		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
 }
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // simulated are nodes behind a router that hashes the ports of probes.
@@ -26,8 +26,8 @@ type simulated struct {
 }
 
 // reports are what the agents would write.
-func (s *simulated) reports() ([]millracev1alpha1.LBNodeReport, map[string]int32) {
-	reports, ids := []millracev1alpha1.LBNodeReport{}, map[string]int32{}
+func (s *simulated) reports() ([]millracev1beta1.LBNodeReport, map[string]int32) {
+	reports, ids := []millracev1beta1.LBNodeReport{}, map[string]int32{}
 	for node := 1; node <= s.nodes; node++ {
 		name := fmt.Sprintf("node%d", node)
 		ids[name] = int32(node)
@@ -47,11 +47,11 @@ func (s *simulated) reports() ([]millracev1alpha1.LBNodeReport, map[string]int32
 				short[int32(to)] = true
 			}
 		}
-		reports = append(reports, millracev1alpha1.LBNodeReport{
+		reports = append(reports, millracev1beta1.LBNodeReport{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status: millracev1alpha1.LBNodeReportStatus{Sessions: []millracev1alpha1.SessionStatus{{
-				Peer: "tor", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished,
-				Canaries: []millracev1alpha1.CanaryStatus{{
+			Status: millracev1beta1.LBNodeReportStatus{Sessions: []millracev1beta1.SessionStatus{{
+				Peer: "tor", Address: "198.51.100.1", State: millracev1beta1.SessionEstablished,
+				Canaries: []millracev1beta1.CanaryStatus{{
 					Address: "203.0.113.250", Announced: true, Reached: FormatIDs(reached), Unanswered: &unanswered, ReachedBySmall: FormatIDs(short),
 				}},
 			}}},
@@ -114,9 +114,9 @@ func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 		}
 		for i := range reports[probing:] {
 			if session := &reports[probing+i].Status.Sessions[0]; rapid.Bool().Draw(t, "has a session") {
-				session.Canaries = []millracev1alpha1.CanaryStatus{{Address: "203.0.113.250"}}
+				session.Canaries = []millracev1beta1.CanaryStatus{{Address: "203.0.113.250"}}
 			} else {
-				session.State = millracev1alpha1.SessionIdle
+				session.State = millracev1beta1.SessionIdle
 			}
 		}
 		for _, verdict := range Judge(reports, ids) {
@@ -133,17 +133,17 @@ func TestFaults(t *testing.T) {
 		s := drawRouter(t)
 		victim := rapid.IntRange(1, s.nodes).Draw(t, "victim")
 		want := rapid.SampledFrom([]string{
-			millracev1alpha1.ReasonRouteMissing, millracev1alpha1.ReasonPacketsLost, millracev1alpha1.ReasonLongPacketsLost,
-			millracev1alpha1.ReasonNothingAnswered,
+			millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonPacketsLost, millracev1beta1.ReasonLongPacketsLost,
+			millracev1beta1.ReasonNothingAnswered,
 		}).Draw(t, "fault")
 		switch want {
-		case millracev1alpha1.ReasonRouteMissing:
+		case millracev1beta1.ReasonRouteMissing:
 			s.paths = slices.DeleteFunc(s.paths, func(id int) bool { return id == victim })
-		case millracev1alpha1.ReasonPacketsLost:
+		case millracev1beta1.ReasonPacketsLost:
 			s.lost = map[int]bool{victim: true}
-		case millracev1alpha1.ReasonLongPacketsLost:
+		case millracev1beta1.ReasonLongPacketsLost:
 			s.short = map[int]bool{victim: true}
-		case millracev1alpha1.ReasonNothingAnswered:
+		case millracev1beta1.ReasonNothingAnswered:
 			s.paths = nil
 		}
 		verdict := s.judge(t)
@@ -151,7 +151,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%d nodes: %s: %s; want %s", s.nodes, verdict.Reason, verdict.Message, want)
 		}
 		node := verdict.Nodes[slices.IndexFunc(verdict.Nodes, func(n Node) bool { return n.ID == int32(victim) })]
-		if want != millracev1alpha1.ReasonLongPacketsLost && node.ReachedBy > 0 || want == millracev1alpha1.ReasonLongPacketsLost && !node.Short {
+		if want != millracev1beta1.ReasonLongPacketsLost && node.ReachedBy > 0 || want == millracev1beta1.ReasonLongPacketsLost && !node.Short {
 			t.Fatalf("the node with the fault is %+v", node)
 		}
 	})
@@ -162,7 +162,7 @@ func TestFewerPaths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
 		s.paths = s.paths[:rapid.IntRange(1, s.nodes-1).Draw(t, "paths")]
-		if verdict := s.judge(t); verdict.Reason != millracev1alpha1.ReasonRouteMissing {
+		if verdict := s.judge(t); verdict.Reason != millracev1beta1.ReasonRouteMissing {
 			t.Fatalf("%d of %d paths: %s: %s", len(s.paths), s.nodes, verdict.Reason, verdict.Message)
 		} else if first := "it has one path alone"; strings.Contains(verdict.Message, first) != (len(s.paths) == 1 && s.nodes > 2) {
 			t.Fatalf("%d of %d paths: %s", len(s.paths), s.nodes, verdict.Message)
@@ -183,7 +183,7 @@ func TestHashWithoutPorts(t *testing.T) {
 		}
 		verdict := s.judge(t)
 		alone := slices.ContainsFunc(verdict.Nodes, func(n Node) bool { return n.ReachedBy == 0 })
-		switch want := millracev1alpha1.ReasonHashWithoutPorts; {
+		switch want := millracev1beta1.ReasonHashWithoutPorts; {
 		case !alone:
 			if !verdict.OK() {
 				t.Fatalf("all %d nodes are reached, and the verdict is %s: %s", s.nodes, verdict.Reason, verdict.Message)
@@ -194,7 +194,7 @@ func TestHashWithoutPorts(t *testing.T) {
 		if len(took) > 2 {
 			victim := s.paths[s.pick(1, 0)%len(s.paths)]
 			s.lost = map[int]bool{victim: true}
-			if verdict := s.judge(t); verdict.Reason != millracev1alpha1.ReasonPacketsLost {
+			if verdict := s.judge(t); verdict.Reason != millracev1beta1.ReasonPacketsLost {
 				t.Fatalf("%d nodes, one of which is lost: %s: %s", s.nodes, verdict.Reason, verdict.Message)
 			}
 		}
@@ -212,7 +212,7 @@ func TestNothingProved(t *testing.T) {
 		t.Errorf("verdicts %+v where nobody announces; want one that says nothing", verdicts)
 	}
 	for i := range reports {
-		reports[i].Status.Conditions = []metav1.Condition{{Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionFalse}}
+		reports[i].Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionFalse}}
 	}
 	if verdicts := Judge(reports, ids); len(verdicts) != 0 {
 		t.Errorf("verdicts %+v of nodes that are not ready, want none", verdicts)

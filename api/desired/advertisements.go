@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Advertisement is a valid VIPAdvertisement.
@@ -100,7 +100,7 @@ var wellKnown = map[string]uint32{
 
 // ParseAdvertisement reads a VIPAdvertisement. Of an invalid one only Name and
 // Nodes can be used; Nodes is nil where the selector itself is invalid.
-func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisement, []Problem) {
+func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement, []Problem) {
 	p := problems{object: Object{Kind: "VIPAdvertisement", Name: object.Name}}
 	spec := &object.Spec
 	advertisement := Advertisement{
@@ -130,10 +130,10 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 	advertisement.Prepend = uint8(p.within("spec.asPathPrepend", int64(spec.ASPathPrepend), 0, 16))
 	switch spec.LinkBandwidth {
 	case "":
-	case millracev1alpha1.LinkBandwidthEndpoints:
+	case millracev1beta1.LinkBandwidthEndpoints:
 		advertisement.Weighed = true
 	default:
-		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1alpha1.LinkBandwidthEndpoints)
+		p.invalid("spec.linkBandwidth", "%q is not %s", spec.LinkBandwidth, millracev1beta1.LinkBandwidthEndpoints)
 	}
 	p.aggregation(&advertisement, spec)
 	p.l2(&advertisement, spec)
@@ -145,7 +145,7 @@ func ParseAdvertisement(object *millracev1alpha1.VIPAdvertisement) (Advertisemen
 }
 
 // aggregation reads the lengths of aggregates.
-func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1alpha1.VIPAdvertisementSpec) {
+func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	read := func(field string, length *int32, shortest, longest int64) int {
 		if length == nil || int64(*length) == longest {
 			return 0
@@ -160,7 +160,7 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1alp
 }
 
 // l2 reads on which links nodes answer. What is said to peers then would be said to nobody.
-func (p *problems) l2(advertisement *Advertisement, spec *millracev1alpha1.VIPAdvertisementSpec) {
+func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	if spec.L2 == nil {
 		return
 	}
@@ -235,9 +235,9 @@ func (a *Advertisement) addExtended(subtype byte, text string, parts []string) e
 // Advertisements returns what is wrong with VIPAdvertisements, references to
 // pools and peers that do not exist included.
 func Advertisements(
-	objects []millracev1alpha1.VIPAdvertisement,
-	pools []millracev1alpha1.VIPPool,
-	peers []millracev1alpha1.LBPeer,
+	objects []millracev1beta1.VIPAdvertisement,
+	pools []millracev1beta1.VIPPool,
+	peers []millracev1beta1.LBPeer,
 ) []Problem {
 	poolNames, peerNames := sets.New[string](), sets.New[string]()
 	for i := range pools {

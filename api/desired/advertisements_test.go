@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestAdvertisements(t *testing.T) {
-	type spec = millracev1alpha1.VIPAdvertisementSpec
+	type spec = millracev1beta1.VIPAdvertisementSpec
 	tooHigh, tooLow := int64(1<<32), int64(-1)
 	tests := []struct {
 		name     string
@@ -47,27 +47,27 @@ func TestAdvertisements(t *testing.T) {
 			`adv Invalid spec.communities[4]: "a:b": "a" must be`,
 			`adv Invalid spec.communities[5]: "-1:1": "-1" must be`,
 		}},
-		{"link bandwidth", spec{LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints}, nil},
+		{"link bandwidth", spec{LinkBandwidth: millracev1beta1.LinkBandwidthEndpoints}, nil},
 		{"aggregation", spec{AggregationLength: ptr(24), AggregationLengthV6: ptr(64)}, nil},
 		{"aggregation too short", spec{AggregationLength: ptr(7), AggregationLengthV6: ptr(129)}, []string{
 			"adv Invalid spec.aggregationLength: 7 is not between 8 and 32",
 			"adv Invalid spec.aggregationLengthV6: 129 is not between 32 and 128",
 		}},
 		{"no aggregation beside link bandwidth", spec{
-			LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints, AggregationLength: ptr(32), AggregationLengthV6: ptr(128),
+			LinkBandwidth: millracev1beta1.LinkBandwidthEndpoints, AggregationLength: ptr(32), AggregationLengthV6: ptr(128),
 		}, nil},
 		{"aggregation beside link bandwidth", spec{
-			LinkBandwidth: millracev1alpha1.LinkBandwidthEndpoints, AggregationLengthV6: ptr(64),
+			LinkBandwidth: millracev1beta1.LinkBandwidthEndpoints, AggregationLengthV6: ptr(64),
 		}, []string{"adv Invalid spec.linkBandwidth: tells of one VIP's endpoints"}},
 		{"unknown link bandwidth", spec{LinkBandwidth: "Pods"}, []string{`adv Invalid spec.linkBandwidth: "Pods" is not Endpoints`}},
 		{"local preference", spec{LocalPreference: &tooHigh}, []string{"adv Invalid spec.localPreference: 4294967296 is not between 0 and 4294967295"}},
 	}
-	pools := []millracev1alpha1.VIPPool{poolAged("pool", 0)}
-	peers := []millracev1alpha1.LBPeer{peerAged("peer", 0, nil)}
+	pools := []millracev1beta1.VIPPool{poolAged("pool", 0)}
+	peers := []millracev1beta1.LBPeer{peerAged("peer", 0, nil)}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			object := millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "adv"}, Spec: test.spec}
-			checkProblems(t, Advertisements([]millracev1alpha1.VIPAdvertisement{object}, pools, peers), test.problems)
+			object := millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "adv"}, Spec: test.spec}
+			checkProblems(t, Advertisements([]millracev1beta1.VIPAdvertisement{object}, pools, peers), test.problems)
 		})
 	}
 }
@@ -76,9 +76,9 @@ func ptr(length int32) *int32 { return &length }
 
 func TestParseAdvertisement(t *testing.T) {
 	preference, med := int64(200), int64(0)
-	object := &millracev1alpha1.VIPAdvertisement{
+	object := &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "adv"},
-		Spec: millracev1alpha1.VIPAdvertisementSpec{
+		Spec: millracev1beta1.VIPAdvertisementSpec{
 			Pools: []string{"b", "a"}, Peers: []string{"r"}, LocalPreference: &preference,
 			Communities: []string{
 				"graceful-shutdown", "65535:0", "64512:1:2", "64512:100", "64512:100", "soo:70000:1", "rt:64512:100000", "rt:64512:100000",

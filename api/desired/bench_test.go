@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // BenchmarkConflicts has as many advertisements and peers as a large cluster, each for nodes of its
@@ -47,7 +47,7 @@ func BenchmarkConflicts(b *testing.B) {
 
 // BenchmarkPools has pools of one prefix each, none of which overlaps another.
 func BenchmarkPools(b *testing.B) {
-	var objects []millracev1alpha1.VIPPool
+	var objects []millracev1beta1.VIPPool
 	for i := range 1000 {
 		objects = append(objects, poolAged(fmt.Sprintf("p%04d", i), i, fmt.Sprintf("10.%d.%d.0/24", i/256, i%256)))
 	}

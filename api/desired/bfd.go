@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Defaults and bounds of LBPeer.spec.bfd, as in its schema.
@@ -28,7 +28,7 @@ type BFD struct {
 	MinimumTTL uint8
 }
 
-func (p *problems) bfd(session *Session, spec *millracev1alpha1.BFD) BFD {
+func (p *problems) bfd(session *Session, spec *millracev1beta1.BFD) BFD {
 	if spec == nil || spec.Enabled != nil && !*spec.Enabled {
 		return BFD{}
 	}

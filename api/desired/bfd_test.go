@@ -8,11 +8,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestBFD(t *testing.T) {
-	type spec = millracev1alpha1.BFD
+	type spec = millracev1beta1.BFD
 	const ms = time.Millisecond
 	yes, no, ttl, tooMuch := true, false, int32(254), int32(255)
 	interval := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
@@ -45,7 +45,7 @@ func TestBFD(t *testing.T) {
 		"TTL of a connected neighbour": {1, &spec{MinimumTTL: &ttl}, BFD{}, []string{"p Invalid spec.bfd.minimumTTL: is for multihop sessions"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object := peerAged("p", 0, func(s *millracev1alpha1.LBPeerSpec) { s.EBGPMultiHop, s.BFD = &test.hops, test.spec })
+			object := peerAged("p", 0, func(s *millracev1beta1.LBPeerSpec) { s.EBGPMultiHop, s.BFD = &test.hops, test.spec })
 			peer, problems := ParsePeer(&object)
 			checkProblems(t, problems, test.problems)
 			if len(problems) == 0 && peer.BFD != test.want {

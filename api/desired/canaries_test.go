@@ -9,12 +9,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func withCanaries(name, router string, canaries ...string) millracev1alpha1.LBPeer {
-	return millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.LBPeerSpec{
-		Router: &millracev1alpha1.Router{Address: router}, PeerASN: 64512, LocalASN: 64513, Canaries: canaries,
+func withCanaries(name, router string, canaries ...string) millracev1beta1.LBPeer {
+	return millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.LBPeerSpec{
+		Router: &millracev1beta1.Router{Address: router}, PeerASN: 64512, LocalASN: 64513, Canaries: canaries,
 	}}
 }
 
@@ -39,7 +39,7 @@ func TestCanaries(t *testing.T) {
 
 // Two LBPeers have no canary in common, and no pool gives one out.
 func TestCanariesAreOwn(t *testing.T) {
-	peers := []millracev1alpha1.LBPeer{
+	peers := []millracev1beta1.LBPeer{
 		withCanaries("tor1", "198.51.100.1", "203.0.113.250"), withCanaries("tor2", "198.51.100.2", "203.0.113.250"),
 	}
 	if problems := Peers(peers); len(problems) != 1 || problems[0].Object.Name != "tor2" {

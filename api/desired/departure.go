@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // taintShutdown is set by cloud providers on a Node whose machine is shut down
@@ -20,23 +20,23 @@ const shuttingDown = "node is shutting down"
 
 // NodeDeparture returns why a node is to hand over its routes; empty where it stays. Of
 // several reasons the strongest counts.
-func NodeDeparture(node *corev1.Node) millracev1alpha1.Departure {
+func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	tainted := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 	}
 	_, excluded := node.Labels[corev1.LabelNodeExcludeBalancers]
-	_, drained := node.Annotations[millracev1alpha1.AnnotationDrain]
+	_, drained := node.Annotations[millracev1beta1.AnnotationDrain]
 	switch {
 	case tainted(corev1.TaintNodeOutOfService), tainted(taintShutdown):
-		return millracev1alpha1.DepartureOutOfService
+		return millracev1beta1.DepartureOutOfService
 	case isShuttingDown(node):
-		return millracev1alpha1.DepartureShuttingDown
+		return millracev1beta1.DepartureShuttingDown
 	case drained:
-		return millracev1alpha1.DepartureDrained
+		return millracev1beta1.DepartureDrained
 	case excluded:
-		return millracev1alpha1.DepartureExcluded
+		return millracev1beta1.DepartureExcluded
 	case node.Spec.Unschedulable:
-		return millracev1alpha1.DepartureCordoned
+		return millracev1beta1.DepartureCordoned
 	}
 	return ""
 }
@@ -53,8 +53,8 @@ func KeepDeparture(stripped, node *corev1.Node) {
 	if value, excluded := node.Labels[corev1.LabelNodeExcludeBalancers]; excluded {
 		stripped.Labels = withKey(stripped.Labels, corev1.LabelNodeExcludeBalancers, value)
 	}
-	if value, drained := node.Annotations[millracev1alpha1.AnnotationDrain]; drained {
-		stripped.Annotations = withKey(stripped.Annotations, millracev1alpha1.AnnotationDrain, value)
+	if value, drained := node.Annotations[millracev1beta1.AnnotationDrain]; drained {
+		stripped.Annotations = withKey(stripped.Annotations, millracev1beta1.AnnotationDrain, value)
 	}
 	if !isShuttingDown(node) {
 		return

@@ -7,11 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestNodeDeparture(t *testing.T) {
-	type departure = millracev1alpha1.Departure
+	type departure = millracev1beta1.Departure
 	mark := func(key string) map[string]string { return map[string]string{key: ""} }
 	taint := func(keys ...string) []corev1.Taint {
 		var taints []corev1.Taint
@@ -34,16 +34,16 @@ func TestNodeDeparture(t *testing.T) {
 		"not ready":         {ready(corev1.ConditionFalse, "container runtime is down"), ""},
 		"unknown":           {ready(corev1.ConditionUnknown, "Kubelet stopped posting node status."), ""},
 		"not reachable":     {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/unreachable") }, ""},
-		"cordoned":          {func(n *corev1.Node) { n.Spec.Unschedulable = true }, millracev1alpha1.DepartureCordoned},
-		"excluded":          {func(n *corev1.Node) { n.Labels = mark(corev1.LabelNodeExcludeBalancers) }, millracev1alpha1.DepartureExcluded},
-		"drained":           {func(n *corev1.Node) { n.Annotations = mark("millrace.io/drain") }, millracev1alpha1.DepartureDrained},
-		"out of service":    {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/out-of-service") }, millracev1alpha1.DepartureOutOfService},
-		"machine shut down": {func(n *corev1.Node) { n.Spec.Taints = taint("node.cloudprovider.kubernetes.io/shutdown") }, millracev1alpha1.DepartureOutOfService},
-		"shutting down":     {ready(corev1.ConditionFalse, "node is shutting down"), millracev1alpha1.DepartureShuttingDown},
+		"cordoned":          {func(n *corev1.Node) { n.Spec.Unschedulable = true }, millracev1beta1.DepartureCordoned},
+		"excluded":          {func(n *corev1.Node) { n.Labels = mark(corev1.LabelNodeExcludeBalancers) }, millracev1beta1.DepartureExcluded},
+		"drained":           {func(n *corev1.Node) { n.Annotations = mark("millrace.io/drain") }, millracev1beta1.DepartureDrained},
+		"out of service":    {func(n *corev1.Node) { n.Spec.Taints = taint("node.kubernetes.io/out-of-service") }, millracev1beta1.DepartureOutOfService},
+		"machine shut down": {func(n *corev1.Node) { n.Spec.Taints = taint("node.cloudprovider.kubernetes.io/shutdown") }, millracev1beta1.DepartureOutOfService},
+		"shutting down":     {ready(corev1.ConditionFalse, "node is shutting down"), millracev1beta1.DepartureShuttingDown},
 		"said, but ready":   {ready(corev1.ConditionTrue, "node is shutting down"), ""},
 		"cordoned and drained": {func(n *corev1.Node) {
 			n.Spec.Unschedulable, n.Annotations = true, mark("millrace.io/drain")
-		}, millracev1alpha1.DepartureDrained},
+		}, millracev1beta1.DepartureDrained},
 	} {
 		node := &corev1.Node{}
 		test.change(node)

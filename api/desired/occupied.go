@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Occupied are addresses that something in the cluster has, so that they cannot
@@ -56,7 +56,7 @@ func OccupiedByNode(node *corev1.Node) []Occupied {
 
 // OccupiedByLBNode returns the addresses of a node and the networks of its pods, as
 // the operator has written them.
-func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
+func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 	by := fmt.Sprintf("LBNode %q", node.Name)
 	var occupied []Occupied
 	for _, text := range node.Spec.Addresses {
@@ -68,7 +68,7 @@ func OccupiedByLBNode(node *millracev1alpha1.LBNode) []Occupied {
 }
 
 // OccupiedByPeer returns the address of a router, and its canaries.
-func OccupiedByPeer(peer *millracev1alpha1.LBPeer) []Occupied {
+func OccupiedByPeer(peer *millracev1beta1.LBPeer) []Occupied {
 	var occupied []Occupied
 	router, _ := readRouter(&peer.Spec)
 	if address, err := parseRouter(router.Address); err == nil {
@@ -132,7 +132,7 @@ const maxNamed = 5
 // dropOccupied takes from a pool the addresses that something in the cluster
 // has, and adds one limit that names the first of them. An address that is
 // reserved anyway is no news.
-func (p *Pool) dropOccupied(object *millracev1alpha1.VIPPool, occupation Occupation) {
+func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupation) {
 	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
 		return
 	}
@@ -153,7 +153,7 @@ func (p *Pool) dropOccupied(object *millracev1alpha1.VIPPool, occupation Occupat
 	}
 	p.Addresses = minus(p.Addresses, occupation.set)
 	found := problems{object: poolObject(object)}
-	found.add(millracev1alpha1.ReasonOccupied, "spec.addresses", "never given out: "+strings.Join(names, ", "))
+	found.add(millracev1beta1.ReasonOccupied, "spec.addresses", "never given out: "+strings.Join(names, ", "))
 	p.Limits = append(p.Limits, found.found...)
 }
 

@@ -12,7 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func clusterNode(name string, podCIDRs []string, addresses ...string) *corev1.Node {
@@ -28,11 +28,11 @@ func TestOccupied(t *testing.T) {
 	node.Status.Addresses = append(node.Status.Addresses,
 		corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.11"},
 		corev1.NodeAddress{Type: corev1.NodeHostName, Address: "203.0.113.12"})
-	router := peerAged("tor", 0, func(s *millracev1alpha1.LBPeerSpec) { s.PeerAddress = "10.0.0.1" })
+	router := peerAged("tor", 0, func(s *millracev1beta1.LBPeerSpec) { s.PeerAddress = "10.0.0.1" })
 	all := OccupiedByNode(node)
 	all = append(all, OccupiedByNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: corev1.NodeSpec{PodCIDR: "10.244.2.0/24"}})...)
 	all = append(all, OccupiedByPeer(&router)...)
-	all = append(all, OccupiedByPeer(&millracev1alpha1.LBPeer{})...)
+	all = append(all, OccupiedByPeer(&millracev1beta1.LBPeer{})...)
 	all = append(all, OccupiedByServiceCIDR(&networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}},
 	})...)
@@ -52,9 +52,9 @@ func TestOccupied(t *testing.T) {
 		t.Errorf("occupied are %q, want %q", got, want)
 	}
 
-	pools, problems := Pools([]millracev1alpha1.VIPPool{
+	pools, problems := Pools([]millracev1beta1.VIPPool{
 		poolAged("wide", 1, "10.0.0.0/8"), poolAged("apart", 0, "198.51.100.0/24"), poolAged("within", 0, "10.100.0.0/16"),
-		with(poolAged("careful", 0, "203.0.113.8/29"), func(s *millracev1alpha1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.11"} }),
+		with(poolAged("careful", 0, "203.0.113.8/29"), func(s *millracev1beta1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.11"} }),
 	}, NewOccupation(all))
 	checkProblems(t, limitsOf(pools), []string{
 		`wide Overlap spec.addresses[0]: 10.0.0.0/8 overlaps the older pool "within"`,
@@ -85,7 +85,7 @@ func TestUsableRangesAreBounded(t *testing.T) {
 		occupied = append(occupied, Occupied{Range: r, By: "Node " + text})
 	}
 	object := poolAged("wide", 0, "10.0.0.0/8", "2001:db8::/64")
-	pools, _ := Pools([]millracev1alpha1.VIPPool{object}, NewOccupation(occupied))
+	pools, _ := Pools([]millracev1beta1.VIPPool{object}, NewOccupation(occupied))
 	object.Status.Usable = pools[0].UsableRanges()
 	if len(object.Status.Usable) != 512 || !slices.Contains(object.Status.Usable, "2001:db8::/64") {
 		t.Fatalf("%d ranges are told: %v", len(object.Status.Usable), object.Status.Usable)
@@ -102,7 +102,7 @@ func TestUsableRangesAreBounded(t *testing.T) {
 }
 
 func TestParseUsable(t *testing.T) {
-	object := with(poolAged("a", 0, "203.0.113.0/28"), func(s *millracev1alpha1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.1"} })
+	object := with(poolAged("a", 0, "203.0.113.0/28"), func(s *millracev1beta1.VIPPoolSpec) { s.Reserved = []string{"203.0.113.1"} })
 	pool, _ := ParsePool(&object)
 	if got := ParseUsable(&object, pool); !isEmpty(got) {
 		t.Errorf("before the operator has said so, %v are usable", got.Ranges())

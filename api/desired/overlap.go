@@ -8,14 +8,14 @@ import (
 
 	"go4.org/netipx"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // dropOverlap takes from a pool the addresses that older pools have as well, and
 // adds a limit for each entry that loses some. Reserved addresses of an older
 // pool count: they are reserved because something else has them. Those that this
 // pool reserves are no news.
-func (p *Pool) dropOverlap(object *millracev1alpha1.VIPPool, older []*Pool) {
+func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	found := problems{object: poolObject(object)}
 	for _, other := range older {
 		lost := Common(p.Addresses, other.all)
@@ -29,7 +29,7 @@ func (p *Pool) dropOverlap(object *millracev1alpha1.VIPPool, older []*Pool) {
 				continue
 			}
 			if common := Common(setOf(r), lost).Ranges(); len(common) > 0 {
-				found.add(millracev1alpha1.ReasonOverlap, fmt.Sprintf("spec.addresses[%d]", n),
+				found.add(millracev1beta1.ReasonOverlap, fmt.Sprintf("spec.addresses[%d]", n),
 					fmt.Sprintf("%s overlaps the older pool %q, which keeps %s", text, other.Name, namedRanges(common)))
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // usableOf lists pools with what they may give out, as "name range ...".
@@ -32,37 +32,37 @@ func limitsOf(pools []Pool) []Problem {
 }
 
 func TestOverlap(t *testing.T) {
-	reserving := func(pool millracev1alpha1.VIPPool, reserved ...string) millracev1alpha1.VIPPool {
-		return with(pool, func(s *millracev1alpha1.VIPPoolSpec) { s.Reserved = reserved })
+	reserving := func(pool millracev1beta1.VIPPool, reserved ...string) millracev1beta1.VIPPool {
+		return with(pool, func(s *millracev1beta1.VIPPoolSpec) { s.Reserved = reserved })
 	}
 	tests := []struct {
 		name    string
-		objects []millracev1alpha1.VIPPool
+		objects []millracev1beta1.VIPPool
 		usable  []string
 		// limits are "name reason message" of pools that are used, problems of others.
 		limits, problems []string
 	}{
 		{
 			name:    "the older pool keeps the addresses",
-			objects: []millracev1alpha1.VIPPool{poolAged("a", 1, "198.51.100.0/24", "203.0.113.0/28"), poolAged("z", 0, "203.0.113.8-203.0.113.20")},
+			objects: []millracev1beta1.VIPPool{poolAged("a", 1, "198.51.100.0/24", "203.0.113.0/28"), poolAged("z", 0, "203.0.113.8-203.0.113.20")},
 			usable:  []string{"a 198.51.100.0/24 203.0.113.0/29", "z 203.0.113.8-203.0.113.20"},
 			limits:  []string{`a Overlap spec.addresses[1]: 203.0.113.0/28 overlaps the older pool "z", which keeps 203.0.113.8/29`},
 		},
 		{
 			name:    "of the same age the first by name",
-			objects: []millracev1alpha1.VIPPool{poolAged("z", 0, "203.0.113.0/30"), poolAged("a", 0, "203.0.113.1/32")},
+			objects: []millracev1beta1.VIPPool{poolAged("z", 0, "203.0.113.0/30"), poolAged("a", 0, "203.0.113.1/32")},
 			usable:  []string{"a 203.0.113.1", "z 203.0.113.0 203.0.113.2/31"},
 			limits:  []string{`z Overlap spec.addresses[0]: 203.0.113.0/30 overlaps the older pool "a", which keeps 203.0.113.1`},
 		},
 		{
 			name:     "nothing is left",
-			objects:  []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/24"), poolAged("b", 1, "203.0.113.4/30", "203.0.113.9/32")},
+			objects:  []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/24"), poolAged("b", 1, "203.0.113.4/30", "203.0.113.9/32")},
 			usable:   []string{"a 203.0.113.0/24"},
 			problems: []string{"b Overlap spec.addresses[0]: ", "b Overlap spec.addresses[1]: ", "b Overlap spec.addresses: no address is left to give out"},
 		},
 		{
 			name: "three pools",
-			objects: []millracev1alpha1.VIPPool{
+			objects: []millracev1beta1.VIPPool{
 				poolAged("a", 0, "203.0.113.0/25"), poolAged("b", 1, "203.0.113.0/24"), poolAged("c", 2, "203.0.113.128/25", "198.51.100.0/24"),
 			},
 			usable: []string{"a 203.0.113.0/25", "b 203.0.113.128/25", "c 198.51.100.0/24"},
@@ -73,24 +73,24 @@ func TestOverlap(t *testing.T) {
 		},
 		{
 			name:     "an invalid pool is in nobody's way",
-			objects:  []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/24", "203.0.113.1/24"), poolAged("b", 1, "203.0.113.0/24")},
+			objects:  []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/24", "203.0.113.1/24"), poolAged("b", 1, "203.0.113.0/24")},
 			usable:   []string{"b 203.0.113.0/24"},
 			problems: []string{"a Invalid spec.addresses[1]: "},
 		},
 		{
 			name:    "addresses that are reserved in one pool are not given by another",
-			objects: []millracev1alpha1.VIPPool{reserving(poolAged("a", 0, "203.0.113.0/24"), "203.0.113.1"), poolAged("b", 1, "203.0.113.1/32", "198.51.100.1/32")},
+			objects: []millracev1beta1.VIPPool{reserving(poolAged("a", 0, "203.0.113.0/24"), "203.0.113.1"), poolAged("b", 1, "203.0.113.1/32", "198.51.100.1/32")},
 			usable:  []string{"a 203.0.113.0 203.0.113.2-203.0.113.255", "b 198.51.100.1"},
 			limits:  []string{`b Overlap spec.addresses[0]: 203.0.113.1/32 overlaps the older pool "a"`},
 		},
 		{
 			name:    "what the younger pool reserves is no news",
-			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/32"), reserving(poolAged("b", 1, "203.0.113.0/31"), "203.0.113.0")},
+			objects: []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/32"), reserving(poolAged("b", 1, "203.0.113.0/31"), "203.0.113.0")},
 			usable:  []string{"a 203.0.113.0", "b 203.0.113.1"},
 		},
 		{
 			name:    "many places",
-			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.1/32", "203.0.113.3/32", "203.0.113.5/32", "203.0.113.7/32", "203.0.113.9/32", "203.0.113.11/32"), poolAged("b", 1, "203.0.113.0-203.0.113.12")},
+			objects: []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.1/32", "203.0.113.3/32", "203.0.113.5/32", "203.0.113.7/32", "203.0.113.9/32", "203.0.113.11/32"), poolAged("b", 1, "203.0.113.0-203.0.113.12")},
 			usable: []string{
 				"a 203.0.113.1 203.0.113.3 203.0.113.5 203.0.113.7 203.0.113.9 203.0.113.11",
 				"b 203.0.113.0 203.0.113.2 203.0.113.4 203.0.113.6 203.0.113.8 203.0.113.10 203.0.113.12",
@@ -135,12 +135,12 @@ func TestEachAddressHasOnePool(t *testing.T) {
 		return texts
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		var objects []millracev1alpha1.VIPPool
+		var objects []millracev1beta1.VIPPool
 		var addresses, reserved [][][2]int
 		for i := range rapid.IntRange(1, 4).Draw(t, "pools") {
 			addresses = append(addresses, rapid.SliceOfN(draw, 1, 3).Draw(t, "addresses"))
 			reserved = append(reserved, rapid.SliceOfN(draw, 0, 2).Draw(t, "reserved"))
-			objects = append(objects, with(poolAged(string(rune('a'+i)), i, texts(addresses[i])...), func(s *millracev1alpha1.VIPPoolSpec) {
+			objects = append(objects, with(poolAged(string(rune('a'+i)), i, texts(addresses[i])...), func(s *millracev1beta1.VIPPoolSpec) {
 				s.Reserved = texts(reserved[i])
 			}))
 		}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Defaults of LBPeer, as in its schema.
@@ -41,7 +41,7 @@ type Peer struct {
 	Session
 	// Gateway is the family of the node's default route whose gateway is the router; empty where
 	// Address is.
-	Gateway millracev1alpha1.AddressFamily
+	Gateway millracev1beta1.AddressFamily
 	// Range is the network of the routers where there are several, MaxPeers how many of them have
 	// a session with a node; invalid and 0 where Address is the router.
 	Range    netip.Prefix
@@ -93,7 +93,7 @@ type Session struct {
 
 // ParsePeer reads an LBPeer. Of an invalid one only Name and Nodes can be used;
 // Nodes is nil where the selector itself is invalid.
-func ParsePeer(object *millracev1alpha1.LBPeer) (Peer, []Problem) {
+func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
 	router, fields := p.routerOf(spec)
@@ -140,7 +140,7 @@ func (p *problems) canaries(peer *Peer, texts []string) {
 }
 
 // router reads where the router is.
-func (p *problems) router(peer *Peer, router *millracev1alpha1.Router) {
+func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 	fields := &peer.Fields
 	switch {
 	case router.Gateway != "":
@@ -166,9 +166,9 @@ func (p *problems) router(peer *Peer, router *millracev1alpha1.Router) {
 	peer.Address = address.WithZone(router.Interface)
 }
 
-func (p *problems) gateway(peer *Peer, router *millracev1alpha1.Router) {
+func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	switch family := router.Gateway; {
-	case family != millracev1alpha1.FamilyIPv4 && family != millracev1alpha1.FamilyIPv6:
+	case family != millracev1beta1.FamilyIPv4 && family != millracev1beta1.FamilyIPv6:
 		p.invalid(peer.Fields.Gateway, "%q is neither IPv4 nor IPv6", family)
 	case router.Address != "":
 		p.invalid(peer.Fields.Gateway, "and %s exclude each other", peer.Fields.Address)
@@ -179,7 +179,7 @@ func (p *problems) gateway(peer *Peer, router *millracev1alpha1.Router) {
 }
 
 // routers reads the network of the routers.
-func (p *problems) routers(peer *Peer, router *millracev1alpha1.Router) {
+func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 	fields := &peer.Fields
 	prefix, err := ParsePrefix(router.Range)
 	if err != nil {
@@ -202,17 +202,17 @@ func (p *problems) routers(peer *Peer, router *millracev1alpha1.Router) {
 }
 
 // isFamily reports whether the router is, or the routers are, of a family.
-func (p *Peer) isFamily(family millracev1alpha1.AddressFamily) bool {
+func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 	if p.Gateway != "" {
 		return p.Gateway == family
 	}
 	is4 := p.Address.Is4() || p.Range.IsValid() && p.Range.Addr().Is4()
 	is6 := p.Address.Is6() || p.Range.IsValid() && p.Range.Addr().Is6()
-	return is4 && family == millracev1alpha1.FamilyIPv4 || is6 && family == millracev1alpha1.FamilyIPv6
+	return is4 && family == millracev1beta1.FamilyIPv4 || is6 && family == millracev1beta1.FamilyIPv6
 }
 
 // systems reads the autonomous systems.
-func (p *problems) systems(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.DynamicASN == "" {
 		session.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
 	}
@@ -221,15 +221,15 @@ func (p *problems) systems(session *Session, spec *millracev1alpha1.LBPeerSpec) 
 	case spec.DynamicASN == "":
 	case spec.PeerASN != 0:
 		p.invalid("spec.dynamicASN", "and peerASN exclude each other")
-	case spec.DynamicASN == millracev1alpha1.InternalASN:
+	case spec.DynamicASN == millracev1beta1.InternalASN:
 		session.ASN = session.LocalASN
-	case spec.DynamicASN != millracev1alpha1.ExternalASN:
+	case spec.DynamicASN != millracev1beta1.ExternalASN:
 		p.invalid("spec.dynamicASN", "%q is neither External nor Internal", spec.DynamicASN)
 	}
 }
 
 // security reads what keeps others out of the session.
-func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
 		if ttl, field := multihopTTL(spec); ttl != nil {
@@ -245,7 +245,7 @@ func (p *problems) security(session *Session, spec *millracev1alpha1.LBPeerSpec)
 }
 
 // source reads the node's end of the session.
-func (p *problems) source(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
 	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
 		p.invalid(peer.Fields.Range, "excludes sourceAddress and sourceInterface: routers connect to any address of the node")
@@ -261,7 +261,7 @@ func (p *problems) source(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
 		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
 		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Address, peer.Address)
-	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1alpha1.FamilyIPv4):
+	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1beta1.FamilyIPv4):
 		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Gateway, peer.Gateway)
 	}
 	peer.Source = address
@@ -283,16 +283,16 @@ func parseRouter(text string) (netip.Addr, error) {
 	}
 }
 
-func (p *problems) families(peer *Peer, families []millracev1alpha1.AddressFamily) {
+func (p *problems) families(peer *Peer, families []millracev1beta1.AddressFamily) {
 	if len(families) == 0 {
-		peer.IPv4 = peer.isFamily(millracev1alpha1.FamilyIPv4)
-		peer.IPv6 = peer.isFamily(millracev1alpha1.FamilyIPv6)
+		peer.IPv4 = peer.isFamily(millracev1beta1.FamilyIPv4)
+		peer.IPv6 = peer.isFamily(millracev1beta1.FamilyIPv6)
 	}
 	for i, family := range families {
 		switch family {
-		case millracev1alpha1.FamilyIPv4:
+		case millracev1beta1.FamilyIPv4:
 			peer.IPv4 = true
-		case millracev1alpha1.FamilyIPv6:
+		case millracev1beta1.FamilyIPv6:
 			peer.IPv6 = true
 		default:
 			p.invalid(fmt.Sprintf("spec.families[%d]", i), "%q is neither IPv4 nor IPv6", family)
@@ -300,18 +300,18 @@ func (p *problems) families(peer *Peer, families []millracev1alpha1.AddressFamil
 	}
 }
 
-func (p *problems) extendedNextHop(peer *Peer, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) extendedNextHop(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.ExtendedNextHop = spec.ExtendedNextHop
 	switch {
 	case !spec.ExtendedNextHop:
 	case !peer.IPv4:
 		p.invalid("spec.extendedNextHop", "is about IPv4 routes: add IPv4 to families")
-	case peer.isFamily(millracev1alpha1.FamilyIPv4):
+	case peer.isFamily(millracev1beta1.FamilyIPv4):
 		p.invalid("spec.extendedNextHop", "is for IPv6 sessions")
 	}
 }
 
-func (p *problems) times(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) times(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	session.HoldTime = p.duration("spec.holdTime", spec.HoldTime, defaultHoldTime, 3*time.Second, longestTime)
 	p.wholeSeconds("spec.holdTime", session.HoldTime)
 	session.KeepaliveTime = session.HoldTime / 3
@@ -328,7 +328,7 @@ func (p *problems) times(session *Session, spec *millracev1alpha1.LBPeerSpec) {
 
 	restart := spec.GracefulRestart
 	if restart == nil {
-		restart = &millracev1alpha1.GracefulRestart{}
+		restart = &millracev1beta1.GracefulRestart{}
 	}
 	if restart.Enabled == nil || *restart.Enabled {
 		session.RestartTime = p.duration("spec.gracefulRestart.restartTime", restart.RestartTime, defaultRestartTime, time.Second, 4095*time.Second)
@@ -354,9 +354,9 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 
 // Peers returns what is wrong with LBPeers. Of two for the same router and
 // the same nodes the older is used.
-func Peers(objects []millracev1alpha1.LBPeer) []Problem {
+func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
-	slices.SortFunc(ordered, func(a, b millracev1alpha1.LBPeer) int { return CompareAge(&a, &b) })
+	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })
 	type known struct {
 		peer     Peer
 		selector *metav1.LabelSelector

@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func peerAged(name string, age int, change func(*millracev1alpha1.LBPeerSpec)) millracev1alpha1.LBPeer {
-	peer := millracev1alpha1.LBPeer{
+func peerAged(name string, age int, change func(*millracev1beta1.LBPeerSpec)) millracev1beta1.LBPeer {
+	peer := millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
-		Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 64512, LocalASN: 64513, PeerPort: 179},
+		Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 64512, LocalASN: 64513, PeerPort: 179},
 	}
 	if change != nil {
 		change(&peer.Spec)
@@ -35,8 +35,8 @@ func rack(name string) *metav1.LabelSelector {
 }
 
 func TestPeers(t *testing.T) {
-	type spec = millracev1alpha1.LBPeerSpec
-	type peers = []millracev1alpha1.LBPeer
+	type spec = millracev1beta1.LBPeerSpec
+	type peers = []millracev1beta1.LBPeer
 	tooFar, most := int32(256), int32(255)
 	one := func(change func(*spec)) peers { return peers{peerAged("p", 0, change)} }
 	tests := []struct {
@@ -61,7 +61,7 @@ func TestPeers(t *testing.T) {
 			`p Invalid spec.peerGateway: "any" is neither IPv4 nor IPv6`,
 		}},
 		{"IPv6 next hops", one(func(s *spec) {
-			s.PeerAddress, s.ExtendedNextHop, s.Families = "2001:db8::1", true, []millracev1alpha1.AddressFamily{"IPv4"}
+			s.PeerAddress, s.ExtendedNextHop, s.Families = "2001:db8::1", true, []millracev1beta1.AddressFamily{"IPv4"}
 		}), nil},
 		{"IPv6 next hops without IPv4 routes", one(func(s *spec) { s.PeerAddress, s.ExtendedNextHop = "2001:db8::1", true }), []string{
 			"p Invalid spec.extendedNextHop: is about IPv4 routes",
@@ -121,7 +121,7 @@ func TestPeers(t *testing.T) {
 		{"passive with a port", one(func(s *spec) { s.Passive, s.PeerPort = true, 1790 }), []string{
 			"p Invalid spec.peerPort: is where nodes connect to; of a passive peer they do not",
 		}},
-		{"password of no Secret", one(func(s *spec) { s.PasswordSecretRef = &millracev1alpha1.SecretReference{} }), []string{
+		{"password of no Secret", one(func(s *spec) { s.PasswordSecretRef = &millracev1beta1.SecretReference{} }), []string{
 			"p Invalid spec.passwordSecretRef.name: is empty",
 		}},
 		{"source of the other family", one(func(s *spec) { s.SourceAddress = "2001:db8::2" }), []string{
@@ -139,7 +139,7 @@ func TestPeers(t *testing.T) {
 		}},
 		{"port", one(func(s *spec) { s.PeerPort = 65536 }), []string{"p Invalid spec.peerPort: 65536 is not between 1 and 65535"}},
 		{"selector", one(func(s *spec) { s.NodeSelector = badSelector }), []string{"p Invalid spec.nodeSelector: "}},
-		{"families", one(func(s *spec) { s.Families = []millracev1alpha1.AddressFamily{"IPv4", "IPX"} }), []string{
+		{"families", one(func(s *spec) { s.Families = []millracev1beta1.AddressFamily{"IPv4", "IPX"} }), []string{
 			`p Invalid spec.families[1]: "IPX" is neither IPv4 nor IPv6`,
 		}},
 		{"hold time", one(func(s *spec) { s.HoldTime = seconds(2) }), []string{"p Invalid spec.holdTime: 2s is not between 3s and 18h12m15s"}},
@@ -153,7 +153,7 @@ func TestPeers(t *testing.T) {
 		{"keepalive against the default hold time", one(func(s *spec) { s.KeepaliveTime = seconds(31) }), []string{
 			"p Invalid spec.keepaliveTime: 31s is more than a third of holdTime, 1m30s",
 		}},
-		{"restart time", one(func(s *spec) { s.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: seconds(4096)} }), []string{
+		{"restart time", one(func(s *spec) { s.GracefulRestart = &millracev1beta1.GracefulRestart{RestartTime: seconds(4096)} }), []string{
 			"p Invalid spec.gracefulRestart.restartTime: ",
 		}},
 		{"the older of two for the same router", peers{peerAged("a", 1, nil), peerAged("z", 0, nil)}, []string{
@@ -178,7 +178,7 @@ func TestPeers(t *testing.T) {
 func TestParsePeer(t *testing.T) {
 	no, hops := false, int32(3)
 	fraction := &metav1.Duration{Duration: 2500 * time.Millisecond}
-	type spec = millracev1alpha1.LBPeerSpec
+	type spec = millracev1beta1.LBPeerSpec
 	tests := []struct {
 		name   string
 		change func(*spec)
@@ -190,16 +190,16 @@ func TestParsePeer(t *testing.T) {
 		}},
 		{"everything", func(s *spec) {
 			s.PeerAddress, s.PeerPort, s.EBGPMultiHop = "2001:db8::1", 1179, &hops
-			s.Families = []millracev1alpha1.AddressFamily{"IPv4"}
+			s.Families = []millracev1beta1.AddressFamily{"IPv4"}
 			s.HoldTime, s.KeepaliveTime, s.ConnectRetryTime = seconds(10), fraction, fraction
-			s.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: seconds(4095)}
+			s.GracefulRestart = &millracev1beta1.GracefulRestart{RestartTime: seconds(4095)}
 		}, Session{
 			Address: netip.MustParseAddr("2001:db8::1"), Port: 1179, HoldTime: 10 * time.Second, KeepaliveTime: 2 * time.Second,
 			ConnectRetryTime: 2 * time.Second, MultiHopTTL: 3, IPv4: true, RestartTime: 4095 * time.Second,
 		}},
 		{"security and source", func(s *spec) {
 			s.TTLSecurityHops, s.SourceAddress = &hops, "198.51.100.2"
-			s.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
+			s.PasswordSecretRef = &millracev1beta1.SecretReference{Name: "tor"}
 		}, Session{
 			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
 			ConnectRetryTime: 3 * time.Second, IPv4: true, RestartTime: 120 * time.Second,
@@ -211,7 +211,7 @@ func TestParsePeer(t *testing.T) {
 		}},
 		{"no graceful restart", func(s *spec) {
 			s.HoldTime = seconds(4)
-			s.GracefulRestart = &millracev1alpha1.GracefulRestart{Enabled: &no, RestartTime: seconds(0)}
+			s.GracefulRestart = &millracev1beta1.GracefulRestart{Enabled: &no, RestartTime: seconds(0)}
 		}, Session{
 			Address: netip.MustParseAddr("198.51.100.1"), Port: 179, HoldTime: 4 * time.Second, KeepaliveTime: time.Second,
 			ConnectRetryTime: 3 * time.Second, IPv4: true,
@@ -227,7 +227,7 @@ func TestParsePeer(t *testing.T) {
 			}
 		})
 	}
-	for dynamic, want := range map[millracev1alpha1.DynamicASN]uint32{"External": 0, "Internal": 64513} {
+	for dynamic, want := range map[millracev1beta1.DynamicASN]uint32{"External": 0, "Internal": 64513} {
 		object := peerAged("p", 0, func(s *spec) { s.PeerASN, s.DynamicASN = 0, dynamic })
 		if peer, problems := ParsePeer(&object); len(problems) > 0 || peer.ASN != want || peer.External() == (want != 0) {
 			t.Errorf("dynamicASN %s: AS%d, %v, want AS%d", dynamic, peer.ASN, problems, want)
@@ -243,11 +243,11 @@ func TestParsePeer(t *testing.T) {
 // An LBPeer means the same by the previous names of its fields and by those of now. Both at once
 // may not contradict each other, whatever schema let them in.
 func TestPreviousNames(t *testing.T) {
-	type spec = millracev1alpha1.LBPeerSpec
+	type spec = millracev1beta1.LBPeerSpec
 	four, ttl, other := int32(4), int32(3), int32(5)
 	renamed := func(previous spec) spec {
 		now := previous
-		now.Router = &millracev1alpha1.Router{
+		now.Router = &millracev1beta1.Router{
 			Address: previous.PeerAddress, Interface: previous.PeerInterface, Gateway: previous.PeerGateway,
 			Range: previous.PeerRange, MaxPeers: previous.MaxPeers,
 		}
@@ -257,7 +257,7 @@ func TestPreviousNames(t *testing.T) {
 	}
 	for name, change := range map[string]func(*spec){
 		"an address":         nil,
-		"a distant router":   func(s *spec) { s.EBGPMultiHop, s.BFD = &ttl, &millracev1alpha1.BFD{MinimumTTL: &ttl} },
+		"a distant router":   func(s *spec) { s.EBGPMultiHop, s.BFD = &ttl, &millracev1beta1.BFD{MinimumTTL: &ttl} },
 		"a link-local one":   func(s *spec) { s.PeerAddress, s.PeerInterface = "fe80::1", "eth0" },
 		"the gateway":        func(s *spec) { s.PeerAddress, s.PeerGateway = "", "IPv6" },
 		"a range":            func(s *spec) { s.PeerAddress, s.PeerRange, s.MaxPeers = "", "198.51.100.0/28", &four },
@@ -270,7 +270,7 @@ func TestPreviousNames(t *testing.T) {
 			now.Spec = renamed(previous.Spec)
 			both.Spec.Router, both.Spec.MultihopTTL = now.Spec.Router, now.Spec.MultihopTTL
 			want, problems := ParsePeer(&previous)
-			for _, object := range []*millracev1alpha1.LBPeer{&now, &both} {
+			for _, object := range []*millracev1beta1.LBPeer{&now, &both} {
 				got, found := ParsePeer(object)
 				got.Fields, got.Nodes = want.Fields, want.Nodes
 				if !reflect.DeepEqual(got, want) || len(found) != len(problems) {
@@ -283,7 +283,7 @@ func TestPreviousNames(t *testing.T) {
 		})
 	}
 	differ := peerAged("p", 0, func(s *spec) { s.EBGPMultiHop, s.MultihopTTL = &other, &ttl })
-	differ.Spec.Router = &millracev1alpha1.Router{Address: "198.51.100.2"}
+	differ.Spec.Router = &millracev1beta1.Router{Address: "198.51.100.2"}
 	_, problems := ParsePeer(&differ)
 	checkProblems(t, problems, []string{
 		"p Invalid spec.router: and its previous names", "p Invalid spec.multihopTTL: and its previous name ebgpMultiHop differ",

@@ -12,7 +12,7 @@ import (
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Pool is a valid VIPPool.
@@ -47,7 +47,7 @@ type quota struct {
 }
 
 // ParsePool reads a VIPPool by itself. Of an invalid one only Name can be used.
-func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
+func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	p := problems{object: poolObject(object)}
 	all := p.set("spec.addresses", object.Spec.Addresses, announceable)
 	if len(object.Spec.Addresses) == 0 {
@@ -60,7 +60,7 @@ func ParsePool(object *millracev1alpha1.VIPPool) (Pool, []Problem) {
 		AutoAssign:  object.Spec.AutoAssign == nil || *object.Spec.AutoAssign,
 		Addresses:   minus(minus(all, reserved), p.avoided(object)),
 		Reserved:    reserved,
-		SharedByAll: object.Spec.SharingScope == millracev1alpha1.ShareInCluster,
+		SharedByAll: object.Spec.SharingScope == millracev1beta1.ShareInCluster,
 		quotas:      p.quotas(object.Spec.PerNamespace),
 		all:         all,
 		namespaces:  p.selector("spec.namespaceSelector", object.Spec.NamespaceSelector),
@@ -86,15 +86,15 @@ func (p *problems) set(field string, texts []string, check func(netipx.IPRange) 
 }
 
 // avoided returns the special addresses of a pool's CIDRs that it does not give out.
-func (p *problems) avoided(object *millracev1alpha1.VIPPool) *netipx.IPSet {
-	kinds := map[millracev1alpha1.AvoidedAddress]bool{}
+func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
+	kinds := map[millracev1beta1.AvoidedAddress]bool{}
 	for i, kind := range object.Spec.Avoid {
 		kinds[kind] = true
 		switch kind {
-		case millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast:
+		case millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast:
 		default:
 			p.invalid(fmt.Sprintf("spec.avoid[%d]", i), "%q is no address that can be avoided: write %s, %s or %s", kind,
-				millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast)
+				millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast)
 		}
 	}
 	var builder netipx.IPSetBuilder
@@ -105,22 +105,22 @@ func (p *problems) avoided(object *millracev1alpha1.VIPPool) *netipx.IPSet {
 			continue
 		}
 		r := netipx.RangeOfPrefix(prefix)
-		if r.From().Is4() && kinds[millracev1alpha1.AvoidNetwork] || r.From().Is6() && kinds[millracev1alpha1.AvoidSubnetRouterAnycast] {
+		if r.From().Is4() && kinds[millracev1beta1.AvoidNetwork] || r.From().Is6() && kinds[millracev1beta1.AvoidSubnetRouterAnycast] {
 			builder.Add(r.From())
 		}
-		if r.From().Is4() && kinds[millracev1alpha1.AvoidBroadcast] {
+		if r.From().Is4() && kinds[millracev1beta1.AvoidBroadcast] {
 			builder.Add(r.To())
 		}
 	}
 	return built(&builder)
 }
 
-func poolObject(object *millracev1alpha1.VIPPool) Object {
+func poolObject(object *millracev1beta1.VIPPool) Object {
 	return Object{Kind: "VIPPool", Name: object.Name}
 }
 
 // quotas returns those of a pool, with that of all other namespaces as the last one.
-func (p *problems) quotas(object *millracev1alpha1.NamespaceQuota) []quota {
+func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	if object == nil {
 		return nil
 	}
@@ -171,13 +171,13 @@ func (p Pool) Equal(other Pool) bool {
 // addresses that several pools have the oldest pool keeps them; what is occupied no
 // pool has. A pool that loses addresses by that says so in its Limits, and one that
 // has lost all it could give is not used.
-func Pools(objects []millracev1alpha1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
+func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
-	slices.SortFunc(ordered, func(a, b millracev1alpha1.VIPPool) int { return CompareAge(&a, &b) })
+	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })
 
 	var found []Problem
 	var valid []*Pool
-	var sources []*millracev1alpha1.VIPPool
+	var sources []*millracev1beta1.VIPPool
 	for i := range ordered {
 		pool, invalid := ParsePool(&ordered[i])
 		if len(invalid) > 0 {
@@ -229,7 +229,7 @@ func sizeOf(r netipx.IPRange) *big.Int {
 
 // ParseUsable returns the addresses of a pool that the operator has found usable
 // (VIPPool.status.usable), as far as the pool still has them.
-func ParseUsable(object *millracev1alpha1.VIPPool, pool Pool) *netipx.IPSet {
+func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for _, text := range object.Status.Usable {
 		// What cannot be read is as good as not there: nothing is done to it.
@@ -242,7 +242,7 @@ func ParseUsable(object *millracev1alpha1.VIPPool, pool Pool) *netipx.IPSet {
 
 // PoolHas reports whether an address is one that a pool gives out, as far as its
 // entries can be read.
-func PoolHas(object *millracev1alpha1.VIPPool, address netip.Addr) bool {
+func PoolHas(object *millracev1beta1.VIPPool, address netip.Addr) bool {
 	pool, _ := ParsePool(object)
 	return pool.Addresses.Contains(address)
 }

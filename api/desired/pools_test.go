@@ -13,20 +13,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // poolAged is a pool that was created so many seconds after others of age 0.
-func poolAged(name string, age int, addresses ...string) millracev1alpha1.VIPPool {
-	return millracev1alpha1.VIPPool{
+func poolAged(name string, age int, addresses ...string) millracev1beta1.VIPPool {
+	return millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses},
 	}
 }
 
-func with(pool millracev1alpha1.VIPPool, change func(*millracev1alpha1.VIPPoolSpec)) millracev1alpha1.VIPPool {
+func with(pool millracev1beta1.VIPPool, change func(*millracev1beta1.VIPPoolSpec)) millracev1beta1.VIPPool {
 	change(&pool.Spec)
 	return pool
 }
@@ -36,27 +36,27 @@ var badSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelector
 func TestPools(t *testing.T) {
 	tests := []struct {
 		name    string
-		objects []millracev1alpha1.VIPPool
+		objects []millracev1beta1.VIPPool
 		used    []string
 		// problems are "name reason message".
 		problems []string
 	}{
 		{
 			name:    "valid",
-			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/25", "2001:db8::/64"), poolAged("b", 0, "203.0.113.128/25")},
+			objects: []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/25", "2001:db8::/64"), poolAged("b", 0, "203.0.113.128/25")},
 			used:    []string{"a", "b"},
 		},
 		{
 			name:    "inverted range; the others are used",
-			objects: []millracev1alpha1.VIPPool{poolAged("a", 0, "203.0.113.0/28", "203.0.113.20-203.0.113.10"), poolAged("b", 1, "203.0.113.0/24")},
+			objects: []millracev1beta1.VIPPool{poolAged("a", 0, "203.0.113.0/28", "203.0.113.20-203.0.113.10"), poolAged("b", 1, "203.0.113.0/24")},
 			used:    []string{"b"},
 			problems: []string{"a Invalid spec.addresses[1]: range 203.0.113.20-203.0.113.10 is inverted: " +
 				"the first address must not be higher than the last"},
 		},
 		{
 			name: "each field is named",
-			objects: []millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.1-2001:db8::1", "224.0.0.0/28", "fe80::/64"),
-				func(s *millracev1alpha1.VIPPoolSpec) {
+			objects: []millracev1beta1.VIPPool{with(poolAged("a", 0, "203.0.113.1-2001:db8::1", "224.0.0.0/28", "fe80::/64"),
+				func(s *millracev1beta1.VIPPoolSpec) {
 					s.Reserved, s.NamespaceSelector, s.ServiceSelector = []string{"x"}, badSelector, badSelector
 				})},
 			problems: []string{
@@ -68,7 +68,7 @@ func TestPools(t *testing.T) {
 				"a Invalid spec.serviceSelector: ",
 			},
 		},
-		{name: "no addresses", objects: []millracev1alpha1.VIPPool{poolAged("a", 0)}, problems: []string{"a Invalid spec.addresses: must have"}},
+		{name: "no addresses", objects: []millracev1beta1.VIPPool{poolAged("a", 0)}, problems: []string{"a Invalid spec.addresses: must have"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -102,11 +102,11 @@ func checkProblems(t *testing.T, problems []Problem, want []string) {
 
 func TestPoolDefaults(t *testing.T) {
 	no := false
-	pools, _ := Pools([]millracev1alpha1.VIPPool{
+	pools, _ := Pools([]millracev1beta1.VIPPool{
 		poolAged("a", 0, "203.0.113.0/30"),
-		with(poolAged("b", 0, "203.0.113.4/30"), func(s *millracev1alpha1.VIPPoolSpec) {
+		with(poolAged("b", 0, "203.0.113.4/30"), func(s *millracev1beta1.VIPPoolSpec) {
 			s.AutoAssign, s.Priority = &no, 7
-			s.SharingScope = millracev1alpha1.ShareInCluster
+			s.SharingScope = millracev1beta1.ShareInCluster
 			s.Reserved = []string{"203.0.113.5-203.0.113.6", "198.51.100.0/24"}
 		}),
 	}, Occupation{})
@@ -121,12 +121,12 @@ func TestPoolDefaults(t *testing.T) {
 }
 
 func TestAvoid(t *testing.T) {
-	all := []millracev1alpha1.AvoidedAddress{
-		millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast, millracev1alpha1.AvoidSubnetRouterAnycast,
+	all := []millracev1beta1.AvoidedAddress{
+		millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast, millracev1beta1.AvoidSubnetRouterAnycast,
 	}
 	tests := []struct {
 		name      string
-		avoid     []millracev1alpha1.AvoidedAddress
+		avoid     []millracev1beta1.AvoidedAddress
 		addresses []string
 		usable    []string
 	}{
@@ -143,30 +143,30 @@ func TestAvoid(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			pools, problems := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, test.addresses...),
-				func(s *millracev1alpha1.VIPPoolSpec) { s.Avoid = test.avoid })}, Occupation{})
+			pools, problems := Pools([]millracev1beta1.VIPPool{with(poolAged("a", 0, test.addresses...),
+				func(s *millracev1beta1.VIPPoolSpec) { s.Avoid = test.avoid })}, Occupation{})
 			checkProblems(t, problems, nil)
 			if usable := pools[0].UsableRanges(); !slices.Equal(usable, test.usable) {
 				t.Errorf("usable are %v, want %v", usable, test.usable)
 			}
 		})
 	}
-	_, problems := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"),
-		func(s *millracev1alpha1.VIPPoolSpec) { s.Avoid = append(all[:1:1], "Gateway") })}, Occupation{})
+	_, problems := Pools([]millracev1beta1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"),
+		func(s *millracev1beta1.VIPPoolSpec) { s.Avoid = append(all[:1:1], "Gateway") })}, Occupation{})
 	checkProblems(t, problems, []string{`a Invalid spec.avoid[1]: "Gateway" is no address that can be avoided: write Network, Broadcast or SubnetRouterAnycast`})
 }
 
 func TestPoolQuota(t *testing.T) {
-	override := func(most int32, selector map[string]string) millracev1alpha1.NamespaceQuotaOverride {
-		return millracev1alpha1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: selector}, Max: most}
+	override := func(most int32, selector map[string]string) millracev1beta1.NamespaceQuotaOverride {
+		return millracev1beta1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: selector}, Max: most}
 	}
 	gold, shop := labels.Set{"tier": "gold"}, labels.Set{"tier": "gold", "kubernetes.io/metadata.name": "shop"}
-	pool := with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {
-		s.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 2, Overrides: []millracev1alpha1.NamespaceQuotaOverride{
+	pool := with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1beta1.VIPPoolSpec) {
+		s.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 2, Overrides: []millracev1beta1.NamespaceQuotaOverride{
 			override(5, labels.Set{"kubernetes.io/metadata.name": "shop"}), override(9, gold),
 		}}
 	})
-	pools, _ := Pools([]millracev1alpha1.VIPPool{pool}, Occupation{})
+	pools, _ := Pools([]millracev1beta1.VIPPool{pool}, Occupation{})
 	for _, test := range []struct {
 		namespace labels.Set
 		most      int
@@ -175,18 +175,18 @@ func TestPoolQuota(t *testing.T) {
 			t.Errorf("a namespace with %v can have %d (limited: %v), want %d", test.namespace, most, limited, test.most)
 		}
 	}
-	pools, _ = Pools([]millracev1alpha1.VIPPool{poolAged("b", 0, "203.0.113.0/30")}, Occupation{})
+	pools, _ = Pools([]millracev1beta1.VIPPool{poolAged("b", 0, "203.0.113.0/30")}, Occupation{})
 	if most, limited := pools[0].Quota(gold); limited {
 		t.Errorf("a pool without quotas gives %d", most)
 	}
 	pool.Spec.PerNamespace.Overrides[1].NamespaceSelector = *badSelector
-	_, problems := Pools([]millracev1alpha1.VIPPool{pool}, Occupation{})
+	_, problems := Pools([]millracev1beta1.VIPPool{pool}, Occupation{})
 	checkProblems(t, problems, []string{"a Invalid spec.perNamespace.overrides[1].namespaceSelector: "})
 }
 
 func TestSelects(t *testing.T) {
 	selects := func(namespace, service *metav1.LabelSelector) Pool {
-		pools, _ := Pools([]millracev1alpha1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1alpha1.VIPPoolSpec) {
+		pools, _ := Pools([]millracev1beta1.VIPPool{with(poolAged("a", 0, "203.0.113.0/30"), func(s *millracev1beta1.VIPPoolSpec) {
 			s.NamespaceSelector, s.ServiceSelector = namespace, service
 		})}, Occupation{})
 		return pools[0]

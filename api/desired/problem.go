@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Object names an object of the API.
@@ -49,7 +49,7 @@ func (p *problems) add(reason, field, message string) {
 
 // invalid adds a field that cannot be used.
 func (p *problems) invalid(field, format string, arguments ...any) {
-	p.add(millracev1alpha1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
+	p.add(millracev1beta1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
 }
 
 // selector reads a selector. An absent one selects everything; it returns nil for

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // rivalsByDefinition looks at each pair, peer and node.
@@ -113,7 +113,7 @@ func TestOverlapsAreThoseOfTheDefinition(t *testing.T) {
 				prefix := rapid.SampledFrom([]string{"203.0.113.%d", "2001:db8::%x"}).Draw(t, "family")
 				addresses = append(addresses, fmt.Sprintf(prefix+"-"+prefix, first, last))
 			}
-			pool, problems := ParsePool(&millracev1alpha1.VIPPool{Spec: millracev1alpha1.VIPPoolSpec{Addresses: addresses}})
+			pool, problems := ParsePool(&millracev1beta1.VIPPool{Spec: millracev1beta1.VIPPoolSpec{Addresses: addresses}})
 			if len(problems) > 0 {
 				t.Fatal(problems)
 			}

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // RouterFields are the fields of an LBPeer that say where the router is, as its author called them.
@@ -24,36 +24,36 @@ var (
 
 // readRouter returns where the router of an LBPeer is, by the names that the LBPeer uses. It is the
 // only place that reads the previous names.
-func readRouter(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
+func readRouter(spec *millracev1beta1.LBPeerSpec) (millracev1beta1.Router, RouterFields) {
 	previous := previousRouter(spec)
 	switch {
 	case spec.Router != nil:
 		return *spec.Router, routerFields
-	case previous != millracev1alpha1.Router{}:
+	case previous != millracev1beta1.Router{}:
 		return previous, previousRouterFields
 	}
 	return previous, routerFields
 }
 
-func previousRouter(spec *millracev1alpha1.LBPeerSpec) millracev1alpha1.Router {
-	return millracev1alpha1.Router{
+func previousRouter(spec *millracev1beta1.LBPeerSpec) millracev1beta1.Router {
+	return millracev1beta1.Router{
 		Address: spec.PeerAddress, Interface: spec.PeerInterface, Gateway: spec.PeerGateway,
 		Range: spec.PeerRange, MaxPeers: spec.MaxPeers,
 	}
 }
 
 // routerOf is readRouter, and holds that the names do not contradict each other.
-func (p *problems) routerOf(spec *millracev1alpha1.LBPeerSpec) (millracev1alpha1.Router, RouterFields) {
+func (p *problems) routerOf(spec *millracev1beta1.LBPeerSpec) (millracev1beta1.Router, RouterFields) {
 	router, fields := readRouter(spec)
 	previous := previousRouter(spec)
-	if spec.Router != nil && previous != (millracev1alpha1.Router{}) && !equality.Semantic.DeepEqual(previous, router) {
+	if spec.Router != nil && previous != (millracev1beta1.Router{}) && !equality.Semantic.DeepEqual(previous, router) {
 		p.invalid("spec.router", "and its previous names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the previous names out")
 	}
 	return router, fields
 }
 
 // multihopTTL returns the TTL of a session's packets, and how the LBPeer calls it.
-func multihopTTL(spec *millracev1alpha1.LBPeerSpec) (ttl *int32, field string) {
+func multihopTTL(spec *millracev1beta1.LBPeerSpec) (ttl *int32, field string) {
 	if spec.MultihopTTL != nil {
 		return spec.MultihopTTL, "spec.multihopTTL"
 	}
@@ -61,7 +61,7 @@ func multihopTTL(spec *millracev1alpha1.LBPeerSpec) (ttl *int32, field string) {
 }
 
 // multihop reads how far away the router is.
-func (p *problems) multihop(session *Session, spec *millracev1alpha1.LBPeerSpec) {
+func (p *problems) multihop(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	value, field := multihopTTL(spec)
 	if value == nil {
 		return

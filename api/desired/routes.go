@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // RouteKey is a port of a Service that a VIPRoute leads elsewhere.
@@ -87,7 +87,7 @@ func (p *RoutePort) Taken(older string) string {
 
 // ParseRoute returns the ports of a VIPRoute. A port that cannot be used is left out; a backend
 // that cannot be used is refused and keeps its weight.
-func ParseRoute(object *millracev1alpha1.VIPRoute) ([]RoutePort, []Problem) {
+func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {
 		p.invalid("spec.serviceName", "is empty; name the LoadBalancer Service whose ports the route has")
@@ -124,7 +124,7 @@ func ParseRoute(object *millracev1alpha1.VIPRoute) ([]RoutePort, []Problem) {
 	return ports, p.found
 }
 
-func (p *problems) routeBackend(field, namespace string, from *millracev1alpha1.VIPRouteBackend) RouteBackend {
+func (p *problems) routeBackend(field, namespace string, from *millracev1beta1.VIPRouteBackend) RouteBackend {
 	backend := RouteBackend{
 		Service: types.NamespacedName{Namespace: from.Namespace, Name: from.Name},
 		Port:    uint16(from.Port), Refused: from.Invalid,
@@ -132,8 +132,8 @@ func (p *problems) routeBackend(field, namespace string, from *millracev1alpha1.
 	if backend.Service.Namespace == "" {
 		backend.Service.Namespace = namespace
 	}
-	weight := p.within(field+".weight", int64(from.Weight), 0, millracev1alpha1.MaxRouteWeight)
-	backend.Weight = uint32(min(max(weight, 0), millracev1alpha1.MaxRouteWeight))
+	weight := p.within(field+".weight", int64(from.Weight), 0, millracev1beta1.MaxRouteWeight)
+	backend.Weight = uint32(min(max(weight, 0), millracev1beta1.MaxRouteWeight))
 	if from.Invalid {
 		return backend
 	}

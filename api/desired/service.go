@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Class says which Services an operator gives addresses to.
@@ -25,7 +25,7 @@ type Class struct {
 // ParseClassName checks the name of a load balancer class as the API server does.
 func ParseClassName(name string) error {
 	if problems := validation.IsQualifiedName(name); len(problems) > 0 {
-		return fmt.Errorf("%q is no load balancer class such as %s: %s", name, millracev1alpha1.Class, strings.Join(problems, "; "))
+		return fmt.Errorf("%q is no load balancer class such as %s: %s", name, millracev1beta1.Class, strings.Join(problems, "; "))
 	}
 	return nil
 }
@@ -39,7 +39,7 @@ func (c Class) Serves(service *corev1.Service) bool {
 	if class == nil {
 		return c.IsDefault
 	}
-	return *class == cmp.Or(c.Name, millracev1alpha1.Class)
+	return *class == cmp.Or(c.Name, millracev1beta1.Class)
 }
 
 // HasClassOfAddress reports whether a Service is a load balancer of the very class for which it was
@@ -47,5 +47,5 @@ func (c Class) Serves(service *corev1.Service) bool {
 func HasClassOfAddress(service *corev1.Service) bool {
 	class := service.Spec.LoadBalancerClass
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&
-		service.Annotations[millracev1alpha1.AnnotationClass] == *class
+		service.Annotations[millracev1beta1.AnnotationClass] == *class
 }

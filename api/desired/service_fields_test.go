@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/servicefields"
 )
 
@@ -38,8 +38,8 @@ func testClusterIPs(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{
 		ClusterIP: "203.0.113.1", ClusterIPs: []string{"203.0.113.1", "2001:db8::1"},
 	}}
-	pools, _ := Pools([]millracev1alpha1.VIPPool{{
-		Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30", "2001:db8::/126"}},
+	pools, _ := Pools([]millracev1beta1.VIPPool{{
+		Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30", "2001:db8::/126"}},
 	}}, NewOccupation(OccupiedByService(service)))
 	if len(pools) != 1 {
 		t.Fatalf("%d pools, want one", len(pools))

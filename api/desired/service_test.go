@@ -8,11 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestServes(t *testing.T) {
-	ours, foreign := millracev1alpha1.Class, "example.com/lb"
+	ours, foreign := millracev1beta1.Class, "example.com/lb"
 	byItself, byDefault, another := Class{}, Class{IsDefault: true}, Class{Name: foreign}
 	now := metav1.Now()
 	tests := []struct {
@@ -40,7 +40,7 @@ func TestServes(t *testing.T) {
 }
 
 func TestParseClassName(t *testing.T) {
-	for _, name := range []string{millracev1alpha1.Class, "internal-vip", "example.com/internal-vip"} {
+	for _, name := range []string{millracev1beta1.Class, "internal-vip", "example.com/internal-vip"} {
 		if err := ParseClassName(name); err != nil {
 			t.Errorf("%s is refused: %v", name, err)
 		}

@@ -6,14 +6,14 @@ import (
 	"net/netip"
 	"strings"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // ParseAddressOrName reads an address, or the name of its VIP (2001-db8-0-0-0-0-0-1).
 func ParseAddressOrName(text string) (netip.Addr, error) {
 	name := strings.TrimSpace(text)
 	address, err := ParseAddress(strings.ReplaceAll(name, "-", ":"))
-	if err == nil && millracev1alpha1.VIPName(address) == name {
+	if err == nil && millracev1beta1.VIPName(address) == name {
 		return address, nil
 	}
 	return ParseAddress(text)
@@ -21,14 +21,14 @@ func ParseAddressOrName(text string) (netip.Addr, error) {
 
 // ParseVIP returns the address of a VIP. The object must have the name that is
 // made of the address: only so the API server keeps an address from having two.
-func ParseVIP(object *millracev1alpha1.VIP) (netip.Addr, []Problem) {
+func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
 	address, err := ParseHost(object.Spec.Address)
 	if err != nil {
 		p.invalid("spec.address", "%v", err)
 		return netip.Addr{}, p.found
 	}
-	if name := millracev1alpha1.VIPName(address); object.Name != name {
+	if name := millracev1beta1.VIPName(address); object.Name != name {
 		p.invalid("metadata.name", "the VIP of %s must have the name %q, or an address could have two: this one is not used", address, name)
 		return netip.Addr{}, p.found
 	}

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestParseAddressOrName(t *testing.T) {
@@ -33,7 +33,7 @@ func TestParseVIP(t *testing.T) {
 		{"224.0.0.1", "224.0.0.1", "", "spec.address: 224.0.0.1 is multicast"},
 	}
 	for _, test := range tests {
-		vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: test.name}, Spec: millracev1alpha1.VIPSpec{Address: test.address}}
+		vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: test.name}, Spec: millracev1beta1.VIPSpec{Address: test.address}}
 		address, problems := ParseVIP(vip)
 		switch {
 		case test.problem == "" && (len(problems) > 0 || address.String() != test.want):

@@ -6,7 +6,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // EndpointSliceMeta leaves of an EndpointSlice's metadata what agents read: also the name of the
@@ -17,8 +17,8 @@ func EndpointSliceMeta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	if service, ofService := object.Labels[discoveryv1.LabelServiceName]; ofService {
 		meta.Labels = map[string]string{discoveryv1.LabelServiceName: service}
 	}
-	if _, confirmed := object.Annotations[millracev1alpha1.AnnotationConfirmRemoval]; confirmed {
-		meta.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+	if _, confirmed := object.Annotations[millracev1beta1.AnnotationConfirmRemoval]; confirmed {
+		meta.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 	}
 	return meta
 }

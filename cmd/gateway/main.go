@@ -18,7 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/gateway/controller"
 )
@@ -62,7 +62,7 @@ func register(flags *flag.FlagSet) *controller.Config {
 	}
 	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas write, while all serve")
 	flags.StringVar(&c.Namespace, "namespace", "millrace-system", "namespace of the controller and of the shared proxies")
-	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
+	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1beta1.Class,
 		"loadBalancerClass of the Services of proxies, as the operator has it")
 	flags.StringVar(&c.ServeAddress, "serve-bind-address", ":15443", "address to serve proxies on")
 	flags.StringVar(&c.ControllerAddress, "controller-address", "",

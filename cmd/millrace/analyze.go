@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/analysis"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
@@ -43,7 +43,7 @@ func analyzeCommand(env environment, config *cluster.Config) *cobra.Command {
 	flags := command.Flags()
 	flags.StringArrayVarP(&a.files, "filename", "f", nil, "manifests: a `file`, a directory with those below it, or - for the standard input")
 	flags.StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of objects that name none")
-	flags.StringVar(&a.options.Class.Name, "load-balancer-class", millracev1alpha1.Class, "`class` of the Services that are ours, as the operator's flag")
+	flags.StringVar(&a.options.Class.Name, "load-balancer-class", millracev1beta1.Class, "`class` of the Services that are ours, as the operator's flag")
 	flags.BoolVar(&a.options.Class.IsDefault, "default-class", false, "Services without a class are ours, too, as by the operator's flag")
 	flags.BoolVar(&a.options.AssumeSecrets, "assume-secrets", false, "Secrets with the passwords of LBPeers are there, though not among the manifests")
 	flags.StringVarP(&a.output, "output", "o", "", "output `format`: wide, json or yaml")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
@@ -96,7 +96,7 @@ func addressesAndServices(namespace *string) func(context.Context, cluster.Confi
 
 func serviceNames(ctx context.Context, config cluster.Config, namespace string) ([]string, error) {
 	var words []string
-	err := eachClaim(ctx, config, func(_ *millracev1alpha1.VIP, claim millracev1alpha1.VIPClaim) {
+	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
 		switch namespace {
 		case "":
 			words = append(words, claim.Namespace+"/"+claim.Name)
@@ -110,7 +110,7 @@ func serviceNames(ctx context.Context, config cluster.Config, namespace string) 
 // namespaces are those of Services that have a VIP.
 func namespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	var words []string
-	err := eachClaim(ctx, config, func(_ *millracev1alpha1.VIP, claim millracev1alpha1.VIPClaim) {
+	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
 		words = append(words, claim.Namespace)
 	})
 	return words, err
@@ -135,7 +135,7 @@ func sockets(ctx context.Context, config cluster.Config) ([]string, error) {
 	return words, err
 }
 
-func eachClaim(ctx context.Context, config cluster.Config, each func(*millracev1alpha1.VIP, millracev1alpha1.VIPClaim)) error {
+func eachClaim(ctx context.Context, config cluster.Config, each func(*millracev1beta1.VIP, millracev1beta1.VIPClaim)) error {
 	vips, err := cluster.VIPs(ctx, config)
 	for i := range vips {
 		for _, claim := range vips[i].Spec.Claims {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 )
@@ -32,7 +32,7 @@ func drainCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "drain NODE",
 		Short: "Let a node hand its routes over to other nodes, and wait until no packet comes to it",
-		Long: "Set the annotation " + millracev1alpha1.AnnotationDrain + " on the Node. Its routes are then announced as those\n" +
+		Long: "Set the annotation " + millracev1beta1.AnnotationDrain + " on the Node. Its routes are then announced as those\n" +
 			"to be left (RFC 8326), and withdrawn. Connections go on through other nodes; pods stay.\n" +
 			"It lasts until `millrace undrain`, also over a reboot.",
 		Example:           "  millrace drain node1 && ssh node1 reboot\n  millrace undrain node1",
@@ -73,7 +73,7 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if departure != "" && departure != millracev1alpha1.DepartureDrained {
+			if departure != "" && departure != millracev1beta1.DepartureDrained {
 				_, err = fmt.Fprintf(env.stdout, "%s is not drained any more, but departs still: %s\n", args[0], departure)
 				return err
 			}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/console"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
@@ -237,7 +237,7 @@ func nodesCommand(env environment, config *cluster.Config) *cobra.Command {
 			if !chosen.Empty() {
 				l.selects = func(in *report.Input) error {
 					names, err := cluster.SelectNodes(command.Context(), *config, chosen)
-					in.LBNodes = slices.DeleteFunc(in.LBNodes, func(node millracev1alpha1.LBNode) bool { return !names[node.Name] })
+					in.LBNodes = slices.DeleteFunc(in.LBNodes, func(node millracev1beta1.LBNode) bool { return !names[node.Name] })
 					return err
 				}
 			}

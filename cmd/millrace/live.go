@@ -14,7 +14,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/live"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
@@ -33,7 +33,7 @@ func announcedLive(ctx context.Context, env environment, config cluster.Config, 
 	one := ""
 	if len(named) == 1 {
 		if address, err := netip.ParseAddr(named[0]); err == nil {
-			one = millracev1alpha1.VIPName(address)
+			one = millracev1beta1.VIPName(address)
 		}
 	}
 	list, err := api.Announcements(ctx, one)

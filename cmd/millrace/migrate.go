@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cilium"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/kubevip"
@@ -103,7 +103,7 @@ func (c *conversion) command(env environment) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&byNode, "by-node", false,
-		"have LBPeers select those nodes alone that have the label "+millracev1alpha1.LabelAnnouncer+"="+millracev1alpha1.AnnouncerMillrace)
+		"have LBPeers select those nodes alone that have the label "+millracev1beta1.LabelAnnouncer+"="+millracev1beta1.AnnouncerMillrace)
 	return command
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
@@ -31,8 +31,8 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 			"no other is touched.\n\n" +
 			"In MetalLB's mode frr-k8s it also deletes the FRRConfiguration that a speaker leaves behind, so that frr-k8s\n" +
 			"ends its sessions. Those of other FRRConfigurations stay.\n\n" +
-			"It labels Nodes with " + millracev1alpha1.LabelAnnouncer + ", and keeps the speakers' DaemonSet off those with that label.\n" +
-			"LBPeers have to select " + millracev1alpha1.LabelAnnouncer + "=" + millracev1alpha1.AnnouncerMillrace +
+			"It labels Nodes with " + millracev1beta1.LabelAnnouncer + ", and keeps the speakers' DaemonSet off those with that label.\n" +
+			"LBPeers have to select " + millracev1beta1.LabelAnnouncer + "=" + millracev1beta1.AnnouncerMillrace +
 			", as `millrace migrate metallb --by-node` prints them.",
 		Example:           "  millrace migrate nodes\n  millrace migrate nodes --back node1",
 		ValidArgsFunction: complete(config, cluster.Nodes),
@@ -72,7 +72,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	if len(nodes) == 0 {
 		return errors.New("no node has an agent of Millrace: install it first")
 	}
-	step, want := mover.Move, millracev1alpha1.AnnouncerMillrace
+	step, want := mover.Move, millracev1beta1.AnnouncerMillrace
 	if back {
 		step, want = mover.Return, ""
 	} else if err := mayMove(ctx, moving, mover.Tell, nodes); err != nil {
@@ -116,5 +116,5 @@ func allClaimed(ctx context.Context, moving movable) error {
 		return err
 	}
 	return fmt.Errorf("Millrace has no VIP of %d addresses of Services, such as %q: see condition %s of each, and run the operator with --adopt",
-		len(missing), missing[:min(len(missing), namedServices)], millracev1alpha1.ConditionAddressAssigned)
+		len(missing), missing[:min(len(missing), namedServices)], millracev1beta1.ConditionAddressAssigned)
 }

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
@@ -84,9 +84,9 @@ func (o *outages) fails(broken func() error, message string) {
 func TestUIOutage(t *testing.T) {
 	ctrllog.SetLogger(logr.Discard())
 	server := controlplane.Start(t, "../..")
-	objects := server.Install(t, server.Admin(), client.Options{}, millracev1alpha1.AddToScheme)
-	node := func(name string, id int32) *millracev1alpha1.LBNode {
-		return &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{"198.18.0.1"}}}
+	objects := server.Install(t, server.Admin(), client.Options{}, millracev1beta1.AddToScheme)
+	node := func(name string, id int32) *millracev1beta1.LBNode {
+		return &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.LBNodeSpec{ID: id, Addresses: []string{"198.18.0.1"}}}
 	}
 	objects.Make(t, node("node1", 1))
 	kubeconfig, err := server.WriteAdminKubeconfig()

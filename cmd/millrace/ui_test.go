@@ -54,7 +54,7 @@ func changesOf(t *testing.T, printed string) func() view.Change {
 func TestUI(t *testing.T) {
 	l := living{make(chan string)}
 	refused := there().with(liveRoot, http.StatusNotFound)
-	for _, path := range []string{"/api/v1/services", "/apis/millrace.io/v1alpha1/viproutes"} {
+	for _, path := range []string{"/api/v1/services", "/apis/millrace.io/v1beta1/viproutes"} {
 		refused[path] = http.StatusForbidden
 	}
 	api := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
@@ -87,7 +87,7 @@ func TestUI(t *testing.T) {
 	if !first.Full || first.Services == nil || len(first.Services.Set) == 0 || first.Nodes == nil {
 		t.Fatalf("the first event is %+v", first)
 	}
-	l.events <- `{"type":"ADDED","object":{"apiVersion":"millrace.io/v1alpha1","kind":"VIP","metadata":{"name":"203.0.113.3","resourceVersion":"2"},"spec":{"address":"203.0.113.3"}}}`
+	l.events <- `{"type":"ADDED","object":{"apiVersion":"millrace.io/v1beta1","kind":"VIP","metadata":{"name":"203.0.113.3","resourceVersion":"2"},"spec":{"address":"203.0.113.3"}}}`
 	for change := next(); ; change = next() {
 		if change.Services == nil {
 			continue

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui"
@@ -303,8 +303,8 @@ func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error)
 // not have them.
 func (s *uiSource) askService(ctx context.Context, state *view.State, service string) (*ui.Answer, error) {
 	in := *state.Input
-	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1alpha1.VIP) bool {
-		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
+		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 			return claim.Namespace+"/"+claim.Name == service
 		})
 	})

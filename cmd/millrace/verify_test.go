@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // verified are three nodes with sessions with two routers. The first is of an LBPeer with a canary,
@@ -113,11 +113,11 @@ func TestVerifyJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &read); err != nil {
 		t.Fatal(err)
 	}
-	if len(read.Routers) != 2 || read.Routers[1].Reason != millracev1alpha1.ReasonNodesReached {
+	if len(read.Routers) != 2 || read.Routers[1].Reason != millracev1beta1.ReasonNodesReached {
 		t.Fatalf("read %+v", read.Routers)
 	}
 	verdict := read.Routers[0]
-	if verdict.Peer != "tor1" || verdict.Canary != "203.0.113.250" || verdict.Reason != millracev1alpha1.ReasonRouteMissing ||
+	if verdict.Peer != "tor1" || verdict.Canary != "203.0.113.250" || verdict.Reason != millracev1beta1.ReasonRouteMissing ||
 		!strings.Contains(verdict.Message, "node3") || len(verdict.Nodes) != 3 || verdict.Nodes[2].ReachedBy != 0 {
 		t.Errorf("read %+v", verdict)
 	}

@@ -16,7 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 	"github.com/millrace-lb/millrace/operator"
 )
@@ -55,7 +55,7 @@ func register(flags *flag.FlagSet) *operator.Config {
 	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")
 	flags.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "",
 		"namespace of the Lease of the leader (default: that of the pod)")
-	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1alpha1.Class,
+	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1beta1.Class,
 		"loadBalancerClass of the Services that are served")
 	flags.BoolVar(&c.DefaultLoadBalancer, "default-class", false, "serve Services without a loadBalancerClass too")
 	flags.StringVar(&c.AnnotationsOf, "annotations-of", "",

@@ -21,7 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/config"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 )
 
@@ -150,7 +150,7 @@ func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 		return nil, fmt.Errorf("listing Services: %w", err)
 	}
 	return slices.DeleteFunc(list.Items, func(service corev1.Service) bool {
-		return !slices.Contains(service.Finalizers, millracev1alpha1.Finalizer)
+		return !slices.Contains(service.Finalizers, millracev1beta1.Finalizer)
 	}), nil
 }
 
@@ -180,7 +180,7 @@ func (u uninstallation) free(ctx context.Context, service *corev1.Service) error
 			return err
 		}
 		present.Finalizers = slices.DeleteFunc(present.Finalizers, func(name string) bool {
-			return name == millracev1alpha1.Finalizer || name == millracev1alpha1.SharedFinalizer
+			return name == millracev1beta1.Finalizer || name == millracev1beta1.SharedFinalizer
 		})
 		_, err = services.Update(ctx, present, metav1.UpdateOptions{})
 		return err

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func at(name string) metav1.ObjectMeta {
@@ -74,7 +74,7 @@ func left(t *testing.T, u uninstallation) []string {
 }
 
 func TestUninstallRefuses(t *testing.T) {
-	u, _ := uninstalls(t, false, service("web", millracev1alpha1.Finalizer), service("other", millracev1alpha1.SharedFinalizer))
+	u, _ := uninstalls(t, false, service("web", millracev1beta1.Finalizer), service("other", millracev1beta1.SharedFinalizer))
 	err := u.prepare(t.Context())
 	if err == nil || !strings.HasPrefix(err.Error(), "1 Services have addresses of Millrace: shop/web: ") {
 		t.Errorf("got %v", err)
@@ -85,7 +85,7 @@ func TestUninstallRefuses(t *testing.T) {
 }
 
 func TestUninstall(t *testing.T) {
-	u, out := uninstalls(t, false, service("other", millracev1alpha1.SharedFinalizer))
+	u, out := uninstalls(t, false, service("other", millracev1beta1.SharedFinalizer))
 	if err := u.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +106,8 @@ func TestUninstall(t *testing.T) {
 // untouched.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
-		service("web", "example.com/own", millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer),
-		service("other", millracev1alpha1.SharedFinalizer))
+		service("web", "example.com/own", millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer),
+		service("other", millracev1beta1.SharedFinalizer))
 	if err := u.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestUninstallReleases(t *testing.T) {
 		addresses  int
 	}{
 		{"web", []string{"example.com/own"}, 0},
-		{"other", []string{millracev1alpha1.SharedFinalizer}, 1},
+		{"other", []string{millracev1beta1.SharedFinalizer}, 1},
 	} {
 		got, err := u.client.CoreV1().Services("shop").Get(t.Context(), test.name, metav1.GetOptions{})
 		if err != nil {
@@ -135,7 +135,7 @@ func TestUninstallReleases(t *testing.T) {
 // TestUninstallGoesOn: a try that was interrupted has taken the operator, and with it what it was
 // told.
 func TestUninstallGoesOn(t *testing.T) {
-	u, out := uninstalls(t, true, service("early", millracev1alpha1.Finalizer), service("late", millracev1alpha1.Finalizer))
+	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)
 	client.PrependReactor("update", "services", func(action k8stesting.Action) (bool, runtime.Object, error) {
 		update, is := action.(k8stesting.UpdateAction)
@@ -175,7 +175,7 @@ func TestUninstallWithoutOperator(t *testing.T) {
 		{"all is gone, and it is told by the flag", []string{operators, agents}, true, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			u, out := uninstalls(t, false, service("web", millracev1alpha1.Finalizer))
+			u, out := uninstalls(t, false, service("web", millracev1beta1.Finalizer))
 			u.release = test.release
 			remove(t, u, test.without)
 			err := u.prepare(t.Context())

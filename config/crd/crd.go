@@ -29,10 +29,7 @@ import (
 //go:embed millrace.io_*.yaml
 var files embed.FS
 
-// otherVersions are those by which kustomization.yaml has API servers serve the stored one, too.
-var otherVersions = []string{"v1beta1"}
-
-// Kind is a kind in one of its versions. All versions of one of ours have the same schema.
+// Kind is a kind in one of its versions.
 type Kind struct {
 	// Namespaced is false where objects have no namespace.
 	Namespaced bool
@@ -42,7 +39,7 @@ type Kind struct {
 	rules *cel.Validator
 }
 
-// Kinds are all of ours, by each of their versions.
+// Kinds returns the kinds of group millrace.io, by version and kind.
 func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
 	found := map[schema.GroupVersionKind]*Kind{}
 	return found, fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
@@ -59,9 +56,6 @@ func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
 		}
 		for name, kind := range kinds {
 			found[name] = kind
-			for _, name.Version = range otherVersions {
-				found[name] = kind
-			}
 		}
 		return nil
 	})

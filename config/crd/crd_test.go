@@ -3,9 +3,6 @@
 package crd
 
 import (
-	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -32,33 +29,16 @@ func TestProblems(t *testing.T) {
 		{"twice in a set", `{kind: VIPAdvertisement, metadata: {name: a}, spec: {pools: [b, b]}}`, "Duplicate value"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, version := range []string{"v1alpha1", "v1beta1"} {
-				object := &unstructured.Unstructured{}
-				if err := yaml.Unmarshal([]byte(test.text), &object.Object); err != nil {
-					t.Fatal(err)
-				}
-				kind := schema.GroupVersionKind{Group: "millrace.io", Version: version, Kind: object.GetKind()}
-				object.SetGroupVersionKind(kind)
-				found := strings.Join(kinds[kind].Problems(object), "\n")
-				if !strings.Contains(found, test.want) || test.want == "" && found != "" {
-					t.Errorf("%s: %q, want %q", version, found, test.want)
-				}
+			object := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(test.text), &object.Object); err != nil {
+				t.Fatal(err)
+			}
+			kind := schema.GroupVersionKind{Group: "millrace.io", Version: "v1beta1", Kind: object.GetKind()}
+			object.SetGroupVersionKind(kind)
+			found := strings.Join(kinds[kind].Problems(object), "\n")
+			if !strings.Contains(found, test.want) || test.want == "" && found != "" {
+				t.Errorf("%q, want %q", found, test.want)
 			}
 		})
-	}
-}
-
-// The versions are those by which an API server serves the CRDs.
-func TestVersions(t *testing.T) {
-	kustomization, err := os.ReadFile("kustomization.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var served []string
-	for _, match := range regexp.MustCompile(`path: /spec/versions/\d+/name, value: (\w+)\}`).FindAllStringSubmatch(string(kustomization), -1) {
-		served = append(served, match[1])
-	}
-	if !slices.Equal(served, otherVersions) {
-		t.Errorf("kustomization.yaml adds the versions %q, and this package knows %q", served, otherVersions)
 	}
 }

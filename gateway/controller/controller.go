@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
@@ -95,7 +95,7 @@ type Config struct {
 // leadership, which is one.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)
 	}
 	api := withoutSilence(configuration.REST, cmp.Or(configuration.APISilenceAfter, silenceAfter))

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
@@ -200,7 +200,7 @@ func contestedStatuses(t *testing.T, e *environment) {
 		}
 	}
 	for object := range rival {
-		e.warned(t, object, millracev1alpha1.ReasonStatusContested)
+		e.warned(t, object, millracev1beta1.ReasonStatusContested)
 	}
 	for _, kind := range []string{"Ingress", "Gateway", "HTTPRoute"} {
 		e.contested(t, kind)

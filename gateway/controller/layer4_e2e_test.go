@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // edge is where the objects of the Gateway edge are.
@@ -84,7 +84,7 @@ func references(backends ...string) []gatewayv1.BackendRef {
 func (e *environment) leads(t *testing.T, port string, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		found := &millracev1alpha1.VIPRoute{}
+		found := &millracev1beta1.VIPRoute{}
 		if err := e.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-" + port}, found); err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func layer4(t *testing.T, e *environment) {
 	for _, object := range []client.Object{&appsv1.Deployment{}, &corev1.ServiceAccount{}} {
 		e.gone(t, object, edge)
 	}
-	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-udp-53"})
+	e.gone(t, &millracev1beta1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-udp-53"})
 	e.await(t, service, edge)
 	if service.UID != uid || len(service.Spec.Ports) != 1 {
 		t.Errorf("the Service is another one, or has the ports %+v", service.Spec.Ports)
@@ -212,8 +212,8 @@ func layer4(t *testing.T, e *environment) {
 	e.programmed(t, gateway, "AddressNotAssigned")
 	status := client.MergeFrom(service.DeepCopy())
 	service.Status.Conditions = []metav1.Condition{{
-		Type: millracev1alpha1.ConditionAddressAssigned, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
-		Reason: millracev1alpha1.ReasonAddressInUse, Message: "203.0.113.99 is that of another Service",
+		Type: millracev1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
+		Reason: millracev1beta1.ReasonAddressInUse, Message: "203.0.113.99 is that of another Service",
 	}}
 	must(t, e.client.Status().Patch(t.Context(), service, status))
 	e.programmed(t, gateway, "AddressNotUsable")
@@ -222,7 +222,7 @@ func layer4(t *testing.T, e *environment) {
 
 	must(t, e.client.Delete(t.Context(), gateway))
 	e.gone(t, service, edge)
-	e.gone(t, &millracev1alpha1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
+	e.gone(t, &millracev1beta1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
 }
 
 // proxied waits until a port of the Gateway's Service has exactly these endpoints in EndpointSlices.

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -76,7 +76,7 @@ func cacheOptions() cache.Options {
 			&appsv1.Deployment{}:                     proxies,
 			&policyv1.PodDisruptionBudget{}:          proxies,
 			&autoscalingv2.HorizontalPodAutoscaler{}: proxies,
-			&millracev1alpha1.VIPRoute{}:             proxies,
+			&millracev1beta1.VIPRoute{}:              proxies,
 		},
 	}
 }

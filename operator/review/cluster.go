@@ -13,18 +13,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Objects are those of a cluster that is yet to be made.
 type Objects struct {
 	// Class says which Services are ours.
 	Class          desired.Class
-	Pools          []millracev1alpha1.VIPPool
-	VIPs           []millracev1alpha1.VIP
-	Peers          []millracev1alpha1.LBPeer
-	Advertisements []millracev1alpha1.VIPAdvertisement
-	Routes         []millracev1alpha1.VIPRoute
+	Pools          []millracev1beta1.VIPPool
+	VIPs           []millracev1beta1.VIP
+	Peers          []millracev1beta1.LBPeer
+	Advertisements []millracev1beta1.VIPAdvertisement
+	Routes         []millracev1beta1.VIPRoute
 	Services       []corev1.Service
 	Nodes          []corev1.Node
 	ServiceCIDRs   []networkingv1.ServiceCIDR
@@ -37,7 +37,7 @@ type Objects struct {
 // Result is what would come of objects.
 type Result struct {
 	// VIPs are those that there would be.
-	VIPs     []millracev1alpha1.VIP
+	VIPs     []millracev1beta1.VIP
 	Problems []desired.Problem
 	// Remarks say what could not be judged, and what may surprise.
 	Remarks []string
@@ -132,7 +132,7 @@ func (c *cluster) remark(format string, arguments ...any) {
 }
 
 // Occupied returns the addresses of nodes, pods, routers and Services.
-func Occupied(nodes []corev1.Node, peers []millracev1alpha1.LBPeer, networks []networkingv1.ServiceCIDR) []desired.Occupied {
+func Occupied(nodes []corev1.Node, peers []millracev1beta1.LBPeer, networks []networkingv1.ServiceCIDR) []desired.Occupied {
 	var occupied []desired.Occupied
 	for i := range nodes {
 		occupied = append(occupied, desired.OccupiedByNode(&nodes[i])...)
@@ -160,7 +160,7 @@ func (c *cluster) pools() {
 	state := c.state()
 	for i := range usable {
 		c.add(usable[i].Limits...)
-		c.warn(desired.Object{Kind: "VIPPool", Name: usable[i].Name}, millracev1alpha1.ReasonQuotaExceeded, exceeded(&usable[i], state)...)
+		c.warn(desired.Object{Kind: "VIPPool", Name: usable[i].Name}, millracev1beta1.ReasonQuotaExceeded, exceeded(&usable[i], state)...)
 	}
 }
 
@@ -168,7 +168,7 @@ func (c *cluster) peers() {
 	c.add(desired.Peers(c.Peers)...)
 	secrets := map[string]*corev1.Secret{}
 	for i := range c.Secrets {
-		if secret := &c.Secrets[i]; secret.Namespace == millracev1alpha1.BGPNamespace {
+		if secret := &c.Secrets[i]; secret.Namespace == millracev1beta1.BGPNamespace {
 			secrets[secret.Name] = secret
 		}
 	}
@@ -176,7 +176,7 @@ func (c *cluster) peers() {
 		object := &c.Peers[i]
 		name := desired.Object{Kind: "LBPeer", Name: object.Name}
 		if reference := object.Spec.PasswordSecretRef; reference != nil && !c.AssumeSecrets {
-			c.warn(name, millracev1alpha1.ReasonInvalid, Peer(object, secrets[reference.Name])...)
+			c.warn(name, millracev1beta1.ReasonInvalid, Peer(object, secrets[reference.Name])...)
 		}
 	}
 	c.routers = valid(c.Peers, desired.ParsePeer)
@@ -239,7 +239,7 @@ func (c *cluster) conflicts() {
 		advertisement := &c.advertised[i]
 		name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
 		if conflict, is := found[advertisement.Name]; is {
-			c.warn(name, millracev1alpha1.ReasonOverruled, conflict.Message())
+			c.warn(name, millracev1beta1.ReasonOverruled, conflict.Message())
 		}
 		selected := slices.ContainsFunc(all, func(vip desired.AdvertisedVIP) bool { return advertisement.Selects(vip.Pool, vip.Services) })
 		if len(all) > 0 && !selected && !c.told(name) {

@@ -11,19 +11,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // plain is a cluster where nothing is wrong.
 func plain() *Objects {
 	return &Objects{
 		Class: desired.Class{IsDefault: true},
-		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30")},
-		Peers: []millracev1alpha1.LBPeer{{
+		Pools: []millracev1beta1.VIPPool{pool("public", "203.0.113.0/30")},
+		Peers: []millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "tor1"},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 1, LocalASN: 2},
+			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 1, LocalASN: 2},
 		}},
-		Advertisements: []millracev1alpha1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
+		Advertisements: []millracev1beta1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
 		Services:       []corev1.Service{loadBalancer("web"), loadBalancer("api")},
 	}
 }
@@ -46,7 +46,7 @@ func node(name, zone string) corev1.Node {
 func TestCluster(t *testing.T) {
 	elsewhere := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelTopologyZone: "elsewhere"}}
 	namespace := corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{
-		millracev1alpha1.LabelServiceDefaults: millracev1alpha1.ServiceDefaultsEnabled,
+		millracev1beta1.LabelServiceDefaults: millracev1beta1.ServiceDefaultsEnabled,
 	}}}
 	for name, test := range map[string]struct {
 		change func(*Objects)
@@ -59,14 +59,14 @@ func TestCluster(t *testing.T) {
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},
 		"who asks for an address is not refused for one that has another by chance": {
-			change: func(o *Objects) { annotate(&o.Services[0], millracev1alpha1.AnnotationAddresses, "203.0.113.0") },
+			change: func(o *Objects) { annotate(&o.Services[0], millracev1beta1.AnnotationAddresses, "203.0.113.0") },
 			vips:   []string{"203.0.113.0 web", "203.0.113.1 api"},
 		},
 		"one is shared": {
 			change: func(o *Objects) {
 				o.Services[1].Spec.Ports[0].Port = 443
 				for i := range o.Services {
-					annotate(&o.Services[i], millracev1alpha1.AnnotationSharingKey, "site")
+					annotate(&o.Services[i], millracev1beta1.AnnotationSharingKey, "site")
 				}
 			},
 			vips: []string{"203.0.113.0 api web"},
@@ -122,7 +122,7 @@ func TestCluster(t *testing.T) {
 			problems: []string{"VIPAdvertisement all SelectsNothing"},
 		},
 		"no peer is needed on links": {
-			change: func(o *Objects) { o.Peers, o.Advertisements[0].Spec.L2 = nil, &millracev1alpha1.L2Advertisement{} },
+			change: func(o *Objects) { o.Peers, o.Advertisements[0].Spec.L2 = nil, &millracev1beta1.L2Advertisement{} },
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},
 		"a VIP that no advertisement selects": {

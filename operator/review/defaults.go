@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Change is a field of a Service that gets another value.
@@ -36,7 +36,7 @@ type Write struct{ Service, Before *corev1.Service }
 // something, a warning says what became of it.
 func Defaults(class desired.Class, write Write, namespace labels.Set, state *State) (changes []Change, warnings []string) {
 	service, before := write.Service, write.Before
-	name := cmp.Or(class.Name, millracev1alpha1.Class)
+	name := cmp.Or(class.Name, millracev1beta1.Class)
 	// The class is fixed once a Service is a load balancer.
 	begins := before == nil || before.Spec.Type != corev1.ServiceTypeLoadBalancer
 	// One that comes without it is sent as a whole: a patch begins with what is there.
@@ -51,7 +51,7 @@ func Defaults(class desired.Class, write Write, namespace labels.Set, state *Sta
 		changes = append(changes, Change{fieldNodePorts, false})
 		if again {
 			warnings = append(warnings, "spec."+fieldNodePorts+": stays false, as the Service comes without its class in a namespace with the label "+
-				millracev1alpha1.LabelServiceDefaults+"; for node ports patch the field, or give a port a nodePort")
+				millracev1beta1.LabelServiceDefaults+"; for node ports patch the field, or give a port a nodePort")
 		}
 	}
 	if before == nil && leavesFamilies(service) && hasBoth(service, namespace, state) {
@@ -62,7 +62,7 @@ func Defaults(class desired.Class, write Write, namespace labels.Set, state *Sta
 
 // concerns reports whether a Service gets defaults: it has the class of this name, or may get it.
 func concerns(name string, service *corev1.Service, mayGetClass bool) bool {
-	if service.Labels[millracev1alpha1.LabelServiceDefaults] == millracev1alpha1.ServiceDefaultsDisabled {
+	if service.Labels[millracev1beta1.LabelServiceDefaults] == millracev1beta1.ServiceDefaultsDisabled {
 		return false
 	}
 	class := service.Spec.LoadBalancerClass

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // written is a Service as a webhook sees it: the API has filled in the field of node ports.
@@ -48,13 +48,13 @@ func manages(operation metav1.ManagedFieldsOperationType, fields string) func(*c
 }
 
 func TestDefaults(t *testing.T) {
-	both := &State{Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/24", "2001:db8::/64")}}
-	ours := Change{fieldClass, millracev1alpha1.Class}
+	both := &State{Pools: []millracev1beta1.VIPPool{pool("public", "203.0.113.0/24", "2001:db8::/64")}}
+	ours := Change{fieldClass, millracev1beta1.Class}
 	off := Change{fieldNodePorts, false}
 	dual := Change{fieldFamilies, corev1.IPFamilyPolicyPreferDualStack}
 	policy := func(s *corev1.Service) { s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicySingleStack) }
 	const managed = `{"f:spec":{"f:allocateLoadBalancerNodePorts":{}}}`
-	is := class(millracev1alpha1.Class)
+	is := class(millracev1beta1.Class)
 	for name, test := range map[string]struct {
 		class           desired.Class
 		service, before *corev1.Service
@@ -78,7 +78,7 @@ func TestDefaults(t *testing.T) {
 		"managed by an update":          {service: written(manages(metav1.ManagedFieldsOperationUpdate, managed)), want: []Change{ours, off, dual}},
 		"applied without node ports":    {service: written(manages(metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:type":{}}}`)), want: []Change{ours, off, dual}},
 		"off for the Service": {service: written(func(s *corev1.Service) {
-			s.Labels = map[string]string{millracev1alpha1.LabelServiceDefaults: millracev1alpha1.ServiceDefaultsDisabled}
+			s.Labels = map[string]string{millracev1beta1.LabelServiceDefaults: millracev1beta1.ServiceDefaultsDisabled}
 		})},
 		"becomes a load balancer":     {service: written(policy), before: written(policy, of(corev1.ServiceTypeClusterIP)), want: []Change{ours, off}},
 		"was one without a class":     {service: written(), before: written()},

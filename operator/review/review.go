@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -21,10 +21,10 @@ import (
 type State struct {
 	// Reading says how the operator reads Services.
 	Reading        convert.Reading
-	Pools          []millracev1alpha1.VIPPool
-	VIPs           []millracev1alpha1.VIP
-	Peers          []millracev1alpha1.LBPeer
-	Advertisements []millracev1alpha1.VIPAdvertisement
+	Pools          []millracev1beta1.VIPPool
+	VIPs           []millracev1beta1.VIP
+	Peers          []millracev1beta1.LBPeer
+	Advertisements []millracev1beta1.VIPAdvertisement
 	// Occupied are addresses of nodes, pods, routers and Services.
 	Occupied []desired.Occupied
 	// Namespaces are the labels of each, where a pool has quotas.
@@ -100,8 +100,8 @@ func origin(pool string) string {
 }
 
 // announced reports whether any valid advertisement selects VIPs of a pool with such a Service.
-func announced(pool string, service labels.Set, advertisements []millracev1alpha1.VIPAdvertisement) bool {
-	return slices.ContainsFunc(advertisements, func(object millracev1alpha1.VIPAdvertisement) bool {
+func announced(pool string, service labels.Set, advertisements []millracev1beta1.VIPAdvertisement) bool {
+	return slices.ContainsFunc(advertisements, func(object millracev1beta1.VIPAdvertisement) bool {
 		advertisement, problems := desired.ParseAdvertisement(&object)
 		return len(problems) == 0 && advertisement.Selects(pool, []labels.Set{service})
 	})
@@ -109,8 +109,8 @@ func announced(pool string, service labels.Set, advertisements []millracev1alpha
 
 // Pool returns what is wrong with a pool among the others: addresses that it would not give out, and
 // quotas that are less than what namespaces have.
-func Pool(pool *millracev1alpha1.VIPPool, state *State) []string {
-	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1alpha1.VIPPool) bool {
+func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
+	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1beta1.VIPPool) bool {
 		return other.Name == pool.Name
 	})
 	pools, problems := desired.Pools(append(others, *pool), desired.NewOccupation(state.Occupied))
@@ -152,20 +152,20 @@ func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 
 // Advertisement returns what is wrong with an advertisement: also references to what does not
 // exist.
-func Advertisement(object *millracev1alpha1.VIPAdvertisement, state *State) []string {
-	problems := desired.Advertisements([]millracev1alpha1.VIPAdvertisement{*object}, state.Pools, state.Peers)
+func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []string {
+	problems := desired.Advertisements([]millracev1beta1.VIPAdvertisement{*object}, state.Pools, state.Peers)
 	return messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
 }
 
 // Peer returns what keeps the sessions of an LBPeer down: the password that its Secret does not have.
 // The Secret is nil where there is none.
-func Peer(peer *millracev1alpha1.LBPeer, secret *corev1.Secret) []string {
+func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	reference := peer.Spec.PasswordSecretRef
 	if reference == nil {
 		return nil
 	}
 	const field = "spec.passwordSecretRef.name"
-	name := fmt.Sprintf("%s/%s", millracev1alpha1.BGPNamespace, reference.Name)
+	name := fmt.Sprintf("%s/%s", millracev1beta1.BGPNamespace, reference.Name)
 	if secret == nil {
 		return []string{fmt.Sprintf("%s: Secret %s does not exist: the sessions stay down until it has the key %q",
 			field, name, desired.PasswordKey)}

@@ -14,20 +14,20 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func pool(name string, addresses ...string) millracev1alpha1.VIPPool {
-	return millracev1alpha1.VIPPool{
+func pool(name string, addresses ...string) millracev1beta1.VIPPool {
+	return millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses},
 	}
 }
 
-func vip(address, service string) millracev1alpha1.VIP {
-	return millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))},
-		Spec: millracev1alpha1.VIPSpec{Address: address, Pool: "public", Claims: []millracev1alpha1.VIPClaim{
+func vip(address, service string) millracev1beta1.VIP {
+	return millracev1beta1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))},
+		Spec: millracev1beta1.VIPSpec{Address: address, Pool: "public", Claims: []millracev1beta1.VIPClaim{
 			{Namespace: "default", Name: service, UID: "uid of " + service},
 		}},
 	}
@@ -37,10 +37,10 @@ func state() *State {
 	limited := pool("limited", "198.51.100.0/28")
 	limited.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "web"}}
 	avoiding := pool("avoiding", "10.0.0.0/30")
-	avoiding.Spec.AutoAssign, avoiding.Spec.Avoid = new(bool), []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidBroadcast}
+	avoiding.Spec.AutoAssign, avoiding.Spec.Avoid = new(bool), []millracev1beta1.AvoidedAddress{millracev1beta1.AvoidBroadcast}
 	quota := pool("quota", "10.1.0.0/30")
-	quota.Spec.AutoAssign, quota.Spec.PerNamespace = new(bool), &millracev1alpha1.NamespaceQuota{
-		Max: 1, Overrides: []millracev1alpha1.NamespaceQuotaOverride{
+	quota.Spec.AutoAssign, quota.Spec.PerNamespace = new(bool), &millracev1beta1.NamespaceQuota{
+		Max: 1, Overrides: []millracev1beta1.NamespaceQuotaOverride{
 			{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"team": "two"}}, Max: 2},
 		},
 	}
@@ -48,12 +48,12 @@ func state() *State {
 	used.Spec.Pool = "quota"
 	router := netip.MustParseAddr("203.0.113.0")
 	return &State{
-		Pools: []millracev1alpha1.VIPPool{pool("public", "203.0.113.0/30"), limited, avoiding, quota},
-		VIPs:  []millracev1alpha1.VIP{vip("203.0.113.1", "other"), used},
-		Peers: []millracev1alpha1.LBPeer{{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}},
-		Advertisements: []millracev1alpha1.VIPAdvertisement{{
+		Pools: []millracev1beta1.VIPPool{pool("public", "203.0.113.0/30"), limited, avoiding, quota},
+		VIPs:  []millracev1beta1.VIP{vip("203.0.113.1", "other"), used},
+		Peers: []millracev1beta1.LBPeer{{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}},
+		Advertisements: []millracev1beta1.VIPAdvertisement{{
 			ObjectMeta: metav1.ObjectMeta{Name: "all"},
-			Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"public"}},
+			Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"public"}},
 		}},
 		Occupied: []desired.Occupied{{Range: netipx.IPRangeFrom(router, router), By: `LBPeer "tor1"`, Host: true}},
 	}
@@ -73,32 +73,32 @@ func TestService(t *testing.T) {
 			gets:   []string{`the Service would get 203.0.113.2 of VIPPool "public"`},
 		},
 		"one that it names": {
-			change: annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.3"),
+			change: annotated(millracev1beta1.AnnotationAddresses, "203.0.113.3"),
 			gets:   []string{`the Service would get 203.0.113.3 of VIPPool "public"`},
 		},
 		"one that it has": {
 			change: func(service *corev1.Service) { service.Name, service.UID = "other", "uid of other" },
 		},
 		"of another": {
-			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113.1"),
+			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"),
 			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 203.0.113.1 of pool \"public\" is in use by Service default/other"},
 		},
 		"one that the pool avoids": {
-			change:   annotated(millracev1alpha1.AnnotationAddresses, "10.0.0.3"),
+			change:   annotated(millracev1beta1.AnnotationAddresses, "10.0.0.3"),
 			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not among the addresses that any pool can give to this Service"},
 		},
 		"no address": {
-			change:   annotated(millracev1alpha1.AnnotationAddresses, "203.0.113"),
+			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113"),
 			warnings: []string{`metadata.annotations[millrace.io/addresses]: "203.0.113" is not an IP address: the Service gets no address`},
 		},
 		"no such pool": {
-			change: annotated(millracev1alpha1.AnnotationPool, "publik"),
+			change: annotated(millracev1beta1.AnnotationPool, "publik"),
 			warnings: []string{
 				`metadata.annotations[millrace.io/pool]: pool "publik", which is asked for, does not exist or is not ready: no IPv4 address`,
 			},
 		},
 		"most of the quota": {
-			change:    annotated(millracev1alpha1.AnnotationPool, "quota"),
+			change:    annotated(millracev1beta1.AnnotationPool, "quota"),
 			namespace: labels.Set{"team": "two"},
 			gets:      []string{`the Service would get 10.1.0.1 of VIPPool "quota"`},
 			warnings: []string{
@@ -107,7 +107,7 @@ func TestService(t *testing.T) {
 			},
 		},
 		"more than the quota": {
-			change: annotated(millracev1alpha1.AnnotationPool, "quota"),
+			change: annotated(millracev1beta1.AnnotationPool, "quota"),
 			warnings: []string{
 				`metadata.annotations[millrace.io/pool]: namespace "default" has 1 of the 1 addresses that pool "quota" gives to it, ` +
 					"and the Service needs 1 more: delete Services that need none, share an address (millrace.io/sharing-key), " +
@@ -119,7 +119,7 @@ func TestService(t *testing.T) {
 			warnings: []string{"no pool with IPv6 addresses selects this Service"},
 		},
 		"nobody announces": {
-			change:    annotated(millracev1alpha1.AnnotationPool, "limited"),
+			change:    annotated(millracev1beta1.AnnotationPool, "limited"),
 			namespace: labels.Set{"team": "web"},
 			gets:      []string{`the Service would get 198.51.100.0 of VIPPool "limited"`},
 			warnings:  []string{`no VIPAdvertisement selects 198.51.100.0 of VIPPool "limited": it would not be announced`},
@@ -148,14 +148,14 @@ func TestPool(t *testing.T) {
 	changed := pool("public", "203.0.113.0/29")
 	young := pool("young", "203.0.113.2/31", "192.0.2.0/24")
 	young.CreationTimestamp = metav1.Unix(1, 0)
-	quotas := func(max int32, overrides ...millracev1alpha1.NamespaceQuotaOverride) millracev1alpha1.VIPPool {
+	quotas := func(max int32, overrides ...millracev1beta1.NamespaceQuotaOverride) millracev1beta1.VIPPool {
 		limited := pool("quota", "10.1.0.0/29")
-		limited.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: max, Overrides: overrides}
+		limited.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: max, Overrides: overrides}
 		return limited
 	}
-	gold := millracev1alpha1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, Max: 2}
+	gold := millracev1beta1.NamespaceQuotaOverride{NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, Max: 2}
 	for name, test := range map[string]struct {
-		pool     millracev1alpha1.VIPPool
+		pool     millracev1beta1.VIPPool
 		warnings []string
 	}{
 		"a quota that is used": {quotas(2), nil},
@@ -198,9 +198,9 @@ func TestPool(t *testing.T) {
 }
 
 func TestAdvertisement(t *testing.T) {
-	object := &millracev1alpha1.VIPAdvertisement{
+	object := &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "new"},
-		Spec:       millracev1alpha1.VIPAdvertisementSpec{Pools: []string{"public", "publik"}, Peers: []string{"tor2"}},
+		Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"public", "publik"}, Peers: []string{"tor2"}},
 	}
 	want := []string{`spec.pools[1]: VIPPool "publik" does not exist`, `spec.peers[0]: LBPeer "tor2" does not exist`}
 	if warnings := Advertisement(object, state()); !slices.Equal(warnings, want) {
@@ -217,20 +217,20 @@ func TestPeer(t *testing.T) {
 		return secret
 	}
 	for name, test := range map[string]struct {
-		reference *millracev1alpha1.SecretReference
+		reference *millracev1beta1.SecretReference
 		secret    *corev1.Secret
 		want      []string
 	}{
 		"no password":    {},
-		"a password":     {&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"password": "secret"}), nil},
-		"no such Secret": {&millracev1alpha1.SecretReference{Name: "tor"}, nil, []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist: the sessions stay down until it has the key "password"`}},
-		"another key":    {&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"key": "secret"}), []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor has no key "password": the sessions stay down until it has`}},
+		"a password":     {&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"password": "secret"}), nil},
+		"no such Secret": {&millracev1beta1.SecretReference{Name: "tor"}, nil, []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor does not exist: the sessions stay down until it has the key "password"`}},
+		"another key":    {&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"key": "secret"}), []string{`spec.passwordSecretRef.name: Secret millrace-bgp/tor has no key "password": the sessions stay down until it has`}},
 		"too long": {
-			&millracev1alpha1.SecretReference{Name: "tor"}, of(map[string]string{"password": strings.Repeat("s", 81)}),
+			&millracev1beta1.SecretReference{Name: "tor"}, of(map[string]string{"password": strings.Repeat("s", 81)}),
 			[]string{`spec.passwordSecretRef.name: the password in Secret millrace-bgp/tor is longer than 80 octets, the most that the kernel takes: the sessions stay down`},
 		},
 	} {
-		peer := &millracev1alpha1.LBPeer{Spec: millracev1alpha1.LBPeerSpec{PasswordSecretRef: test.reference}}
+		peer := &millracev1beta1.LBPeer{Spec: millracev1beta1.LBPeerSpec{PasswordSecretRef: test.reference}}
 		if got := Peer(peer, test.secret); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}

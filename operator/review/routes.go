@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // routes tells the ports of VIPRoutes that have no effect, and their backends whose share is refused, as
@@ -20,11 +20,11 @@ func (c *cluster) routes() {
 		service := &c.Services[i]
 		services[types.NamespacedName{Namespace: service.Namespace, Name: service.Name}] = service
 	}
-	ordered := make([]*millracev1alpha1.VIPRoute, 0, len(c.Routes))
+	ordered := make([]*millracev1beta1.VIPRoute, 0, len(c.Routes))
 	for i := range c.Routes {
 		ordered = append(ordered, &c.Routes[i])
 	}
-	slices.SortStableFunc(ordered, func(a, b *millracev1alpha1.VIPRoute) int { return desired.CompareAge(a, b) })
+	slices.SortStableFunc(ordered, func(a, b *millracev1beta1.VIPRoute) int { return desired.CompareAge(a, b) })
 	owners := map[desired.RouteKey]string{}
 	for _, object := range ordered {
 		ports, problems := desired.ParseRoute(object)

@@ -9,38 +9,38 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // viproute leads port 80 of a Service to one backend.
-func viproute(name, service string, backend millracev1alpha1.VIPRouteBackend) millracev1alpha1.VIPRoute {
-	return millracev1alpha1.VIPRoute{
+func viproute(name, service string, backend millracev1beta1.VIPRouteBackend) millracev1beta1.VIPRoute {
+	return millracev1beta1.VIPRoute{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
-		Spec: millracev1alpha1.VIPRouteSpec{ServiceName: service, Ports: []millracev1alpha1.VIPRoutePort{{
-			Port: 80, Backends: []millracev1alpha1.VIPRouteBackend{backend},
+		Spec: millracev1beta1.VIPRouteSpec{ServiceName: service, Ports: []millracev1beta1.VIPRoutePort{{
+			Port: 80, Backends: []millracev1beta1.VIPRouteBackend{backend},
 		}}},
 	}
 }
 
 // TestRoutes: what agents would say of VIPRoutes, each of which is for port 80 of Service shop/web.
 func TestRoutes(t *testing.T) {
-	api := millracev1alpha1.VIPRouteBackend{Name: "api", Port: 80, Weight: 1}
+	api := millracev1beta1.VIPRouteBackend{Name: "api", Port: 80, Weight: 1}
 	for name, test := range map[string]struct {
 		change func(*Objects)
-		routes []millracev1alpha1.VIPRoute
+		routes []millracev1beta1.VIPRoute
 		want   []string
 	}{
-		"nothing is wrong":               {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}},
-		"two for ports of two Services":  {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api), viproute("b", "api", api)}},
-		"a backend that is refused":      {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Invalid: true, Weight: 1})}},
-		"one port of another protocol":   {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api), udp(viproute("b", "web", api))}, want: []string{"b ServiceMismatch", "b BackendInvalid"}},
-		"two for one port":               {routes: []millracev1alpha1.VIPRoute{viproute("b", "web", api), viproute("a", "web", api)}, want: []string{"b Duplicate"}},
-		"a Service that is not there":    {routes: []millracev1alpha1.VIPRoute{viproute("a", "nowhere", api)}, want: []string{"a ServiceMismatch"}},
-		"a backend that is not there":    {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Name: "nowhere", Port: 80})}, want: []string{"a BackendInvalid"}},
-		"a backend elsewhere":            {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Namespace: "other", Name: "api", Port: 80})}, want: []string{"a BackendInvalid"}},
-		"a backend without the port":     {routes: []millracev1alpha1.VIPRoute{viproute("a", "web", millracev1alpha1.VIPRouteBackend{Name: "api", Port: 81})}, want: []string{"a BackendInvalid"}},
-		"a backend that has no endpoint": {change: typed("api", corev1.ServiceTypeExternalName), routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}, want: []string{"a BackendInvalid"}},
-		"a Service of another type":      {change: typed("web", corev1.ServiceTypeClusterIP), routes: []millracev1alpha1.VIPRoute{viproute("a", "web", api)}, want: []string{"a ServiceMismatch"}},
+		"nothing is wrong":               {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}},
+		"two for ports of two Services":  {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api), viproute("b", "api", api)}},
+		"a backend that is refused":      {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Invalid: true, Weight: 1})}},
+		"one port of another protocol":   {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api), udp(viproute("b", "web", api))}, want: []string{"b ServiceMismatch", "b BackendInvalid"}},
+		"two for one port":               {routes: []millracev1beta1.VIPRoute{viproute("b", "web", api), viproute("a", "web", api)}, want: []string{"b Duplicate"}},
+		"a Service that is not there":    {routes: []millracev1beta1.VIPRoute{viproute("a", "nowhere", api)}, want: []string{"a ServiceMismatch"}},
+		"a backend that is not there":    {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "nowhere", Port: 80})}, want: []string{"a BackendInvalid"}},
+		"a backend elsewhere":            {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Namespace: "other", Name: "api", Port: 80})}, want: []string{"a BackendInvalid"}},
+		"a backend without the port":     {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "api", Port: 81})}, want: []string{"a BackendInvalid"}},
+		"a backend that has no endpoint": {change: typed("api", corev1.ServiceTypeExternalName), routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}, want: []string{"a BackendInvalid"}},
+		"a Service of another type":      {change: typed("web", corev1.ServiceTypeClusterIP), routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}, want: []string{"a ServiceMismatch"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := plain()
@@ -62,7 +62,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-func udp(route millracev1alpha1.VIPRoute) millracev1alpha1.VIPRoute {
+func udp(route millracev1beta1.VIPRoute) millracev1beta1.VIPRoute {
 	route.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 	return route
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/operator/internal/served"
@@ -64,7 +64,7 @@ func (c *cluster) ours() []*corev1.Service {
 	for i := range c.Services {
 		service := c.Services[i].DeepCopy()
 		namespace, known := c.namespaces[service.Namespace]
-		if namespace[millracev1alpha1.LabelServiceDefaults] == millracev1alpha1.ServiceDefaultsEnabled &&
+		if namespace[millracev1beta1.LabelServiceDefaults] == millracev1beta1.ServiceDefaultsEnabled &&
 			service.Spec.Type == corev1.ServiceTypeLoadBalancer {
 			changes, _ := Defaults(c.Class, Write{Service: service}, namespace, state)
 			fill(service, changes)
@@ -167,7 +167,7 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 	reading := c.state().Reading
 	request, err := reading.Request(service, namespace, pools)
 	if err != nil {
-		c.warn(name, millracev1alpha1.ReasonInvalid, err.Error()+": the Service gets no address")
+		c.warn(name, millracev1beta1.ReasonInvalid, err.Error()+": the Service gets no address")
 		return ipam.Plan{}, false
 	}
 	plan := ipam.Make(table, convert.Pools(pools), request)
@@ -198,15 +198,15 @@ func carryOut(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
 
 // objectsOf returns the VIPs of a table: those that were there, with the claims that they have now,
 // and the new ones.
-func objectsOf(table *ipam.Table, before []millracev1alpha1.VIP) []millracev1alpha1.VIP {
-	var found []millracev1alpha1.VIP
-	known := map[string]*millracev1alpha1.VIP{}
+func objectsOf(table *ipam.Table, before []millracev1beta1.VIP) []millracev1beta1.VIP {
+	var found []millracev1beta1.VIP
+	known := map[string]*millracev1beta1.VIP{}
 	for i := range before {
 		known[before[i].Name] = &before[i]
 	}
 	for _, address := range table.Addresses() {
 		vip, _ := table.Get(address)
-		object := millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(address)}}
+		object := millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(address)}}
 		if was := known[object.Name]; was != nil {
 			object = *was.DeepCopy()
 		}
@@ -219,10 +219,10 @@ func objectsOf(table *ipam.Table, before []millracev1alpha1.VIP) []millracev1alp
 	return found
 }
 
-func claimOf(claim ipam.Claim) millracev1alpha1.VIPClaim {
-	object := millracev1alpha1.VIPClaim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey}
+func claimOf(claim ipam.Claim) millracev1beta1.VIPClaim {
+	object := millracev1beta1.VIPClaim{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey}
 	for _, port := range claim.Ports {
-		object.Ports = append(object.Ports, millracev1alpha1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
+		object.Ports = append(object.Ports, millracev1beta1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
 	}
 	return object
 }
@@ -247,7 +247,7 @@ func (c *cluster) judge(one *planned, table *ipam.Table) {
 	}
 	verdict := served.Judge(subject, surroundings)
 	for _, problem := range verdict.Problems {
-		if problem.Reason != millracev1alpha1.ReasonNotSelected || len(c.Advertisements) > 0 {
+		if problem.Reason != millracev1beta1.ReasonNotSelected || len(c.Advertisements) > 0 {
 			c.warn(objectOf(one.service), problem.Reason, problem.Message)
 		}
 	}

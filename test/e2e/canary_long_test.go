@@ -19,7 +19,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -33,7 +33,7 @@ type conditions struct {
 // watch records until the context is done: kubectl's own watch ends at the first of several objects.
 func (c *conditions) watch(ctx context.Context) {
 	const columns = `{range .items[*]}{.metadata.name} {range .status.conditions[?(@.type=="` +
-		millracev1alpha1.ConditionReachedThroughRouters + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
+		millracev1beta1.ConditionReachedThroughRouters + `")]}{.status} {.reason} {.message}{end}{"\n"}{end}`
 	for ctx.Err() == nil {
 		_ = cluster.Stream(ctx, c, "kubectl", "get", "lbpeers", "-o", "jsonpath="+columns)
 		select {
@@ -94,7 +94,7 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	}
 	cleanup(t, "scale", "deployment/echo", "--replicas=6")
 	t.Cleanup(func() { logCanaries(t) })
-	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 
 	told := &conditions{}
 	watching, stop := context.WithCancel(t.Context())
@@ -111,7 +111,7 @@ func TestCanaryTellsNoFalseAlarm(t *testing.T) {
 	seen := 0
 	for round := 0; time.Since(began) < limit; round++ {
 		what := disturb(t, random, round)
-		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+		reachedThroughRouter(t, 3*time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 		for _, c := range canaries {
 			alarms, _ := told.alarms(seen, c.peer)
 			if len(alarms) > 0 {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -39,18 +39,18 @@ func TestCanaryTellsFilteredRoute(t *testing.T) {
 	for _, c := range canaries {
 		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":["`+c.address+`"]}}`)
 	}
-	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+	reachedThroughRouter(t, time.Minute, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 	allVerified(t)
 
 	t.Cleanup(func() { filterThird(t, false) })
 	filterThird(t, true)
-	reachedThroughRouter(t, 20*time.Second, metav1.ConditionFalse, millracev1alpha1.ReasonRouteMissing, "node3")
+	reachedThroughRouter(t, 20*time.Second, metav1.ConditionFalse, millracev1beta1.ReasonRouteMissing, "node3")
 	if out, err := cluster.Millrace(t.Context(), "bgp", "verify"); err == nil || strings.Count(out, "node3  yes        0/2") != len(canaries) {
 		t.Errorf("millrace bgp verify: %v\n%s", err, out)
 	}
 
 	filterThird(t, false)
-	reachedThroughRouter(t, 30*time.Second, metav1.ConditionTrue, millracev1alpha1.ReasonNodesReached, "")
+	reachedThroughRouter(t, 30*time.Second, metav1.ConditionTrue, millracev1beta1.ReasonNodesReached, "")
 	for _, c := range canaries {
 		kubectl(t, "patch", "lbpeer", c.peer, "--type=merge", "--patch", `{"spec":{"canaries":null}}`)
 		eventually(t, 20*time.Second, func(ctx context.Context) error {
@@ -101,11 +101,11 @@ func filterThird(t *testing.T, on bool) {
 }
 
 func (c *routerCanary) condition(ctx context.Context) (*metav1.Condition, error) {
-	peer := &millracev1alpha1.LBPeer{}
+	peer := &millracev1beta1.LBPeer{}
 	if err := cluster.Get(ctx, peer, "lbpeer", c.peer); err != nil {
 		return nil, err
 	}
-	return meta.FindStatusCondition(peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters), nil
+	return meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters), nil
 }
 
 // reachedThroughRouter waits for the condition of all LBPeers with canaries.

@@ -15,20 +15,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // The pool is in the network of the nodes. The host of the control plane, which is no Node, is there,
 // too.
 const duplicateObjects = `
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPPool
 metadata: {name: duplicate}
 spec:
   addresses: [198.51.100.120-198.51.100.120, "2001:db8:0:1::120-2001:db8:0:1::120"]
   autoAssign: false
 ---
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPAdvertisement
 metadata: {name: duplicate}
 spec: {pools: [duplicate]}
@@ -72,12 +72,12 @@ func TestDuplicateAddress(t *testing.T) {
 	s := addresses(t, "duplicate")
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 		eventually(t, time.Minute, func(ctx context.Context) error {
-			object := &millracev1alpha1.VIP{}
-			if err := cluster.Get(ctx, object, "vip", millracev1alpha1.VIPName(vip)); err != nil {
+			object := &millracev1beta1.VIP{}
+			if err := cluster.Get(ctx, object, "vip", millracev1beta1.VIPName(vip)); err != nil {
 				return err
 			}
-			unique := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionUnique)
-			if unique == nil || unique.Reason != millracev1alpha1.ReasonDuplicateAddress || !strings.Contains(unique.Message, mac) {
+			unique := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionUnique)
+			if unique == nil || unique.Reason != millracev1beta1.ReasonDuplicateAddress || !strings.Contains(unique.Message, mac) {
 				return fmt.Errorf("VIP %s has the condition %+v, want one that names %s", vip, unique, mac)
 			}
 			return cluster.RoutedTo(ctx, "router1", vip)
@@ -88,8 +88,8 @@ func TestDuplicateAddress(t *testing.T) {
 		if err := cluster.Get(ctx, object, "service", "duplicate"); err != nil {
 			return err
 		}
-		served := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionServed)
-		if served == nil || served.Reason != millracev1alpha1.ReasonDuplicateAddress {
+		served := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionServed)
+		if served == nil || served.Reason != millracev1beta1.ReasonDuplicateAddress {
 			return fmt.Errorf("the Service has the condition %+v", served)
 		}
 		return nil

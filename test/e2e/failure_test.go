@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // holdTime is that of the peers in the manifests; the router may take a
@@ -74,11 +74,11 @@ func nodeReady(ctx context.Context, name string, want corev1.ConditionStatus) er
 // reportReady checks the condition Ready of a node's LBNodeReport. Whatever it is, the
 // report's NodeReady has to agree: it is there only for a Node that is not ready.
 func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) error {
-	var report millracev1alpha1.LBNodeReport
+	var report millracev1beta1.LBNodeReport
 	if err := cluster.Get(ctx, &report, "lbnodereport", name); err != nil {
 		return err
 	}
-	ready := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionReady)
 	if ready == nil {
 		return fmt.Errorf("LBNodeReport %s has no condition Ready", name)
 	}
@@ -86,7 +86,7 @@ func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) 
 		return fmt.Errorf("LBNodeReport %s: Ready is %s (%s: %s), want %s",
 			name, ready.Status, ready.Reason, ready.Message, want)
 	}
-	node := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+	node := meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionNodeReady)
 	if told := node != nil; told != (want == metav1.ConditionUnknown) {
 		return fmt.Errorf("LBNodeReport %s: Ready is %s, and its condition NodeReady is %v", name, want, node)
 	}

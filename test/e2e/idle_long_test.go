@@ -18,7 +18,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 const (
@@ -110,7 +110,7 @@ func allAssigned(ctx context.Context) error {
 // allAnnounced checks that every node says that it announces all VIPs, and
 // that the router has them.
 func allAnnounced(ctx context.Context) error {
-	var reports millracev1alpha1.LBNodeReportList
+	var reports millracev1beta1.LBNodeReportList
 	if err := cluster.Get(ctx, &reports, "lbnodereports"); err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func writes(ctx context.Context) (map[string]int, error) {
 		default:
 			continue
 		}
-		if labels["group"] != millracev1alpha1.GroupVersion.Group && labels["resource"] != "services" {
+		if labels["group"] != millracev1beta1.GroupVersion.Group && labels["resource"] != "services" {
 			continue
 		}
 		value, err := strconv.ParseFloat(match[2], 64)

@@ -14,7 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -40,13 +40,13 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 	// The agent itself may write in between, so this may have to be tried again.
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		return errors.Join(
-			putStatus(ctx, token, "lbnode", own, func(*millracev1alpha1.LBNode) {}),
-			putStatus(ctx, token, "lbnodereport", own, func(*millracev1alpha1.LBNodeReport) {}))
+			putStatus(ctx, token, "lbnode", own, func(*millracev1beta1.LBNode) {}),
+			putStatus(ctx, token, "lbnodereport", own, func(*millracev1beta1.LBNodeReport) {}))
 	})
-	refused(t, "another node's identity", putStatus(t.Context(), token, "lbnode", other, func(node *millracev1alpha1.LBNode) {
+	refused(t, "another node's identity", putStatus(t.Context(), token, "lbnode", other, func(node *millracev1beta1.LBNode) {
 		node.Status.BootID = "forged"
 	}))
-	refused(t, "another node's report", putStatus(t.Context(), token, "lbnodereport", other, func(report *millracev1alpha1.LBNodeReport) {
+	refused(t, "another node's report", putStatus(t.Context(), token, "lbnodereport", other, func(report *millracev1beta1.LBNodeReport) {
 		report.Status.Version = "forged"
 	}))
 	for what, args := range map[string][]string{
@@ -64,7 +64,7 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 // status with a token.
 func putStatus[T any](ctx context.Context, token *harness.Token, kind, name string, change func(*T)) error {
 	object := new(T)
-	if err := cluster.Get(ctx, object, kind+"s.v1alpha1.millrace.io", name); err != nil {
+	if err := cluster.Get(ctx, object, kind+"s.v1beta1.millrace.io", name); err != nil {
 		return err
 	}
 	change(object)
@@ -72,7 +72,7 @@ func putStatus[T any](ctx context.Context, token *harness.Token, kind, name stri
 	if err != nil {
 		return err
 	}
-	_, err = token.Kubectl(ctx, string(body), "replace", "--raw", "/apis/millrace.io/v1alpha1/"+kind+"s/"+name+"/status", "-f", "-")
+	_, err = token.Kubectl(ctx, string(body), "replace", "--raw", "/apis/millrace.io/v1beta1/"+kind+"s/"+name+"/status", "-f", "-")
 	return err
 }
 

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -22,14 +22,14 @@ import (
 // as any host there. No peer is told of them. Of nodes with the ids 1 to 3, the same one answers
 // for both.
 const l2Objects = `
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPPool
 metadata: {name: l2}
 spec:
   addresses: [%[1]s-%[1]s, "%[2]s-%[2]s"]
   autoAssign: false
 ---
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPAdvertisement
 metadata: {name: l2}
 spec: {pools: [l2], l2: {}}
@@ -63,7 +63,7 @@ func l2Service(t *testing.T) (s service, leader string) {
 	leader = s.leader(t, "")
 	t.Logf("%s answers for %s and %s", leader, s.ipv4, s.ipv6)
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
-		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1alpha1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.answeredBy}")
+		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1beta1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.answeredBy}")
 		if err == nil && string(names) != leader+" "+leader {
 			err = fmt.Errorf("kubectl get vip names %q, want %s for both", names, leader)
 		}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/echo/held"
 	"github.com/millrace-lb/millrace/test/harness"
 )
@@ -91,7 +91,7 @@ func leads(t *testing.T, want ...string) {
 	t.Helper()
 	for _, protocol := range []string{"tcp", "udp"} {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
-			var found millracev1alpha1.VIPRoute
+			var found millracev1beta1.VIPRoute
 			if err := cluster.Get(ctx, &found, "viproute", "layer4-millrace-"+protocol+"-80"); err != nil {
 				return err
 			}

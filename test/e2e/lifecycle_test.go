@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -51,7 +51,7 @@ func TestDeletedServiceLeavesNothing(t *testing.T) {
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "get", "vip", "-o", "name")
-			if err == nil && strings.Contains(string(out), "/"+millracev1alpha1.VIPName(vip)+"\n") {
+			if err == nil && strings.Contains(string(out), "/"+millracev1beta1.VIPName(vip)+"\n") {
 				err = fmt.Errorf("the VIP object of %s is still there", vip)
 			}
 			return err
@@ -97,7 +97,7 @@ func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) erro
 
 func smallPool(addresses string) string {
 	return fmt.Sprintf(`
-apiVersion: millrace.io/v1alpha1
+apiVersion: millrace.io/v1beta1
 kind: VIPPool
 metadata: {name: small}
 spec:
@@ -131,12 +131,12 @@ func TestPoolTooSmall(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1alpha1.ReasonExhausted || !strings.Contains(condition.Message, "small") {
-			return fmt.Errorf("condition is %+v, want %s that names the pool", condition, millracev1alpha1.ReasonExhausted)
+		if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonExhausted || !strings.Contains(condition.Message, "small") {
+			return fmt.Errorf("condition is %+v, want %s that names the pool", condition, millracev1beta1.ReasonExhausted)
 		}
 		return nil
 	})
-	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasEvent(ctx, "second", millracev1alpha1.ReasonExhausted) })
+	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasEvent(ctx, "second", millracev1beta1.ReasonExhausted) })
 
 	must(t, cluster.Apply(t.Context(), smallPool("203.0.113.240/31")))
 	eventually(t, 20*time.Second, func(ctx context.Context) error { return hasAddress(ctx, "second", "203.0.113.241") })
@@ -174,7 +174,7 @@ func TestBadInputIsNamedAndHarmsNothing(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			cleanup(t, "delete", c.kind, c.name, "--ignore-not-found")
-			head := fmt.Sprintf(`{"apiVersion":"millrace.io/v1alpha1","kind":%q,"metadata":{"name":%q},`, kinds[c.kind], c.name)
+			head := fmt.Sprintf(`{"apiVersion":"millrace.io/v1beta1","kind":%q,"metadata":{"name":%q},`, kinds[c.kind], c.name)
 			if err := cluster.Apply(t.Context(), head+c.manifest[1:]); err != nil {
 				if !strings.Contains(err.Error(), c.field) {
 					t.Fatalf("refused without naming %s: %v", c.field, err)
@@ -202,7 +202,7 @@ func notReadyNames(ctx context.Context, kind, name, field string) error {
 		return err
 	}
 	for _, condition := range object.Status.Conditions {
-		if condition.Type == millracev1alpha1.ConditionReady {
+		if condition.Type == millracev1beta1.ConditionReady {
 			if condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, field) {
 				return nil
 			}

@@ -15,7 +15,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -119,8 +119,8 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), strings.Replace(sharer("dns-late", "dns", "TCP", "Cluster"), "millrace.io/sharing-key: dns", asking, 1)))
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		condition, err := cluster.AssignedCondition(ctx, "default", "dns-late")
-		if err == nil && (condition.Status != metav1.ConditionFalse || condition.Reason != millracev1alpha1.ReasonPortConflict) {
-			err = fmt.Errorf("condition is %+v, want %s", condition, millracev1alpha1.ReasonPortConflict)
+		if err == nil && (condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPortConflict) {
+			err = fmt.Errorf("condition is %+v, want %s", condition, millracev1beta1.ReasonPortConflict)
 		}
 		return err
 	})

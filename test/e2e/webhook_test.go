@@ -82,7 +82,7 @@ func mountSecret(ctx context.Context) error {
 }
 
 // unannounced is an advertisement that is legal and of no use.
-const unannounced = `{apiVersion: millrace.io/v1alpha1, kind: VIPAdvertisement, metadata: {name: %s}, spec: {pools: [%s]}}
+const unannounced = `{apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: %s}, spec: {pools: [%s]}}
 ---
 `
 
@@ -219,11 +219,11 @@ func asEver(t *testing.T, name string) {
 {apiVersion: v1, kind: Pod, metadata: {name: away, namespace: NAME},
  spec: {terminationGracePeriodSeconds: 1, containers: [{name: echo, image: "millrace.test/echo:dev", args: [serve]}]}}
 ---
-{apiVersion: millrace.io/v1alpha1, kind: VIPPool, metadata: {name: NAME}, spec: {addresses: [192.0.2.128/30]}}
+{apiVersion: millrace.io/v1beta1, kind: VIPPool, metadata: {name: NAME}, spec: {addresses: [192.0.2.128/30]}}
 ---
-{apiVersion: millrace.io/v1alpha1, kind: VIPAdvertisement, metadata: {name: NAME}, spec: {pools: [NAME]}}
+{apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: NAME}, spec: {pools: [NAME]}}
 ---
-{apiVersion: millrace.io/v1alpha1, kind: LBPeer, metadata: {name: NAME},
+{apiVersion: millrace.io/v1beta1, kind: LBPeer, metadata: {name: NAME},
  spec: {peerAddress: 192.0.2.129, peerASN: 64512, localASN: 64513, nodeSelector: {matchLabels: {none: none}}}}
 `, "NAME", name)
 	removed := []string{"delete", "--timeout=60s", "--ignore-not-found", "namespace/" + name, "vippool/" + name, "vipadvertisement/" + name, "lbpeer/" + name}

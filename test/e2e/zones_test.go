@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -64,7 +64,7 @@ func labelZones(t *testing.T) {
 	for node, zone := range zoneOf {
 		kubectl(t, "label", "node", node, "--overwrite", corev1.LabelTopologyZone+"="+zone)
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
-			var lbNode millracev1alpha1.LBNode
+			var lbNode millracev1beta1.LBNode
 			err := cluster.Get(ctx, &lbNode, "lbnode", node)
 			if err == nil && lbNode.Spec.Zone != zone {
 				err = fmt.Errorf("the zone of LBNode %s is %q, want %q", node, lbNode.Spec.Zone, zone)

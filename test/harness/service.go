@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Addresses returns the IPv4 and the IPv6 VIP of a Service; an address that
@@ -53,9 +53,9 @@ func (c *Cluster) AssignedCondition(ctx context.Context, namespace, name string)
 	if err := c.Get(ctx, &service, "-n", namespace, "service", name); err != nil {
 		return metav1.Condition{}, err
 	}
-	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if condition == nil {
-		return metav1.Condition{}, fmt.Errorf("service %s/%s has no condition %s", namespace, name, millracev1alpha1.ConditionAddressAssigned)
+		return metav1.Condition{}, fmt.Errorf("service %s/%s has no condition %s", namespace, name, millracev1beta1.ConditionAddressAssigned)
 	}
 	return *condition, nil
 }

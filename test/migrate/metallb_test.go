@@ -17,7 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -387,7 +387,7 @@ func claimed(t *testing.T, given map[string][]string) {
 		}
 	}
 	eventually(t, time.Minute, func(ctx context.Context) error {
-		var reports millracev1alpha1.LBNodeReportList
+		var reports millracev1beta1.LBNodeReportList
 		if err := cluster.Get(ctx, &reports, "lbnodereports"); err != nil {
 			return err
 		}

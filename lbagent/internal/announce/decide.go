@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -18,23 +18,23 @@ import (
 // Reasons of Decisions, in the order in which they are looked for. The API says what they
 // mean: they are in LBNodeReports.
 const (
-	ReasonNoService       = millracev1alpha1.ReasonNoService
-	ReasonNotSelected     = millracev1alpha1.ReasonNotSelected
-	ReasonNoPeer          = millracev1alpha1.ReasonNoPeer
-	ReasonOccupied        = millracev1alpha1.ReasonOccupied
-	ReasonDuplicate       = millracev1alpha1.ReasonDuplicateAddress
-	ReasonChecking        = millracev1alpha1.ReasonCheckingAddress
-	ReasonNoFrontend      = millracev1alpha1.ReasonNoFrontend
-	ReasonNotAttached     = millracev1alpha1.ReasonNotAttached
-	ReasonNotProgrammed   = millracev1alpha1.ReasonNotProgrammed
-	ReasonNoEndpoints     = millracev1alpha1.ReasonNoEndpoints
-	ReasonNoLocalEndpoint = millracev1alpha1.ReasonNoLocalEndpoint
-	ReasonNoNextHop       = millracev1alpha1.ReasonNoNextHop
-	ReasonNodeDraining    = millracev1alpha1.ReasonNodeDraining
-	ReasonReleasing       = millracev1alpha1.ReasonReleasing
+	ReasonNoService       = millracev1beta1.ReasonNoService
+	ReasonNotSelected     = millracev1beta1.ReasonNotSelected
+	ReasonNoPeer          = millracev1beta1.ReasonNoPeer
+	ReasonOccupied        = millracev1beta1.ReasonOccupied
+	ReasonDuplicate       = millracev1beta1.ReasonDuplicateAddress
+	ReasonChecking        = millracev1beta1.ReasonCheckingAddress
+	ReasonNoFrontend      = millracev1beta1.ReasonNoFrontend
+	ReasonNotAttached     = millracev1beta1.ReasonNotAttached
+	ReasonNotProgrammed   = millracev1beta1.ReasonNotProgrammed
+	ReasonNoEndpoints     = millracev1beta1.ReasonNoEndpoints
+	ReasonNoLocalEndpoint = millracev1beta1.ReasonNoLocalEndpoint
+	ReasonNoNextHop       = millracev1beta1.ReasonNoNextHop
+	ReasonNodeDraining    = millracev1beta1.ReasonNodeDraining
+	ReasonReleasing       = millracev1beta1.ReasonReleasing
 
-	ReasonAnsweredElsewhere = millracev1alpha1.ReasonAnsweredElsewhere
-	ReasonNoLink            = millracev1alpha1.ReasonNoLink
+	ReasonAnsweredElsewhere = millracev1beta1.ReasonAnsweredElsewhere
+	ReasonNoLink            = millracev1beta1.ReasonNoLink
 )
 
 // Node is what a decision depends on, besides the objects.

@@ -12,7 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -137,7 +137,7 @@ func drawVIP(t *rapid.T, address netip.Addr) (model.VIP, []*model.Frontend) {
 	vip := model.VIP{
 		Address: address, Pool: "public",
 		Services: []model.VIPService{{Name: service, Labels: map[string]string{"tier": rapid.SampledFrom([]string{"front", "back"}).Draw(t, "tier")}}},
-		Release:  rapid.SampledFrom([]millracev1alpha1.ReleasePhase{"", "", "", millracev1alpha1.ReleaseDraining, millracev1alpha1.ReleaseWithdrawn}).Draw(t, "release"),
+		Release:  rapid.SampledFrom([]millracev1beta1.ReleasePhase{"", "", "", millracev1beta1.ReleaseDraining, millracev1beta1.ReleaseWithdrawn}).Draw(t, "release"),
 	}
 	if rapid.IntRange(0, 9).Draw(t, "occupied") == 0 {
 		vip.Occupant = "a router"

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -111,7 +111,7 @@ func giveUp(vip *model.VIP) (decision Decision, leaving bool) {
 	switch vip.Release {
 	case "":
 		return Decision{}, false
-	case millracev1alpha1.ReleaseWithdrawn:
+	case millracev1beta1.ReleaseWithdrawn:
 		return Decision{Reason: ReasonReleasing, Message: "no Service keeps the address: it will be free"}, false
 	default:
 		return Decision{}, true

@@ -10,7 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -59,7 +59,7 @@ func TestDecideDeparture(t *testing.T) {
 			m.Nodes = m.Nodes[:1]
 			m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1}
 		}, true, false},
-		"the other departs, too":          {Left, func(m *model.Model) { m.Nodes[1].Departing = millracev1alpha1.DepartureCordoned }, true, false},
+		"the other departs, too":          {Left, func(m *model.Model) { m.Nodes[1].Departing = millracev1beta1.DepartureCordoned }, true, false},
 		"the other boots":                 {Leaving, func(m *model.Model) { m.Nodes[1].Booting = true }, true, false},
 		"endpoints here alone, Cluster":   {Left, func(m *model.Model) { m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1} }, false, false},
 		"endpoints elsewhere, too, Local": {Left, func(m *model.Model) { m.Frontends[0].Local = true }, false, false},
@@ -68,7 +68,7 @@ func TestDecideDeparture(t *testing.T) {
 		}, true, false},
 	} {
 		m := base()
-		m.Departing = millracev1alpha1.DepartureDrained
+		m.Departing = millracev1beta1.DepartureDrained
 		test.change(m)
 		state := planned(m)
 		node := nodeWith(state, state)
@@ -98,15 +98,15 @@ func TestDecideDeparture(t *testing.T) {
 // A VIP that is given up is left by all nodes, also by those that do not depart.
 func TestDecideRelease(t *testing.T) {
 	for _, test := range []struct {
-		release            millracev1alpha1.ReleasePhase
+		release            millracev1beta1.ReleasePhase
 		phase              Phase
 		announced, leaving bool
 		reason             string
 	}{
 		{"", Present, true, false, ""},
-		{millracev1alpha1.ReleaseDraining, Present, true, true, ""},
-		{millracev1alpha1.ReleaseDraining, Left, false, false, ReasonNodeDraining},
-		{millracev1alpha1.ReleaseWithdrawn, Present, false, false, ReasonReleasing},
+		{millracev1beta1.ReleaseDraining, Present, true, true, ""},
+		{millracev1beta1.ReleaseDraining, Left, false, false, ReasonNodeDraining},
+		{millracev1beta1.ReleaseWithdrawn, Present, false, false, ReasonReleasing},
 		// A phase of a later version.
 		{"Later", Present, true, true, ""},
 	} {
@@ -137,7 +137,7 @@ func TestDepartureLeavesNoVIPWithoutPath(t *testing.T) {
 		for id := forwarding.NodeID(1); int(id) <= nodes; id++ {
 			node := model.Node{ID: id, Node: forwarding.Node{IPv4: node4}, Booting: rapid.Bool().Draw(t, "booting")}
 			if rapid.Bool().Draw(t, "departing") {
-				node.Departing = millracev1alpha1.DepartureCordoned
+				node.Departing = millracev1beta1.DepartureCordoned
 			}
 			m.Nodes = append(m.Nodes, node)
 			if rapid.Bool().Draw(t, "endpoint") {

@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
@@ -77,7 +77,7 @@ func TestElectionMovesLeast(t *testing.T) {
 			case "booting":
 				m.Nodes[gone-1].Booting = true
 			case "departing":
-				m.Nodes[gone-1].Departing = millracev1alpha1.DepartureCordoned
+				m.Nodes[gone-1].Departing = millracev1beta1.DepartureCordoned
 			case "unplugged":
 				delete(m.Reach, gone)
 			}
@@ -150,7 +150,7 @@ func TestElection(t *testing.T) {
 
 func depart3(m *model.Model, nodes ...forwarding.NodeID) {
 	for _, id := range nodes {
-		m.Nodes[id-1].Departing = millracev1alpha1.DepartureCordoned
+		m.Nodes[id-1].Departing = millracev1beta1.DepartureCordoned
 	}
 }
 
@@ -193,7 +193,7 @@ func TestDecideLayer2(t *testing.T) {
 		"the agent ends for good": {leads, func(n *Node) { n.Final, n.Phase = true, Left }, ReasonNodeDraining, nil, 0},
 		"it gives the address up": {func(m *model.Model) {
 			leads(m)
-			m.VIPs[0].Release = millracev1alpha1.ReleaseWithdrawn
+			m.VIPs[0].Release = millracev1beta1.ReleaseWithdrawn
 		}, nil, ReasonReleasing, nil, 0},
 		"selected by no node": {func(m *model.Model) { m.Advertisements = nil }, nil, ReasonNotSelected, nil, 0},
 	} {

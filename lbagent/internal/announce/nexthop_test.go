@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -49,7 +49,7 @@ func TestObserved(t *testing.T) {
 	} {
 		got := Decision{VIP: test.vip, Peers: test.peers}.Observed(sessions)
 		if !slices.Equal(got.Peers, test.want) || got.Message != test.message ||
-			(got.Reason == millracev1alpha1.ReasonNotEstablished) != (test.message != "") {
+			(got.Reason == millracev1beta1.ReasonNotEstablished) != (test.message != "") {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

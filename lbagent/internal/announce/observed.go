@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Sessions are the families whose routes established sessions carry, by the name of the LBPeer.
@@ -43,7 +43,7 @@ func (d Decision) Observed(sessions Sessions) Decision {
 	if len(observed.Peers) > 0 {
 		return observed
 	}
-	observed.Reason = millracev1alpha1.ReasonNotEstablished
+	observed.Reason = millracev1beta1.ReasonNotEstablished
 	observed.Message = "no session is established with " + strings.Join(d.Peers, ", ")
 	if withheld {
 		observed.Message = "no session carries " + familyName(d.VIP) + " routes with " + strings.Join(d.Peers, ", ")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -165,7 +165,7 @@ func (t *transport) take(next arrival) {
 
 // accept waits for the router's connection until ctx is done.
 func (t *transport) accept(ctx context.Context, peer *model.Peer) (arrival, error) {
-	t.observed.phase(millracev1alpha1.SessionActive)
+	t.observed.phase(millracev1beta1.SessionActive)
 	for {
 		select {
 		case <-ctx.Done():

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -171,7 +171,7 @@ func (c *dynamicNeighbors) awaited() []Session {
 	for _, r := range c.ranges {
 		if c.within(r.Prefix) == 0 {
 			sessions = append(sessions, Session{
-				Peer: r.Name, Address: r.Prefix.Addr(), State: millracev1alpha1.SessionIdle,
+				Peer: r.Name, Address: r.Prefix.Addr(), State: millracev1beta1.SessionIdle,
 				Message: fmt.Sprintf("no router of %s has connected yet", r.Prefix),
 			})
 		}
@@ -187,7 +187,7 @@ func (c *dynamicNeighbors) turnedAway() []Session {
 		router := refused.router
 		if found && c.routers[router] == nil && c.within(r.Prefix) >= r.Most {
 			sessions = append(sessions, Session{
-				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1alpha1.SessionIdle,
+				Peer: r.Name + "/" + router.String(), Address: router, State: millracev1beta1.SessionIdle,
 				Message: fmt.Sprintf("the LBPeer has sessions with %d routers already, which is its maxPeers", r.Most),
 			})
 		}
@@ -254,7 +254,7 @@ func (s *Server) prove(router netip.Addr, neighbor *dynamicNeighbor, now time.Ti
 			continue
 		}
 		lasted := session.observed.lastedFor()
-		if seen := session.observed.session(); seen.State == millracev1alpha1.SessionEstablished {
+		if seen := session.observed.session(); seen.State == millracev1beta1.SessionEstablished {
 			established, lasted = true, max(lasted, now.Sub(seen.Since))
 		}
 		neighbor.lasted = max(neighbor.lasted, lasted)

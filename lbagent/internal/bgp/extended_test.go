@@ -12,7 +12,7 @@ import (
 
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
@@ -132,7 +132,7 @@ func TestExtendedNextHop(t *testing.T) {
 				l.awaitRoutes(10*time.Second, map[string]string{vip6: test.nextHop})
 				l.await(p, time.Second, "up, and it says what is withheld", func(s Session) bool {
 					return isUp(s) && strings.Contains(s.Message, "RFC 8950") && s.Routes == 1 && len(s.Withheld) == 1 &&
-						s.Withheld[0] == millracev1alpha1.FamilyIPv4
+						s.Withheld[0] == millracev1beta1.FamilyIPv4
 				})
 				up := p.session(peerName).Since
 				// To and fro: the session stays.

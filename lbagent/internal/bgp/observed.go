@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // observed is what has been seen of a session. Its lock is never held while
@@ -15,10 +15,10 @@ type observed struct {
 	notify func()
 
 	mu    sync.Mutex
-	state millracev1alpha1.SessionState
+	state millracev1beta1.SessionState
 	// connecting is what the transport does while GoBGP waits for the router's OPEN; empty
 	// where the router is connected.
-	connecting millracev1alpha1.SessionState
+	connecting millracev1beta1.SessionState
 	since      time.Time
 	// lasted is how long the last session that was lost had been established.
 	lasted   time.Duration
@@ -28,7 +28,7 @@ type observed struct {
 }
 
 func newObserved(notify func()) *observed {
-	return &observed{notify: notify, state: millracev1alpha1.SessionIdle, since: time.Now()}
+	return &observed{notify: notify, state: millracev1beta1.SessionIdle, since: time.Now()}
 }
 
 // ending is what a state of the session has ended.
@@ -43,15 +43,15 @@ const (
 )
 
 // enter notes a state, and returns what has ended with it.
-func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) ending {
+func (o *observed) enter(state millracev1beta1.SessionState, now time.Time) ending {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.state == state {
 		return nothingEnded
 	}
-	opening := o.state == millracev1alpha1.SessionOpenSent || o.state == millracev1alpha1.SessionOpenConfirm
-	was := o.state == millracev1alpha1.SessionEstablished
-	is := state == millracev1alpha1.SessionEstablished
+	opening := o.state == millracev1beta1.SessionOpenSent || o.state == millracev1beta1.SessionOpenConfirm
+	was := o.state == millracev1beta1.SessionEstablished
+	is := state == millracev1beta1.SessionEstablished
 	o.state = state
 	if was {
 		o.flaps++
@@ -65,7 +65,7 @@ func (o *observed) enter(state millracev1alpha1.SessionState, now time.Time) end
 	switch {
 	case was:
 		return sessionEnded
-	case opening && state == millracev1alpha1.SessionIdle:
+	case opening && state == millracev1beta1.SessionIdle:
 		return attemptEnded
 	}
 	return nothingEnded
@@ -79,7 +79,7 @@ func (o *observed) lastedFor() time.Duration {
 }
 
 // phase notes what the transport does.
-func (o *observed) phase(state millracev1alpha1.SessionState) {
+func (o *observed) phase(state millracev1beta1.SessionState) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.connecting = state
@@ -99,7 +99,7 @@ func (o *observed) fail(message string) {
 func (o *observed) established() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.state == millracev1alpha1.SessionEstablished
+	return o.state == millracev1beta1.SessionEstablished
 }
 
 // wasEstablished reports whether the session was established before, by this process.
@@ -115,7 +115,7 @@ func (o *observed) session() Session {
 	session := Session{
 		State: o.state, Since: o.since, Flaps: o.flaps, LastError: o.failure, LastErrorTime: o.failedAt,
 	}
-	if o.state != millracev1alpha1.SessionEstablished {
+	if o.state != millracev1beta1.SessionEstablished {
 		session.Message = o.failure
 		if o.connecting != "" {
 			session.State = o.connecting

@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -242,11 +242,11 @@ func TestOddRouters(t *testing.T) {
 			t.Errorf("%s: %d connections, notified %v, session %+v", r.name, r.connections.Load(), r.rawRouter.notified(), session)
 		}
 	}
-	for name, withheld := range map[string]millracev1alpha1.AddressFamily{
-		"no parameters": millracev1alpha1.FamilyIPv6, "IPv6 alone": millracev1alpha1.FamilyIPv4,
+	for name, withheld := range map[string]millracev1beta1.AddressFamily{
+		"no parameters": millracev1beta1.FamilyIPv6, "IPv6 alone": millracev1beta1.FamilyIPv4,
 	} {
 		session := sessions[name]
-		if !slices.Equal(session.Withheld, []millracev1alpha1.AddressFamily{withheld}) || session.Routes != 1 ||
+		if !slices.Equal(session.Withheld, []millracev1beta1.AddressFamily{withheld}) || session.Routes != 1 ||
 			len(session.Families) != 1 || !strings.Contains(session.Message, string(withheld)+" routes are withheld") {
 			t.Errorf("%s: %s is not told as withheld: %+v", name, withheld, session)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -43,7 +43,7 @@ func TestPrepare(t *testing.T) {
 			if prepared == nil {
 				t.Fatal("no session was prepared")
 			}
-			for deadline := time.Now().Add(10 * time.Second); prepared.observed.session().State != millracev1alpha1.SessionOpenSent; {
+			for deadline := time.Now().Add(10 * time.Second); prepared.observed.session().State != millracev1beta1.SessionOpenSent; {
 				if time.Sleep(10 * time.Millisecond); time.Now().After(deadline) {
 					t.Fatalf("GoBGP has sent no OPEN; session %+v", prepared.observed.session())
 				}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/test/bird"
@@ -67,7 +67,7 @@ func (l *lab) await(p *process, limit time.Duration, what string, holds func(Ses
 	}
 }
 
-func isUp(session Session) bool { return session.State == millracev1alpha1.SessionEstablished }
+func isUp(session Session) bool { return session.State == millracev1beta1.SessionEstablished }
 
 // tells returns whether a session is down, with these words as the reason.
 func tells(words string) func(Session) bool {

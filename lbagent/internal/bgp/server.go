@@ -18,7 +18,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -67,14 +67,14 @@ type Session struct {
 	// Peer is the name of the LBPeer.
 	Peer    string
 	Address netip.Addr
-	State   millracev1alpha1.SessionState
+	State   millracev1beta1.SessionState
 	// Since is when the session got into or out of Established.
 	Since time.Time
 	// Message says why the session is not established, routes are withheld, or an edit is not
 	// carried out; it may be empty.
 	Message string
 	// Withheld are the families whose routes the established session does not carry.
-	Withheld []millracev1alpha1.AddressFamily
+	Withheld []millracev1beta1.AddressFamily
 	// LastError is why the last attempt or session ended, at LastErrorTime, also while the
 	// session is established again; it may be empty.
 	LastError     string
@@ -98,7 +98,7 @@ type Session struct {
 }
 
 // IsEstablished reports whether routes can be exchanged.
-func (s *Session) IsEstablished() bool { return s.State == millracev1alpha1.SessionEstablished }
+func (s *Session) IsEstablished() bool { return s.State == millracev1beta1.SessionEstablished }
 
 // Server holds one session with every peer. Nothing listens for routers unless a peer is
 // passive, and no route is accepted from a peer.
@@ -385,7 +385,7 @@ func withoutPassword(peers map[string]model.Peer, refused map[string]Session, pa
 		}
 		if message != "" {
 			delete(peers, name)
-			refused[name] = Session{Peer: name, Address: peer.Address, State: millracev1alpha1.SessionIdle, Message: message}
+			refused[name] = Session{Peer: name, Address: peer.Address, State: millracev1beta1.SessionIdle, Message: message}
 		}
 	}
 }
@@ -405,7 +405,7 @@ func distinct(peers []model.Peer) (map[string]model.Peer, map[string]Session) {
 			refused[peer.Name] = Session{
 				Peer:    peer.Name,
 				Address: peer.Address,
-				State:   millracev1alpha1.SessionIdle,
+				State:   millracev1beta1.SessionIdle,
 				Message: fmt.Sprintf("LBPeer %s has the same address and port; a node has one session with a router", first),
 			}
 			continue
@@ -423,7 +423,7 @@ func (s *Server) Sessions() []Session {
 	sessions := make([]Session, 0, len(s.sessions)+len(s.refused))
 	for _, session := range s.sessions {
 		seen := session.snapshot()
-		if seen.State == millracev1alpha1.SessionEstablished && seen.Message == "" {
+		if seen.State == millracev1beta1.SessionEstablished && seen.Message == "" {
 			seen.Message = s.goesOn(session)
 		}
 		sessions = append(sessions, seen)

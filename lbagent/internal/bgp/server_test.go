@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -64,7 +64,7 @@ func (l *lab) awaitRoutes(limit time.Duration, want map[string]string) {
 func (l *lab) awaitEstablished(p *process) {
 	l.t.Helper()
 	l.Await(20*time.Second, "session established", func() bool {
-		return p.session(peerName).State == millracev1alpha1.SessionEstablished
+		return p.session(peerName).State == millracev1beta1.SessionEstablished
 	})
 }
 
@@ -147,7 +147,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 			p.set(testWant(testRoute(vip4), testRoute(vip6)))
 			l.Await(20*time.Second, "session established again and the stale route gone", func() bool {
 				kept()
-				return p.session(peerName).State == millracev1alpha1.SessionEstablished &&
+				return p.session(peerName).State == millracev1beta1.SessionEstablished &&
 					l.KernelRoutes()[gone] == ""
 			})
 			l.awaitRoutes(0, both)
@@ -171,7 +171,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	session := Session{}
 	l.Await(testPeer().HoldTime+5*time.Second, "session not established", func() bool {
 		session = p.session(peerName)
-		return session.State != millracev1alpha1.SessionEstablished
+		return session.State != millracev1beta1.SessionEstablished
 	})
 	if session.Message == "" {
 		t.Errorf("session %+v says nothing about why it is not established", session)
@@ -192,7 +192,7 @@ func TestLostConnectionKeepsRoutes(t *testing.T) {
 			t.Fatalf("the router lost routes: %v", routes)
 		}
 		session := p.session(peerName)
-		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(before.Since)
+		return session.State == millracev1beta1.SessionEstablished && session.Since.After(before.Since)
 	})
 	// Past End-of-RIB.
 	p.set(testWant(testRoute(vip6)))

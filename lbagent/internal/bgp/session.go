@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -69,7 +69,7 @@ func (s *session) stop(release func(*speaker)) {
 func (s *session) isAway(now time.Time) bool {
 	observed := s.observed.session()
 	left := observed.Since
-	if observed.State == millracev1alpha1.SessionEstablished {
+	if observed.State == millracev1beta1.SessionEstablished {
 		if !left.Before(s.remade) {
 			return false
 		}
@@ -169,7 +169,7 @@ func (s *session) takeChanged() bool {
 }
 
 // handle takes a state of the session.
-func (s *session) handle(state millracev1alpha1.SessionState) {
+func (s *session) handle(state millracev1beta1.SessionState) {
 	ended := s.observed.enter(state, time.Now())
 	if ended == nothingEnded {
 		return
@@ -215,14 +215,14 @@ func (s *session) snapshot() Session {
 	session.Peer = s.peer.Name
 	session.Address = s.peer.Address
 	session.Routes = len(s.routes)
-	if session.State == millracev1alpha1.SessionEstablished {
+	if session.State == millracev1beta1.SessionEstablished {
 		session.Withheld, session.Message = s.transport.withheld()
 		if session.Message == "" && s.transport.throttles(time.Now()) {
 			session.Message = fmt.Sprintf("the router sends too much: only %d messages of it are read in a second", time.Second/readPause)
 		}
 	}
-	without4 := slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv4)
-	without6 := slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv6)
+	without4 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv4)
+	without6 := slices.Contains(session.Withheld, millracev1beta1.FamilyIPv6)
 	if without4 || without6 {
 		for prefix := range s.routes {
 			if is4 := prefix.Addr().Is4(); is4 && without4 || !is4 && without6 {

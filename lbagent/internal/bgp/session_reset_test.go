@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -157,7 +157,7 @@ func (l *lab) awaitAgain(p *process, before Session) {
 			l.t.Fatalf("the router lost routes: %v", routes)
 		}
 		session := p.session(peerName)
-		return session.State == millracev1alpha1.SessionEstablished && session.Since.After(before.Since)
+		return session.State == millracev1beta1.SessionEstablished && session.Since.After(before.Since)
 	})
 }
 
@@ -192,7 +192,7 @@ func TestOneSessionAtATime(t *testing.T) {
 	l.Await(40*time.Second, "both sessions made again, one after the other", func() bool {
 		p.set(want)
 		one, two := p.session(peerName), p.session("other")
-		if one.State != millracev1alpha1.SessionEstablished && two.State != millracev1alpha1.SessionEstablished {
+		if one.State != millracev1beta1.SessionEstablished && two.State != millracev1beta1.SessionEstablished {
 			t.Fatalf("both are away: %+v, %+v", one, two)
 		}
 		return one.State == two.State && one.Flaps == 1 && two.Flaps == 1

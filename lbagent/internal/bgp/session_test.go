@@ -12,7 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -58,7 +58,7 @@ func TestSameAddress(t *testing.T) {
 	if len(taken) != 2 || taken["a"] != first || taken["c"] != third {
 		t.Errorf("taken: %v", taken)
 	}
-	if len(refused) != 1 || refused["b"].Message == "" || refused["b"].State != millracev1alpha1.SessionIdle {
+	if len(refused) != 1 || refused["b"].Message == "" || refused["b"].State != millracev1beta1.SessionIdle {
 		t.Errorf("refused: %+v", refused)
 	}
 }
@@ -90,17 +90,17 @@ func TestNoRouterID(t *testing.T) {
 
 // What is observed becomes the session's state, message and last error.
 func TestObserved(t *testing.T) {
-	established, idle := millracev1alpha1.SessionEstablished, millracev1alpha1.SessionIdle
+	established, idle := millracev1beta1.SessionEstablished, millracev1beta1.SessionIdle
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	notified := 0
 	o := newObserved(func() { notified++ })
-	o.phase(millracev1alpha1.SessionConnect)
-	if got := o.session().State; got != millracev1alpha1.SessionConnect {
+	o.phase(millracev1beta1.SessionConnect)
+	if got := o.session().State; got != millracev1beta1.SessionConnect {
 		t.Errorf("while the transport connects: state %s", got)
 	}
-	o.enter(millracev1alpha1.SessionOpenSent, at)
+	o.enter(millracev1beta1.SessionOpenSent, at)
 	o.phase("")
-	if got := o.session().State; got != millracev1alpha1.SessionOpenSent || notified != 0 {
+	if got := o.session().State; got != millracev1beta1.SessionOpenSent || notified != 0 {
 		t.Errorf("connected: state %s, notified %d times", got, notified)
 	}
 	if ended := o.enter(established, at); ended != nothingEnded {
@@ -117,11 +117,11 @@ func TestObserved(t *testing.T) {
 	if session.Message != "received NOTIFICATION" || session.State != idle || !session.Since.Equal(at.Add(time.Hour)) || notified != 3 {
 		t.Errorf("session %+v, notified %d times", session, notified)
 	}
-	o.enter(millracev1alpha1.SessionActive, at.Add(2*time.Hour))
+	o.enter(millracev1beta1.SessionActive, at.Add(2*time.Hour))
 	if session := o.session(); !session.Since.Equal(at.Add(time.Hour)) || session.Flaps != 1 {
 		t.Errorf("%+v, want since it was lost, and one flap", session)
 	}
-	for _, opening := range []millracev1alpha1.SessionState{millracev1alpha1.SessionOpenSent, millracev1alpha1.SessionOpenConfirm} {
+	for _, opening := range []millracev1beta1.SessionState{millracev1beta1.SessionOpenSent, millracev1beta1.SessionOpenConfirm} {
 		o.enter(opening, at.Add(2*time.Hour))
 		if ended := o.enter(idle, at.Add(2*time.Hour)); ended != attemptEnded || o.lastedFor() != time.Hour {
 			t.Errorf("from %s to Idle: ended %d after %s", opening, ended, o.lastedFor())

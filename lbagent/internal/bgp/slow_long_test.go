@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -85,7 +85,7 @@ func TestLongFirstPass(t *testing.T) {
 	time.Sleep(goBGPWaits)
 	for gaveUp, deadline := false, time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		state := prepared.observed.session().State
-		if gaveUp = gaveUp || state != millracev1alpha1.SessionOpenSent; gaveUp && state == millracev1alpha1.SessionOpenSent {
+		if gaveUp = gaveUp || state != millracev1beta1.SessionOpenSent; gaveUp && state == millracev1beta1.SessionOpenSent {
 			break
 		}
 		if time.Now().After(deadline) {

@@ -11,7 +11,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -72,7 +72,7 @@ func (s *speaker) stop() {
 }
 
 // watch calls handle with every state of the session until ctx is done.
-func (s *speaker) watch(ctx context.Context, handle func(millracev1alpha1.SessionState)) error {
+func (s *speaker) watch(ctx context.Context, handle func(millracev1beta1.SessionState)) error {
 	request := &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}
 	err := s.server.WatchEvent(ctx, request, func(event *api.WatchEventResponse) {
 		if peer := event.GetPeer(); peer.GetType() == api.WatchEventResponse_PeerEvent_STATE {
@@ -159,19 +159,19 @@ func neighbor(peer model.Peer, at netip.AddrPort, restarting bool) *api.Peer {
 	}
 }
 
-func sessionState(state api.PeerState_SessionState) millracev1alpha1.SessionState {
+func sessionState(state api.PeerState_SessionState) millracev1beta1.SessionState {
 	switch state {
 	case api.PeerState_CONNECT:
-		return millracev1alpha1.SessionConnect
+		return millracev1beta1.SessionConnect
 	case api.PeerState_ACTIVE:
-		return millracev1alpha1.SessionActive
+		return millracev1beta1.SessionActive
 	case api.PeerState_OPENSENT:
-		return millracev1alpha1.SessionOpenSent
+		return millracev1beta1.SessionOpenSent
 	case api.PeerState_OPENCONFIRM:
-		return millracev1alpha1.SessionOpenConfirm
+		return millracev1beta1.SessionOpenConfirm
 	case api.PeerState_ESTABLISHED:
-		return millracev1alpha1.SessionEstablished
+		return millracev1beta1.SessionEstablished
 	default:
-		return millracev1alpha1.SessionIdle
+		return millracev1beta1.SessionIdle
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -145,7 +145,7 @@ func (t *transport) local() netip.AddrPort {
 
 // withheld are the families of the peer's whose routes the router of the connection of now does not
 // take, and why; empty without a connection.
-func (t *transport) withheld() (families []millracev1alpha1.AddressFamily, why string) {
+func (t *transport) withheld() (families []millracev1beta1.AddressFamily, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.carried == nil {
@@ -159,13 +159,13 @@ func (t *transport) withheld() (families []millracev1alpha1.AddressFamily, why s
 	const inactive = "%s routes are withheld: the router does not offer the family (activate it there)"
 	switch {
 	case t.peer.IPv4 && !opened.offered.ipv4:
-		families, reasons = append(families, millracev1alpha1.FamilyIPv4), append(reasons, fmt.Sprintf(inactive, "IPv4"))
+		families, reasons = append(families, millracev1beta1.FamilyIPv4), append(reasons, fmt.Sprintf(inactive, "IPv4"))
 	case t.peer.IPv4 && t.peer.ExtendedNextHop && !opened.extended:
-		families = append(families, millracev1alpha1.FamilyIPv4)
+		families = append(families, millracev1beta1.FamilyIPv4)
 		reasons = append(reasons, "IPv4 routes are withheld: the router does not offer IPv6 next hops for them (extended next hop, RFC 8950)")
 	}
 	if t.peer.IPv6 && !opened.offered.ipv6 {
-		families, reasons = append(families, millracev1alpha1.FamilyIPv6), append(reasons, fmt.Sprintf(inactive, "IPv6"))
+		families, reasons = append(families, millracev1beta1.FamilyIPv6), append(reasons, fmt.Sprintf(inactive, "IPv6"))
 	}
 	return families, strings.Join(reasons, "; ")
 }
@@ -351,7 +351,7 @@ func (t *transport) connect(ctx context.Context) (arrival, error) {
 		}
 		pause := retryPause(attempts, peer.ConnectRetryTime, rand.Float64())
 		if wait := time.Until(last.Add(pause)); wait > 0 {
-			t.observed.phase(millracev1alpha1.SessionActive)
+			t.observed.phase(millracev1beta1.SessionActive)
 			select {
 			case <-ctx.Done():
 				return arrival{}, ctx.Err()
@@ -364,7 +364,7 @@ func (t *transport) connect(ctx context.Context) (arrival, error) {
 		peer = t.peer
 		password := t.password
 		t.mu.Unlock()
-		t.observed.phase(millracev1alpha1.SessionConnect)
+		t.observed.phase(millracev1beta1.SessionConnect)
 		router, err := dial(ctx, &peer, password, peer.ConnectRetryTime)
 		if ctx.Err() != nil {
 			if router != nil {

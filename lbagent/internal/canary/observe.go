@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	canaryapi "github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -20,7 +20,7 @@ const probedSessions = 16
 // Observe has canaries probed through the routers of established sessions, and adds to these what is
 // known. A nil Prober probes nothing.
 func (p *Prober) Observe(
-	m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision, sessions []millracev1alpha1.SessionStatus,
+	m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision, sessions []millracev1beta1.SessionStatus,
 ) {
 	if p == nil {
 		return
@@ -54,14 +54,14 @@ func (p *Prober) Observe(
 	}
 }
 
-func isUp(sessions []millracev1alpha1.SessionStatus, peer string) bool {
-	return slices.ContainsFunc(sessions, func(s millracev1alpha1.SessionStatus) bool {
-		return s.Peer == peer && s.State == millracev1alpha1.SessionEstablished
+func isUp(sessions []millracev1beta1.SessionStatus, peer string) bool {
+	return slices.ContainsFunc(sessions, func(s millracev1beta1.SessionStatus) bool {
+		return s.Peer == peer && s.State == millracev1beta1.SessionEstablished
 	})
 }
 
-func canaryStatus(target Target, result Result) millracev1alpha1.CanaryStatus {
-	status := millracev1alpha1.CanaryStatus{Address: target.Canary.String(), Announced: result.Announced}
+func canaryStatus(target Target, result Result) millracev1beta1.CanaryStatus {
+	status := millracev1beta1.CanaryStatus{Address: target.Canary.String(), Announced: result.Announced}
 	if result.Known {
 		status.Reached, status.ReachedBySmall = canaryapi.FormatIDs(result.Reached), canaryapi.FormatIDs(result.Short)
 		status.Unanswered = &result.Unanswered

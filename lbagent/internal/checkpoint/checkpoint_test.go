@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -43,14 +43,14 @@ func example() State {
 			EndpointSlices: []*discoveryv1.EndpointSlice{{ObjectMeta: meta, Endpoints: []discoveryv1.Endpoint{{
 				Addresses: []string{"198.18.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 			}}}},
-			VIPs:    []*millracev1alpha1.VIP{{ObjectMeta: meta, Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1"}}},
-			Pools:   []*millracev1alpha1.VIPPool{{ObjectMeta: meta}},
-			LBNodes: []*millracev1alpha1.LBNode{{ObjectMeta: meta, Status: millracev1alpha1.LBNodeStatus{BootID: boot}}},
-			Peers: []*millracev1alpha1.LBPeer{{ObjectMeta: meta, Spec: millracev1alpha1.LBPeerSpec{
+			VIPs:    []*millracev1beta1.VIP{{ObjectMeta: meta, Spec: millracev1beta1.VIPSpec{Address: "203.0.113.1"}}},
+			Pools:   []*millracev1beta1.VIPPool{{ObjectMeta: meta}},
+			LBNodes: []*millracev1beta1.LBNode{{ObjectMeta: meta, Status: millracev1beta1.LBNodeStatus{BootID: boot}}},
+			Peers: []*millracev1beta1.LBPeer{{ObjectMeta: meta, Spec: millracev1beta1.LBPeerSpec{
 				HoldTime: &metav1.Duration{Duration: 9 * time.Second},
 			}}},
-			Advertisements: []*millracev1alpha1.VIPAdvertisement{{ObjectMeta: meta}},
-			Routes:         []*millracev1alpha1.VIPRoute{{ObjectMeta: meta}},
+			Advertisements: []*millracev1beta1.VIPAdvertisement{{ObjectMeta: meta}},
+			Routes:         []*millracev1beta1.VIPRoute{{ObjectMeta: meta}},
 			Passwords:      map[string]string{"tor": "\x00\xffnot text"},
 		},
 		Generations: []uint32{17, 18},

@@ -13,7 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -209,7 +209,7 @@ func (c *Checkpointer) Keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	wake.Notify(c.wake)
 }
 
-func hasPassword(peer *millracev1alpha1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
+func hasPassword(peer *millracev1beta1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
 
 // Run writes what is to be kept until ctx is done, and then the rest.
 func (c *Checkpointer) Run(ctx context.Context) error {

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -64,8 +64,8 @@ func newCheckpointer(live *model.Snapshot, before *State, store store) (*Checkpo
 // cluster has two nodes and a router.
 func cluster() *model.Snapshot {
 	return &model.Snapshot{
-		LBNodes: []*millracev1alpha1.LBNode{{}, {}},
-		Peers:   []*millracev1alpha1.LBPeer{{}},
+		LBNodes: []*millracev1beta1.LBNode{{}, {}},
+		Peers:   []*millracev1beta1.LBPeer{{}},
 	}
 }
 
@@ -112,7 +112,7 @@ func TestPasswordsOfBefore(t *testing.T) {
 	before := cluster()
 	before.Passwords = map[string]string{"tor": "old"}
 	live := cluster()
-	live.Peers[0].Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: "tor"}
+	live.Peers[0].Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: "tor"}
 	store := &saves{}
 	m, api := newCheckpointer(live, &State{Objects: before}, store)
 	api.passwordsRead = false

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -46,12 +46,12 @@ type content struct {
 	Node           *corev1.Node
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
-	VIPs           []*millracev1alpha1.VIP
-	Pools          []*millracev1alpha1.VIPPool
-	LBNodes        []*millracev1alpha1.LBNode
-	Peers          []*millracev1alpha1.LBPeer
-	Advertisements []*millracev1alpha1.VIPAdvertisement
-	Routes         []*millracev1alpha1.VIPRoute
+	VIPs           []*millracev1beta1.VIP
+	Pools          []*millracev1beta1.VIPPool
+	LBNodes        []*millracev1beta1.LBNode
+	Peers          []*millracev1beta1.LBPeer
+	Advertisements []*millracev1beta1.VIPAdvertisement
+	Routes         []*millracev1beta1.VIPRoute
 	// Passwords need not be text.
 	Passwords   map[string][]byte
 	Generations []uint32

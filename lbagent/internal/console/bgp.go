@@ -11,7 +11,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
@@ -25,7 +25,7 @@ type Speaker interface {
 // Peers are the BGP sessions as they are now, sorted by peer.
 func (s *Server) Peers() *consoleapi.BGP {
 	line := &consoleapi.BGP{Node: s.Directory().Node}
-	bfd := map[string]*millracev1alpha1.BFDStatus{}
+	bfd := map[string]*millracev1beta1.BFDStatus{}
 	if decisions := s.Decisions(); decisions != nil {
 		for _, session := range decisions.Sessions {
 			bfd[session.Peer] = session.BFD
@@ -37,7 +37,7 @@ func (s *Server) Peers() *consoleapi.BGP {
 	return line
 }
 
-func peerOf(session bgp.Session, bfd *millracev1alpha1.BFDStatus) consoleapi.BGPPeer {
+func peerOf(session bgp.Session, bfd *millracev1beta1.BFDStatus) consoleapi.BGPPeer {
 	peer := consoleapi.BGPPeer{
 		Peer: session.Peer, Address: session.Address, LocalAddress: session.Local,
 		State: string(session.State), Since: session.Since.UTC(),
@@ -53,10 +53,10 @@ func peerOf(session bgp.Session, bfd *millracev1alpha1.BFDStatus) consoleapi.BGP
 
 // routes answers with what peers are told.
 func (s *Server) routes(conn net.Conn) error {
-	withheld := map[string][]millracev1alpha1.AddressFamily{}
+	withheld := map[string][]millracev1beta1.AddressFamily{}
 	established := map[string]bool{}
 	for _, session := range s.Speaker.Sessions() {
-		established[session.Peer] = session.State == millracev1alpha1.SessionEstablished
+		established[session.Peer] = session.State == millracev1beta1.SessionEstablished
 		withheld[session.Peer] = session.Withheld
 	}
 	line := &consoleapi.BGP{Node: s.Directory().Node}
@@ -72,11 +72,11 @@ func (s *Server) routes(conn net.Conn) error {
 	return write(conn, consoleapi.Line{BGP: line})
 }
 
-func familyOf(prefix netip.Prefix) millracev1alpha1.AddressFamily {
+func familyOf(prefix netip.Prefix) millracev1beta1.AddressFamily {
 	if prefix.Addr().Is4() {
-		return millracev1alpha1.FamilyIPv4
+		return millracev1beta1.FamilyIPv4
 	}
-	return millracev1alpha1.FamilyIPv6
+	return millracev1beta1.FamilyIPv6
 }
 
 func routeOf(peer string, route *announce.Route, established bool) consoleapi.BGPRoute {

@@ -12,7 +12,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
@@ -25,11 +25,11 @@ var sessionBegan = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func (talking) Sessions() []bgp.Session {
 	return []bgp.Session{
 		{
-			Peer: "r1", Address: netip.MustParseAddr("198.51.100.1"), State: millracev1alpha1.SessionEstablished, Since: sessionBegan,
+			Peer: "r1", Address: netip.MustParseAddr("198.51.100.1"), State: millracev1beta1.SessionEstablished, Since: sessionBegan,
 			LastError: "Hold Timer Expired", LastErrorTime: sessionBegan.Add(-time.Second), Flaps: 1, Families: []string{"IPv4"},
 			Routes: 2, UpdatesSent: 3, UpdatesReceived: 4, Local: netip.MustParseAddr("198.51.100.9"),
 		},
-		{Peer: "r2", Address: netip.MustParseAddr("2001:db8::2"), State: millracev1alpha1.SessionActive, Message: "no answer"},
+		{Peer: "r2", Address: netip.MustParseAddr("2001:db8::2"), State: millracev1beta1.SessionActive, Message: "no answer"},
 	}
 }
 
@@ -72,8 +72,8 @@ func TestBGPPeers(t *testing.T) {
 	if diff := cmp.Diff(want, askBGP(t, r, BGPPeers), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("before the first pass: %s", diff)
 	}
-	r.decisions.Store(&Decisions{Sessions: []millracev1alpha1.SessionStatus{{
-		Peer: "r2", BFD: &millracev1alpha1.BFDStatus{State: "Down", Message: "no packet came"},
+	r.decisions.Store(&Decisions{Sessions: []millracev1beta1.SessionStatus{{
+		Peer: "r2", BFD: &millracev1beta1.BFDStatus{State: "Down", Message: "no packet came"},
 	}}})
 	want.Peers[1].BFD, want.Peers[1].BFDMessage = "Down", "no packet came"
 	if diff := cmp.Diff(want, askBGP(t, r, BGPPeers), cmpopts.EquateComparable(netip.Addr{})); diff != "" {

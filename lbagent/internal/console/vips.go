@@ -9,7 +9,7 @@ import (
 	"time"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
 
@@ -22,7 +22,7 @@ type Decisions struct {
 	// Established has what established sessions carry.
 	Established announce.Sessions
 	// Sessions are the statuses of the sessions, for those of BFD.
-	Sessions []millracev1alpha1.SessionStatus
+	Sessions []millracev1beta1.SessionStatus
 }
 
 // VIPs are the decisions about some VIPs, or all of them where no address is given. Before the

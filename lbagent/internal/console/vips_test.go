@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
@@ -51,7 +51,7 @@ func TestVIPs(t *testing.T) {
 		Addresses: addresses("203.0.113.2"),
 	}
 	down := consoleapi.VIPGroup{
-		Reason: millracev1alpha1.ReasonNotEstablished, Message: "no session is established with r3",
+		Reason: millracev1beta1.ReasonNotEstablished, Message: "no session is established with r3",
 		Addresses: addresses("2001:db8:cafe::1"),
 	}
 	first := announced

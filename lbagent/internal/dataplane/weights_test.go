@@ -16,7 +16,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
@@ -27,7 +27,7 @@ const routedPort = 5432
 // routedWorld are the objects of a VIPRoute as people would write them: the Service blue has pod1
 // and pod2, green has pod3, and what is invalid has none.
 func (n *network) routedWorld(node *node, blue, green, invalid int32) *model.Snapshot {
-	class := millracev1alpha1.Class
+	class := millracev1beta1.Class
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
 	port := corev1.ServicePort{Port: routedPort}
 	s := &model.Snapshot{
@@ -39,26 +39,26 @@ func (n *network) routedWorld(node *node, blue, green, invalid int32) *model.Sna
 			{ObjectMeta: named("blue"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{port}}},
 			{ObjectMeta: named("green"), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{port}}},
 		},
-		Routes: []*millracev1alpha1.VIPRoute{{ObjectMeta: named("gateway"), Spec: millracev1alpha1.VIPRouteSpec{
+		Routes: []*millracev1beta1.VIPRoute{{ObjectMeta: named("gateway"), Spec: millracev1beta1.VIPRouteSpec{
 			ServiceName: "gateway",
-			Ports: []millracev1alpha1.VIPRoutePort{{Port: routedPort, Backends: []millracev1alpha1.VIPRouteBackend{
+			Ports: []millracev1beta1.VIPRoutePort{{Port: routedPort, Backends: []millracev1beta1.VIPRouteBackend{
 				{Name: "blue", Port: routedPort, Weight: blue}, {Name: "green", Port: routedPort, Weight: green},
 				{Invalid: true, Weight: invalid},
 			}}},
 		}}},
 	}
 	for _, vip := range []netip.Addr{vip4, vip6} {
-		claims := []millracev1alpha1.VIPClaim{{Namespace: "default", Name: "gateway"}}
-		s.VIPs = append(s.VIPs, &millracev1alpha1.VIP{
-			ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(vip)},
-			Spec:       millracev1alpha1.VIPSpec{Address: vip.String(), Claims: claims},
+		claims := []millracev1beta1.VIPClaim{{Namespace: "default", Name: "gateway"}}
+		s.VIPs = append(s.VIPs, &millracev1beta1.VIP{
+			ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(vip)},
+			Spec:       millracev1beta1.VIPSpec{Address: vip.String(), Claims: claims},
 		})
 	}
 	for _, node := range n.nodes {
-		s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+		s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: node.name},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: int32(node.id), Addresses: []string{node.addr.IPv4.String(), node.addr.IPv6.String()}},
-			Status:     millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+			Spec:       millracev1beta1.LBNodeSpec{ID: int32(node.id), Addresses: []string{node.addr.IPv4.String(), node.addr.IPv6.String()}},
+			Status:     millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 		})
 		for _, pod := range node.pods {
 			s.EndpointSlices = append(s.EndpointSlices, slicesOf(node, pod)...)

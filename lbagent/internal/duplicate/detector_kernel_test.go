@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -78,8 +78,8 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			Address: vip, Created: time.Now(), Services: []model.VIPService{{Name: model.ServiceName{Namespace: "default", Name: "web"}}},
 		})
 	}
-	gateways := model.Gateways{millracev1alpha1.FamilyIPv4: {netip.MustParseAddr("198.51.100.254")}}
-	learnRouter(t, gateways[millracev1alpha1.FamilyIPv4][0])
+	gateways := model.Gateways{millracev1beta1.FamilyIPv4: {netip.MustParseAddr("198.51.100.254")}}
+	learnRouter(t, gateways[millracev1beta1.FamilyIPv4][0])
 
 	changed := make(chan struct{}, 1)
 	d := NewDetector(func() { wake.Notify(changed) }, logr.Discard())
@@ -129,17 +129,17 @@ func TestDuplicatesOfKernel(t *testing.T) {
 		vips[0]: announce.ReasonChecking, vips[1]: announce.ReasonChecking, vips[2]: announce.ReasonChecking, vips[4]: announce.ReasonChecking,
 	})
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
-	told, err := d.Look(t.Context(), []netip.Addr{vips[0], vips[1], vips[2], vips[3], gateways[millracev1alpha1.FamilyIPv4][0]})
+	told, err := d.Look(t.Context(), []netip.Addr{vips[0], vips[1], vips[2], vips[3], gateways[millracev1beta1.FamilyIPv4][0]})
 	want := []consoleapi.Host{
 		{Address: vips[0], Interface: "eth0", HardwareAddr: "02:00:00:00:00:09"},
 		{Address: vips[1], Interface: "eth0", HardwareAddr: "02:00:00:00:00:fe", Known: true},
 		{Address: vips[2], Interface: "eth0"},
-		{Address: gateways[millracev1alpha1.FamilyIPv4][0], Interface: "eth0", Known: true},
+		{Address: gateways[millracev1beta1.FamilyIPv4][0], Interface: "eth0", Known: true},
 	}
 	if err != nil || !slices.Equal(told.Hosts, want) {
 		t.Errorf("asked now: %+v, %v, want %+v", told, err, want)
 	}
-	if known, err := netdev.KnownNeighbours(gateways[millracev1alpha1.FamilyIPv4]); err != nil || len(known) != 1 {
+	if known, err := netdev.KnownNeighbours(gateways[millracev1beta1.FamilyIPv4]); err != nil || len(known) != 1 {
 		t.Errorf("the kernel knows the router at %v, %v: nobody was to ask for it", known, err)
 	}
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})

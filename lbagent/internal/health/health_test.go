@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
 
@@ -18,8 +18,8 @@ func TestHealth(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	clock := func() time.Time { return now }
 	h := New(clock)
-	down := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionActive}}
-	up := []bgp.Session{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
+	down := []bgp.Session{{Peer: "router", State: millracev1beta1.SessionActive}}
+	up := []bgp.Session{{Peer: "router", State: millracev1beta1.SessionEstablished}}
 	expect := func(what string, alive, ready bool) {
 		t.Helper()
 		if gotAlive, gotReady := h.Alive(), h.Ready(); (gotAlive == nil) != alive || (gotReady == nil) != ready {

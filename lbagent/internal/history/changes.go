@@ -157,7 +157,7 @@ func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) 
 	return entries
 }
 
-// bfdUp is that of millracev1alpha1.
+// bfdUp is that of millracev1beta1.
 const bfdUp = "Up"
 
 // orNow is a time, or now where it is not known.

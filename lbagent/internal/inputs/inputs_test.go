@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -30,15 +30,15 @@ func (others) See(objects *model.Snapshot) *model.Snapshot {
 	return &seen
 }
 
-func peer(name string) *millracev1alpha1.LBPeer {
-	return &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+func peer(name string) *millracev1beta1.LBPeer {
+	return &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
 }
 
 // Removals at once are held, and reported until they are obeyed. What the node sees itself is in
 // what it works by, and not in what it leaves to the next agent.
 func TestRead(t *testing.T) {
 	const hold = time.Minute
-	objects := &model.Snapshot{Peers: []*millracev1alpha1.LBPeer{peer("a"), peer("b"), peer("c"), peer("d")}}
+	objects := &model.Snapshot{Peers: []*millracev1beta1.LBPeer{peer("a"), peer("b"), peer("c"), peer("d")}}
 	network := netdev.Network{Interface: "eth0", Prefix: netip.MustParsePrefix("198.51.100.0/24")}
 	failure := errors.New("no netlink")
 	var networksErr error

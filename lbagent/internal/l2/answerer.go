@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -132,7 +132,7 @@ func (a *Answerer) tell(answering map[netip.Addr][]string) {
 }
 
 // Reach is what the LBNode says of the links.
-func (a *Answerer) Reach() (reach []millracev1alpha1.L2Reach) {
+func (a *Answerer) Reach() (reach []millracev1beta1.L2Reach) {
 	if a == nil {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (a *Answerer) Reach() (reach []millracev1alpha1.L2Reach) {
 		}
 		slices.Sort(networks)
 		networks = slices.Compact(networks)
-		reach = append(reach, millracev1alpha1.L2Reach{
+		reach = append(reach, millracev1beta1.L2Reach{
 			Advertisement: name, Networks: networks[:min(len(networks), maxReachNetworks)],
 		})
 	}

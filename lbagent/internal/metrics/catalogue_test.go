@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/hack/catalogue"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
@@ -26,7 +26,7 @@ func (silent) Counters() probe.Counters    { return probe.Counters{} }
 // The page lists what an agent exports.
 func TestCatalogue(t *testing.T) {
 	sessions := func() []bgp.Session {
-		return []bgp.Session{{Peer: "tor1", State: millracev1alpha1.SessionActive, Since: time.Unix(1, 0), LastErrorTime: time.Unix(2, 0)}}
+		return []bgp.Session{{Peer: "tor1", State: millracev1beta1.SessionActive, Since: time.Unix(1, 0), LastErrorTime: time.Unix(2, 0)}}
 	}
 	report := func() (control.Report, error) {
 		return control.Report{

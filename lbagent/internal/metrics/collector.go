@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -92,7 +92,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	c.collectConnections(metrics)
 	for _, session := range c.sessions() {
 		up := 0.0
-		if session.State == millracev1alpha1.SessionEstablished {
+		if session.State == millracev1beta1.SessionEstablished {
 			up = 1
 		}
 		metrics <- prometheus.MustNewConstMetric(sessionDescription, prometheus.GaugeValue, up, session.Peer)

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -49,8 +49,8 @@ func (c counting) Connections() (dataplane.Connections, error) {
 
 func observedSessions() []bgp.Session {
 	return []bgp.Session{
-		{Peer: "up", State: millracev1alpha1.SessionEstablished, Routes: 12, Flaps: 3, Since: time.Unix(1000, 5e8), UpdatesSent: 4},
-		{Peer: "down", State: millracev1alpha1.SessionActive},
+		{Peer: "up", State: millracev1beta1.SessionEstablished, Routes: 12, Flaps: 3, Since: time.Unix(1000, 5e8), UpdatesSent: 4},
+		{Peer: "down", State: millracev1beta1.SessionActive},
 	}
 }
 
@@ -68,7 +68,7 @@ func passes() *Passes {
 	state.SourceRanges[forwarding.SourceRange{Set: 1, Prefix: netip.MustParsePrefix("2001:db8::/32")}] = struct{}{}
 	found := Pass{
 		Fill: state.Fill(), Limits: forwarding.Limits{VIPs: 5, SourceRanges: 6},
-		Uplinks: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPGeneric}},
+		Uplinks: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPGeneric}},
 	}
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	p.Observe(began, began.Add(2*time.Second), nil, found)

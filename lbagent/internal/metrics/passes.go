@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -29,7 +29,7 @@ type Pass struct {
 	Fill   *forwarding.Fill
 	Limits forwarding.Limits
 	// Uplinks are the interfaces, each with the mode of its XDP program.
-	Uplinks []millracev1alpha1.InterfaceStatus
+	Uplinks []millracev1beta1.InterfaceStatus
 	// Held is how many objects count as present that were removed many at once.
 	Held int
 	// Unready is how many endpoints are served that are not ready, as most turned unready at once.
@@ -110,7 +110,7 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	for _, uplink := range last.Uplinks {
-		for _, mode := range []millracev1alpha1.XDPMode{millracev1alpha1.XDPNative, millracev1alpha1.XDPGeneric, millracev1alpha1.XDPNone} {
+		for _, mode := range []millracev1beta1.XDPMode{millracev1beta1.XDPNative, millracev1beta1.XDPGeneric, millracev1beta1.XDPNone} {
 			value := 0.0
 			if uplink.XDPMode == mode {
 				value = 1

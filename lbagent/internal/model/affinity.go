@@ -5,7 +5,7 @@ package model
 import (
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // maxAffinitySeconds is the longest time that the API server takes
@@ -24,7 +24,7 @@ func (b *builder) affinity(name ServiceName, service *corev1.Service) uint32 {
 	}
 	seconds := *config.ClientIP.TimeoutSeconds
 	if seconds < 1 || seconds > maxAffinitySeconds {
-		b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
+		b.problem(name.reference(), millracev1beta1.ReasonInvalid,
 			"spec.sessionAffinityConfig.clientIP.timeoutSeconds: %d is not between 1 and %d; %d is taken",
 			seconds, maxAffinitySeconds, corev1.DefaultClientIPServiceAffinitySeconds)
 		return uint32(corev1.DefaultClientIPServiceAffinitySeconds)

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestBuildAggregates(t *testing.T) {
@@ -31,9 +31,9 @@ func TestBuildAggregates(t *testing.T) {
 		{name: "its network", onLink: []string{"203.0.113.0/24"}, problem: "a network of the node's own interfaces"},
 		{name: "a router", edit: func(s *Snapshot) { s.Peers[0].Spec.PeerAddress = "203.0.113.14" }, problem: `LBPeer "r"`},
 		{name: "pods", edit: func(s *Snapshot) {
-			s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+			s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: "node2"},
-				Spec:       millracev1alpha1.LBNodeSpec{ID: 2, Addresses: []string{"198.51.100.2"}, PodCIDRs: []string{"203.0.113.8/30"}},
+				Spec:       millracev1beta1.LBNodeSpec{ID: 2, Addresses: []string{"198.51.100.2"}, PodCIDRs: []string{"203.0.113.8/30"}},
 			})
 		}, problem: `LBNode "node2"`},
 		{name: "a cluster IP", edit: func(s *Snapshot) {
@@ -88,9 +88,9 @@ func TestBuildAggregates(t *testing.T) {
 func localService(length *int32) *Snapshot {
 	return &Snapshot{
 		NodeName: testNode,
-		VIPs: []*millracev1alpha1.VIP{{
+		VIPs: []*millracev1beta1.VIP{{
 			ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
-			Spec: millracev1alpha1.VIPSpec{Address: "203.0.113.1", Pool: "p", Claims: []millracev1alpha1.VIPClaim{
+			Spec: millracev1beta1.VIPSpec{Address: "203.0.113.1", Pool: "p", Claims: []millracev1beta1.VIPClaim{
 				{Namespace: "default", Name: "web", UID: "web"},
 			}},
 		}},
@@ -101,13 +101,13 @@ func localService(length *int32) *Snapshot {
 				Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
 			},
 		}},
-		Peers: []*millracev1alpha1.LBPeer{{
+		Peers: []*millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "r"},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
 		}},
-		Advertisements: []*millracev1alpha1.VIPAdvertisement{{
+		Advertisements: []*millracev1beta1.VIPAdvertisement{{
 			ObjectMeta: metav1.ObjectMeta{Name: "all"},
-			Spec:       millracev1alpha1.VIPAdvertisementSpec{AggregationLength: length},
+			Spec:       millracev1beta1.VIPAdvertisementSpec{AggregationLength: length},
 		}},
 	}
 }
@@ -133,9 +133,9 @@ func TestBuilderSeesOtherKinds(t *testing.T) {
 	}
 
 	pooled := alone
-	pooled.Pools = []*millracev1alpha1.VIPPool{{
-		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/24"}},
-		Status: millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0-203.0.113.255"}},
+	pooled.Pools = []*millracev1beta1.VIPPool{{
+		ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/24"}},
+		Status: millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0-203.0.113.255"}},
 	}}
 	if next, changes = builder.Build(&pooled); len(next.Pools) == 0 || len(changes.VIPs) != 0 {
 		t.Errorf("a pool came: %v, changes %+v", next.Pools, changes)

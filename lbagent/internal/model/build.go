@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Reasons of problems that agents find: in the message of Programmed, and in the log, beside those of
@@ -87,7 +87,7 @@ func (b *builder) problem(object ObjectReference, reason, format string, args ..
 }
 
 func (b *builder) invalid(object ObjectReference, err error) {
-	b.problem(object, millracev1alpha1.ReasonInvalid, "%v", err)
+	b.problem(object, millracev1beta1.ReasonInvalid, "%v", err)
 }
 
 // reported reports whether there are problems, which it adds to the model's.

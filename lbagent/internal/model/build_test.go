@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -82,17 +82,17 @@ func readSnapshot(t testing.TB, data []byte) *Snapshot {
 		case "EndpointSlice":
 			snapshot.EndpointSlices = append(snapshot.EndpointSlices, decode[discoveryv1.EndpointSlice](t, document))
 		case "VIP":
-			snapshot.VIPs = append(snapshot.VIPs, decode[millracev1alpha1.VIP](t, document))
+			snapshot.VIPs = append(snapshot.VIPs, decode[millracev1beta1.VIP](t, document))
 		case "VIPPool":
-			snapshot.Pools = append(snapshot.Pools, decode[millracev1alpha1.VIPPool](t, document))
+			snapshot.Pools = append(snapshot.Pools, decode[millracev1beta1.VIPPool](t, document))
 		case "LBNode":
-			snapshot.LBNodes = append(snapshot.LBNodes, decode[millracev1alpha1.LBNode](t, document))
+			snapshot.LBNodes = append(snapshot.LBNodes, decode[millracev1beta1.LBNode](t, document))
 		case "LBPeer":
-			snapshot.Peers = append(snapshot.Peers, decode[millracev1alpha1.LBPeer](t, document))
+			snapshot.Peers = append(snapshot.Peers, decode[millracev1beta1.LBPeer](t, document))
 		case "VIPRoute":
-			snapshot.Routes = append(snapshot.Routes, decode[millracev1alpha1.VIPRoute](t, document))
+			snapshot.Routes = append(snapshot.Routes, decode[millracev1beta1.VIPRoute](t, document))
 		case "VIPAdvertisement":
-			snapshot.Advertisements = append(snapshot.Advertisements, decode[millracev1alpha1.VIPAdvertisement](t, document))
+			snapshot.Advertisements = append(snapshot.Advertisements, decode[millracev1beta1.VIPAdvertisement](t, document))
 		default:
 			t.Fatalf("objects.yaml: kind %q is not one that a snapshot has", kind.Kind)
 		}

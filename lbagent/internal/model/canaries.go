@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
@@ -23,32 +23,32 @@ type canary struct {
 // canaries are those of the last snapshot. Each is a VIP that nobody claims. So it is in the maps, and
 // the programs see packets to it.
 type canaries struct {
-	objects map[canary]*millracev1alpha1.VIP
+	objects map[canary]*millracev1beta1.VIP
 	// peers are, by the object, the LBPeers.
-	peers map[*millracev1alpha1.VIP]string
+	peers map[*millracev1beta1.VIP]string
 	// given are the VIPs of the last snapshot, all the same with canaries.
-	given, all []*millracev1alpha1.VIP
+	given, all []*millracev1beta1.VIP
 }
 
 // addCanaries adds the canaries of this node's peers to the VIPs.
 func (b *builder) addCanaries() {
 	c := &b.previous.canaries
-	objects := map[canary]*millracev1alpha1.VIP{}
+	objects := map[canary]*millracev1beta1.VIP{}
 	same := delta.IsSame(c.given, b.snapshot.VIPs)
 	for _, one := range b.ownCanaries() {
 		object := c.objects[one]
 		if object == nil {
 			same = false
-			object = &millracev1alpha1.VIP{
-				ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(one.address)},
-				Spec:       millracev1alpha1.VIPSpec{Address: one.address.String()},
+			object = &millracev1beta1.VIP{
+				ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(one.address)},
+				Spec:       millracev1beta1.VIPSpec{Address: one.address.String()},
 			}
 		}
 		objects[one] = object
 	}
 	if same = same && len(objects) == len(c.objects); !same {
 		c.given, c.all = b.snapshot.VIPs, b.snapshot.VIPs
-		c.peers = make(map[*millracev1alpha1.VIP]string, len(objects))
+		c.peers = make(map[*millracev1beta1.VIP]string, len(objects))
 		if len(objects) > 0 {
 			c.all = slices.Clone(c.given)
 		}
@@ -68,7 +68,7 @@ func (b *builder) addCanaries() {
 // ownCanaries are those of peers that select this node. Of two with one address the older counts, and
 // the VIP of a Service goes before a canary.
 func (b *builder) ownCanaries() (own []canary) {
-	has := func(peer *millracev1alpha1.LBPeer) bool { return peer != nil && len(peer.Spec.Canaries) > 0 }
+	has := func(peer *millracev1beta1.LBPeer) bool { return peer != nil && len(peer.Spec.Canaries) > 0 }
 	if !slices.ContainsFunc(b.snapshot.Peers, has) {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -19,22 +19,22 @@ type claimant struct {
 	name    ServiceName
 	service *corev1.Service
 	// ports are those that its claim lists.
-	ports []millracev1alpha1.ClaimedPort
+	ports []millracev1beta1.ClaimedPort
 	// release is nil where it keeps the VIP.
-	release *millracev1alpha1.ClaimRelease
+	release *millracev1beta1.ClaimRelease
 }
 
 // releaseOf returns how far a VIP is given up: as far as the last of its claimants; empty where
 // one keeps it.
-func releaseOf(claimants []claimant) (phase millracev1alpha1.ReleasePhase) {
+func releaseOf(claimants []claimant) (phase millracev1beta1.ReleasePhase) {
 	for _, claimant := range claimants {
 		switch {
 		case claimant.release == nil:
 			return ""
-		case claimant.release.Phase == millracev1alpha1.ReleaseWithdrawn && phase == "":
-			phase = millracev1alpha1.ReleaseWithdrawn
-		case claimant.release.Phase != millracev1alpha1.ReleaseWithdrawn:
-			phase = millracev1alpha1.ReleaseDraining
+		case claimant.release.Phase == millracev1beta1.ReleaseWithdrawn && phase == "":
+			phase = millracev1beta1.ReleaseWithdrawn
+		case claimant.release.Phase != millracev1beta1.ReleaseWithdrawn:
+			phase = millracev1beta1.ReleaseDraining
 		}
 	}
 	return phase
@@ -43,7 +43,7 @@ func releaseOf(claimants []claimant) (phase millracev1alpha1.ReleasePhase) {
 // claimants returns the Services that a VIP serves, in the order in which they
 // claimed it. Claims without a UID come last: they are manual, and
 // the operator has not given them the address yet.
-func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]*corev1.Service) []claimant {
+func (b *builder) claimants(vip *millracev1beta1.VIP, services map[ServiceName]*corev1.Service) []claimant {
 	reference := ObjectReference{Kind: "VIP", Name: vip.Name}
 	var given, manual []claimant
 	for i, claim := range vip.Spec.Claims {
@@ -72,7 +72,7 @@ func (b *builder) claimants(vip *millracev1alpha1.VIP, services map[ServiceName]
 // Agents do not know which class the operator serves, nor whether it is the default load balancer.
 // It gives addresses to its Services only, and writes their UID into the claim and their class onto
 // the Service: that is the proof. A manual claim proves nothing, so it holds for our class alone.
-func mismatch(claim *millracev1alpha1.VIPClaim, service *corev1.Service) string {
+func mismatch(claim *millracev1beta1.VIPClaim, service *corev1.Service) string {
 	if service == nil {
 		return "does not exist"
 	}
@@ -84,9 +84,9 @@ func mismatch(claim *millracev1alpha1.VIPClaim, service *corev1.Service) string 
 		return fmt.Sprintf("is of type %s, not LoadBalancer", service.Spec.Type)
 	case class == "" && claim.UID == "":
 		return fmt.Sprintf("has no loadBalancerClass: set it to %s, or make the operator the default with --default-class",
-			millracev1alpha1.Class)
-	case class != "" && class != millracev1alpha1.Class && (claim.UID == "" || !desired.HasClassOfAddress(service)):
-		return fmt.Sprintf("has the loadBalancerClass %s, not %s", class, millracev1alpha1.Class)
+			millracev1beta1.Class)
+	case class != "" && class != millracev1beta1.Class && (claim.UID == "" || !desired.HasClassOfAddress(service)):
+		return fmt.Sprintf("has the loadBalancerClass %s, not %s", class, millracev1beta1.Class)
 	default:
 		return ""
 	}
@@ -114,7 +114,7 @@ func portOwners(vip netip.Addr, claimants []claimant) map[forwarding.FrontendKey
 }
 
 func (c *claimant) lists(key forwarding.FrontendKey) bool {
-	return slices.ContainsFunc(c.ports, func(port millracev1alpha1.ClaimedPort) bool {
+	return slices.ContainsFunc(c.ports, func(port millracev1beta1.ClaimedPort) bool {
 		protocol, _ := protocolNumber(port.Protocol)
 		return port.Port == int32(key.Port) && protocol == key.Protocol
 	})

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -21,7 +21,7 @@ func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			if !slices.ContainsFunc(vip.Services, func(on VIPService) bool { return on.Name == name }) {
 				continue
 			}
-			if class := service.Spec.LoadBalancerClass; class != nil && *class != "" && *class != millracev1alpha1.Class {
+			if class := service.Spec.LoadBalancerClass; class != nil && *class != "" && *class != millracev1beta1.Class {
 				t.Fatalf("%s is served on %s, though its class is %s", name, vip.Address, *class)
 			}
 			for i := range service.Spec.Ports {
@@ -51,25 +51,25 @@ func latest(services []*corev1.Service) map[ServiceName]*corev1.Service {
 
 // A VIP is given up as far as the last of its Services has given it up.
 func TestReleaseOf(t *testing.T) {
-	const draining, withdrawn = millracev1alpha1.ReleaseDraining, millracev1alpha1.ReleaseWithdrawn
+	const draining, withdrawn = millracev1beta1.ReleaseDraining, millracev1beta1.ReleaseWithdrawn
 	for _, test := range []struct {
-		claims []millracev1alpha1.ReleasePhase
-		want   millracev1alpha1.ReleasePhase
+		claims []millracev1beta1.ReleasePhase
+		want   millracev1beta1.ReleasePhase
 	}{
 		{nil, ""},
-		{[]millracev1alpha1.ReleasePhase{""}, ""},
-		{[]millracev1alpha1.ReleasePhase{draining}, draining},
-		{[]millracev1alpha1.ReleasePhase{withdrawn}, withdrawn},
-		{[]millracev1alpha1.ReleasePhase{withdrawn, draining}, draining},
-		{[]millracev1alpha1.ReleasePhase{draining, withdrawn}, draining},
-		{[]millracev1alpha1.ReleasePhase{withdrawn, ""}, ""},
-		{[]millracev1alpha1.ReleasePhase{"Later"}, draining},
+		{[]millracev1beta1.ReleasePhase{""}, ""},
+		{[]millracev1beta1.ReleasePhase{draining}, draining},
+		{[]millracev1beta1.ReleasePhase{withdrawn}, withdrawn},
+		{[]millracev1beta1.ReleasePhase{withdrawn, draining}, draining},
+		{[]millracev1beta1.ReleasePhase{draining, withdrawn}, draining},
+		{[]millracev1beta1.ReleasePhase{withdrawn, ""}, ""},
+		{[]millracev1beta1.ReleasePhase{"Later"}, draining},
 	} {
 		var claimants []claimant
 		for _, phase := range test.claims {
 			c := claimant{}
 			if phase != "" {
-				c.release = &millracev1alpha1.ClaimRelease{Phase: phase}
+				c.release = &millracev1beta1.ClaimRelease{Phase: phase}
 			}
 			claimants = append(claimants, c)
 		}

@@ -13,7 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -309,7 +309,7 @@ func (b *endpoints) checkPort(frontend *Frontend, port uint16) bool {
 	if frontend.Key.Protocol != forwarding.ProtocolSCTP || port == frontend.Key.Port {
 		return true
 	}
-	b.problem(frontend.Service.reference(), millracev1alpha1.ReasonUnsupported,
+	b.problem(frontend.Service.reference(), millracev1beta1.ReasonUnsupported,
 		"spec.ports: SCTP port %d has endpoints with port %d, which get no traffic: port and targetPort of SCTP must be the same, because its checksum covers them",
 		frontend.Key.Port, port)
 	return false

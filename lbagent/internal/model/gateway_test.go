@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A peer that is the gateway has the address of the default route, and the family's routes.
@@ -27,16 +27,16 @@ func TestPeerGateway(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := &Snapshot{
 				NodeName: testNode,
-				Peers: []*millracev1alpha1.LBPeer{{
+				Peers: []*millracev1beta1.LBPeer{{
 					ObjectMeta: metav1.ObjectMeta{Name: "r"},
-					Spec:       millracev1alpha1.LBPeerSpec{PeerGateway: millracev1alpha1.FamilyIPv6, PeerASN: 64512, LocalASN: 64513},
+					Spec:       millracev1beta1.LBPeerSpec{PeerGateway: millracev1beta1.FamilyIPv6, PeerASN: 64512, LocalASN: 64513},
 				}},
 				Gateways: Gateways{
-					millracev1alpha1.FamilyIPv4: {netip.MustParseAddr("198.51.100.1")},
+					millracev1beta1.FamilyIPv4: {netip.MustParseAddr("198.51.100.1")},
 				},
 			}
 			for _, gateway := range test.gateways {
-				s.Gateways[millracev1alpha1.FamilyIPv6] = append(s.Gateways[millracev1alpha1.FamilyIPv6], netip.MustParseAddr(gateway))
+				s.Gateways[millracev1beta1.FamilyIPv6] = append(s.Gateways[millracev1beta1.FamilyIPv6], netip.MustParseAddr(gateway))
 			}
 			m := Build(s)
 			got := ""

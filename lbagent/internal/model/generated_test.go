@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -23,9 +23,9 @@ import (
 func genOtherNode(t *rapid.T, s *Snapshot) {
 	if len(s.LBNodes) == 0 || rapid.IntRange(0, 7).Draw(t, "joins") == 0 {
 		id := rapid.Int32Range(2, 9).Draw(t, "id")
-		s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+		s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", id)},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", id)}},
+			Spec:       millracev1beta1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", id)}},
 		})
 		return
 	}
@@ -90,8 +90,8 @@ func genSnapshot(t *rapid.T) *Snapshot {
 	return s
 }
 
-func genLBNode(t *rapid.T, name string) *millracev1alpha1.LBNode {
-	node := &millracev1alpha1.LBNode{ObjectMeta: genMeta(t, "", name)}
+func genLBNode(t *rapid.T, name string) *millracev1beta1.LBNode {
+	node := &millracev1beta1.LBNode{ObjectMeta: genMeta(t, "", name)}
 	node.Spec.ID = pick(t, "id", int32(1), 2, 3, 4, 5, 4095, 4096, 0, -1)
 	node.Spec.Zone = pick(t, "zone", "", "a", "b", "c")
 	node.Spec.PodCIDRs = rapid.SliceOfN(rapid.SampledFrom([]string{
@@ -108,7 +108,7 @@ func genLBNode(t *rapid.T, name string) *millracev1alpha1.LBNode {
 func genService(t *rapid.T, name string) *corev1.Service {
 	service := &corev1.Service{ObjectMeta: genMeta(t, "default", name)}
 	service.Spec.Type = pick(t, "type", corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeClusterIP, "")
-	service.Spec.LoadBalancerClass = genPointer(t, "class", millracev1alpha1.Class, millracev1alpha1.Class, "example.com/lb", "")
+	service.Spec.LoadBalancerClass = genPointer(t, "class", millracev1beta1.Class, millracev1beta1.Class, "example.com/lb", "")
 	service.Spec.ExternalTrafficPolicy = pick(t, "policy",
 		corev1.ServiceExternalTrafficPolicyLocal, corev1.ServiceExternalTrafficPolicyCluster, "")
 	ranges := rapid.SliceOfN(rapid.SampledFrom([]string{
@@ -175,32 +175,32 @@ func genSlice(t *rapid.T, name string) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-func genVIP(t *rapid.T, i int) *millracev1alpha1.VIP {
+func genVIP(t *rapid.T, i int) *millracev1beta1.VIP {
 	address := pick(t, "address", fmt.Sprintf("203.0.113.%d", i), fmt.Sprintf("2001:db8:1::%d", i), fmt.Sprintf("::ffff:203.0.113.%d", i), "x")
 	name := address
 	if parsed, err := netip.ParseAddr(address); err == nil {
-		name = millracev1alpha1.VIPName(parsed)
+		name = millracev1beta1.VIPName(parsed)
 	}
-	vip := &millracev1alpha1.VIP{ObjectMeta: genMeta(t, "", pick(t, "name", name, name, name, "other"))}
+	vip := &millracev1beta1.VIP{ObjectMeta: genMeta(t, "", pick(t, "name", name, name, name, "other"))}
 	vip.Spec.Address, vip.Spec.Pool = address, pick(t, "pool", "a", "b", "")
 	for range rapid.IntRange(0, 3).Draw(t, "claims") {
-		vip.Spec.Claims = append(vip.Spec.Claims, millracev1alpha1.VIPClaim{
+		vip.Spec.Claims = append(vip.Spec.Claims, millracev1beta1.VIPClaim{
 			Namespace: "default", Name: pick(t, "service", "service0", "service1", "service2"), UID: pick(t, "uid", "", "", "a", "b"),
-			Ports: pick(t, "ports", nil, nil, []millracev1alpha1.ClaimedPort{{Port: 80}, {Port: 53, Protocol: "UDP"}, {Port: 70000, Protocol: "x"}}),
+			Ports: pick(t, "ports", nil, nil, []millracev1beta1.ClaimedPort{{Port: 80}, {Port: 53, Protocol: "UDP"}, {Port: 70000, Protocol: "x"}}),
 		})
 	}
 	return vip
 }
 
-func genRoute(t *rapid.T, name string) *millracev1alpha1.VIPRoute {
-	route := &millracev1alpha1.VIPRoute{ObjectMeta: genMeta(t, "default", name)}
+func genRoute(t *rapid.T, name string) *millracev1beta1.VIPRoute {
+	route := &millracev1beta1.VIPRoute{ObjectMeta: genMeta(t, "default", name)}
 	route.Spec.ServiceName = pick(t, "service", "service0", "service1", "service9", "")
 	for range rapid.IntRange(0, 3).Draw(t, "ports") {
-		port := millracev1alpha1.VIPRoutePort{
+		port := millracev1beta1.VIPRoutePort{
 			Port: pick(t, "port", int32(80), 53, 0, 65536), Protocol: pick(t, "protocol", corev1.ProtocolTCP, corev1.ProtocolUDP, "", "SCTP"),
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "backends") {
-			port.Backends = append(port.Backends, millracev1alpha1.VIPRouteBackend{
+			port.Backends = append(port.Backends, millracev1beta1.VIPRouteBackend{
 				Namespace: pick(t, "namespace", "", "default", "other"), Name: pick(t, "backend", "service0", "service1", "service2", "service9", ""),
 				Port: pick(t, "backend port", int32(80), 53, 0, -1), Weight: pick(t, "weight", int32(1), 90, 0, 1_000_000, -1, 1<<31-1),
 				Invalid: rapid.Bool().Draw(t, "invalid"),
@@ -223,9 +223,9 @@ func genDuration(t *rapid.T, label string) *metav1.Duration {
 		metav1.Duration{Duration: 1500 * time.Millisecond}, metav1.Duration{Duration: 1 << 62}, metav1.Duration{Duration: -1 << 63})
 }
 
-func genPeer(t *rapid.T, name string) *millracev1alpha1.LBPeer {
-	peer := &millracev1alpha1.LBPeer{ObjectMeta: genMeta(t, "", name)}
-	peer.Spec = millracev1alpha1.LBPeerSpec{
+func genPeer(t *rapid.T, name string) *millracev1beta1.LBPeer {
+	peer := &millracev1beta1.LBPeer{ObjectMeta: genMeta(t, "", name)}
+	peer.Spec = millracev1beta1.LBPeerSpec{
 		PeerAddress:  pick(t, "address", "198.51.100.1", "2001:db8::1", "127.0.0.1", "fe80::1%eth0", ""),
 		PeerASN:      pick(t, "asn", int64(64512), 0, -1, 1<<32),
 		LocalASN:     pick(t, "local asn", int64(64512), 0, -1, 1<<32),
@@ -236,9 +236,9 @@ func genPeer(t *rapid.T, name string) *millracev1alpha1.LBPeer {
 	return peer
 }
 
-func genAdvertisement(t *rapid.T, name string) *millracev1alpha1.VIPAdvertisement {
-	advertisement := &millracev1alpha1.VIPAdvertisement{ObjectMeta: genMeta(t, "", name)}
-	advertisement.Spec = millracev1alpha1.VIPAdvertisementSpec{
+func genAdvertisement(t *rapid.T, name string) *millracev1beta1.VIPAdvertisement {
+	advertisement := &millracev1beta1.VIPAdvertisement{ObjectMeta: genMeta(t, "", name)}
+	advertisement.Spec = millracev1beta1.VIPAdvertisementSpec{
 		Pools:           rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b"}), 0, 2).Draw(t, "pools"),
 		ServiceSelector: genSelector(t), NodeSelector: genSelector(t),
 		Communities: rapid.SliceOfN(rapid.SampledFrom([]string{

@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // locator finds the nodes of endpoints that name none, as those of manual
@@ -56,7 +56,7 @@ func readNetworks(b *builder) *networks {
 	return l
 }
 
-func (l *networks) add(b *builder, object *millracev1alpha1.LBNode) {
+func (l *networks) add(b *builder, object *millracev1beta1.LBNode) {
 	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 	for i, text := range object.Spec.PodCIDRs {
 		network, err := desired.ParsePrefix(text)

@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // readNodes is what was read of the nodes, and of what objects.
 type readNodes struct {
 	world
-	lbNodes []*millracev1alpha1.LBNode
+	lbNodes []*millracev1beta1.LBNode
 	node    *corev1.Node
 	down    map[forwarding.NodeID]bool
 
@@ -66,7 +66,7 @@ func (b *builder) readNodes() {
 	for _, object := range oldestFirst(b.snapshot.LBNodes) {
 		reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 		if object.Spec.ID < 1 || object.Spec.ID > forwarding.MaxNodeID {
-			b.problem(reference, millracev1alpha1.ReasonInvalid,
+			b.problem(reference, millracev1beta1.ReasonInvalid,
 				"spec.id: %d is not between 1 and %d", object.Spec.ID, forwarding.MaxNodeID)
 			continue
 		}
@@ -94,7 +94,7 @@ func (b *builder) readNodes() {
 
 	self, found := b.nodes[b.snapshot.NodeName]
 	if !found {
-		b.problem(ObjectReference{Kind: "LBNode", Name: b.snapshot.NodeName}, millracev1alpha1.ReasonNoNodeID,
+		b.problem(ObjectReference{Kind: "LBNode", Name: b.snapshot.NodeName}, millracev1beta1.ReasonNoNodeID,
 			"no usable LBNode gives this node an id; the operator makes one for every node")
 		return
 	}
@@ -105,16 +105,16 @@ func (b *builder) readNodes() {
 // shutdown returns the departure of this node where its Node says that kubelet's graceful node
 // shutdown has begun: the operator may be among the first that it ends. Of other departures only
 // LBNodes tell, so that all nodes see the same ones: a VIP is left to those that stay.
-func (b *builder) shutdown() millracev1alpha1.Departure {
-	if b.snapshot.Node == nil || desired.NodeDeparture(b.snapshot.Node) != millracev1alpha1.DepartureShuttingDown {
+func (b *builder) shutdown() millracev1beta1.Departure {
+	if b.snapshot.Node == nil || desired.NodeDeparture(b.snapshot.Node) != millracev1beta1.DepartureShuttingDown {
 		return ""
 	}
-	return millracev1alpha1.DepartureShuttingDown
+	return millracev1beta1.DepartureShuttingDown
 }
 
 // isBooting reports whether a node has booted since its agent last had everything in
 // place, or never had. An agent that is merely down changes nothing: its programs run on.
-func isBooting(status *millracev1alpha1.LBNodeStatus) bool {
+func isBooting(status *millracev1beta1.LBNodeStatus) bool {
 	if status.ServingBootID == "" {
 		// Agents of versions before servingBootID wrote bootID alone, and only once
 		// they served.
@@ -124,7 +124,7 @@ func isBooting(status *millracev1alpha1.LBNodeStatus) bool {
 }
 
 // addReach reads where a node can answer for VIPs. What cannot be read is nowhere.
-func (b *builder) addReach(node forwarding.NodeID, status *millracev1alpha1.LBNodeStatus) {
+func (b *builder) addReach(node forwarding.NodeID, status *millracev1beta1.LBNodeStatus) {
 	if len(status.L2) == 0 {
 		return
 	}
@@ -144,12 +144,12 @@ func (b *builder) addReach(node forwarding.NodeID, status *millracev1alpha1.LBNo
 
 // setAddresses gives a node its addresses, the first of each family, and
 // remembers whose they are: packets from an address are taken for one node's.
-func (b *builder) setAddresses(node *Node, object *millracev1alpha1.LBNode, taken map[netip.Addr]string) {
+func (b *builder) setAddresses(node *Node, object *millracev1beta1.LBNode, taken map[netip.Addr]string) {
 	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 	for _, text := range object.Spec.Addresses {
 		address, err := desired.ParseHost(text)
 		if err != nil {
-			b.problem(reference, millracev1alpha1.ReasonInvalid, "spec.addresses: %v", err)
+			b.problem(reference, millracev1beta1.ReasonInvalid, "spec.addresses: %v", err)
 			continue
 		}
 		place := &node.IPv6
@@ -161,7 +161,7 @@ func (b *builder) setAddresses(node *Node, object *millracev1alpha1.LBNode, take
 			continue
 		}
 		if place.IsValid() {
-			b.problem(reference, millracev1alpha1.ReasonInvalid,
+			b.problem(reference, millracev1beta1.ReasonInvalid,
 				"spec.addresses: %s is left out, a node has one address of a family", address)
 			continue
 		}

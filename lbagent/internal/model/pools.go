@@ -11,14 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // readPools is what was read of the pools, and of what objects.
 type readPools struct {
-	pools   []*millracev1alpha1.VIPPool
-	peers   []*millracev1alpha1.LBPeer
-	lbNodes []*millracev1alpha1.LBNode
+	pools   []*millracev1beta1.VIPPool
+	peers   []*millracev1beta1.LBPeer
+	lbNodes []*millracev1beta1.LBNode
 	node    *corev1.Node
 
 	prefixes []netip.Prefix
@@ -89,8 +89,8 @@ func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 
 // readHosts are the nodes and routers by their addresses, and of what they were read.
 type readHosts struct {
-	peers     []*millracev1alpha1.LBPeer
-	lbNodes   []*millracev1alpha1.LBNode
+	peers     []*millracev1beta1.LBPeer
+	lbNodes   []*millracev1beta1.LBNode
 	node      *corev1.Node
 	gateways  Gateways
 	neighbors []netip.Addr

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // drawRanges draws ranges of small spaces that can be listed.
@@ -53,12 +53,12 @@ func TestPoolPrefixes(t *testing.T) {
 		peer := atEnd(smallSpaces[0], rapid.IntRange(0, 255).Draw(t, "peer"))
 		prefixes := Build(&Snapshot{
 			NodeName: testNode,
-			Pools: []*millracev1alpha1.VIPPool{nil, {
+			Pools: []*millracev1beta1.VIPPool{nil, {
 				ObjectMeta: metav1.ObjectMeta{Name: "a"},
-				Spec:       millracev1alpha1.VIPPoolSpec{Addresses: addresses, Reserved: reserved},
-				Status:     millracev1alpha1.VIPPoolStatus{Usable: usable},
+				Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses, Reserved: reserved},
+				Status:     millracev1beta1.VIPPoolStatus{Usable: usable},
 			}},
-			Peers: []*millracev1alpha1.LBPeer{nil, {Spec: millracev1alpha1.LBPeerSpec{PeerAddress: peer.String()}}},
+			Peers: []*millracev1beta1.LBPeer{nil, {Spec: millracev1beta1.LBPeerSpec{PeerAddress: peer.String()}}},
 		}).Pools
 		for _, base := range smallSpaces {
 			for last := range 256 {
@@ -91,10 +91,10 @@ func TestBuilderFollowsPools(t *testing.T) {
 	other := *pooled.VIPs[0]
 	other.Name, other.Spec.Address, other.Spec.Claims = "203.0.113.99", "203.0.113.99", nil
 	pooled.VIPs = append(pooled.VIPs, &other)
-	pooled.Pools = []*millracev1alpha1.VIPPool{{
+	pooled.Pools = []*millracev1beta1.VIPPool{{
 		ObjectMeta: metav1.ObjectMeta{Name: "public"},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/29"}},
-		Status:     millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0/29"}},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/29"}},
+		Status:     millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0/29"}},
 	}}
 	bare := *pooled
 	bare.Pools = nil

@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -23,18 +23,18 @@ import (
 func portedSnapshot(ports int, spec corev1.ServiceSpec, slices ...*discoveryv1.EndpointSlice) *Snapshot {
 	s := &Snapshot{NodeName: testNode, EndpointSlices: slices}
 	for id := int32(1); id <= 3; id++ {
-		s.LBNodes = append(s.LBNodes, &millracev1alpha1.LBNode{
+		s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node", id)},
-			Spec:       millracev1alpha1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", 10+id)}, Zone: fmt.Sprint("zone", id%2)},
-			Status:     millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+			Spec:       millracev1beta1.LBNodeSpec{ID: id, Addresses: []string{fmt.Sprintf("198.51.100.%d", 10+id)}, Zone: fmt.Sprint("zone", id%2)},
+			Status:     millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 		})
 	}
-	class := millracev1alpha1.Class
+	class := millracev1beta1.Class
 	spec.Type, spec.LoadBalancerClass, spec.Ports = corev1.ServiceTypeLoadBalancer, &class, spec.Ports[:ports]
 	s.Services = []*corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: spec}}
-	s.VIPs = []*millracev1alpha1.VIP{{
+	s.VIPs = []*millracev1beta1.VIP{{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
-		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: "web"}}},
+		Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: "web"}}},
 	}}
 	return s
 }
@@ -70,18 +70,18 @@ func genPortedSlice(t *rapid.T, name string, zonal bool, ports []corev1.ServiceP
 }
 
 // genPortedRoute draws a VIPRoute that leads some of the ports to those of another Service, several times.
-func genPortedRoute(t *rapid.T, ports []corev1.ServicePort) *millracev1alpha1.VIPRoute {
-	route := &millracev1alpha1.VIPRoute{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1alpha1.VIPRouteSpec{ServiceName: "web"},
+func genPortedRoute(t *rapid.T, ports []corev1.ServicePort) *millracev1beta1.VIPRoute {
+	route := &millracev1beta1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1beta1.VIPRouteSpec{ServiceName: "web"},
 	}
 	for i := range ports {
 		if rapid.IntRange(0, 2).Draw(t, "routed") > 0 {
 			continue
 		}
-		port := millracev1alpha1.VIPRoutePort{Port: ports[i].Port, Protocol: ports[i].Protocol}
+		port := millracev1beta1.VIPRoutePort{Port: ports[i].Port, Protocol: ports[i].Protocol}
 		for range rapid.IntRange(1, 3).Draw(t, "backends") {
 			to := rapid.SampledFrom(ports).Draw(t, "to")
-			port.Backends = append(port.Backends, millracev1alpha1.VIPRouteBackend{
+			port.Backends = append(port.Backends, millracev1beta1.VIPRouteBackend{
 				Name: "other", Port: to.Port, Weight: rapid.Int32Range(0, 3).Draw(t, "weight"),
 			})
 		}
@@ -120,7 +120,7 @@ func TestPortsStandAlone(t *testing.T) {
 		build := func(ports int, spec corev1.ServiceSpec) *Model {
 			s := portedSnapshot(ports, spec, all...)
 			s.Down = map[forwarding.NodeID]bool{3: down}
-			s.Services, s.Routes = append(s.Services, other), []*millracev1alpha1.VIPRoute{route}
+			s.Services, s.Routes = append(s.Services, other), []*millracev1beta1.VIPRoute{route}
 			return Build(s)
 		}
 		together := build(count, spec)
@@ -174,21 +174,21 @@ func TestUnreached(t *testing.T) {
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
 		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.0.1"}, NodeName: &node}},
 	}
-	route := &millracev1alpha1.VIPRoute{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1alpha1.VIPRouteSpec{ServiceName: "web"},
+	route := &millracev1beta1.VIPRoute{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1beta1.VIPRouteSpec{ServiceName: "web"},
 	}
 	for i := range 4 {
 		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(1000 + i), Protocol: corev1.ProtocolTCP})
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &spec.Ports[i].Name, Protocol: &spec.Ports[i].Protocol, Port: &target})
 	}
 	for _, port := range spec.Ports[2:] {
-		route.Spec.Ports = append(route.Spec.Ports, millracev1alpha1.VIPRoutePort{
-			Port: port.Port, Backends: []millracev1alpha1.VIPRouteBackend{{Name: "web", Port: 1000, Weight: 1}},
+		route.Spec.Ports = append(route.Spec.Ports, millracev1beta1.VIPRoutePort{
+			Port: port.Port, Backends: []millracev1beta1.VIPRouteBackend{{Name: "web", Port: 1000, Weight: 1}},
 		})
 	}
 	for _, down := range []bool{false, true} {
 		s := portedSnapshot(4, spec, slice)
-		s.Down, s.Routes = map[forwarding.NodeID]bool{3: down}, []*millracev1alpha1.VIPRoute{route}
+		s.Down, s.Routes = map[forwarding.NodeID]bool{3: down}, []*millracev1beta1.VIPRoute{route}
 		for _, f := range Build(s).Frontends {
 			if f.Unreached != down {
 				t.Errorf("node down: %t, frontend %s unreached: %t", down, f.Key, f.Unreached)

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
@@ -55,13 +55,13 @@ type previous struct {
 	objects objects
 	canaries
 	// vips and routes are the objects of the last snapshot.
-	vips   []*millracev1alpha1.VIP
-	routes []*millracev1alpha1.VIPRoute
+	vips   []*millracev1beta1.VIP
+	routes []*millracev1beta1.VIPRoute
 	// read are the VIPs by their objects, claims the objects by the Services that they name.
-	read   map[*millracev1alpha1.VIP]*readVIP
-	claims map[ServiceName][]*millracev1alpha1.VIP
+	read   map[*millracev1beta1.VIP]*readVIP
+	claims map[ServiceName][]*millracev1beta1.VIP
 	// dependent are the objects of VIPs that are not alone, troubled those with problems.
-	dependent, troubled map[*millracev1alpha1.VIP]bool
+	dependent, troubled map[*millracev1beta1.VIP]bool
 	// sorted are the VIPs with a valid address by it, frontends those of all, before some are spread
 	// for aggregates. Models share both, so neither is changed.
 	sorted    []*readVIP
@@ -109,19 +109,19 @@ func (w *world) inhabited() map[string]bool {
 // forget has every VIP be read again.
 func (f *previous) forget() {
 	f.vips, f.routes, f.sorted, f.frontends, f.model = nil, nil, nil, nil, nil
-	f.read = map[*millracev1alpha1.VIP]*readVIP{}
-	f.claims = map[ServiceName][]*millracev1alpha1.VIP{}
-	f.dependent, f.troubled = map[*millracev1alpha1.VIP]bool{}, map[*millracev1alpha1.VIP]bool{}
+	f.read = map[*millracev1beta1.VIP]*readVIP{}
+	f.claims = map[ServiceName][]*millracev1beta1.VIP{}
+	f.dependent, f.troubled = map[*millracev1beta1.VIP]bool{}, map[*millracev1beta1.VIP]bool{}
 }
 
 // drop forgets what was read of a VIP.
-func (f *previous) drop(object *millracev1alpha1.VIP) *readVIP {
+func (f *previous) drop(object *millracev1beta1.VIP) *readVIP {
 	vip := f.read[object]
 	delete(f.read, object)
 	delete(f.dependent, object)
 	delete(f.troubled, object)
 	for _, name := range claimed(object) {
-		rest := slices.DeleteFunc(slices.Clone(f.claims[name]), func(other *millracev1alpha1.VIP) bool { return other == object })
+		rest := slices.DeleteFunc(slices.Clone(f.claims[name]), func(other *millracev1beta1.VIP) bool { return other == object })
 		if f.claims[name] = rest; len(rest) == 0 {
 			delete(f.claims, name)
 		}
@@ -130,7 +130,7 @@ func (f *previous) drop(object *millracev1alpha1.VIP) *readVIP {
 }
 
 // add notes what was read of a VIP.
-func (f *previous) add(object *millracev1alpha1.VIP, vip *readVIP) {
+func (f *previous) add(object *millracev1beta1.VIP, vip *readVIP) {
 	f.read[object] = vip
 	if !vip.alone {
 		f.dependent[object] = true
@@ -144,7 +144,7 @@ func (f *previous) add(object *millracev1alpha1.VIP, vip *readVIP) {
 }
 
 // claimed are the Services that a VIP's claims name.
-func claimed(vip *millracev1alpha1.VIP) []ServiceName {
+func claimed(vip *millracev1beta1.VIP) []ServiceName {
 	names := make([]ServiceName, 0, len(vip.Spec.Claims))
 	for i := range vip.Spec.Claims {
 		name := ServiceName{vip.Spec.Claims[i].Namespace, vip.Spec.Claims[i].Name}
@@ -158,13 +158,13 @@ func claimed(vip *millracev1alpha1.VIP) []ServiceName {
 // stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
 // nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are
 // others, all are looked at.
-func (f *previous) stale(came []*millracev1alpha1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1alpha1.VIP {
+func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1beta1.VIP {
 	stale := slices.Clone(came)
-	known := make(map[*millracev1alpha1.VIP]bool, len(came))
+	known := make(map[*millracev1beta1.VIP]bool, len(came))
 	for _, object := range came {
 		known[object] = true
 	}
-	add := func(object *millracev1alpha1.VIP) {
+	add := func(object *millracev1beta1.VIP) {
 		if !known[object] {
 			known[object] = true
 			stale = append(stale, object)
@@ -189,8 +189,8 @@ func (f *previous) stale(came []*millracev1alpha1.VIP, others bool, occupants ma
 }
 
 // leadElsewhere reports whether VIPRoutes add other objects to those that a VIP is read from.
-func (b *endpoints) leadElsewhere(vip *millracev1alpha1.VIP) bool {
-	return len(b.routed) > 0 && slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+func (b *endpoints) leadElsewhere(vip *millracev1beta1.VIP) bool {
+	return len(b.routed) > 0 && slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 		return b.routed[ServiceName{claim.Namespace, claim.Name}]
 	})
 }

@@ -10,17 +10,17 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Each router of a range that has connected is a peer. An address of its own goes before the
 // range, and the older range before another with common routers.
 func TestRanges(t *testing.T) {
-	peer := func(name string, age int, edit func(*millracev1alpha1.LBPeerSpec)) *millracev1alpha1.LBPeer {
+	peer := func(name string, age int, edit func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
 		created := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(-time.Duration(age) * time.Hour))
-		object := &millracev1alpha1.LBPeer{
+		object := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: created},
-			Spec:       millracev1alpha1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
 		}
 		edit(&object.Spec)
 		return object
@@ -31,15 +31,15 @@ func TestRanges(t *testing.T) {
 	}
 	m := Build(&Snapshot{
 		NodeName: testNode,
-		Peers: []*millracev1alpha1.LBPeer{
-			peer("one", 0, func(s *millracev1alpha1.LBPeerSpec) { s.PeerAddress = "198.51.100.2" }),
-			peer("rack", 2, func(s *millracev1alpha1.LBPeerSpec) { s.PeerRange = "198.51.100.0/28" }),
-			peer("row", 1, func(s *millracev1alpha1.LBPeerSpec) { s.PeerRange = "198.51.100.0/24" }),
-			peer("six", 1, func(s *millracev1alpha1.LBPeerSpec) { s.PeerRange = "2001:db8::/64" }),
+		Peers: []*millracev1beta1.LBPeer{
+			peer("one", 0, func(s *millracev1beta1.LBPeerSpec) { s.PeerAddress = "198.51.100.2" }),
+			peer("rack", 2, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "198.51.100.0/28" }),
+			peer("row", 1, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "198.51.100.0/24" }),
+			peer("six", 1, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "2001:db8::/64" }),
 		},
 		DynamicNeighbors: neighbors,
-		Advertisements: []*millracev1alpha1.VIPAdvertisement{{
-			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: millracev1alpha1.VIPAdvertisementSpec{Peers: []string{"rack"}},
+		Advertisements: []*millracev1beta1.VIPAdvertisement{{
+			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: millracev1beta1.VIPAdvertisementSpec{Peers: []string{"rack"}},
 		}},
 	})
 	var names []string

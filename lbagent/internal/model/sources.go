@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // readSources returns the clients that a Service admits.
@@ -32,7 +32,7 @@ func (b *builder) restrict(frontend *Frontend, sources desired.Sources) {
 		}
 	}
 	if len(own) == 0 {
-		b.problem(frontend.Service.reference(), millracev1alpha1.ReasonInvalid,
+		b.problem(frontend.Service.reference(), millracev1beta1.ReasonInvalid,
 			"spec.loadBalancerSourceRanges: no prefix of the family of %s, so nobody is admitted to that address", frontend.Key.VIP)
 	}
 	if len(own) == 1 && own[0].Bits() == 0 {

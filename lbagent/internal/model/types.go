@@ -16,12 +16,12 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
 // Gateways are the next hops of default routes, by family.
-type Gateways map[millracev1alpha1.AddressFamily][]netip.Addr
+type Gateways map[millracev1beta1.AddressFamily][]netip.Addr
 
 // Network is a network of one of the node's interfaces.
 type Network struct {
@@ -62,12 +62,12 @@ type Snapshot struct {
 	Node           *corev1.Node
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
-	VIPs           []*millracev1alpha1.VIP
-	Pools          []*millracev1alpha1.VIPPool
-	LBNodes        []*millracev1alpha1.LBNode
-	Peers          []*millracev1alpha1.LBPeer
-	Advertisements []*millracev1alpha1.VIPAdvertisement
-	Routes         []*millracev1alpha1.VIPRoute
+	VIPs           []*millracev1beta1.VIP
+	Pools          []*millracev1beta1.VIPPool
+	LBNodes        []*millracev1beta1.LBNode
+	Peers          []*millracev1beta1.LBPeer
+	Advertisements []*millracev1beta1.VIPAdvertisement
+	Routes         []*millracev1beta1.VIPRoute
 	// Passwords are those of BGP sessions, by the name of the Secret. They go nowhere but
 	// to the speaker.
 	Passwords map[string]string
@@ -99,7 +99,7 @@ type TunnelSecret struct {
 type Model struct {
 	Self forwarding.Self
 	// Departing is that of this node.
-	Departing millracev1alpha1.Departure
+	Departing millracev1beta1.Departure
 	// CutOff is true where this node is cut off from other nodes.
 	CutOff bool
 	Nodes  []Node
@@ -159,7 +159,7 @@ type Node struct {
 	// Booting is true from when the node has booted until its agent is up.
 	Booting bool
 	// Departing is why the node hands over its routes; empty where it stays.
-	Departing millracev1alpha1.Departure
+	Departing millracev1beta1.Departure
 }
 
 // VIP is an allocated address.
@@ -172,7 +172,7 @@ type VIP struct {
 	// to be in the maps; empty for all others.
 	Occupant string
 	// Release is how far its Services have given it up; empty where one keeps it.
-	Release millracev1alpha1.ReleasePhase
+	Release millracev1beta1.ReleasePhase
 	// Canary is the LBPeer that the address is a canary of: nodes announce it to that peer alone, for
 	// probes. No Service has it. Empty for all others.
 	Canary string

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
@@ -51,7 +51,7 @@ func (b *builder) buildVIPs() {
 }
 
 // readVIP reads a VIP and its frontends. The address is invalid where the object is.
-func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *readVIP {
+func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *readVIP {
 	address, problems := desired.ParseVIP(object)
 	if b.reported(problems) {
 		return &readVIP{}
@@ -71,7 +71,7 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 	}
 	slices.SortFunc(read.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
 	if read.Occupant = b.occupants[address]; read.Occupant != "" {
-		b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1alpha1.ReasonOccupied,
+		b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied,
 			"%s", desired.OccupiedVIP(address, read.Occupant))
 	} else {
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
@@ -87,13 +87,13 @@ func (b *builder) readVIP(object *millracev1alpha1.VIP, endpoints *endpoints) *r
 }
 
 // isDuplicate reports whether the operator was told of a host that had the address first.
-func isDuplicate(object *millracev1alpha1.VIP) bool {
-	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionUnique)
-	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1alpha1.ReasonDuplicateAddress
+func isDuplicate(object *millracev1beta1.VIP) bool {
+	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionUnique)
+	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1beta1.ReasonDuplicateAddress
 }
 
 // minRows returns what the VIP says of its node tables; zero where that is nothing that agents know.
-func minRows(object *millracev1alpha1.VIP) int {
+func minRows(object *millracev1beta1.VIP) int {
 	rows := int(object.Spec.MinRows)
 	if rows < forwarding.LeastRows || rows >= forwarding.Rows || rows&(rows-1) != 0 {
 		return 0
@@ -119,7 +119,7 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 				continue
 			}
 			if owner := owners[key]; owner != name || built[key] {
-				b.problem(name.reference(), millracev1alpha1.ReasonPortConflict,
+				b.problem(name.reference(), millracev1beta1.ReasonPortConflict,
 					"spec.ports[%d].port: %s is served for the Service %s, which has claimed it first", i, key, owner)
 				continue
 			}
@@ -149,11 +149,11 @@ func healthPort(service *corev1.Service) uint16 {
 // unservedPort says what is wrong with a port of a Service.
 func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort) {
 	if _, supported := protocolNumber(port.Protocol); !supported {
-		b.problem(name.reference(), millracev1alpha1.ReasonUnsupported,
+		b.problem(name.reference(), millracev1beta1.ReasonUnsupported,
 			"spec.ports[%d].protocol: %s is not supported, only TCP, UDP and SCTP are", i, port.Protocol)
 		return
 	}
-	b.problem(name.reference(), millracev1alpha1.ReasonInvalid,
+	b.problem(name.reference(), millracev1beta1.ReasonInvalid,
 		"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
 }
 

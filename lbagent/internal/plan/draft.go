@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
@@ -361,7 +361,7 @@ func (d *draft) setVIPs() {
 		}
 		if _, programmed := d.have.VIPs[vip.Address]; !programmed {
 			if count >= d.limits.VIPs {
-				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1alpha1.VIPName(vip.Address)},
+				d.full(model.ObjectReference{Kind: "VIP", Name: millracev1beta1.VIPName(vip.Address)},
 					fmt.Sprintf("VIP %s", vip.Address), forwarding.VIPs)
 				continue
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -442,7 +442,7 @@ func checkFull(t *testing.T, problems []Problem, full forwarding.Capacity, servi
 		t.Fatal("nothing is said of what does not fit")
 	}
 	for _, problem := range problems {
-		if problem.Reason != millracev1alpha1.ReasonMapFull || problem.Full != full ||
+		if problem.Reason != millracev1beta1.ReasonMapFull || problem.Full != full ||
 			!strings.Contains(problem.Message, full.String()) {
 			t.Errorf("problem %+v, want reason MapFull and the capacity %s", problem, full)
 		}

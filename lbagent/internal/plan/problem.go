@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"fmt"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -24,7 +24,7 @@ type Problem struct {
 func (d *draft) full(object model.ObjectReference, subject string, capacity forwarding.Capacity) {
 	d.problems = append(d.problems, Problem{
 		Problem: model.Problem{
-			Object: object, Reason: millracev1alpha1.ReasonMapFull,
+			Object: object, Reason: millracev1beta1.ReasonMapFull,
 			Message: fmt.Sprintf("%s: %s, a node has room for %s", subject, partly, capacity.Count(d.limits.Of(capacity))),
 		},
 		Full: capacity,
@@ -65,7 +65,7 @@ func (d *draft) allProblems() []Problem {
 		d.problems = append(d.problems, Problem{
 			Problem: model.Problem{
 				Object:  model.ObjectReference{Kind: "Service", Namespace: of.service.Namespace, Name: of.service.Name},
-				Reason:  millracev1alpha1.ReasonMapFull,
+				Reason:  millracev1beta1.ReasonMapFull,
 				Message: fmt.Sprintf("%s: %s, a node has room for %s%s", frontends, of.effect, of.capacity.Count(d.limits.Of(of.capacity)), of.remark),
 			},
 			Full: of.capacity, yields: of.effect == lost,
@@ -114,7 +114,7 @@ func (d *draft) localFull(frontend *model.Frontend) {
 func (d *draft) sameHash(frontend *model.Frontend, other forwarding.FrontendKey) {
 	d.problems = append(d.problems, Problem{Problem: model.Problem{
 		Object: serviceOf(frontend),
-		Reason: millracev1alpha1.ReasonUnsupported,
+		Reason: millracev1beta1.ReasonUnsupported,
 		Message: fmt.Sprintf("frontend %s: not programmed, its address and port have the same hash as those of %s; give one of the two another address or port",
 			frontend.Key, other),
 	}})

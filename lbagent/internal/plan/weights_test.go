@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -23,15 +23,15 @@ type layout []int
 // Services, by the weights; without weights it is the port of the first Service itself.
 func routed(node string, services []layout, weights ...int32) *model.Snapshot {
 	s := &model.Snapshot{NodeName: node}
-	class := millracev1alpha1.Class
+	class := millracev1beta1.Class
 	gateway := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "service0"}}
 	gateway.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, Ports: []corev1.ServicePort{{Port: 80}}}
-	route := &millracev1alpha1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}}
-	route.Spec = millracev1alpha1.VIPRouteSpec{ServiceName: "service0", Ports: []millracev1alpha1.VIPRoutePort{{Port: 80}}}
+	route := &millracev1beta1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}}
+	route.Spec = millracev1beta1.VIPRouteSpec{ServiceName: "service0", Ports: []millracev1beta1.VIPRoutePort{{Port: 80}}}
 	for n := range len(services[0]) {
-		lbNode := &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n+1)}}
-		lbNode.Spec = millracev1alpha1.LBNodeSpec{ID: int32(n + 1), Addresses: []string{fmt.Sprintf("198.51.100.%d", n+1)}}
-		lbNode.Status = millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
+		lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node%d", n+1)}}
+		lbNode.Spec = millracev1beta1.LBNodeSpec{ID: int32(n + 1), Addresses: []string{fmt.Sprintf("198.51.100.%d", n+1)}}
+		lbNode.Status = millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"}
 		s.LBNodes = append(s.LBNodes, lbNode)
 	}
 	for i, on := range services {
@@ -45,14 +45,14 @@ func routed(node string, services []layout, weights ...int32) *model.Snapshot {
 		s.EndpointSlices = append(s.EndpointSlices, sliceOf(name, i, on))
 	}
 	for i, weight := range weights {
-		backend := millracev1alpha1.VIPRouteBackend{Name: fmt.Sprintf("service%d", i), Port: 80, Weight: weight}
+		backend := millracev1beta1.VIPRouteBackend{Name: fmt.Sprintf("service%d", i), Port: 80, Weight: weight}
 		route.Spec.Ports[0].Backends = append(route.Spec.Ports[0].Backends, backend)
 	}
 	if len(weights) > 0 {
 		s.Routes = append(s.Routes, route)
 	}
-	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}}
-	vip.Spec = millracev1alpha1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: "service0"}}}
+	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}}
+	vip.Spec = millracev1beta1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: "service0"}}}
 	s.VIPs = append(s.VIPs, vip)
 	return s
 }

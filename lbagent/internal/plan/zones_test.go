@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -211,7 +211,7 @@ func TestNoRoomForZones(t *testing.T) {
 		if f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) || len(primariesOf(have.NodeTables[f.Table])) != 3 {
 			t.Errorf("in zone %d: %+v, want one table with all nodes", own, f)
 		}
-		if len(problems) != 1 || problems[0].Reason != millracev1alpha1.ReasonMapFull || problems[0].Object.Name != "late" ||
+		if len(problems) != 1 || problems[0].Reason != millracev1beta1.ReasonMapFull || problems[0].Object.Name != "late" ||
 			!strings.Contains(problems[0].Message, "room for 5 node tables") {
 			t.Errorf("problems %v", problems)
 		}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
@@ -183,7 +183,7 @@ func (s *Step) Unwritten(of *model.Model) []model.Problem {
 		}
 		problems = append(problems, model.Problem{
 			Object: model.ObjectReference{Kind: "Service", Namespace: frontend.Service.Namespace, Name: frontend.Service.Name},
-			Reason: millracev1alpha1.ReasonProgramFailed,
+			Reason: millracev1beta1.ReasonProgramFailed,
 			Message: fmt.Sprintf("frontend %s: not or not wholly programmed, a write to the maps failed; the agent tries again",
 				frontend.Key),
 		})

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -90,11 +90,11 @@ func (g *Guard) Advance(objects *model.Snapshot, now time.Time) (*model.Snapshot
 		return &result, nil, 0
 	}
 	a := advance{guard: g, now: now}
-	needed := sync.OnceValue(func() func(*millracev1alpha1.VIP) bool { return needs(objects) })
+	needed := sync.OnceValue(func() func(*millracev1beta1.VIP) bool { return needs(objects) })
 	result.Peers = step(&a, "LBPeer", g.before.Peers, objects.Peers, nil)
 	result.Advertisements = step(&a, "VIPAdvertisement", g.before.Advertisements, objects.Advertisements, nil)
 	result.LBNodes = step(&a, "LBNode", g.before.LBNodes, objects.LBNodes, nil)
-	result.VIPs = step(&a, "VIP", g.before.VIPs, objects.VIPs, func(vip *millracev1alpha1.VIP) bool { return needed()(vip) })
+	result.VIPs = step(&a, "VIP", g.before.VIPs, objects.VIPs, func(vip *millracev1beta1.VIP) bool { return needed()(vip) })
 	result.Routes = step(&a, "VIPRoute", g.before.Routes, objects.Routes, nil)
 	g.before = &result
 	return &result, a.held, a.again
@@ -186,7 +186,7 @@ func missingKeys[T object](missing []T) []string {
 }
 
 func isConfirmed(object metav1.Object) bool {
-	_, confirmed := object.GetAnnotations()[millracev1alpha1.AnnotationConfirmRemoval]
+	_, confirmed := object.GetAnnotations()[millracev1beta1.AnnotationConfirmRemoval]
 	return confirmed
 }
 
@@ -237,7 +237,7 @@ func isTooMuch(missing, present int) bool {
 
 // needs returns whether a VIP is needed: a Service that it is claimed for is still there, is to
 // stay, and has no other address of the family.
-func needs(objects *model.Snapshot) func(*millracev1alpha1.VIP) bool {
+func needs(objects *model.Snapshot) func(*millracev1beta1.VIP) bool {
 	type claim struct {
 		namespace, name string
 		is4             bool
@@ -249,7 +249,7 @@ func needs(objects *model.Snapshot) func(*millracev1alpha1.VIP) bool {
 			open[claim{service.Namespace, service.Name, false}] = true
 		}
 	}
-	claims := func(vip *millracev1alpha1.VIP) []claim {
+	claims := func(vip *millracev1beta1.VIP) []claim {
 		address, err := netip.ParseAddr(vip.Spec.Address)
 		if err != nil {
 			return nil
@@ -265,7 +265,7 @@ func needs(objects *model.Snapshot) func(*millracev1alpha1.VIP) bool {
 			delete(open, served)
 		}
 	}
-	return func(vip *millracev1alpha1.VIP) bool {
+	return func(vip *millracev1beta1.VIP) bool {
 		return slices.ContainsFunc(claims(vip), func(c claim) bool { return open[c] })
 	}
 }

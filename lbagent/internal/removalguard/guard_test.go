@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -24,14 +24,14 @@ const limit = 5 * time.Minute
 func peers(names ...string) *model.Snapshot {
 	s := &model.Snapshot{}
 	for _, name := range names {
-		s.Peers = append(s.Peers, &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		s.Peers = append(s.Peers, &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	return s
 }
 
 func confirmed(s *model.Snapshot) *model.Snapshot {
 	for _, peer := range s.Peers {
-		peer.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		peer.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 	}
 	return s
 }
@@ -161,11 +161,11 @@ func service(name string) *corev1.Service {
 	}
 }
 
-func vip(address, service string) *millracev1alpha1.VIP {
-	return &millracev1alpha1.VIP{
+func vip(address, service string) *millracev1beta1.VIP {
+	return &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address},
-		Spec: millracev1alpha1.VIPSpec{
-			Address: address, Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: service}},
+		Spec: millracev1beta1.VIPSpec{
+			Address: address, Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: service}},
 		},
 	}
 }
@@ -181,17 +181,17 @@ func TestHoldOfVIPs(t *testing.T) {
 		"the Service goes":    {func(s *model.Snapshot) { s.Services = nil }, goes},
 		"it is to go":         {func(s *model.Snapshot) { s.Services[0].DeletionTimestamp = &metav1.Time{Time: start} }, goes},
 		"no load balancer":    {func(s *model.Snapshot) { s.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, goes},
-		"it has another":      {func(s *model.Snapshot) { s.VIPs = []*millracev1alpha1.VIP{vip("203.0.113.2", "web")} }, goes},
-		"of the other family": {func(s *model.Snapshot) { s.VIPs = []*millracev1alpha1.VIP{vip("2001:db8::1", "web")} }, goes},
+		"it has another":      {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("203.0.113.2", "web")} }, goes},
+		"of the other family": {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("2001:db8::1", "web")} }, goes},
 	} {
 		h := New(limit, nil)
-		before := &model.Snapshot{Services: []*corev1.Service{service("web")}, VIPs: []*millracev1alpha1.VIP{vip("203.0.113.1", "web")}}
+		before := &model.Snapshot{Services: []*corev1.Service{service("web")}, VIPs: []*millracev1beta1.VIP{vip("203.0.113.1", "web")}}
 		h.Advance(before, start)
 		after := &model.Snapshot{Services: []*corev1.Service{service("web")}}
 		test.change(after)
 		h.Advance(after, start.Add(time.Minute))
 		result, _, _ := h.Advance(after, start.Add(time.Minute+2*time.Second))
-		got := slices.ContainsFunc(result.VIPs, func(v *millracev1alpha1.VIP) bool { return v.Name == "203.0.113.1" })
+		got := slices.ContainsFunc(result.VIPs, func(v *millracev1beta1.VIP) bool { return v.Name == "203.0.113.1" })
 		if got != test.want {
 			t.Errorf("%s: held is %t, want %t", what, got, test.want)
 		}

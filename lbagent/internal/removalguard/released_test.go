@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -26,8 +26,8 @@ func shop(edit func(*corev1.Service), sliceNames ...string) *model.Snapshot {
 		Services: []*corev1.Service{service, {ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "other", UID: "2"}}},
 	}
 	for i, name := range []string{"web", "other"} {
-		s.VIPs = append(s.VIPs, &millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{
-			Claims: []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: name, UID: fmt.Sprint(i + 1)}},
+		s.VIPs = append(s.VIPs, &millracev1beta1.VIP{Spec: millracev1beta1.VIPSpec{
+			Claims: []millracev1beta1.VIPClaim{{Namespace: "shop", Name: name, UID: fmt.Sprint(i + 1)}},
 		}})
 	}
 	for _, name := range sliceNames {
@@ -55,7 +55,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 	deleted := func(service *corev1.Service) { service.DeletionTimestamp = &metav1.Time{Time: start} }
 	confirmed := func(service *corev1.Service) {
 		deleted(service)
-		service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		service.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 	}
 	another := func(service *corev1.Service) {
 		deleted(service)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
@@ -102,7 +102,7 @@ type Result struct {
 	Decisions  []announce.Decision
 	Duplicates []duplicate.Holder
 	// L2 is what the LBNode says of links, Answering the VIPs that this node answers for there.
-	L2        []millracev1alpha1.L2Reach
+	L2        []millracev1beta1.L2Reach
 	Answering []netip.Addr
 	// Again is after how long there may be other routes; zero means there is no such time.
 	Again time.Duration
@@ -120,7 +120,7 @@ func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.Moved("routes")
 	m := pass.Model
-	a.Handover.See(m.Departing == millracev1alpha1.DepartureShuttingDown)
+	a.Handover.See(m.Departing == millracev1beta1.DepartureShuttingDown)
 	node := announce.Node{
 		Programmed: pass.Programmed, Planned: pass.Planned, Unattached: pass.Unattached, Announced: a.announced,
 		Final: a.Handover.HasBegun(), Silent: pass.Silent,

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -58,11 +58,11 @@ func Adopted(have *forwarding.State) map[netip.Addr]bool {
 }
 
 // Sessions are those with routers, as the report has them.
-func (a *Announcer) Sessions() []millracev1alpha1.SessionStatus {
+func (a *Announcer) Sessions() []millracev1beta1.SessionStatus {
 	observed := a.Speaker.Sessions()
-	statuses := make([]millracev1alpha1.SessionStatus, 0, len(observed))
+	statuses := make([]millracev1beta1.SessionStatus, 0, len(observed))
 	for _, session := range observed {
-		status := millracev1alpha1.SessionStatus{
+		status := millracev1beta1.SessionStatus{
 			Peer:     session.Peer,
 			Address:  session.Address.String(),
 			State:    session.State,

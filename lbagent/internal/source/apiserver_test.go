@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // apiServer answers lists and watches of the resources that a Source wants.
@@ -163,7 +163,7 @@ func (s *apiServer) send(t *testing.T, event, resource string, object metav1.Obj
 		gv = discoveryv1.SchemeGroupVersion.String()
 	case "services", "nodes", passwords, tunnelKeys:
 	default:
-		gv = millracev1alpha1.GroupVersion.String()
+		gv = millracev1beta1.GroupVersion.String()
 	}
 	text, err := json.Marshal(object)
 	if err != nil {

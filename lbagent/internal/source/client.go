@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/source/relay"
 )
 
@@ -70,7 +70,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 	config = rest.CopyConfig(config)
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme))
 	}
@@ -97,7 +97,7 @@ func NewClientsForConfig(config *rest.Config) (*Clients, error) {
 		pinged:      pinged,
 		others:      pingedAnew,
 		// Custom resources have no protobuf form.
-		Millrace: client(config, millracev1alpha1.GroupVersion, "/apis", jsonType),
+		Millrace: client(config, millracev1beta1.GroupVersion, "/apis", jsonType),
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make a client of %s: %w", config.Host, err)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // strip removes what no pass reads from an object before it is kept: most of
@@ -32,9 +32,9 @@ func (s *shared) strip(object any) (any, error) {
 		accessor.SetAnnotations(annotations)
 	}
 	switch object := object.(type) {
-	case *millracev1alpha1.LBNode:
+	case *millracev1beta1.LBNode:
 		identity(object)
-	case *millracev1alpha1.LBNodeReport:
+	case *millracev1beta1.LBNodeReport:
 		object.ObjectMeta = slim.Meta(&object.ObjectMeta)
 	case *corev1.Secret:
 		// The namespace is part of the key in the store: without it, the next list would find
@@ -69,7 +69,7 @@ func readiness(node *corev1.Node) []corev1.NodeCondition {
 }
 
 // identity leaves of an LBNode what agents read.
-func identity(lbNode *millracev1alpha1.LBNode) {
+func identity(lbNode *millracev1beta1.LBNode) {
 	lbNode.ObjectMeta = slim.Meta(&lbNode.ObjectMeta)
 	lbNode.Spec.BootID = ""
 }
@@ -79,12 +79,12 @@ func identity(lbNode *millracev1alpha1.LBNode) {
 // large cluster those are most of the updates.
 func matters(before, after any) bool {
 	switch after := after.(type) {
-	case *millracev1alpha1.LBNode:
-		before, ok := before.(*millracev1alpha1.LBNode)
+	case *millracev1beta1.LBNode:
+		before, ok := before.(*millracev1beta1.LBNode)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
 			!equality.Semantic.DeepEqual(before.Status, after.Status)
-	case *millracev1alpha1.VIPPool:
-		before, ok := before.(*millracev1alpha1.VIPPool)
+	case *millracev1beta1.VIPPool:
+		before, ok := before.(*millracev1beta1.VIPPool)
 		return !ok || before.UID != after.UID || before.Generation != after.Generation ||
 			!slices.Equal(before.Status.Usable, after.Status.Usable)
 	case *corev1.Service:

@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
@@ -75,7 +75,7 @@ func newHerd(t *testing.T, count int) *herd {
 	t.Helper()
 	api := controlplane.Start(t, "../../..", agentUser)
 	h := &herd{t: t, api: api, objects: api.Install(t, api.Admin(), client.Options{})}
-	h.objects.MakeNamespaces(t, millracev1alpha1.BGPNamespace, "millrace-system")
+	h.objects.MakeNamespaces(t, millracev1beta1.BGPNamespace, "millrace-system")
 	h.objects.Make(t, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: agentUser},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // +kubebuilder:rbac:groups=apps,namespace=millrace-system,resources=daemonsets,resourceNames=millrace-agent,verbs=get
@@ -41,6 +41,6 @@ func (c *Clients) ShutsDown(nodeName string) func(ctx context.Context) (bool, er
 		if err := c.Core.Get().Resource("nodes").Name(nodeName).Do(ctx).Into(node); err != nil {
 			return false, fmt.Errorf("get Node %s: %w", nodeName, err)
 		}
-		return desired.NodeDeparture(node) == millracev1alpha1.DepartureShuttingDown, nil
+		return desired.NodeDeparture(node) == millracev1beta1.DepartureShuttingDown, nil
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // An API server without the kind VIPRoute holds nothing up. Its VIPRoutes are seen once it is
@@ -26,7 +26,7 @@ func TestWithoutTheKindVIPRoute(t *testing.T) {
 	s.missing = ""
 	s.mu.Unlock()
 	s.watched(t)
-	s.send(t, "ADDED", "viproutes", &millracev1alpha1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "edge"}})
+	s.send(t, "ADDED", "viproutes", &millracev1beta1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "edge"}})
 	awaitChange(t, source, "the VIPRoute")
 	await(t, "the VIPRoute", func() bool { return len(source.Snapshot().Routes) == 1 })
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/relay"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func pointer[T any](value T) *T { return &value }
@@ -100,7 +100,7 @@ func TestEndpointsAreSmall(t *testing.T) {
 // What is left of a slice has the meaning that it had.
 func TestSlimSlice(t *testing.T) {
 	slice := controllerSlice(1, 2)
-	slice.Annotations[millracev1alpha1.AnnotationConfirmRemoval] = "yes"
+	slice.Annotations[millracev1beta1.AnnotationConfirmRemoval] = "yes"
 	slice.Endpoints[1].Conditions = discoveryv1.EndpointConditions{Ready: pointer(false)}
 	slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{}, discoveryv1.Endpoint{
 		Addresses: []string{"198.51.100.1", "198.51.100.2"},
@@ -115,7 +115,7 @@ func TestSlimSlice(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: slice.Name, UID: slice.UID, ResourceVersion: "1", Generation: 7, CreationTimestamp: metav1.Unix(1, 0),
 			Labels:      map[string]string{discoveryv1.LabelServiceName: "web-1"},
-			Annotations: map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""},
+			Annotations: map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4, Ports: slice.DeepCopy().Ports,
 		Endpoints: []discoveryv1.Endpoint{
@@ -177,7 +177,7 @@ func TestSlimService(t *testing.T) {
 		return &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "shop", Name: "web", UID: "1", ResourceVersion: "1", Labels: map[string]string{"a": "b"},
-				Annotations: map[string]string{millracev1alpha1.AnnotationClass: "c"}, Finalizers: []string{millracev1alpha1.Finalizer},
+				Annotations: map[string]string{millracev1beta1.AnnotationClass: "c"}, Finalizers: []string{millracev1beta1.Finalizer},
 				OwnerReferences: []metav1.OwnerReference{{Name: "web"}},
 			},
 			Spec:   corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"}, ClusterIPs: []string{"192.0.2.1"}},
@@ -187,7 +187,7 @@ func TestSlimService(t *testing.T) {
 	want := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "web", UID: "1", ResourceVersion: "1", Labels: map[string]string{"a": "b"},
-			Annotations: map[string]string{millracev1alpha1.AnnotationClass: "c"},
+			Annotations: map[string]string{millracev1beta1.AnnotationClass: "c"},
 		},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"192.0.2.1"}},
 	}
@@ -201,7 +201,7 @@ func TestSlimService(t *testing.T) {
 	}{
 		"status":     {func(s *corev1.Service) { s.Status.LoadBalancer.Ingress = nil }, false},
 		"finalizers": {func(s *corev1.Service) { s.Finalizers = nil }, false},
-		"annotation": {func(s *corev1.Service) { s.Annotations[millracev1alpha1.AnnotationClass] = "d" }, true},
+		"annotation": {func(s *corev1.Service) { s.Annotations[millracev1beta1.AnnotationClass] = "d" }, true},
 		"label":      {func(s *corev1.Service) { s.Labels["a"] = "c" }, true},
 		"spec":       {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, true},
 		"deletion":   {func(s *corev1.Service) { s.DeletionTimestamp = pointer(metav1.Unix(1, 0)) }, true},
@@ -225,7 +225,7 @@ func TestRelayLeavesWhatAgentsRead(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "shop", Name: "web-1", UID: "u", ResourceVersion: "7", Generation: 3, GenerateName: "web-",
 			Labels:          map[string]string{discoveryv1.LabelServiceName: "web", "other": "label"},
-			Annotations:     map[string]string{millracev1alpha1.AnnotationConfirmRemoval: "yes", "other": "annotation"},
+			Annotations:     map[string]string{millracev1beta1.AnnotationConfirmRemoval: "yes", "other": "annotation"},
 			OwnerReferences: []metav1.OwnerReference{{Kind: "Service", Name: "web"}}, ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,

@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/source/relay"
 )
@@ -81,12 +81,12 @@ type lists struct {
 	services       ordered[*corev1.Service]
 	slices         ordered[*discoveryv1.EndpointSlice]
 	nodes          ordered[*corev1.Node]
-	vips           ordered[*millracev1alpha1.VIP]
-	pools          ordered[*millracev1alpha1.VIPPool]
-	lbNodes        ordered[*millracev1alpha1.LBNode]
-	peers          ordered[*millracev1alpha1.LBPeer]
-	advertisements ordered[*millracev1alpha1.VIPAdvertisement]
-	routes         ordered[*millracev1alpha1.VIPRoute]
+	vips           ordered[*millracev1beta1.VIP]
+	pools          ordered[*millracev1beta1.VIPPool]
+	lbNodes        ordered[*millracev1beta1.LBNode]
+	peers          ordered[*millracev1beta1.LBPeer]
+	advertisements ordered[*millracev1beta1.VIPAdvertisement]
+	routes         ordered[*millracev1beta1.VIPRoute]
 	secrets        ordered[*corev1.Secret]
 }
 
@@ -134,15 +134,15 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 		s.slices, err = s.watchSlices(common, changes{&s.objects.slices, func() { signal(s.events) }})
 	}
 	s.nodes = watch(clients.Core, "nodes", &corev1.Node{}, thisNode, &s.objects.nodes)
-	s.vips = informer(clients.Millrace, "vips", &millracev1alpha1.VIP{}, everything, &s.objects.vips, func() { signal(s.arrivals) })
-	s.pools = watch(clients.Millrace, "vippools", &millracev1alpha1.VIPPool{}, everything, &s.objects.pools)
-	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1alpha1.LBNode{}, everything, &s.objects.lbNodes)
-	s.peers = watch(clients.Millrace, "lbpeers", &millracev1alpha1.LBPeer{}, everything, &s.objects.peers)
-	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, everything, &s.objects.advertisements)
-	s.routes = watch(clients.Millrace, "viproutes", &millracev1alpha1.VIPRoute{}, everything, &s.objects.routes)
-	s.secrets = secrets(millracev1alpha1.BGPNamespace, everything, &s.objects.secrets)
+	s.vips = informer(clients.Millrace, "vips", &millracev1beta1.VIP{}, everything, &s.objects.vips, func() { signal(s.arrivals) })
+	s.pools = watch(clients.Millrace, "vippools", &millracev1beta1.VIPPool{}, everything, &s.objects.pools)
+	s.lbNodes = watch(clients.Millrace, "lbnodes", &millracev1beta1.LBNode{}, everything, &s.objects.lbNodes)
+	s.peers = watch(clients.Millrace, "lbpeers", &millracev1beta1.LBPeer{}, everything, &s.objects.peers)
+	s.advertisements = watch(clients.Millrace, "vipadvertisements", &millracev1beta1.VIPAdvertisement{}, everything, &s.objects.advertisements)
+	s.routes = watch(clients.Millrace, "viproutes", &millracev1beta1.VIPRoute{}, everything, &s.objects.routes)
+	s.secrets = secrets(millracev1beta1.BGPNamespace, everything, &s.objects.secrets)
 	s.tunnelKey = secrets(tunnelkey.Namespace, onlyTunnelKey, nil)
-	s.report = informer(clients.Millrace, "lbnodereports", &millracev1alpha1.LBNodeReport{}, thisNode, nil, func() { signal(s.reported) })
+	s.report = informer(clients.Millrace, "lbnodereports", &millracev1beta1.LBNodeReport{}, thisNode, nil, func() { signal(s.reported) })
 	if err != nil {
 		return nil, err
 	}
@@ -313,14 +313,14 @@ func (s *Source) Snapshot() *model.Snapshot {
 
 // LBNode returns this node's LBNode as it was last seen, or nil. It is shared
 // and must not be changed.
-func (s *Source) LBNode() *millracev1alpha1.LBNode {
-	return named[*millracev1alpha1.LBNode](s.lbNodes, s.nodeName)
+func (s *Source) LBNode() *millracev1beta1.LBNode {
+	return named[*millracev1beta1.LBNode](s.lbNodes, s.nodeName)
 }
 
 // Report returns this node's LBNodeReport as it was last seen, or nil. It is shared
 // and must not be changed.
-func (s *Source) Report() *millracev1alpha1.LBNodeReport {
-	return named[*millracev1alpha1.LBNodeReport](s.report, s.nodeName)
+func (s *Source) Report() *millracev1beta1.LBNodeReport {
+	return named[*millracev1beta1.LBNodeReport](s.report, s.nodeName)
 }
 
 // Reported receives a value some time after this node's LBNodeReport changed.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Resources of one namespace.
@@ -86,11 +86,11 @@ func TestSnapshot(t *testing.T) {
 	s.send(t, "ADDED", "services", service("web"))
 	s.send(t, "ADDED", "endpointslices", &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1"}})
 	s.send(t, "ADDED", "nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
-	s.send(t, "ADDED", "vips", &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}})
-	s.send(t, "ADDED", "lbnodes", &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
-	s.send(t, "ADDED", "lbpeers", &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router"}})
-	s.send(t, "ADDED", "viproutes", &millracev1alpha1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "edge"}})
-	s.send(t, "ADDED", "vipadvertisements", &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
+	s.send(t, "ADDED", "vips", &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"}})
+	s.send(t, "ADDED", "lbnodes", &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}})
+	s.send(t, "ADDED", "lbpeers", &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router"}})
+	s.send(t, "ADDED", "viproutes", &millracev1beta1.VIPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "edge"}})
+	s.send(t, "ADDED", "vipadvertisements", &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	source := s.start(t)
 	awaitChange(t, source, "the first lists")
 	snapshot := source.Snapshot()
@@ -229,7 +229,7 @@ func TestReport(t *testing.T) {
 	s.missing = ""
 	s.mu.Unlock()
 	s.watched(t)
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{
 		Name: "node1", OwnerReferences: []metav1.OwnerReference{{Name: "node1"}},
 	}}
 	for _, version := range []string{"v1", "v2"} {
@@ -285,11 +285,11 @@ func TestMatters(t *testing.T) {
 		before, after any
 		want          bool
 	}{
-		"LBNode metadata":      {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
-		"LBNode has booted":    {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{BootID: "a"}}, true},
-		"LBNode is up":         {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.LBNodeStatus{ServingBootID: "a"}}, true},
-		"LBNode spec":          {&millracev1alpha1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
-		"LBNode created again": {&millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1alpha1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
+		"LBNode metadata":      {&millracev1beta1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.LBNode{ObjectMeta: meta("2", 1, nil)}, false},
+		"LBNode has booted":    {&millracev1beta1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.LBNodeStatus{BootID: "a"}}, true},
+		"LBNode is up":         {&millracev1beta1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.LBNode{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.LBNodeStatus{ServingBootID: "a"}}, true},
+		"LBNode spec":          {&millracev1beta1.LBNode{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.LBNode{ObjectMeta: meta("2", 2, nil)}, true},
+		"LBNode created again": {&millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{UID: "0"}}, &millracev1beta1.LBNode{ObjectMeta: meta("2", 0, nil)}, true},
 		"Node status":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil)}, false},
 		"Node labels":          {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, map[string]string{"a": "b"})}, true},
 		"Node shuts down":      {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: notReady("node is shutting down")}, true},
@@ -299,8 +299,8 @@ func TestMatters(t *testing.T) {
 		"listed again":         {&corev1.Service{ObjectMeta: meta("1", 0, nil)}, &corev1.Service{ObjectMeta: meta("1", 0, nil)}, false},
 		"Node pods":            {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Spec: corev1.NodeSpec{PodCIDRs: []string{"10.0.0.0/24"}}}, true},
 		"Node addresses":       {&corev1.Node{ObjectMeta: meta("1", 0, nil)}, &corev1.Node{ObjectMeta: meta("2", 0, nil), Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Address: "10.0.0.1"}}}}, true},
-		"VIPPool counted":      {&millracev1alpha1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.VIPPoolStatus{Assigned: new(int64)}}, false},
-		"VIPPool usable":       {&millracev1alpha1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1alpha1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1alpha1.VIPPoolStatus{Usable: []string{"203.0.113.0/24"}}}, true},
+		"VIPPool counted":      {&millracev1beta1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.VIPPoolStatus{Assigned: new(int64)}}, false},
+		"VIPPool usable":       {&millracev1beta1.VIPPool{ObjectMeta: meta("1", 1, nil)}, &millracev1beta1.VIPPool{ObjectMeta: meta("2", 1, nil), Status: millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0/24"}}}, true},
 	} {
 		if got := matters(test.before, test.after); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
@@ -317,8 +317,8 @@ func notReady(message string) corev1.NodeStatus {
 
 // Of a Node's conditions is kept whether it shuts down.
 func TestStripKeepsShutdown(t *testing.T) {
-	for message, want := range map[string]millracev1alpha1.Departure{
-		"container runtime is down, node is shutting down": millracev1alpha1.DepartureShuttingDown,
+	for message, want := range map[string]millracev1beta1.Departure{
+		"container runtime is down, node is shutting down": millracev1beta1.DepartureShuttingDown,
 		"PLEG is not healthy":                              "",
 	} {
 		stripped, err := newShared().strip(&corev1.Node{Status: notReady(message)})
@@ -354,20 +354,20 @@ func TestStrip(t *testing.T) {
 	if len(annotations) != 2 {
 		t.Error("the annotations that somebody else may hold were changed")
 	}
-	lbNode := &millracev1alpha1.LBNode{
+	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "node1", UID: "1", ResourceVersion: "2", Generation: 3, CreationTimestamp: metav1.Unix(4, 0),
 			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"},
 			OwnerReferences: []metav1.OwnerReference{{Name: "node1"}}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
 		},
-		Spec:   millracev1alpha1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a", BootID: "old"},
-		Status: millracev1alpha1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
+		Spec:   millracev1beta1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a", BootID: "old"},
+		Status: millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 	}
-	want := &millracev1alpha1.LBNode{
+	want := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "node1", UID: "1", ResourceVersion: "2", Generation: 3, CreationTimestamp: metav1.Unix(4, 0),
 		},
-		Spec:   millracev1alpha1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a"},
+		Spec:   millracev1beta1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a"},
 		Status: lbNode.Status,
 	}
 	if _, err := newShared().strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
@@ -443,7 +443,7 @@ func TestSecretsAreFoundAgain(t *testing.T) {
 	secret, _ := tunnelSecret(t)
 	s.send(t, "ADDED", tunnelKeys, secret)
 	s.send(t, "ADDED", passwords, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1alpha1.BGPNamespace, Name: "tor1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: millracev1beta1.BGPNamespace, Name: "tor1"},
 		Data:       map[string][]byte{"password": []byte("secret"), "more": []byte("secret")},
 	})
 	source := s.start(t)

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // A report tells of the first VIPs that the node answers for on its links.
@@ -17,11 +17,11 @@ func TestAnswering(t *testing.T) {
 	for vip := netip.MustParseAddr("192.0.2.0"); len(o.Answering) <= maxAnswering; vip = vip.Next() {
 		o.Answering = append(o.Answering, vip)
 	}
-	told := Build(o, &millracev1alpha1.LBNodeReport{}, metav1.Now()).Answering
+	told := Build(o, &millracev1beta1.LBNodeReport{}, metav1.Now()).Answering
 	if len(told) != maxAnswering || told[0] != "192.0.2.0" || told[maxAnswering-1] != "192.0.2.255" {
 		t.Errorf("told of %d: %q", len(told), told)
 	}
-	if told := Build(Observation{}, &millracev1alpha1.LBNodeReport{}, metav1.Now()).Answering; told != nil {
+	if told := Build(Observation{}, &millracev1beta1.LBNodeReport{}, metav1.Now()).Answering; told != nil {
 		t.Errorf("told of %q", told)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // bootIDFile has a UUID that the kernel makes at each boot (proc_sys_kernel(5)).
@@ -39,14 +39,14 @@ func BootID() (string, error) {
 // serving that frontend, not the others.
 func (o *Observation) serves() bool {
 	return o.Forwards &&
-		meta.IsStatusConditionTrue(conditions(*o), millracev1alpha1.ConditionAttached)
+		meta.IsStatusConditionTrue(conditions(*o), millracev1beta1.ConditionAttached)
 }
 
 // identify returns the status that an LBNode should have in a boot, given the one it
 // has. A node that has served in its present boot is served to whatever fails later.
 //
 // Where the node can answer for VIPs stays until its agent knows.
-func identify(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool, o *Observation) millracev1alpha1.LBNodeStatus {
+func identify(previous millracev1beta1.LBNodeStatus, bootID string, serves bool, o *Observation) millracev1beta1.LBNodeStatus {
 	status := identifyBoot(previous, bootID, serves)
 	status.L2 = previous.L2
 	if o != nil && o.L2Known {
@@ -55,10 +55,10 @@ func identify(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool
 	return status
 }
 
-func identifyBoot(previous millracev1alpha1.LBNodeStatus, bootID string, serves bool) millracev1alpha1.LBNodeStatus {
+func identifyBoot(previous millracev1beta1.LBNodeStatus, bootID string, serves bool) millracev1beta1.LBNodeStatus {
 	switch {
 	case serves:
-		return millracev1alpha1.LBNodeStatus{BootID: bootID, ServingBootID: bootID}
+		return millracev1beta1.LBNodeStatus{BootID: bootID, ServingBootID: bootID}
 	case previous.BootID == bootID:
 		return previous
 	case previous.BootID == "" && previous.ServingBootID == "":
@@ -66,9 +66,9 @@ func identifyBoot(previous millracev1alpha1.LBNodeStatus, bootID string, serves 
 		return previous
 	case previous.ServingBootID == "":
 		// An agent of an older version served in the boot before this one.
-		return millracev1alpha1.LBNodeStatus{BootID: bootID, ServingBootID: previous.BootID}
+		return millracev1beta1.LBNodeStatus{BootID: bootID, ServingBootID: previous.BootID}
 	default:
-		return millracev1alpha1.LBNodeStatus{BootID: bootID, ServingBootID: previous.ServingBootID}
+		return millracev1beta1.LBNodeStatus{BootID: bootID, ServingBootID: previous.ServingBootID}
 	}
 }
 
@@ -76,7 +76,7 @@ func identifyBoot(previous millracev1alpha1.LBNodeStatus, bootID string, serves 
 // its agent is up the other nodes then send it nothing. It tries until that is written,
 // and returns early where there is nothing to tell or ctx is done.
 func TellBoot(ctx context.Context, client rest.Interface, nodeName, bootID string, logger logr.Logger) {
-	update := Client[*millracev1alpha1.LBNode](client, "lbnodes")
+	update := Client[*millracev1beta1.LBNode](client, "lbnodes")
 	for wait := interval; ; wait = min(2*wait, longestRetry) {
 		err := tellBoot(ctx, client, update, nodeName, bootID)
 		if err == nil || apierrors.IsNotFound(err) {
@@ -94,11 +94,11 @@ func TellBoot(ctx context.Context, client rest.Interface, nodeName, bootID strin
 }
 
 func tellBoot(
-	ctx context.Context, client rest.Interface, update Update[*millracev1alpha1.LBNode], nodeName, bootID string,
+	ctx context.Context, client rest.Interface, update Update[*millracev1beta1.LBNode], nodeName, bootID string,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	lbNode := &millracev1alpha1.LBNode{}
+	lbNode := &millracev1beta1.LBNode{}
 	if err := client.Get().Resource("lbnodes").Name(nodeName).Do(ctx).Into(lbNode); err != nil {
 		return fmt.Errorf("get LBNode %s: %w", nodeName, err)
 	}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/source"
 )
 
@@ -53,7 +53,7 @@ func TestServes(t *testing.T) {
 // The node is in its present boot once packets to it are taken, and stays so whatever
 // fails later.
 func TestIdentify(t *testing.T) {
-	type status = millracev1alpha1.LBNodeStatus
+	type status = millracev1beta1.LBNodeStatus
 	in := func(boot, serving string) status { return status{BootID: boot, ServingBootID: serving} }
 	for name, test := range map[string]struct {
 		was    status
@@ -85,9 +85,9 @@ func TestIdentify(t *testing.T) {
 
 // Where a node can answer for VIPs stays as it was until its agent knows better.
 func TestIdentifyReach(t *testing.T) {
-	in := millracev1alpha1.LBNodeStatus{BootID: "now", ServingBootID: "now"}
+	in := millracev1beta1.LBNodeStatus{BootID: "now", ServingBootID: "now"}
 	was := in
-	was.L2 = []millracev1alpha1.L2Reach{{Advertisement: "lab", Networks: []string{"198.51.100.0/24"}}}
+	was.L2 = []millracev1beta1.L2Reach{{Advertisement: "lab", Networks: []string{"198.51.100.0/24"}}}
 	unknown := Observation{}
 	if got := identify(was, "now", false, &unknown); !reflect.DeepEqual(got, was) {
 		t.Errorf("an agent that knows nothing writes %+v", got)
@@ -119,13 +119,13 @@ func TestBootID(t *testing.T) {
 // lbNodes is an API server with one LBNode, or none, whose first answer is an error.
 type lbNodes struct {
 	*httptest.Server
-	lbNode *millracev1alpha1.LBNode
+	lbNode *millracev1beta1.LBNode
 
 	mu       sync.Mutex
 	requests []string
 }
 
-func newLBNodes(t *testing.T, lbNode *millracev1alpha1.LBNode) *lbNodes {
+func newLBNodes(t *testing.T, lbNode *millracev1beta1.LBNode) *lbNodes {
 	s := &lbNodes{lbNode: lbNode}
 	s.Server = httptest.NewServer(s)
 	t.Cleanup(s.Close)
@@ -135,7 +135,7 @@ func newLBNodes(t *testing.T, lbNode *millracev1alpha1.LBNode) *lbNodes {
 func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requests = append(s.requests, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/apis/millrace.io/v1alpha1/"))
+	s.requests = append(s.requests, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/apis/millrace.io/v1beta1/"))
 	w.Header().Set("Content-Type", "application/json")
 	switch {
 	case len(s.requests) == 1:
@@ -147,7 +147,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewDecoder(r.Body).Decode(s.lbNode)
 		fallthrough
 	default:
-		s.lbNode.APIVersion, s.lbNode.Kind = millracev1alpha1.GroupVersion.String(), "LBNode"
+		s.lbNode.APIVersion, s.lbNode.Kind = millracev1beta1.GroupVersion.String(), "LBNode"
 		_ = json.NewEncoder(w).Encode(s.lbNode)
 	}
 }
@@ -155,7 +155,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // The other nodes are told of a boot, also where the API server is away at first, and
 // nothing is written where there is nothing to tell.
 func TestTellBoot(t *testing.T) {
-	type status = millracev1alpha1.LBNodeStatus
+	type status = millracev1beta1.LBNodeStatus
 	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"
 	for name, test := range map[string]struct {
 		was  *status
@@ -169,9 +169,9 @@ func TestTellBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var lbNode *millracev1alpha1.LBNode
+			var lbNode *millracev1beta1.LBNode
 			if test.was != nil {
-				lbNode = &millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Status: *test.was}
+				lbNode = &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Status: *test.was}
 			}
 			s := newLBNodes(t, lbNode)
 			clients, err := source.NewClientsForConfig(&rest.Config{Host: s.URL, QPS: -1})

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -29,11 +29,11 @@ type Observation struct {
 	Version string
 	// Nodes is how many there are in the cluster.
 	Nodes      int
-	Interfaces []millracev1alpha1.InterfaceStatus
+	Interfaces []millracev1beta1.InterfaceStatus
 	// Lacking says which uplinks must have the programs and have not; other uplinks may be
 	// without.
 	Lacking  []string
-	Sessions []millracev1alpha1.SessionStatus
+	Sessions []millracev1beta1.SessionStatus
 	// Programmed is the number of VIPs that are in the maps.
 	Programmed int
 	// Decisions are about the VIPs that the node is to announce, sorted by address.
@@ -57,7 +57,7 @@ type Observation struct {
 	// Unready are endpoints that are served though they are not ready.
 	Unready readiness.Served
 	// L2 is where the node can answer for VIPs, if that is known.
-	L2      []millracev1alpha1.L2Reach
+	L2      []millracev1beta1.L2Reach
 	L2Known bool
 	// Answering are the VIPs that the node answers for on its links, sorted.
 	Answering []netip.Addr
@@ -92,12 +92,12 @@ const (
 
 // Build returns the status of an LBNodeReport that tells an observation. Times of
 // transitions are taken over where nothing changed; now is that of the others.
-func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time) millracev1alpha1.LBNodeReportStatus {
+func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time) millracev1beta1.LBNodeReportStatus {
 	previous := &report.Status
 	counts, exceptions := vips(o)
-	status := millracev1alpha1.LBNodeReportStatus{
+	status := millracev1beta1.LBNodeReportStatus{
 		Version:    o.Version,
-		MinRows:    millracev1alpha1.MinRows,
+		MinRows:    millracev1beta1.MinRows,
 		Interfaces: interfaces(o.Interfaces),
 		XDPModes:   xdpModes(o.Interfaces),
 		Sessions:   sessions(o.Sessions, previous.Sessions),
@@ -116,13 +116,13 @@ func Build(o Observation, report *millracev1alpha1.LBNodeReport, now metav1.Time
 		meta.SetStatusCondition(&status.Conditions, condition)
 	}
 	if _, unreached := nodesReached(o); !unreached {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionNodesReached)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionNodesReached)
 	}
 	if o.Unready.Endpoints == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionReadinessTrusted)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionReadinessTrusted)
 	}
 	if len(o.Held) == 0 {
-		meta.RemoveStatusCondition(&status.Conditions, millracev1alpha1.ConditionObjectsPresent)
+		meta.RemoveStatusCondition(&status.Conditions, millracev1beta1.ConditionObjectsPresent)
 	}
 	return status
 }
@@ -135,11 +135,11 @@ func answering(vips []netip.Addr) (told []string) {
 }
 
 // interfaces are the uplinks, those first that keep the node from serving.
-func interfaces(observed []millracev1alpha1.InterfaceStatus) []millracev1alpha1.InterfaceStatus {
+func interfaces(observed []millracev1beta1.InterfaceStatus) []millracev1beta1.InterfaceStatus {
 	result := slices.Clone(observed)
 	if len(result) > maxInterfaces {
-		slices.SortStableFunc(result, func(a, b millracev1alpha1.InterfaceStatus) int {
-			return compareBool(a.XDPMode != millracev1alpha1.XDPNone, b.XDPMode != millracev1alpha1.XDPNone)
+		slices.SortStableFunc(result, func(a, b millracev1beta1.InterfaceStatus) int {
+			return compareBool(a.XDPMode != millracev1beta1.XDPNone, b.XDPMode != millracev1beta1.XDPNone)
 		})
 		result = result[:maxInterfaces]
 	}
@@ -150,7 +150,7 @@ func interfaces(observed []millracev1alpha1.InterfaceStatus) []millracev1alpha1.
 }
 
 // xdpModes names each mode of the uplinks once.
-func xdpModes(uplinks []millracev1alpha1.InterfaceStatus) string {
+func xdpModes(uplinks []millracev1beta1.InterfaceStatus) string {
 	modes := map[string]struct{}{}
 	for _, uplink := range uplinks {
 		modes[string(uplink.XDPMode)] = struct{}{}
@@ -162,11 +162,11 @@ func xdpModes(uplinks []millracev1alpha1.InterfaceStatus) string {
 // Idle, Active and OpenSent at every attempt: its state is told again only
 // together with something that says more, so that a router that is away does
 // not cost an API write per attempt.
-func sessions(observed, previous []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
+func sessions(observed, previous []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	result := slices.Clone(observed)
 	if len(result) > maxSessions {
-		slices.SortStableFunc(result, func(a, b millracev1alpha1.SessionStatus) int {
-			return compareBool(a.State == millracev1alpha1.SessionEstablished, b.State == millracev1alpha1.SessionEstablished)
+		slices.SortStableFunc(result, func(a, b millracev1beta1.SessionStatus) int {
+			return compareBool(a.State == millracev1beta1.SessionEstablished, b.State == millracev1beta1.SessionEstablished)
 		})
 		result = result[:maxSessions]
 	}
@@ -177,21 +177,21 @@ func sessions(observed, previous []millracev1alpha1.SessionStatus) []millracev1a
 			session.BFD = session.BFD.DeepCopy()
 			session.BFD.Message = cut(session.BFD.Message, maxItemMessage)
 		}
-		at := slices.IndexFunc(previous, func(p millracev1alpha1.SessionStatus) bool { return p.Peer == session.Peer })
+		at := slices.IndexFunc(previous, func(p millracev1beta1.SessionStatus) bool { return p.Peer == session.Peer })
 		if at < 0 {
 			continue
 		}
 		same := *session
 		same.State = previous[at].State
-		if session.State != millracev1alpha1.SessionEstablished &&
-			same.State != millracev1alpha1.SessionEstablished && sameSession(same, previous[at]) {
+		if session.State != millracev1beta1.SessionEstablished &&
+			same.State != millracev1beta1.SessionEstablished && sameSession(same, previous[at]) {
 			*session = same
 		}
 	}
 	return result
 }
 
-func sameSession(a, b millracev1alpha1.SessionStatus) bool {
+func sameSession(a, b millracev1beta1.SessionStatus) bool {
 	return a.Peer == b.Peer && a.Address == b.Address && a.State == b.State &&
 		a.Message == b.Message && a.Since.Equal(b.Since) && equality.Semantic.DeepEqual(a.BFD, b.BFD)
 }
@@ -201,13 +201,13 @@ func sameSession(a, b millracev1alpha1.SessionStatus) bool {
 // the same on many nodes.
 var exceptional = []string{
 	announce.ReasonOccupied, announce.ReasonDuplicate, announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop,
-	millracev1alpha1.ReasonNotEstablished,
+	millracev1beta1.ReasonNotEstablished,
 }
 
 // vips counts the VIPs of an observation, and tells the first exceptions.
-func vips(o Observation) (millracev1alpha1.VIPCounts, []millracev1alpha1.VIPException) {
-	counts := millracev1alpha1.VIPCounts{Programmed: int32(min(o.Programmed, math.MaxInt32))}
-	var exceptions []millracev1alpha1.VIPException
+func vips(o Observation) (millracev1beta1.VIPCounts, []millracev1beta1.VIPException) {
+	counts := millracev1beta1.VIPCounts{Programmed: int32(min(o.Programmed, math.MaxInt32))}
+	var exceptions []millracev1beta1.VIPException
 	withheld := map[string]int32{}
 	established := o.Established()
 	for _, decision := range o.Decisions {
@@ -218,13 +218,13 @@ func vips(o Observation) (millracev1alpha1.VIPCounts, []millracev1alpha1.VIPExce
 		}
 		withheld[decision.Reason]++
 		if len(exceptions) < maxExceptions && slices.Contains(exceptional, decision.Reason) {
-			exceptions = append(exceptions, millracev1alpha1.VIPException{
+			exceptions = append(exceptions, millracev1beta1.VIPException{
 				Address: decision.VIP.String(), Reason: decision.Reason, Message: cut(decision.Message, maxItemMessage),
 			})
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(withheld)) {
-		counts.Withheld = append(counts.Withheld, millracev1alpha1.WithheldCount{Reason: reason, Count: withheld[reason]})
+		counts.Withheld = append(counts.Withheld, millracev1beta1.WithheldCount{Reason: reason, Count: withheld[reason]})
 	}
 	return counts, exceptions
 }
@@ -233,10 +233,10 @@ func vips(o Observation) (millracev1alpha1.VIPCounts, []millracev1alpha1.VIPExce
 func (o *Observation) Established() announce.Sessions {
 	established := announce.Sessions{}
 	for _, session := range o.Sessions {
-		if session.State == millracev1alpha1.SessionEstablished {
+		if session.State == millracev1beta1.SessionEstablished {
 			established[session.Peer] = announce.Carried{
-				IPv4: !slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv4),
-				IPv6: !slices.Contains(session.Withheld, millracev1alpha1.FamilyIPv6),
+				IPv4: !slices.Contains(session.Withheld, millracev1beta1.FamilyIPv4),
+				IPv6: !slices.Contains(session.Withheld, millracev1beta1.FamilyIPv6),
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
@@ -30,10 +30,10 @@ var (
 func good() Observation {
 	return Observation{
 		Version:    "v1",
-		Interfaces: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPNative}},
-		Sessions: []millracev1alpha1.SessionStatus{
-			{Peer: "a", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished, Since: &earlier},
-			{Peer: "b", Address: "198.51.100.2", State: millracev1alpha1.SessionEstablished, Since: &earlier},
+		Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPNative}},
+		Sessions: []millracev1beta1.SessionStatus{
+			{Peer: "a", Address: "198.51.100.1", State: millracev1beta1.SessionEstablished, Since: &earlier},
+			{Peer: "b", Address: "198.51.100.2", State: millracev1beta1.SessionEstablished, Since: &earlier},
 		},
 		Programmed: 2,
 		Forwards:   true,
@@ -44,10 +44,10 @@ func good() Observation {
 	}
 }
 
-type reportStatus = millracev1alpha1.LBNodeReportStatus
+type reportStatus = millracev1beta1.LBNodeReportStatus
 
 func build(o Observation, previous reportStatus, generation int64, now metav1.Time) reportStatus {
-	return Build(o, &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Status: previous}, now)
+	return Build(o, &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Generation: generation}, Status: previous}, now)
 }
 
 func problems(count int, reason string) []model.Problem {
@@ -82,26 +82,26 @@ func TestConditions(t *testing.T) {
 			"BGPEstablished": {yes, "NoPeer", "no LBPeer selects this node"}, "Ready": {yes, "Ready", ""},
 		}},
 		"a session is down": {func(o *Observation) {
-			o.Sessions[1].State, o.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
+			o.Sessions[1].State, o.Sessions[1].Message = millracev1beta1.SessionActive, "connection refused"
 		}, map[string]expectation{
 			"BGPEstablished": {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 			"Ready":          {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 		}},
 		"of a range a router is down": {func(o *Observation) {
-			o.Sessions[0].Peer, o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.1", "rack/198.51.100.2", millracev1alpha1.SessionActive
+			o.Sessions[0].Peer, o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.1", "rack/198.51.100.2", millracev1beta1.SessionActive
 		}, map[string]expectation{"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""}}},
 		"of a range no router is up": {func(o *Observation) {
-			o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.2", millracev1alpha1.SessionActive
+			o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.2", millracev1beta1.SessionActive
 		}, map[string]expectation{"BGPEstablished": {no, "NotEstablished", "rack/198.51.100.2 (198.51.100.2)"}}},
 		"an interface fails": {func(o *Observation) {
-			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
+			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
 			o.Lacking = []string{"uplink eth0 is without the programs"}
 		}, map[string]expectation{
 			"Attached": {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
 			"Ready":    {no, "AttachFailed", "uplink eth0 is without the programs; eth0: busy"},
 		}},
 		"an interface fails that may": {func(o *Observation) {
-			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1alpha1.XDPNone, "busy"
+			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
 		}, map[string]expectation{"Attached": {yes, "Attached", "eth0: busy"}, "Ready": {yes, "Ready", ""}}},
 		"no uplink": {func(o *Observation) { o.Interfaces = nil }, map[string]expectation{
 			"Attached": {no, "NoUplink", "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"},
@@ -145,7 +145,7 @@ func TestConditions(t *testing.T) {
 
 func TestVIPs(t *testing.T) {
 	observation := good()
-	check := func(what string, counts millracev1alpha1.VIPCounts, exceptions ...millracev1alpha1.VIPException) {
+	check := func(what string, counts millracev1beta1.VIPCounts, exceptions ...millracev1beta1.VIPException) {
 		t.Helper()
 		status := build(observation, reportStatus{}, 1, earlier)
 		if diff := cmp.Diff(counts, status.VIPs); diff != "" {
@@ -155,14 +155,14 @@ func TestVIPs(t *testing.T) {
 			t.Errorf("%s: exceptions differ: %s", what, diff)
 		}
 	}
-	noEndpoints := millracev1alpha1.WithheldCount{Reason: "NoEndpoints", Count: 1}
-	check("good", millracev1alpha1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1alpha1.WithheldCount{noEndpoints}})
-	observation.Sessions[0].State = millracev1alpha1.SessionIdle
-	check("one session lost", millracev1alpha1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1alpha1.WithheldCount{noEndpoints}})
-	observation.Sessions[1].State = millracev1alpha1.SessionIdle
-	check("all sessions lost", millracev1alpha1.VIPCounts{
-		Programmed: 2, Withheld: []millracev1alpha1.WithheldCount{noEndpoints, {Reason: "NotEstablished", Count: 1}},
-	}, millracev1alpha1.VIPException{
+	noEndpoints := millracev1beta1.WithheldCount{Reason: "NoEndpoints", Count: 1}
+	check("good", millracev1beta1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1beta1.WithheldCount{noEndpoints}})
+	observation.Sessions[0].State = millracev1beta1.SessionIdle
+	check("one session lost", millracev1beta1.VIPCounts{Programmed: 2, Announced: 1, Withheld: []millracev1beta1.WithheldCount{noEndpoints}})
+	observation.Sessions[1].State = millracev1beta1.SessionIdle
+	check("all sessions lost", millracev1beta1.VIPCounts{
+		Programmed: 2, Withheld: []millracev1beta1.WithheldCount{noEndpoints, {Reason: "NotEstablished", Count: 1}},
+	}, millracev1beta1.VIPException{
 		Address: "203.0.113.1", Reason: "NotEstablished", Message: "no session is established with a, b",
 	})
 }
@@ -170,8 +170,8 @@ func TestVIPs(t *testing.T) {
 // The column Mode of kubectl has the modes of all uplinks.
 func TestXDPModes(t *testing.T) {
 	observation := good()
-	for _, mode := range []millracev1alpha1.XDPMode{millracev1alpha1.XDPGeneric, millracev1alpha1.XDPNative} {
-		observation.Interfaces = append(observation.Interfaces, millracev1alpha1.InterfaceStatus{
+	for _, mode := range []millracev1beta1.XDPMode{millracev1beta1.XDPGeneric, millracev1beta1.XDPNative} {
+		observation.Interfaces = append(observation.Interfaces, millracev1beta1.InterfaceStatus{
 			Name: fmt.Sprint("eth", len(observation.Interfaces)), XDPMode: mode,
 		})
 	}
@@ -183,19 +183,19 @@ func TestXDPModes(t *testing.T) {
 // Nothing differs where nothing changed, so that nothing is written.
 func TestUnchanged(t *testing.T) {
 	observation := good()
-	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionActive, "connection refused"
+	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1beta1.SessionActive, "connection refused"
 	first := build(observation, reportStatus{}, 1, earlier)
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("differs: %s", cmp.Diff(first, again))
 	}
 	// Another attempt at a session that is still down.
-	observation.Sessions[1].State = millracev1alpha1.SessionOpenSent
+	observation.Sessions[1].State = millracev1beta1.SessionOpenSent
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
 		t.Errorf("an attempt at a session makes it differ: %s", cmp.Diff(first, again))
 	}
 	observation.Sessions[1].Message = "hold timer expired"
 	again := build(observation, first, 1, later)
-	if again.Sessions[1].State != millracev1alpha1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
+	if again.Sessions[1].State != millracev1beta1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
 		t.Errorf("new message not told: %+v", again.Sessions[1])
 	}
 	for _, condition := range again.Conditions {
@@ -203,7 +203,7 @@ func TestUnchanged(t *testing.T) {
 			t.Errorf("%s has a transition though its status is the same", condition.Type)
 		}
 	}
-	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1alpha1.SessionEstablished, ""
+	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1beta1.SessionEstablished, ""
 	again = build(observation, first, 1, later)
 	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
 		t.Errorf("Ready changed at %s, want %s", at, later)
@@ -215,15 +215,15 @@ func TestObjectsPresentGoes(t *testing.T) {
 	o := good()
 	o.Held = []removalguard.Held{{Kind: "LBPeer", Count: 3, Until: time.Date(2026, 1, 1, 0, 5, 0, 0, time.UTC)}}
 	told := build(o, reportStatus{}, 1, earlier)
-	condition := meta.FindStatusCondition(told.Conditions, millracev1alpha1.ConditionObjectsPresent)
+	condition := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionObjectsPresent)
 	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {
 		t.Errorf("condition %+v, want one that tells what is held", condition)
 	}
-	if !meta.IsStatusConditionTrue(told.Conditions, millracev1alpha1.ConditionReady) {
+	if !meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("not Ready because objects are held")
 	}
 	o.Held = nil
-	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1alpha1.ConditionObjectsPresent) != nil {
+	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1beta1.ConditionObjectsPresent) != nil {
 		t.Error("the condition stays though nothing is held")
 	}
 }
@@ -237,12 +237,12 @@ func TestNodesReachedGoes(t *testing.T) {
 	for _, condition := range told.Conditions {
 		got[condition.Type] = condition.Status
 	}
-	if got[millracev1alpha1.ConditionNodesReached] != metav1.ConditionFalse || got[millracev1alpha1.ConditionReady] != metav1.ConditionTrue {
+	if got[millracev1beta1.ConditionNodesReached] != metav1.ConditionFalse || got[millracev1beta1.ConditionReady] != metav1.ConditionTrue {
 		t.Errorf("conditions %v, want NodesReached False, and Ready all the same", got)
 	}
 	o.OtherUplink = false
 	for _, condition := range build(o, told, 1, earlier).Conditions {
-		if condition.Type == millracev1alpha1.ConditionNodesReached {
+		if condition.Type == millracev1beta1.ConditionNodesReached {
 			t.Errorf("condition %+v, want none", condition)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -49,17 +49,17 @@ func holds(condition, reason string) metav1.Condition {
 }
 
 func programmed(o Observation) metav1.Condition {
-	condition := holds(millracev1alpha1.ConditionProgrammed, millracev1alpha1.ReasonProgrammed)
+	condition := holds(millracev1beta1.ConditionProgrammed, millracev1beta1.ReasonProgrammed)
 	condition.Message = describe(o.Problems)
 	// What keeps this node from what was asked of it; the other problems are
 	// those of objects, the same on every node.
-	for _, reason := range []string{millracev1alpha1.ReasonNoNodeID, millracev1alpha1.ReasonMapFull} {
+	for _, reason := range []string{millracev1beta1.ReasonNoNodeID, millracev1beta1.ReasonMapFull} {
 		if slices.ContainsFunc(o.Problems, func(p model.Problem) bool { return p.Reason == reason }) {
 			condition.Status, condition.Reason = metav1.ConditionFalse, reason
 		}
 	}
 	if o.ProgramError != nil {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonProgramFailed
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonProgramFailed
 		condition.Message = o.ProgramError.Error()
 	}
 	return condition
@@ -91,44 +91,44 @@ func objectName(object model.ObjectReference) string {
 }
 
 func attached(o Observation) metav1.Condition {
-	condition := holds(millracev1alpha1.ConditionAttached, millracev1alpha1.ReasonAttached)
+	condition := holds(millracev1beta1.ConditionAttached, millracev1beta1.ReasonAttached)
 	if len(o.Interfaces) == 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNoUplink
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonNoUplink
 		condition.Message = "no interface carries a default route, the node's addresses or a network with a BGP peer, or matches --uplinks"
 		return condition
 	}
 	var failures []string
 	for _, uplink := range o.Interfaces {
-		if uplink.XDPMode == millracev1alpha1.XDPNone {
+		if uplink.XDPMode == millracev1beta1.XDPNone {
 			failures = append(failures, uplink.Name+": "+uplink.Message)
 		}
 	}
 	// Also of uplinks that may be without.
 	condition.Message = firstOf(failures)
 	if len(o.Lacking) > 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonAttachFailed
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonAttachFailed
 		condition.Message = firstOf(append(slices.Clone(o.Lacking), failures...))
 	}
 	return condition
 }
 
 func bgpEstablished(o Observation) metav1.Condition {
-	condition := holds(millracev1alpha1.ConditionBGPEstablished, millracev1alpha1.ReasonEstablished)
+	condition := holds(millracev1beta1.ConditionBGPEstablished, millracev1beta1.ReasonEstablished)
 	if len(o.Sessions) == 0 {
-		condition.Reason = millracev1alpha1.ReasonNoPeer
+		condition.Reason = millracev1beta1.ReasonNoPeer
 		condition.Message = "no LBPeer selects this node"
 		return condition
 	}
 	served := map[string]bool{}
 	for _, session := range o.Sessions {
-		if name, ofRange := rangeOf(session); ofRange && session.State == millracev1alpha1.SessionEstablished {
+		if name, ofRange := rangeOf(session); ofRange && session.State == millracev1beta1.SessionEstablished {
 			served[name] = true
 		}
 	}
 	var missing []string
 	for _, session := range o.Sessions {
 		name, _ := rangeOf(session)
-		if session.State == millracev1alpha1.SessionEstablished || served[name] {
+		if session.State == millracev1beta1.SessionEstablished || served[name] {
 			continue
 		}
 		text := fmt.Sprintf("%s (%s)", session.Peer, session.Address)
@@ -138,7 +138,7 @@ func bgpEstablished(o Observation) metav1.Condition {
 		missing = append(missing, text)
 	}
 	if len(missing) > 0 {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNotEstablished
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonNotEstablished
 		condition.Message = firstOf(missing)
 	}
 	return condition
@@ -146,7 +146,7 @@ func bgpEstablished(o Observation) metav1.Condition {
 
 // rangeOf returns the LBPeer of a session with a router of its range. Who else connects from
 // there must not make the node seem without routers: one session is enough.
-func rangeOf(session millracev1alpha1.SessionStatus) (name string, ofRange bool) {
+func rangeOf(session millracev1beta1.SessionStatus) (name string, ofRange bool) {
 	name, _, ofRange = strings.Cut(session.Peer, "/")
 	return name, ofRange
 }
@@ -154,12 +154,12 @@ func rangeOf(session millracev1alpha1.SessionStatus) (name string, ofRange bool)
 // hostCompatible is no part of Ready: what it tells of breaks some connections, not the node.
 func hostCompatible(o Observation) metav1.Condition {
 	if len(o.Host) == 0 {
-		return holds(millracev1alpha1.ConditionHostCompatible, millracev1alpha1.ReasonCompatible)
+		return holds(millracev1beta1.ConditionHostCompatible, millracev1beta1.ReasonCompatible)
 	}
 	return metav1.Condition{
-		Type:    millracev1alpha1.ConditionHostCompatible,
+		Type:    millracev1beta1.ConditionHostCompatible,
 		Status:  metav1.ConditionFalse,
-		Reason:  millracev1alpha1.ReasonHostSettings,
+		Reason:  millracev1beta1.ReasonHostSettings,
 		Message: firstOf(o.Host),
 	}
 }
@@ -167,21 +167,21 @@ func hostCompatible(o Observation) metav1.Condition {
 // nodesReached is part of Ready where this node is cut off from the others. Else neither untrusted
 // hosts who forge packets nor other nodes make a node unready. The condition is false or not there.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
-	condition = metav1.Condition{Type: millracev1alpha1.ConditionNodesReached, Status: metav1.ConditionFalse}
+	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReached, Status: metav1.ConditionFalse}
 	switch {
 	case len(o.Watch.Held) > 0:
-		condition.Reason = millracev1alpha1.ReasonCutOff
+		condition.Reason = millracev1beta1.ReasonCutOff
 		condition.Message = "half of the nodes stopped answering at once, so this node may be cut off; " +
 			"packets still go to them: " + firstOf(o.Watch.Held)
 	case o.Watch.CutOff:
-		condition.Reason = millracev1alpha1.ReasonCutOff
+		condition.Reason = millracev1beta1.ReasonCutOff
 		condition.Message = "more nodes do not answer at UDP port 6081 than are left, so this node is rather cut off; " +
 			"it serves its own endpoints, and routers are to prefer other nodes: " + firstOf(o.Watch.Down)
 	case len(o.Watch.Down) > 0:
-		condition.Reason = millracev1alpha1.ReasonNodesDown
+		condition.Reason = millracev1beta1.ReasonNodesDown
 		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)
 	case o.OtherUplink:
-		condition.Reason, condition.Message = millracev1alpha1.ReasonOtherUplink, otherUplink
+		condition.Reason, condition.Message = millracev1beta1.ReasonOtherUplink, otherUplink
 	default:
 		return metav1.Condition{}, false
 	}
@@ -197,12 +197,12 @@ func ready(conditions []metav1.Condition) metav1.Condition {
 	for _, condition := range conditions {
 		if condition.Status != metav1.ConditionTrue {
 			return metav1.Condition{
-				Type:    millracev1alpha1.ConditionReady,
+				Type:    millracev1beta1.ConditionReady,
 				Status:  metav1.ConditionFalse,
 				Reason:  condition.Reason,
 				Message: condition.Message,
 			}
 		}
 	}
-	return holds(millracev1alpha1.ConditionReady, millracev1alpha1.ReasonReady)
+	return holds(millracev1beta1.ConditionReady, millracev1beta1.ReasonReady)
 }

@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // digest is what a report tells without numbers, times, messages and single VIPs: those may
 // change with each pass while something fails. It is also without what all nodes find at the same
 // moment, ReadinessTrusted.
-func digest(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNodeReportStatus {
+func digest(status *millracev1beta1.LBNodeReportStatus) *millracev1beta1.LBNodeReportStatus {
 	g := status.DeepCopy()
 	for i := range g.Interfaces {
 		g.Interfaces[i].Message = ""
@@ -25,18 +25,18 @@ func digest(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNod
 	for i := range g.Sessions {
 		g.Sessions[i].Since, g.Sessions[i].Message = nil, ""
 		if g.Sessions[i].BFD != nil {
-			g.Sessions[i].BFD = &millracev1alpha1.BFDStatus{State: g.Sessions[i].BFD.State}
+			g.Sessions[i].BFD = &millracev1beta1.BFDStatus{State: g.Sessions[i].BFD.State}
 		}
 	}
 	g.VIPs.Programmed, g.VIPs.Announced, g.Exceptions = 0, 0, nil
 	if len(g.Duplicates) > 0 {
 		// That there are any is new, who they are is not: whoever sends decides it.
-		g.Duplicates = []millracev1alpha1.DuplicateAddress{{}}
+		g.Duplicates = []millracev1beta1.DuplicateAddress{{}}
 	}
 	for i := range g.VIPs.Withheld {
 		g.VIPs.Withheld[i].Count = 0
 	}
-	meta.RemoveStatusCondition(&g.Conditions, millracev1alpha1.ConditionReadinessTrusted)
+	meta.RemoveStatusCondition(&g.Conditions, millracev1beta1.ConditionReadinessTrusted)
 	for i, condition := range g.Conditions {
 		g.Conditions[i] = metav1.Condition{Type: condition.Type, Status: condition.Status, Reason: condition.Reason}
 	}
@@ -47,7 +47,7 @@ func digest(status *millracev1alpha1.LBNodeReportStatus) *millracev1alpha1.LBNod
 type told struct {
 	digests []telling
 	// last is the digest that was written last; nil where none was.
-	last *millracev1alpha1.LBNodeReportStatus
+	last *millracev1beta1.LBNodeReportStatus
 	// nodes is how many there are in the cluster.
 	nodes int
 	// same is for writes that say nothing new, canaries for those among them that tell of canaries.
@@ -89,7 +89,7 @@ func (l *limit) add(now time.Time, apart time.Duration) {
 
 // telling says when a digest was written last.
 type telling struct {
-	digest *millracev1alpha1.LBNodeReportStatus
+	digest *millracev1beta1.LBNodeReportStatus
 	at     time.Time
 }
 
@@ -101,7 +101,7 @@ func spread(nodes int) time.Duration {
 }
 
 // know takes the report that was found for told, where none was written yet.
-func (t *told) know(found *millracev1alpha1.LBNodeReportStatus, now time.Time) {
+func (t *told) know(found *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	if len(t.digests) == 0 {
 		t.last = digest(found)
 		t.digests = append(t.digests, telling{t.last, now})
@@ -111,7 +111,7 @@ func (t *told) know(found *millracev1alpha1.LBNodeReportStatus, now time.Time) {
 // wait returns after how long a report of this digest is due; zero means at once. All digests that
 // were told before share one limit: what goes to and fro, as a session that flaps, says nothing
 // new. What tells of canaries has its own, so neither uses up the other's.
-func (t *told) wait(digest *millracev1alpha1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
+func (t *told) wait(digest *millracev1beta1.LBNodeReportStatus, now time.Time, jitter time.Duration) time.Duration {
 	if t.index(digest) < 0 {
 		return 0
 	}
@@ -126,14 +126,14 @@ func (t *told) wait(digest *millracev1alpha1.LBNodeReportStatus, now time.Time, 
 
 // tellsOfCanaries reports whether a digest differs from the last one in what was found of canaries,
 // and not in the sessions that it was found by.
-func (t *told) tellsOfCanaries(digest *millracev1alpha1.LBNodeReportStatus) bool {
+func (t *told) tellsOfCanaries(digest *millracev1beta1.LBNodeReportStatus) bool {
 	return t.last != nil && !equality.Semantic.DeepEqual(digest.Sessions, t.last.Sessions) &&
 		equality.Semantic.DeepEqual(withoutCanaries(digest.Sessions), withoutCanaries(t.last.Sessions))
 }
 
 // canariesChanged reports whether a digest tells better, or worse, of some canary than the last
 // one. What is not known any more is worse, as where the session is not established.
-func (t *told) canariesChanged(digest *millracev1alpha1.LBNodeReportStatus) (improved, worsened bool) {
+func (t *told) canariesChanged(digest *millracev1beta1.LBNodeReportStatus) (improved, worsened bool) {
 	if t.last == nil {
 		return false, false
 	}
@@ -153,7 +153,7 @@ type canaryFound struct {
 	unanswered     int32
 }
 
-func canariesOf(sessions []millracev1alpha1.SessionStatus) map[[2]string]canaryFound {
+func canariesOf(sessions []millracev1beta1.SessionStatus) map[[2]string]canaryFound {
 	found := map[[2]string]canaryFound{}
 	for i := range sessions {
 		for j := range sessions[i].Canaries {
@@ -179,7 +179,7 @@ func (f canaryFound) isBetterThan(other canaryFound) bool {
 	return lacks(other.reached, f.reached) || lacks(f.short, other.short) || f.unanswered < other.unanswered
 }
 
-func withoutCanaries(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
+func withoutCanaries(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	without := slices.Clone(sessions)
 	for i := range without {
 		without[i].Canaries = nil
@@ -193,7 +193,7 @@ func (t *told) settle() {
 }
 
 // add notes a report that was written, and forgets the old ones.
-func (t *told) add(digest *millracev1alpha1.LBNodeReportStatus, now time.Time) {
+func (t *told) add(digest *millracev1beta1.LBNodeReportStatus, now time.Time) {
 	t.settle()
 	t.digests = slices.DeleteFunc(t.digests, func(telling telling) bool { return now.Sub(telling.at) > digestMemory })
 	if improved, _ := t.canariesChanged(digest); improved || t.tellsOfCanaries(digest) {
@@ -209,6 +209,6 @@ func (t *told) add(digest *millracev1alpha1.LBNodeReportStatus, now time.Time) {
 	t.digests = append(t.digests, telling{digest, now})
 }
 
-func (t *told) index(digest *millracev1alpha1.LBNodeReportStatus) int {
+func (t *told) index(digest *millracev1beta1.LBNodeReportStatus) int {
 	return slices.IndexFunc(t.digests, func(telling telling) bool { return equality.Semantic.DeepEqual(telling.digest, digest) })
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
@@ -25,7 +25,7 @@ func failing(n int) Observation {
 	o := good()
 	o.ProgramError = fmt.Errorf("write %d failed", n)
 	o.Programmed = n
-	o.Sessions[0].State, o.Sessions[0].Message = millracev1alpha1.SessionIdle, fmt.Sprintf("attempt %d failed", n)
+	o.Sessions[0].State, o.Sessions[0].Message = millracev1beta1.SessionIdle, fmt.Sprintf("attempt %d failed", n)
 	o.Decisions = []announce.Decision{{
 		VIP:    netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}),
 		Reason: announce.ReasonNotProgrammed, Message: fmt.Sprintf("not in pass %d", n),
@@ -118,8 +118,8 @@ func flapping(second int, now time.Time) Observation {
 	changed := metav1.NewTime(now.Add(-time.Duration(second%7) * time.Second)).Rfc3339Copy()
 	switch at := second % 7; at {
 	case 4, 5, 6:
-		session.State = []millracev1alpha1.SessionState{
-			millracev1alpha1.SessionIdle, millracev1alpha1.SessionActive, millracev1alpha1.SessionOpenSent,
+		session.State = []millracev1beta1.SessionState{
+			millracev1beta1.SessionIdle, millracev1beta1.SessionActive, millracev1beta1.SessionOpenSent,
 		}[at-4]
 		session.Message = fmt.Sprintf("NOTIFICATION received after %d s", second)
 		changed = metav1.NewTime(now.Add(-time.Duration(at-4) * time.Second)).Rfc3339Copy()
@@ -149,7 +149,7 @@ func TestWriterOfFlappingSession(t *testing.T) {
 		time.Sleep(digestBurst * sameDigest)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if got := s.stored.Status.Sessions[0]; got.State != millracev1alpha1.SessionEstablished || !got.Since.Equal(&earlier) {
+		if got := s.stored.Status.Sessions[0]; got.State != millracev1beta1.SessionEstablished || !got.Since.Equal(&earlier) {
 			t.Errorf("in the end the session is %+v", got)
 		}
 	})
@@ -158,7 +158,7 @@ func TestWriterOfFlappingSession(t *testing.T) {
 // probing is an observation of a canary that so many ports have no answers of.
 func probing(unanswered int32) Observation {
 	o := good()
-	o.Sessions[0].Canaries = []millracev1alpha1.CanaryStatus{{Address: "203.0.113.250", Announced: true, Reached: "1-3", Unanswered: &unanswered}}
+	o.Sessions[0].Canaries = []millracev1beta1.CanaryStatus{{Address: "203.0.113.250", Announced: true, Reached: "1-3", Unanswered: &unanswered}}
 	return o
 }
 
@@ -213,7 +213,7 @@ func TestWriterOfCanaries(t *testing.T) {
 // After a session was reset again and again, that others miss a node no more is told at once, also
 // while another session is down: the node itself may tell first that it announces again.
 func TestWriterOfNodeReachedAgain(t *testing.T) {
-	reached := func(ids string, second millracev1alpha1.SessionState) Observation {
+	reached := func(ids string, second millracev1beta1.SessionState) Observation {
 		o := probing(0)
 		o.Sessions[0].Canaries[0].Reached = ids
 		other := o.Sessions[0]
@@ -222,7 +222,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 		return o
 	}
 	with(t, func(t *testing.T, s *server, w *Writer) {
-		w.Set(reached("1-3", millracev1alpha1.SessionEstablished))
+		w.Set(reached("1-3", millracev1beta1.SessionEstablished))
 		time.Sleep(2 * interval)
 		told := func() string {
 			s.mu.Lock()
@@ -230,20 +230,20 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 			return s.stored.Status.Sessions[0].Canaries[0].Reached
 		}
 		for round := range 20 {
-			w.Set(reached("1-2", millracev1alpha1.SessionEstablished))
+			w.Set(reached("1-2", millracev1beta1.SessionEstablished))
 			// Until that it is missed is told.
 			for told() != "1-2" {
 				time.Sleep(interval)
 			}
-			w.Set(reached("1-3", millracev1alpha1.SessionEstablished))
+			w.Set(reached("1-3", millracev1beta1.SessionEstablished))
 			time.Sleep(2 * interval)
 			if got := told(); got != "1-3" {
 				t.Errorf("round %d: %s are told two seconds after the third answers again", round, got)
 			}
 		}
-		w.Set(reached("1-2", millracev1alpha1.SessionEstablished))
+		w.Set(reached("1-2", millracev1beta1.SessionEstablished))
 		time.Sleep(4 * sameCanaries)
-		w.Set(reached("1-3", millracev1alpha1.SessionIdle))
+		w.Set(reached("1-3", millracev1beta1.SessionIdle))
 		time.Sleep(sameCanaries + 2*interval)
 		if got := told(); got != "1-3" {
 			t.Errorf("%s are told while another session is down", got)
@@ -257,7 +257,7 @@ func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
 		const hour = int(time.Hour / time.Second)
 		for second := range hour {
 			o := flapping(second, time.Now())
-			if o.Sessions[0].State == millracev1alpha1.SessionEstablished {
+			if o.Sessions[0].State == millracev1beta1.SessionEstablished {
 				o.Sessions[0].Canaries = probing(0).Sessions[0].Canaries
 			}
 			w.Set(o)
@@ -336,7 +336,7 @@ func TestSpreadOfReadiness(t *testing.T) {
 			time.Sleep(spread(nodes)/2 + 2*interval)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1alpha1.ConditionReadinessTrusted) == nil {
+			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionReadinessTrusted) == nil {
 				t.Errorf("%d writes, conditions are %+v", len(s.writes), s.stored.Status.Conditions)
 			}
 		})
@@ -351,7 +351,7 @@ func TestSpreadOfReadiness(t *testing.T) {
 func TestSpreadOfOneChange(t *testing.T) {
 	const nodes = 5000
 	now := time.Unix(1e9, 0)
-	known := &millracev1alpha1.LBNodeReportStatus{}
+	known := &millracev1beta1.LBNodeReportStatus{}
 	seconds := map[int]int{}
 	for range nodes {
 		var node told

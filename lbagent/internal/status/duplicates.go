@@ -5,17 +5,17 @@ package status
 import (
 	"slices"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 )
 
 // duplicates are the hosts for which VIPs wait, then the others.
-func duplicates(holders []duplicate.Holder) []millracev1alpha1.DuplicateAddress {
+func duplicates(holders []duplicate.Holder) []millracev1beta1.DuplicateAddress {
 	sorted := slices.Clone(holders)
 	slices.SortStableFunc(sorted, func(a, b duplicate.Holder) int { return compareBool(!a.Withheld, !b.Withheld) })
-	var told []millracev1alpha1.DuplicateAddress
+	var told []millracev1beta1.DuplicateAddress
 	for _, holder := range sorted[:min(len(sorted), maxDuplicates)] {
-		told = append(told, millracev1alpha1.DuplicateAddress{
+		told = append(told, millracev1beta1.DuplicateAddress{
 			Address: holder.Address.String(), Interface: holder.Interface,
 			HardwareAddress: holder.HardwareAddr.String(), Withheld: holder.Withheld,
 		})

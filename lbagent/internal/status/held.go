@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
 )
 
@@ -16,8 +16,8 @@ import (
 // there. It has no numbers, which change with each endpoint that comes back.
 func readinessTrusted() metav1.Condition {
 	return metav1.Condition{
-		Type: millracev1alpha1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
-		Reason: millracev1alpha1.ReasonPanicThreshold,
+		Type: millracev1beta1.ConditionReadinessTrusted, Status: metav1.ConditionFalse,
+		Reason: millracev1beta1.ReasonPanicThreshold,
 		Message: "most endpoints of most Services turned unready at once, and their nodes answer probes: " +
 			"the last ready ones are served until they are ready, terminate or go",
 	}
@@ -31,8 +31,8 @@ func objectsHeld(held []removalguard.Held) metav1.Condition {
 		texts = append(texts, fmt.Sprintf("%s: %d, until %s", h.Kind, h.Count, h.Until.UTC().Format(time.RFC3339)))
 	}
 	return metav1.Condition{
-		Type: millracev1alpha1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
-		Reason: millracev1alpha1.ReasonRemovalGuarded,
+		Type: millracev1beta1.ConditionObjectsPresent, Status: metav1.ConditionFalse,
+		Reason: millracev1beta1.ReasonRemovalGuarded,
 		Message: "objects were removed many at once, and count as present for a while (" + firstOf(texts) +
 			"): apply them again, or see docs/failures.md for how a removal is confirmed",
 	}

@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"slices"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -14,14 +14,14 @@ import (
 const maxOverCapacity = 32
 
 // overCapacity names the first Services that do not fit into the maps, each once.
-func overCapacity(problems []model.Problem) []millracev1alpha1.ServiceReference {
-	var services []millracev1alpha1.ServiceReference
+func overCapacity(problems []model.Problem) []millracev1beta1.ServiceReference {
+	var services []millracev1beta1.ServiceReference
 	for _, problem := range problems {
-		if problem.Reason == millracev1alpha1.ReasonMapFull && problem.Object.Kind == "Service" {
-			services = append(services, millracev1alpha1.ServiceReference{Namespace: problem.Object.Namespace, Name: problem.Object.Name})
+		if problem.Reason == millracev1beta1.ReasonMapFull && problem.Object.Kind == "Service" {
+			services = append(services, millracev1beta1.ServiceReference{Namespace: problem.Object.Namespace, Name: problem.Object.Name})
 		}
 	}
-	slices.SortFunc(services, func(a, b millracev1alpha1.ServiceReference) int {
+	slices.SortFunc(services, func(a, b millracev1beta1.ServiceReference) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	services = slices.Compact(services)

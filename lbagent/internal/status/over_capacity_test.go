@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
@@ -17,13 +17,13 @@ import (
 func TestOverCapacity(t *testing.T) {
 	full := func(kind, name string) model.Problem {
 		return model.Problem{
-			Object: model.ObjectReference{Kind: kind, Namespace: "shop", Name: name}, Reason: millracev1alpha1.ReasonMapFull,
+			Object: model.ObjectReference{Kind: kind, Namespace: "shop", Name: name}, Reason: millracev1beta1.ReasonMapFull,
 		}
 	}
 	other := full("Service", "a-wrong-one")
-	other.Reason = millracev1alpha1.ReasonInvalid
+	other.Reason = millracev1beta1.ReasonInvalid
 	o := Observation{Problems: []model.Problem{full("Service", "web"), full("VIP", "a-vip"), other, full("Service", "dns"), full("Service", "web")}}
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	got := Build(o, report, metav1.Now()).UnfitServices
 	if len(got) != 2 || got[0].Name != "dns" || got[1].Name != "web" || got[0].Namespace != "shop" {
 		t.Errorf("the report names %+v", got)

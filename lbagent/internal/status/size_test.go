@@ -14,7 +14,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 	"github.com/millrace-lb/millrace/lbagent/internal/duplicate"
 )
@@ -30,23 +30,23 @@ func worst(vips int) Observation {
 		o.Problems[i].Message = long
 		if i%2 == 0 {
 			// The longest names of a namespace and a Service.
-			o.Problems[i].Reason = millracev1alpha1.ReasonMapFull
+			o.Problems[i].Reason = millracev1beta1.ReasonMapFull
 			o.Problems[i].Object.Namespace = name[:63]
 			o.Problems[i].Object.Name = (fmt.Sprint("s", i, "-") + name)[:63]
 		}
 	}
 	for i := range 256 {
 		suffix := fmt.Sprint(i)
-		o.Sessions = append(o.Sessions, millracev1alpha1.SessionStatus{
+		o.Sessions = append(o.Sessions, millracev1beta1.SessionStatus{
 			Peer: name[len(suffix):] + suffix, Address: "2001:db8:1111:2222:3333:4444:5555:6666",
-			State: millracev1alpha1.SessionOpenConfirm, Since: &earlier, Message: long,
+			State: millracev1beta1.SessionOpenConfirm, Since: &earlier, Message: long,
 		})
 		o.Duplicates = append(o.Duplicates, duplicate.Holder{
 			Question:     duplicate.Question{Interface: "interface" + suffix, Address: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})},
 			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)}, Withheld: i%2 == 1,
 		})
-		o.Interfaces = append(o.Interfaces, millracev1alpha1.InterfaceStatus{
-			Name: "interface" + suffix, XDPMode: millracev1alpha1.XDPNone, Message: long,
+		o.Interfaces = append(o.Interfaces, millracev1beta1.InterfaceStatus{
+			Name: "interface" + suffix, XDPMode: millracev1beta1.XDPNone, Message: long,
 		})
 	}
 	reasons := []string{
@@ -129,12 +129,12 @@ func TestExceptions(t *testing.T) {
 func TestFaultsFirst(t *testing.T) {
 	o := worst(0)
 	for i := range o.Sessions[:250] {
-		o.Sessions[i].State = millracev1alpha1.SessionEstablished
-		o.Interfaces[i].XDPMode = millracev1alpha1.XDPNative
+		o.Sessions[i].State = millracev1beta1.SessionEstablished
+		o.Interfaces[i].XDPMode = millracev1beta1.XDPNative
 	}
 	status := build(o, reportStatus{}, 1, earlier)
-	if status.Sessions[5].State != millracev1alpha1.SessionOpenConfirm || status.Sessions[6].State != millracev1alpha1.SessionEstablished ||
-		status.Interfaces[5].XDPMode != millracev1alpha1.XDPNone || status.Interfaces[6].XDPMode != millracev1alpha1.XDPNative {
+	if status.Sessions[5].State != millracev1beta1.SessionOpenConfirm || status.Sessions[6].State != millracev1beta1.SessionEstablished ||
+		status.Interfaces[5].XDPMode != millracev1beta1.XDPNone || status.Interfaces[6].XDPMode != millracev1beta1.XDPNative {
 		t.Errorf("told first are %+v and %+v", status.Sessions[:7], status.Interfaces[:7])
 	}
 	if len(status.Sessions) != maxSessions || len(status.Interfaces) != maxInterfaces || status.XDPModes != "Native,None" {
@@ -155,7 +155,7 @@ func TestCut(t *testing.T) {
 // BenchmarkBuild is a pass's share of the report on a node with 10,000 VIPs.
 func BenchmarkBuild(b *testing.B) {
 	o := worst(10_000)
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	for b.Loop() {
 		Build(o, report, earlier)
 	}

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // TunnelKey is what the agent observed of the keys of the tunnel.
@@ -21,11 +21,11 @@ type TunnelKey struct {
 }
 
 // keys are those of the report; nil where the agent has none.
-func (k *TunnelKey) keys() *millracev1alpha1.TunnelKeysStatus {
+func (k *TunnelKey) keys() *millracev1beta1.TunnelKeysStatus {
 	if k == nil || len(k.Ring.Accepted) == 0 {
 		return nil
 	}
-	keys := &millracev1alpha1.TunnelKeysStatus{Sending: int64(k.Ring.Sending), Required: k.Ring.Required}
+	keys := &millracev1beta1.TunnelKeysStatus{Sending: int64(k.Ring.Sending), Required: k.Ring.Required}
 	for _, generation := range k.Ring.Accepted {
 		keys.Accepted = append(keys.Accepted, int64(generation))
 	}
@@ -35,17 +35,17 @@ func (k *TunnelKey) keys() *millracev1alpha1.TunnelKeysStatus {
 // seed is there only while the seeds differ, and no part of Ready.
 func (k *TunnelKey) seed() (condition metav1.Condition, differs bool) {
 	return metav1.Condition{
-		Type: millracev1alpha1.ConditionFlowSeed, Status: metav1.ConditionFalse,
-		Reason: millracev1alpha1.ReasonSeedDiffers, Message: k.OtherSeed,
+		Type: millracev1beta1.ConditionFlowSeed, Status: metav1.ConditionFalse,
+		Reason: millracev1beta1.ReasonSeedDiffers, Message: k.OtherSeed,
 	}, k.OtherSeed != ""
 }
 
 // condition is no part of Ready: without a key the other fences of the tunnel stand.
 func (k *TunnelKey) condition() metav1.Condition {
 	if k.Reason == "" {
-		return holds(millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ReasonKeyInUse)
+		return holds(millracev1beta1.ConditionTunnelKey, millracev1beta1.ReasonKeyInUse)
 	}
 	return metav1.Condition{
-		Type: millracev1alpha1.ConditionTunnelKey, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,
+		Type: millracev1beta1.ConditionTunnelKey, Status: metav1.ConditionFalse, Reason: k.Reason, Message: k.Message,
 	}
 }

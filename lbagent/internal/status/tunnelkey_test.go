@@ -10,45 +10,45 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // The report has the generations. A key that is absent is told, and the node is as ready as
 // before.
 func TestTunnelKey(t *testing.T) {
 	o := Observation{
-		Interfaces: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPNative}},
+		Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPNative}},
 		TunnelKey:  &TunnelKey{Ring: tunnelkey.Ring{Accepted: []uint32{4, 5}, Sending: 5, Required: true}},
 	}
-	report := &millracev1alpha1.LBNodeReport{}
-	report.Status.Conditions = []metav1.Condition{{Type: millracev1alpha1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse}}
+	report := &millracev1beta1.LBNodeReport{}
+	report.Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse}}
 	status := Build(o, report, metav1.Now())
-	want := &millracev1alpha1.TunnelKeysStatus{Accepted: []int64{4, 5}, Sending: 5, Required: true}
+	want := &millracev1beta1.TunnelKeysStatus{Accepted: []int64{4, 5}, Sending: 5, Required: true}
 	if diff := cmp.Diff(want, status.TunnelKeys); diff != "" {
 		t.Error(diff)
 	}
-	expect := func(status *millracev1alpha1.LBNodeReportStatus, kind string, want metav1.ConditionStatus, reason string) {
+	expect := func(status *millracev1beta1.LBNodeReportStatus, kind string, want metav1.ConditionStatus, reason string) {
 		t.Helper()
 		got := meta.FindStatusCondition(status.Conditions, kind)
 		if got == nil || got.Status != want || got.Reason != reason {
 			t.Errorf("%s is %+v, want %s %s", kind, got, want, reason)
 		}
 	}
-	expect(&status, millracev1alpha1.ConditionTunnelKey, metav1.ConditionTrue, millracev1alpha1.ReasonKeyInUse)
-	if seed := meta.FindStatusCondition(status.Conditions, millracev1alpha1.ConditionFlowSeed); seed != nil {
+	expect(&status, millracev1beta1.ConditionTunnelKey, metav1.ConditionTrue, millracev1beta1.ReasonKeyInUse)
+	if seed := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionFlowSeed); seed != nil {
 		t.Errorf("with the same seed there is %+v", seed)
 	}
 	o.TunnelKey.OtherSeed = "the Secret has another seed"
 	differs := Build(o, report, metav1.Now())
-	expect(&differs, millracev1alpha1.ConditionFlowSeed, metav1.ConditionFalse, millracev1alpha1.ReasonSeedDiffers)
-	expect(&differs, millracev1alpha1.ConditionReady, metav1.ConditionTrue, millracev1alpha1.ReasonReady)
+	expect(&differs, millracev1beta1.ConditionFlowSeed, metav1.ConditionFalse, millracev1beta1.ReasonSeedDiffers)
+	expect(&differs, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
 	// That of the operator stays.
-	expect(&status, millracev1alpha1.ConditionTunnelKeyCurrent, metav1.ConditionFalse, "")
+	expect(&status, millracev1beta1.ConditionTunnelKeyCurrent, metav1.ConditionFalse, "")
 
-	o.TunnelKey = &TunnelKey{Reason: millracev1alpha1.ReasonKeyAbsent, Message: "there is no Secret"}
+	o.TunnelKey = &TunnelKey{Reason: millracev1beta1.ReasonKeyAbsent, Message: "there is no Secret"}
 	status = Build(o, report, metav1.Now())
-	expect(&status, millracev1alpha1.ConditionTunnelKey, metav1.ConditionFalse, millracev1alpha1.ReasonKeyAbsent)
-	expect(&status, millracev1alpha1.ConditionReady, metav1.ConditionTrue, millracev1alpha1.ReasonReady)
+	expect(&status, millracev1beta1.ConditionTunnelKey, metav1.ConditionFalse, millracev1beta1.ReasonKeyAbsent)
+	expect(&status, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
 	if status.TunnelKeys != nil {
 		t.Errorf("without a key the report has %+v", status.TunnelKeys)
 	}

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // +kubebuilder:rbac:groups=millrace.io,resources=lbnodes/status;lbnodereports/status,verbs=update;patch
@@ -82,8 +82,8 @@ type Target[T object] struct {
 // fro, it writes a few times, then every 40 seconds, each time with a jitter.
 type Writer struct {
 	bootID string
-	lbNode keeper[*millracev1alpha1.LBNode]
-	report keeper[*millracev1alpha1.LBNodeReport]
+	lbNode keeper[*millracev1beta1.LBNode]
+	report keeper[*millracev1beta1.LBNodeReport]
 	told   told
 	logger logr.Logger
 
@@ -94,12 +94,12 @@ type Writer struct {
 
 // NewWriter returns a Writer for a node that is in a boot of this name.
 func NewWriter(
-	bootID string, lbNode Target[*millracev1alpha1.LBNode], report Target[*millracev1alpha1.LBNodeReport], logger logr.Logger,
+	bootID string, lbNode Target[*millracev1beta1.LBNode], report Target[*millracev1beta1.LBNodeReport], logger logr.Logger,
 ) *Writer {
 	return &Writer{
 		bootID: bootID,
-		lbNode: keeper[*millracev1alpha1.LBNode]{Target: lbNode},
-		report: keeper[*millracev1alpha1.LBNodeReport]{Target: report},
+		lbNode: keeper[*millracev1beta1.LBNode]{Target: lbNode},
+		report: keeper[*millracev1beta1.LBNodeReport]{Target: report},
 		logger: logger,
 		wake:   make(chan struct{}, 1),
 	}
@@ -165,7 +165,7 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 	if observation == nil {
 		return 0, nil
 	}
-	identity := w.lbNode.write(ctx, func(lbNode *millracev1alpha1.LBNode) *millracev1alpha1.LBNode {
+	identity := w.lbNode.write(ctx, func(lbNode *millracev1beta1.LBNode) *millracev1beta1.LBNode {
 		status := identify(lbNode.Status, w.bootID, observation.serves(), observation)
 		if equality.Semantic.DeepEqual(status, lbNode.Status) {
 			return nil
@@ -175,8 +175,8 @@ func (w *Writer) write(ctx context.Context, now time.Time) (again time.Duration,
 		return changed
 	})
 	w.told.nodes = observation.Nodes
-	var tells *millracev1alpha1.LBNodeReportStatus
-	report := w.report.write(ctx, func(report *millracev1alpha1.LBNodeReport) *millracev1alpha1.LBNodeReport {
+	var tells *millracev1beta1.LBNodeReportStatus
+	report := w.report.write(ctx, func(report *millracev1beta1.LBNodeReport) *millracev1beta1.LBNodeReport {
 		status := Build(*observation, report, metav1.NewTime(now).Rfc3339Copy())
 		if equality.Semantic.DeepEqual(status, report.Status) {
 			w.told.settle()

@@ -18,26 +18,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // server is an API server with one LBNodeReport and a watch that may lag, and with one
 // LBNode, or none.
 type server struct {
 	mu      sync.Mutex
-	stored  *millracev1alpha1.LBNodeReport
-	seen    *millracev1alpha1.LBNodeReport
-	lbNode  *millracev1alpha1.LBNode
+	stored  *millracev1beta1.LBNodeReport
+	seen    *millracev1beta1.LBNodeReport
+	lbNode  *millracev1beta1.LBNode
 	lagging bool
 	err     error
 	writes  []time.Time
 	// identities are the statuses of the LBNode, one for each write.
-	identities []millracev1alpha1.LBNodeStatus
+	identities []millracev1beta1.LBNodeStatus
 	// attempts counts failed writes too.
 	attempts int
 }
 
-func (s *server) put(report *millracev1alpha1.LBNodeReport) {
+func (s *server) put(report *millracev1beta1.LBNodeReport) {
 	version := 1
 	if s.stored != nil {
 		version, _ = strconv.Atoi(s.stored.ResourceVersion)
@@ -50,13 +50,13 @@ func (s *server) put(report *millracev1alpha1.LBNodeReport) {
 	}
 }
 
-func (s *server) observed() *millracev1alpha1.LBNodeReport {
+func (s *server) observed() *millracev1beta1.LBNodeReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.seen
 }
 
-func (s *server) update(_ context.Context, report *millracev1alpha1.LBNodeReport) (*millracev1alpha1.LBNodeReport, error) {
+func (s *server) update(_ context.Context, report *millracev1beta1.LBNodeReport) (*millracev1beta1.LBNodeReport, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attempts++
@@ -72,14 +72,14 @@ func (s *server) update(_ context.Context, report *millracev1alpha1.LBNodeReport
 }
 
 // target is the LBNode.
-func (s *server) target() Target[*millracev1alpha1.LBNode] {
-	return Target[*millracev1alpha1.LBNode]{
-		Observed: func() *millracev1alpha1.LBNode {
+func (s *server) target() Target[*millracev1beta1.LBNode] {
+	return Target[*millracev1beta1.LBNode]{
+		Observed: func() *millracev1beta1.LBNode {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.lbNode
 		},
-		Update: func(_ context.Context, lbNode *millracev1alpha1.LBNode) (*millracev1alpha1.LBNode, error) {
+		Update: func(_ context.Context, lbNode *millracev1beta1.LBNode) (*millracev1beta1.LBNode, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.lbNode = lbNode
@@ -93,8 +93,8 @@ func (s *server) target() Target[*millracev1alpha1.LBNode] {
 func with(t *testing.T, test func(t *testing.T, s *server, w *Writer)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
-		s.put(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}})
-		report := Target[*millracev1alpha1.LBNodeReport]{Observed: s.observed, Update: s.update}
+		s.put(&millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}})
+		report := Target[*millracev1beta1.LBNodeReport]{Observed: s.observed, Update: s.update}
 		w := NewWriter("now", s.target(), report, logr.Discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -196,7 +196,7 @@ func TestWriterWaitsForReport(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.expect(t, "no report", 0, "")
 		s.mu.Lock()
-		s.put(&millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "2"}})
+		s.put(&millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "2"}})
 		s.mu.Unlock()
 		w.Set(version("v1"))
 		time.Sleep(time.Minute)
@@ -230,7 +230,7 @@ func TestWriterIdentity(t *testing.T) {
 		failing := good()
 		failing.ProgramError, failing.Forwards = errors.New("no memory"), false
 		s.mu.Lock()
-		s.lbNode = &millracev1alpha1.LBNode{Status: millracev1alpha1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
+		s.lbNode = &millracev1beta1.LBNode{Status: millracev1beta1.LBNodeStatus{BootID: "before", ServingBootID: "before"}}
 		s.mu.Unlock()
 		for _, observation := range []Observation{failing, failing, good(), failing, good()} {
 			w.Set(observation)
@@ -238,7 +238,7 @@ func TestWriterIdentity(t *testing.T) {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		want := []millracev1alpha1.LBNodeStatus{{BootID: "now", ServingBootID: "before"}, {BootID: "now", ServingBootID: "now"}}
+		want := []millracev1beta1.LBNodeStatus{{BootID: "now", ServingBootID: "before"}, {BootID: "now", ServingBootID: "now"}}
 		if !reflect.DeepEqual(s.identities, want) {
 			t.Errorf("written %+v, want %+v", s.identities, want)
 		}
@@ -254,10 +254,10 @@ func TestWriterWoken(t *testing.T) {
 		s.mu.Lock()
 		report := s.stored.DeepCopy()
 		meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{
-			Type: millracev1alpha1.ConditionReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
+			Type: millracev1beta1.ConditionReady, Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNodeNotReady,
 		})
 		notReady := metav1.Condition{
-			Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
+			Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNodeNotReady,
 		}
 		meta.SetStatusCondition(&report.Status.Conditions, notReady)
 		s.put(report)
@@ -267,8 +267,8 @@ func TestWriterWoken(t *testing.T) {
 		s.expect(t, "woken", 2, "v1")
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !meta.IsStatusConditionTrue(s.stored.Status.Conditions, millracev1alpha1.ConditionReady) ||
-			meta.FindStatusCondition(s.stored.Status.Conditions, millracev1alpha1.ConditionNodeReady) == nil {
+		if !meta.IsStatusConditionTrue(s.stored.Status.Conditions, millracev1beta1.ConditionReady) ||
+			meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionNodeReady) == nil {
 			t.Errorf("conditions are %+v", s.stored.Status.Conditions)
 		}
 	})

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"strings"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
 // Names are those of interfaces.
-func Names(interfaces []millracev1alpha1.InterfaceStatus) []string {
+func Names(interfaces []millracev1beta1.InterfaceStatus) []string {
 	list := make([]string, 0, len(interfaces))
 	for _, uplink := range interfaces {
 		list = append(list, uplink.Name)
@@ -43,26 +43,26 @@ func (u *Uplinks) Devices() map[int][]int {
 	return devices
 }
 
-func interfaces(attachments []dataplane.Attachment) []millracev1alpha1.InterfaceStatus {
-	statuses := make([]millracev1alpha1.InterfaceStatus, 0, len(attachments))
+func interfaces(attachments []dataplane.Attachment) []millracev1beta1.InterfaceStatus {
+	statuses := make([]millracev1beta1.InterfaceStatus, 0, len(attachments))
 	for _, attachment := range attachments {
 		statuses = append(statuses, interfaceStatus(attachment))
 	}
 	return statuses
 }
 
-func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.InterfaceStatus {
-	status := millracev1alpha1.InterfaceStatus{Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone}
+func interfaceStatus(attachment dataplane.Attachment) millracev1beta1.InterfaceStatus {
+	status := millracev1beta1.InterfaceStatus{Name: attachment.Interface, XDPMode: millracev1beta1.XDPNone}
 	var messages []string
 	switch {
 	case attachment.Err != nil:
-		return millracev1alpha1.InterfaceStatus{
-			Name: attachment.Interface, XDPMode: millracev1alpha1.XDPNone, Message: attachment.Err.Error(),
+		return millracev1beta1.InterfaceStatus{
+			Name: attachment.Interface, XDPMode: millracev1beta1.XDPNone, Message: attachment.Err.Error(),
 		}
 	case attachment.Mode == attach.Native:
-		status.XDPMode = millracev1alpha1.XDPNative
+		status.XDPMode = millracev1beta1.XDPNative
 	case attachment.Mode == attach.Generic:
-		status.XDPMode = millracev1alpha1.XDPGeneric
+		status.XDPMode = millracev1beta1.XDPGeneric
 		reason := "it was not when the programs were attached, by an agent before this one"
 		if attachment.NativeErr != nil {
 			reason = attachment.NativeErr.Error()
@@ -79,7 +79,7 @@ func interfaceStatus(attachment dataplane.Attachment) millracev1alpha1.Interface
 	return status
 }
 
-func describeInterfaces(interfaces []millracev1alpha1.InterfaceStatus) []string {
+func describeInterfaces(interfaces []millracev1beta1.InterfaceStatus) []string {
 	texts := make([]string, 0, len(interfaces))
 	for _, status := range interfaces {
 		text := fmt.Sprintf("%s (%s)", status.Name, status.XDPMode)

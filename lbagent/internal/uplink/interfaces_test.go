@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
@@ -22,24 +22,24 @@ func TestInterfaceStatus(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		attachment dataplane.Attachment
-		mode       millracev1alpha1.XDPMode
+		mode       millracev1beta1.XDPMode
 		// message is part of it; where empty there is none.
 		message string
 	}{
-		"native": {card, millracev1alpha1.XDPNative, ""},
+		"native": {card, millracev1beta1.XDPNative, ""},
 		"generic": {with(func(a *dataplane.Attachment) {
 			a.Mode, a.NativeErr = attach.Generic, errors.New("MTU too large")
-		}), millracev1alpha1.XDPGeneric, "native XDP not possible: MTU too large"},
+		}), millracev1beta1.XDPGeneric, "native XDP not possible: MTU too large"},
 		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = attach.Generic }),
-			millracev1alpha1.XDPGeneric, "by an agent before this one"},
+			millracev1beta1.XDPGeneric, "by an agent before this one"},
 		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
-			millracev1alpha1.XDPNative, "XDP runs on eth0"},
+			millracev1beta1.XDPNative, "XDP runs on eth0"},
 		"no redirects": {with(func(a *dataplane.Attachment) { a.NoRedirects = true }),
-			millracev1alpha1.XDPNative, "ndo_xdp_xmit"},
+			millracev1beta1.XDPNative, "ndo_xdp_xmit"},
 		"failed": {with(func(a *dataplane.Attachment) { a.Mode, a.Err = "", errors.New("another program") }),
-			millracev1alpha1.XDPNone, "another program"},
+			millracev1beta1.XDPNone, "another program"},
 		"failed to be replaced": {with(func(a *dataplane.Attachment) { a.Err = errors.New("refused") }),
-			millracev1alpha1.XDPNone, "refused"},
+			millracev1beta1.XDPNone, "refused"},
 	} {
 		got := interfaceStatus(test.attachment)
 		if got.Name != test.attachment.Interface || got.XDPMode != test.mode {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
@@ -45,8 +45,8 @@ func (n *Networks) Add(objects *model.Snapshot) error {
 	}
 	gateways, gatewaysErr := n.gateways()
 	next := model.Gateways{}
-	for family, name := range map[int]millracev1alpha1.AddressFamily{
-		unix.AF_INET: millracev1alpha1.FamilyIPv4, unix.AF_INET6: millracev1alpha1.FamilyIPv6,
+	for family, name := range map[int]millracev1beta1.AddressFamily{
+		unix.AF_INET: millracev1beta1.FamilyIPv4, unix.AF_INET6: millracev1beta1.FamilyIPv6,
 	} {
 		if next[name] = gateways[family]; len(next[name]) == 0 {
 			next[name] = n.last[name]

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
@@ -38,7 +38,7 @@ func TestNetworks(t *testing.T) {
 		found, fails = step.found, step.fails
 		var objects model.Snapshot
 		err := n.Add(&objects)
-		if got := objects.Gateways[millracev1alpha1.FamilyIPv4]; !slices.Equal(got, step.want) || !errors.Is(err, step.fails) {
+		if got := objects.Gateways[millracev1beta1.FamilyIPv4]; !slices.Equal(got, step.want) || !errors.Is(err, step.fails) {
 			t.Errorf("%s: %v, %v, want %v, %v", step.name, got, err, step.want, step.fails)
 		}
 	}

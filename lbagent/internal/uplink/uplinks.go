@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
@@ -64,7 +64,7 @@ type Coverage struct {
 	// Lacking are the uplinks that must have the programs and have not.
 	Lacking []string
 	// Interfaces are the uplinks, as the report has them.
-	Interfaces []millracev1alpha1.InterfaceStatus
+	Interfaces []millracev1beta1.InterfaceStatus
 	// Again is after how long there may be another coverage; zero means there is no such time.
 	Again time.Duration
 }
@@ -228,15 +228,15 @@ func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.
 }
 
 // withoutEthernet tells of an uplink that no program can run on.
-func withoutEthernet(link *netdev.Link) millracev1alpha1.InterfaceStatus {
-	return millracev1alpha1.InterfaceStatus{
-		Name: link.Name, XDPMode: millracev1alpha1.XDPNone,
+func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
+	return millracev1beta1.InterfaceStatus{
+		Name: link.Name, XDPMode: millracev1beta1.XDPNone,
 		Message: "its packets have no Ethernet header, which the programs need; clients cannot come in here",
 	}
 }
 
 // tell logs the uplinks where they have changed.
-func (u *Uplinks) tell(interfaces []millracev1alpha1.InterfaceStatus) {
+func (u *Uplinks) tell(interfaces []millracev1beta1.InterfaceStatus) {
 	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
 		u.told = texts
 		u.logger.Info("Uplinks", "interfaces", texts)

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/slim"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/liveapi/internal/collect"
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
@@ -59,7 +59,7 @@ type Endpoints struct{ Ready, Total int32 }
 // New returns a copy that Start fills.
 func New(config *rest.Config) (*Cluster, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
 		}
@@ -69,7 +69,7 @@ func New(config *rest.Config) (*Cluster, error) {
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Service{}:            {Transform: slimService},
 			&discoveryv1.EndpointSlice{}: {Transform: slimEndpointSlice},
-			&millracev1alpha1.LBNode{}:   {Transform: slimNode},
+			&millracev1beta1.LBNode{}:    {Transform: slimNode},
 		},
 	})
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 	if _, err := c.cache.GetInformer(ctx, &corev1.Service{}, cache.BlockUntilSynced(false)); err != nil {
 		return fmt.Errorf("watching Services: %w", err)
 	}
-	nodes, err := c.cache.GetInformer(ctx, &millracev1alpha1.LBNode{}, cache.BlockUntilSynced(false))
+	nodes, err := c.cache.GetInformer(ctx, &millracev1beta1.LBNode{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return fmt.Errorf("watching LBNodes: %w", err)
 	}
@@ -115,7 +115,7 @@ func (c *Cluster) NodesChanged() <-chan struct{} { return c.changed }
 
 // Nodes are those that have an address.
 func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
-	list := &millracev1alpha1.LBNodeList{}
+	list := &millracev1beta1.LBNodeList{}
 	if err := c.cache.List(ctx, list); err != nil {
 		return nil, fmt.Errorf("reading the LBNodes: %w", err)
 	}
@@ -187,7 +187,7 @@ func (c *Cluster) slices(ctx context.Context, name store.Name) ([]discoveryv1.En
 func known(service *corev1.Service) Service {
 	found := Service{
 		Name: store.Name{Namespace: service.Namespace, Name: service.Name}, Labels: service.Labels,
-		Ours: slices.Contains(service.Finalizers, millracev1alpha1.Finalizer),
+		Ours: slices.Contains(service.Finalizers, millracev1beta1.Finalizer),
 	}
 	for i := range service.Status.LoadBalancer.Ingress {
 		if address, err := netip.ParseAddr(service.Status.LoadBalancer.Ingress[i].IP); err == nil && found.Ours {
@@ -224,8 +224,8 @@ func slimService(object any) (any, error) {
 	}
 	meta := slim.Meta(&service.ObjectMeta)
 	meta.Namespace, meta.Labels = service.Namespace, service.Labels
-	if slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) {
-		meta.Finalizers = []string{millracev1alpha1.Finalizer}
+	if slices.Contains(service.Finalizers, millracev1beta1.Finalizer) {
+		meta.Finalizers = []string{millracev1beta1.Finalizer}
 	}
 	slimmed := &corev1.Service{ObjectMeta: meta}
 	if len(meta.Finalizers) > 0 {
@@ -257,12 +257,12 @@ func slimEndpointSlice(object any) (any, error) {
 }
 
 func slimNode(object any) (any, error) {
-	node, ok := object.(*millracev1alpha1.LBNode)
+	node, ok := object.(*millracev1beta1.LBNode)
 	if !ok {
 		return object, nil
 	}
-	return &millracev1alpha1.LBNode{
+	return &millracev1beta1.LBNode{
 		TypeMeta: metav1.TypeMeta{}, ObjectMeta: slim.Meta(&node.ObjectMeta),
-		Spec: millracev1alpha1.LBNodeSpec{Addresses: node.Spec.Addresses},
+		Spec: millracev1beta1.LBNodeSpec{Addresses: node.Spec.Addresses},
 	}, nil
 }

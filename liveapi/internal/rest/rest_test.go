@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/console"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/liveapi/internal/cluster"
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
@@ -56,7 +56,7 @@ func TestPartial(t *testing.T) {
 func TestNamesOfVIPs(t *testing.T) {
 	for _, address := range []string{"198.51.100.1", "2001:db8::1"} {
 		want := netip.MustParseAddr(address)
-		if got, ok := addressOf(millracev1alpha1.VIPName(want)); !ok || got != want {
+		if got, ok := addressOf(millracev1beta1.VIPName(want)); !ok || got != want {
 			t.Errorf("%s: got %s", address, got)
 		}
 	}

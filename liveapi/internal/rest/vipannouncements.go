@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
@@ -104,7 +104,7 @@ func addressOf(name string) (netip.Addr, bool) {
 	if err != nil {
 		address, err = netip.ParseAddr(strings.ReplaceAll(name, "-", ":"))
 	}
-	return address, err == nil && millracev1alpha1.VIPName(address) == name
+	return address, err == nil && millracev1beta1.VIPName(address) == name
 }
 
 // List implements rest.Lister.
@@ -173,7 +173,7 @@ func (g *generations) since(resourceVersion string) bool {
 func announcementOf(found *store.Announcement, nodes int) livev1alpha1.VIPAnnouncement {
 	made := livev1alpha1.VIPAnnouncement{
 		TypeMeta:   metav1.TypeMeta{APIVersion: livev1alpha1.GroupVersion.String(), Kind: "VIPAnnouncement"},
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(found.Address)},
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(found.Address)},
 		Address:    found.Address.String(),
 		Nodes:      livev1alpha1.NodeCount{Announcing: int32(found.Announcing), Total: int32(nodes)},
 	}

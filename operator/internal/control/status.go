@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // MaxMessage is the longest message of a condition (metav1.Condition).
@@ -21,9 +21,9 @@ const MaxMessage = 32768
 // Ready is condition Ready of an object with these problems. Without any, the note is its message.
 func Ready(generation int64, problems []desired.Problem, note string) metav1.Condition {
 	condition := metav1.Condition{
-		Type:               millracev1alpha1.ConditionReady,
+		Type:               millracev1beta1.ConditionReady,
 		Status:             metav1.ConditionTrue,
-		Reason:             millracev1alpha1.ReasonValid,
+		Reason:             millracev1beta1.ReasonValid,
 		Message:            note,
 		ObservedGeneration: generation,
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 )
 
@@ -30,7 +30,7 @@ func TestAdopt(t *testing.T) {
 	given := func(address string) func(*corev1.Service) {
 		return func(service *corev1.Service) { service.Status.LoadBalancer.Ingress = at(address) }
 	}
-	objects := []client.Object{poolOf(millracev1alpha1.ReclaimDelete), advertiseAll()}
+	objects := []client.Object{poolOf(millracev1beta1.ReclaimDelete), advertiseAll()}
 	services := []*corev1.Service{
 		ours("given", given("203.0.113.3")), ours("web", shared(80)), ours("secure", shared(443)), ours("new", nil),
 		ours("elsewhere", given("198.51.100.7")), ours("taken", given("203.0.113.3")),
@@ -51,9 +51,9 @@ func TestAdopt(t *testing.T) {
 	c.expectIngress("elsewhere", "198.51.100.7")
 	c.expectIngress("taken", "203.0.113.3")
 	for name, want := range map[string]string{
-		"given": millracev1alpha1.ReasonAssigned, "web": millracev1alpha1.ReasonAssigned, "secure": millracev1alpha1.ReasonAssigned,
-		"new": millracev1alpha1.ReasonNothingToAdopt, "elsewhere": millracev1alpha1.ReasonForeignAddress,
-		"taken": millracev1alpha1.ReasonForeignAddress,
+		"given": millracev1beta1.ReasonAssigned, "web": millracev1beta1.ReasonAssigned, "secure": millracev1beta1.ReasonAssigned,
+		"new": millracev1beta1.ReasonNothingToAdopt, "elsewhere": millracev1beta1.ReasonForeignAddress,
+		"taken": millracev1beta1.ReasonForeignAddress,
 	} {
 		if reason := c.reasonOfAssigned(name); reason != want {
 			t.Errorf("AddressAssigned of %s is %s, want %s", name, reason, want)
@@ -65,7 +65,7 @@ func TestAdopt(t *testing.T) {
 	// The other one serves what is new, and then we do.
 	c.setIngress("new", "203.0.113.1")
 	c.expectIngress("new", "203.0.113.1")
-	if reason := c.reasonOfAssigned("new"); reason != millracev1alpha1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("after another load balancer has given an address: %s", reason)
 	}
 	// It gives another address, and takes one away: what is ours stays.

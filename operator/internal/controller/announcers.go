@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
@@ -156,12 +156,12 @@ func (a *announcers) ofNodes() handler.EventHandler {
 // ofReports handles LBNodeReports: their sessions are what agents announce by.
 func (a *announcers) ofReports() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
-		node.established = slices.ContainsFunc(object.(*millracev1alpha1.LBNodeReport).Status.Sessions, isEstablished)
+		node.established = slices.ContainsFunc(object.(*millracev1beta1.LBNodeReport).Status.Sessions, isEstablished)
 	}, func(node *announcer) { node.established = false })
 }
 
-func isEstablished(session millracev1alpha1.SessionStatus) bool {
-	return session.State == millracev1alpha1.SessionEstablished
+func isEstablished(session millracev1beta1.SessionStatus) bool {
+	return session.State == millracev1beta1.SessionEstablished
 }
 
 // maxSessions is how many sessions an LBNodeReport lists; those that are established come last.
@@ -169,9 +169,9 @@ const maxSessions = 64
 
 // oneEstablished returns a session that is established, if there is any. Where the list is full
 // there may be.
-func oneEstablished(sessions []millracev1alpha1.SessionStatus) []millracev1alpha1.SessionStatus {
+func oneEstablished(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	if len(sessions) >= maxSessions || slices.ContainsFunc(sessions, isEstablished) {
-		return []millracev1alpha1.SessionStatus{{State: millracev1alpha1.SessionEstablished}}
+		return []millracev1beta1.SessionStatus{{State: millracev1beta1.SessionEstablished}}
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func advertisementFor(name string, nodes map[string]string) desired.Advertisement {
@@ -82,9 +82,9 @@ func TestAnnouncersAnswer(t *testing.T) {
 
 // A Service says when the last node that could announce its address has no session any more.
 func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
-	c.expect("web", millracev1alpha1.ConditionServed, "True Served ")
+	c.expect("web", millracev1beta1.ConditionServed, "True Served ")
 	session := func(established bool) {
 		t.Helper()
 		if !c.reconciler.announcers.change("node", func(node *announcer) { node.established = established }) {
@@ -94,23 +94,23 @@ func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
 	}
 	session(false)
 	none := "no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.0"
-	c.expect("web", millracev1alpha1.ConditionServed, "False NotAnnounced "+none, "Warning NotAnnounced "+none)
+	c.expect("web", millracev1beta1.ConditionServed, "False NotAnnounced "+none, "Warning NotAnnounced "+none)
 	session(true)
-	c.expect("web", millracev1alpha1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
 }
 
 // What is cached of a report says whether a session is established.
 func TestStrippedReportTellsOfASession(t *testing.T) {
-	idle := millracev1alpha1.SessionStatus{Peer: "a", State: millracev1alpha1.SessionIdle}
-	up := millracev1alpha1.SessionStatus{Peer: "b", State: millracev1alpha1.SessionEstablished}
-	for want, sessions := range map[bool][]millracev1alpha1.SessionStatus{false: {idle}, true: {idle, up}} {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	idle := millracev1beta1.SessionStatus{Peer: "a", State: millracev1beta1.SessionIdle}
+	up := millracev1beta1.SessionStatus{Peer: "b", State: millracev1beta1.SessionEstablished}
+	for want, sessions := range map[bool][]millracev1beta1.SessionStatus{false: {idle}, true: {idle, up}} {
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
 		report.Status.Sessions = sessions
 		stripped, err := TransformReport(report)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := len(stripped.(*millracev1alpha1.LBNodeReport).Status.Sessions) > 0; got != want {
+		if got := len(stripped.(*millracev1beta1.LBNodeReport).Status.Sessions) > 0; got != want {
 			t.Errorf("%+v: %v", sessions, got)
 		}
 	}

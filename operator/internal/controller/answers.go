@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
@@ -30,7 +30,7 @@ type answerCensus struct {
 	byNode map[string][]netip.Addr
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &answerCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &answerCensus{}
 
 func newAnswerCensus(enqueue func(q queue, addresses []netip.Addr)) *answerCensus {
 	return &answerCensus{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
@@ -87,7 +87,7 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 	return changed
 }
 
-func (c *answerCensus) update(q queue, report *millracev1alpha1.LBNodeReport) {
+func (c *answerCensus) update(q queue, report *millracev1beta1.LBNodeReport) {
 	answering := report.Status.Answering
 	if nodes.ReadyCondition(report.Status.Conditions) != nil {
 		answering = nil
@@ -96,20 +96,20 @@ func (c *answerCensus) update(q queue, report *millracev1alpha1.LBNodeReport) {
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *answerCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *answerCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.Object)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *answerCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *answerCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.ObjectNew)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *answerCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *answerCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.enqueue(q, c.set(e.Object.Name, nil))
 }
 
 // Generic does nothing: no source sends such events.
-func (c *answerCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+func (c *answerCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
 }

@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // The node that answers is the one that said so last, while it is ready. Each change names its VIPs.
@@ -17,7 +17,7 @@ func TestAnswerCensus(t *testing.T) {
 	var told []netip.Addr
 	c := newAnswerCensus(func(_ queue, addresses []netip.Addr) { told = addresses })
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::2")
-	notReady := []metav1.Condition{{Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown}}
+	notReady := []metav1.Condition{{Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown}}
 	for _, step := range []struct {
 		what       string
 		node       string
@@ -35,13 +35,13 @@ func TestAnswerCensus(t *testing.T) {
 		{"it is back", "node1", []string{"192.0.2.1"}, nil, []netip.Addr{one}, "node1", "node2"},
 		{"nobody answers any more", "node2", nil, nil, []netip.Addr{two}, "node1", ""},
 	} {
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
 		report.Status.Answering, report.Status.Conditions = step.answering, step.conditions
 		stripped, err := TransformReport(report)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.update(nil, stripped.(*millracev1alpha1.LBNodeReport))
+		c.update(nil, stripped.(*millracev1beta1.LBNodeReport))
 		if !slices.Equal(told, step.told) || c.of(one) != step.one || c.of(two) != step.two {
 			t.Errorf("%s: told of %v, %q and %q answer; want %v, %q and %q", step.what, told, c.of(one), c.of(two), step.told, step.one, step.two)
 		}

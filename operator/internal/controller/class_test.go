@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 const otherClass = "example.com/lb"
@@ -18,10 +18,10 @@ const otherClass = "example.com/lb"
 // A Service of another class keeps what it has of another operator: this one may be told another
 // class, or be a second one in the cluster.
 func TestServiceOfAnotherOperator(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.0")
-	if noted := c.service("web").Annotations[millracev1alpha1.AnnotationClass]; noted != millracev1alpha1.Class {
+	if noted := c.service("web").Annotations[millracev1beta1.AnnotationClass]; noted != millracev1beta1.Class {
 		t.Fatalf("the class noted on the Service is %q", noted)
 	}
 	before, writes := c.service("web"), c.writes
@@ -48,13 +48,13 @@ func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 		other := otherClass
 		service.Spec.LoadBalancerClass = &other
 	})
-	vip := &millracev1alpha1.VIP{
+	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.0", UID: "v", CreationTimestamp: metav1.Unix(2e9, 0)},
-		Spec: millracev1alpha1.VIPSpec{
-			Address: "203.0.113.0", Pool: "main", Claims: []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: "web", UID: string(web.GetUID())}},
+		Spec: millracev1beta1.VIPSpec{
+			Address: "203.0.113.0", Pool: "main", Claims: []millracev1beta1.VIPClaim{{Namespace: "shop", Name: "web", UID: string(web.GetUID())}},
 		},
 	}
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), web, vip)
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), web, vip)
 	c.reconciler.ledger.put(&c.vips()[0])
 	c.reconciler.now = func() time.Time { return vip.CreationTimestamp.Time }
 	if again := c.after(0, "web"); again != notedWithin || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
@@ -68,7 +68,7 @@ func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 // A Service that is moved to another load balancer gives its address up, also where nobody saw it
 // in between.
 func TestServiceThatMovedAway(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
 	c.change("web", func(service *corev1.Service) {
 		other := otherClass
@@ -83,7 +83,7 @@ func TestServiceThatMovedAway(t *testing.T) {
 
 // An operator of another class serves it, and not ours.
 func TestOtherClass(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("public", nil), ours("internal", func(service *corev1.Service) {
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("public", nil), ours("internal", func(service *corev1.Service) {
 		other := otherClass
 		service.Spec.LoadBalancerClass, service.UID = &other, "2"
 	}))
@@ -95,7 +95,7 @@ func TestOtherClass(t *testing.T) {
 	if public := c.service("public"); len(public.Finalizers)+len(public.Annotations)+len(public.Status.Conditions) > 0 {
 		t.Errorf("a Service of another class was touched: %+v", public)
 	}
-	if finalizers := c.service("internal").Finalizers; !slices.Contains(finalizers, millracev1alpha1.Finalizer) {
+	if finalizers := c.service("internal").Finalizers; !slices.Contains(finalizers, millracev1beta1.Finalizer) {
 		t.Errorf("finalizers are %q", finalizers)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/contest"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // tick lets time pass and looks at a Service once. It returns how often something was written.
@@ -44,7 +44,7 @@ func (c *cluster) overwrite(name string, conditions bool, addresses ...string) {
 
 func (c *cluster) reasonOfServed(name string) string {
 	c.t.Helper()
-	if found := meta.FindStatusCondition(c.service(name).Status.Conditions, millracev1alpha1.ConditionServed); found != nil {
+	if found := meta.FindStatusCondition(c.service(name).Status.Conditions, millracev1beta1.ConditionServed); found != nil {
 		return found.Reason
 	}
 	return ""
@@ -55,7 +55,7 @@ func (c *cluster) reasonOfServed(name string) string {
 func TestContestedStatus(t *testing.T) {
 	for name, conditions := range map[string]bool{"ingress": false, "all of the status": true} {
 		t.Run(name, func(t *testing.T) {
-			c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+			c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 			c.reconcile("web")
 			writes := 0
 			for range 200 {
@@ -67,13 +67,13 @@ func TestContestedStatus(t *testing.T) {
 			}
 			// The next write finds the status contested.
 			c.tick(contest.Pause, "web")
-			if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
+			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 				t.Errorf("the reason is %q", reason)
 			}
 			c.expectIngress("web", "203.0.113.0", "198.51.100.77")
 			told := 0
 			for len(c.told.Events) > 0 {
-				if strings.Contains(<-c.told.Events, millracev1alpha1.ReasonStatusContested) {
+				if strings.Contains(<-c.told.Events, millracev1beta1.ReasonStatusContested) {
 					told++
 				}
 			}
@@ -86,26 +86,26 @@ func TestContestedStatus(t *testing.T) {
 
 // The contest ends when a pause has passed in peace.
 func TestContestEnds(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	for range contest.Answers {
 		c.overwrite("web", false)
 		c.tick(time.Second, "web")
 	}
-	if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonStatusContested {
+	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 		t.Errorf("the reason is %q", reason)
 	}
 	if again := c.after(contest.Pause-time.Second, "web"); again != time.Second {
 		t.Errorf("comes back after %s", again)
 	}
-	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1alpha1.ReasonServed {
+	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1beta1.ReasonServed {
 		t.Errorf("comes back after %s, the reason is %q", again, c.reasonOfServed("web"))
 	}
 }
 
 // What happens now and then is put right at once, for ever.
 func TestRareOverwritesAreNoContest(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	for range 20 {
 		c.overwrite("web", false)
@@ -116,7 +116,7 @@ func TestRareOverwritesAreNoContest(t *testing.T) {
 			t.Fatalf("the status has %q", got)
 		}
 	}
-	if reason := c.reasonOfServed("web"); reason != millracev1alpha1.ReasonServed {
+	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonServed {
 		t.Errorf("the reason is %q", reason)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
@@ -28,15 +28,15 @@ type duplicateCensus struct {
 
 	mu sync.Mutex
 	// hosts are by address, then by node; byNode has the addresses of a node.
-	hosts  map[netip.Addr]map[string]millracev1alpha1.DuplicateAddress
+	hosts  map[netip.Addr]map[string]millracev1beta1.DuplicateAddress
 	byNode map[string][]netip.Addr
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &duplicateCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &duplicateCensus{}
 
 func newDuplicateCensus(enqueue func(q queue, addresses []netip.Addr)) *duplicateCensus {
 	return &duplicateCensus{
-		enqueue: enqueue, hosts: map[netip.Addr]map[string]millracev1alpha1.DuplicateAddress{}, byNode: map[string][]netip.Addr{},
+		enqueue: enqueue, hosts: map[netip.Addr]map[string]millracev1beta1.DuplicateAddress{}, byNode: map[string][]netip.Addr{},
 	}
 }
 
@@ -69,10 +69,10 @@ func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
 
 // set notes the hosts that a node has found, and returns the addresses of which something else is
 // to be said now.
-func (c *duplicateCensus) set(node string, found []millracev1alpha1.DuplicateAddress) []netip.Addr {
+func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddress) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	present := map[netip.Addr]millracev1alpha1.DuplicateAddress{}
+	present := map[netip.Addr]millracev1beta1.DuplicateAddress{}
 	for _, host := range found {
 		if address, err := netip.ParseAddr(host.Address); err == nil {
 			present[address] = host
@@ -90,7 +90,7 @@ func (c *duplicateCensus) set(node string, found []millracev1alpha1.DuplicateAdd
 	}
 	for address, host := range present {
 		if c.hosts[address] == nil {
-			c.hosts[address] = map[string]millracev1alpha1.DuplicateAddress{}
+			c.hosts[address] = map[string]millracev1beta1.DuplicateAddress{}
 		}
 		c.hosts[address][node] = host
 	}
@@ -106,37 +106,37 @@ func (c *duplicateCensus) set(node string, found []millracev1alpha1.DuplicateAdd
 	}, netip.Addr.Compare)
 }
 
-func (c *duplicateCensus) update(q queue, report *millracev1alpha1.LBNodeReport, found []millracev1alpha1.DuplicateAddress) {
+func (c *duplicateCensus) update(q queue, report *millracev1beta1.LBNodeReport, found []millracev1beta1.DuplicateAddress) {
 	c.enqueue(q, c.set(report.Name, found))
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *duplicateCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *duplicateCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.Object, e.Object.Status.Duplicates)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *duplicateCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *duplicateCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.ObjectNew, e.ObjectNew.Status.Duplicates)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *duplicateCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *duplicateCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.Object, nil)
 }
 
 // Generic does nothing: no source sends such events.
-func (c *duplicateCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+func (c *duplicateCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
 }
 
 // setUnique has a VIP's conditions say whether a host has its address.
 func setUnique(conditions *[]metav1.Condition, generation int64, duplicate served.Duplicate) {
 	if duplicate == (served.Duplicate{}) {
-		meta.RemoveStatusCondition(conditions, millracev1alpha1.ConditionUnique)
+		meta.RemoveStatusCondition(conditions, millracev1beta1.ConditionUnique)
 		return
 	}
 	meta.SetStatusCondition(conditions, metav1.Condition{
-		Type: millracev1alpha1.ConditionUnique, Status: metav1.ConditionFalse, ObservedGeneration: generation,
+		Type: millracev1beta1.ConditionUnique, Status: metav1.ConditionFalse, ObservedGeneration: generation,
 		Reason: duplicate.Reason(), Message: duplicate.Message(),
 	})
 }

@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
@@ -18,12 +18,12 @@ func TestDuplicateCensus(t *testing.T) {
 	web, dns := netip.MustParseAddr("203.0.113.80"), netip.MustParseAddr("203.0.113.53")
 	var enqueued []netip.Addr
 	c := newDuplicateCensus(func(_ queue, addresses []netip.Addr) { enqueued = addresses })
-	found := func(address netip.Addr, mac string, withheld bool) millracev1alpha1.DuplicateAddress {
-		return millracev1alpha1.DuplicateAddress{Address: address.String(), Interface: "eth0", HardwareAddress: mac, Withheld: withheld}
+	found := func(address netip.Addr, mac string, withheld bool) millracev1beta1.DuplicateAddress {
+		return millracev1beta1.DuplicateAddress{Address: address.String(), Interface: "eth0", HardwareAddress: mac, Withheld: withheld}
 	}
-	step := func(node string, hosts []millracev1alpha1.DuplicateAddress, wantHost string, withheld bool, concerned ...netip.Addr) {
+	step := func(node string, hosts []millracev1beta1.DuplicateAddress, wantHost string, withheld bool, concerned ...netip.Addr) {
 		t.Helper()
-		report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
+		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
 		c.update(nil, report, hosts)
 		if !slices.Equal(enqueued, concerned) {
 			t.Errorf("%s concerns %v, want %v", node, enqueued, concerned)
@@ -35,14 +35,14 @@ func TestDuplicateCensus(t *testing.T) {
 	}
 	const printer, phone = "02:00:00:00:00:09", "02:00:00:00:00:08"
 	inUse := found(web, printer, false)
-	step("b", []millracev1alpha1.DuplicateAddress{inUse}, printer, false, web)
-	step("b", []millracev1alpha1.DuplicateAddress{inUse, found(dns, phone, false), {Address: "nonsense"}}, "eth0 of node b", false, dns)
-	step("c", []millracev1alpha1.DuplicateAddress{inUse}, "node b", false)
-	step("a", []millracev1alpha1.DuplicateAddress{inUse}, "node a", false, web)
+	step("b", []millracev1beta1.DuplicateAddress{inUse}, printer, false, web)
+	step("b", []millracev1beta1.DuplicateAddress{inUse, found(dns, phone, false), {Address: "nonsense"}}, "eth0 of node b", false, dns)
+	step("c", []millracev1beta1.DuplicateAddress{inUse}, "node b", false)
+	step("a", []millracev1beta1.DuplicateAddress{inUse}, "node a", false, web)
 	step("a", nil, "node b", false, web)
-	step("d", []millracev1alpha1.DuplicateAddress{inUse}, "node b", false)
+	step("d", []millracev1beta1.DuplicateAddress{inUse}, "node b", false)
 	// The one that withholds the VIP is told, whatever its name.
-	step("d", []millracev1alpha1.DuplicateAddress{found(web, phone, true)}, "node d", true, web)
+	step("d", []millracev1beta1.DuplicateAddress{found(web, phone, true)}, "node d", true, web)
 	step("d", nil, "node b", false, web)
 	step("c", nil, "node b", false)
 	step("b", nil, "", false, dns, web)
@@ -54,12 +54,12 @@ func TestDuplicateCensus(t *testing.T) {
 func TestSetUnique(t *testing.T) {
 	var conditions []metav1.Condition
 	setUnique(&conditions, 3, served.Duplicate{Host: "the host", Withheld: true})
-	if len(conditions) != 1 || conditions[0].Type != millracev1alpha1.ConditionUnique || conditions[0].Status != metav1.ConditionFalse ||
-		conditions[0].Reason != millracev1alpha1.ReasonDuplicateAddress {
+	if len(conditions) != 1 || conditions[0].Type != millracev1beta1.ConditionUnique || conditions[0].Status != metav1.ConditionFalse ||
+		conditions[0].Reason != millracev1beta1.ReasonDuplicateAddress {
 		t.Errorf("conditions %+v, want Unique False", conditions)
 	}
 	setUnique(&conditions, 3, served.Duplicate{Host: "the host"})
-	if len(conditions) != 1 || conditions[0].Reason != millracev1alpha1.ReasonDuplicateInUse {
+	if len(conditions) != 1 || conditions[0].Reason != millracev1beta1.ReasonDuplicateInUse {
 		t.Errorf("conditions %+v, want the reason of a VIP in use", conditions)
 	}
 	if setUnique(&conditions, 3, served.Duplicate{}); len(conditions) > 0 {

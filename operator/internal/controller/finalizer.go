@@ -15,13 +15,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // finalizers are those that we put on a Service.
-var finalizers = []string{millracev1alpha1.Finalizer, millracev1alpha1.SharedFinalizer}
+var finalizers = []string{millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer}
 
 // addFinalizers keeps a Service that has an address from vanishing before it has given it back, and
 // notes the class that the address is for. It reports whether that changes the Service.
@@ -56,12 +56,12 @@ func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Ser
 // noteClass writes the class that a Service has its address for into its annotation, none for nil. It
 // reports whether that changes the Service.
 func noteClass(service *corev1.Service, class *string) (changed bool) {
-	noted, exists := service.Annotations[millracev1alpha1.AnnotationClass]
+	noted, exists := service.Annotations[millracev1beta1.AnnotationClass]
 	if class == nil {
-		delete(service.Annotations, millracev1alpha1.AnnotationClass)
+		delete(service.Annotations, millracev1beta1.AnnotationClass)
 		return exists
 	}
-	metav1.SetMetaDataAnnotation(&service.ObjectMeta, millracev1alpha1.AnnotationClass, *class)
+	metav1.SetMetaDataAnnotation(&service.ObjectMeta, millracev1beta1.AnnotationClass, *class)
 	return !exists || noted != *class
 }
 
@@ -100,10 +100,10 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
-	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	return desired.Class{Name: r.class}.Serves(&alive) ||
-		slices.Contains(service.Finalizers, millracev1alpha1.Finalizer) ||
-		assigned != nil && assigned.Reason != millracev1alpha1.ReasonForeignAddress ||
+		slices.Contains(service.Finalizers, millracev1beta1.Finalizer) ||
+		assigned != nil && assigned.Reason != millracev1beta1.ReasonForeignAddress ||
 		len(r.heldBy(service)) > 0
 }
 
@@ -111,5 +111,5 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||
-		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
+		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }

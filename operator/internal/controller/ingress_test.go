@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // ofOthers is a Service without a class that another load balancer serves.
 func ofOthers(name string, entries ...corev1.LoadBalancerIngress) *corev1.Service {
 	return ours(name, func(service *corev1.Service) {
 		service.Spec.LoadBalancerClass, service.UID = nil, types.UID(name)
-		service.Finalizers = []string{millracev1alpha1.SharedFinalizer}
+		service.Finalizers = []string{millracev1beta1.SharedFinalizer}
 		service.Status.LoadBalancer.Ingress = entries
 	})
 }
@@ -50,7 +50,7 @@ func (c *cluster) expectIngress(service string, want ...string) {
 // reasonOfAssigned is that of the condition AddressAssigned; empty without it.
 func (c *cluster) reasonOfAssigned(service string) string {
 	for _, condition := range c.service(service).Status.Conditions {
-		if condition.Type == millracev1alpha1.ConditionAddressAssigned {
+		if condition.Type == millracev1beta1.ConditionAddressAssigned {
 			return condition.Reason
 		}
 	}
@@ -62,7 +62,7 @@ func (c *cluster) reasonOfAssigned(service string) string {
 func TestAddressesOfOthersStay(t *testing.T) {
 	for name, pools := range map[string][]client.Object{
 		"without a pool": nil,
-		"with a pool":    {poolOf(millracev1alpha1.ReclaimDelete)},
+		"with a pool":    {poolOf(millracev1beta1.ReclaimDelete)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, append(pools,
@@ -75,7 +75,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 			} {
 				c.reconcile(service)
 				c.expectIngress(service, want...)
-				if reason := c.reasonOfAssigned(service); reason != millracev1alpha1.ReasonForeignAddress {
+				if reason := c.reasonOfAssigned(service); reason != millracev1beta1.ReasonForeignAddress {
 					t.Errorf("%s has the reason %q", service, reason)
 				}
 			}
@@ -88,7 +88,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 			c.reconcile("web")
 			c.expectIngress("web", "198.51.100.77")
 			web := c.service("web")
-			if len(web.Status.Conditions) > 0 || !slices.Equal(web.Finalizers, []string{millracev1alpha1.SharedFinalizer}) {
+			if len(web.Status.Conditions) > 0 || !slices.Equal(web.Finalizers, []string{millracev1beta1.SharedFinalizer}) {
 				t.Errorf("left are %v and %+v", web.Finalizers, web.Status.Conditions)
 			}
 			c.reconciler.isDefault = true
@@ -96,7 +96,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.reconcile("cloud")
-			if finalizers := c.service("cloud").Finalizers; !slices.Equal(finalizers, []string{millracev1alpha1.SharedFinalizer}) {
+			if finalizers := c.service("cloud").Finalizers; !slices.Equal(finalizers, []string{millracev1beta1.SharedFinalizer}) {
 				t.Errorf("the finalizers of another load balancer are %v", finalizers)
 			}
 		})
@@ -106,34 +106,34 @@ func TestAddressesOfOthersStay(t *testing.T) {
 // An address of a pool goes over to us, with the first Service that has it. Another one that
 // shared it there keeps it in its status, until both have a sharing key.
 func TestAddressesAreTakenOver(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete),
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete),
 		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
 	c.reconciler.isDefault = true
 	for _, name := range []string{"web", "dns"} {
 		c.reconcile(name)
 		c.expectIngress(name, "203.0.113.2")
 	}
-	if reason := c.reasonOfAssigned("web"); reason != millracev1alpha1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("the first Service has the reason %q", reason)
 	}
-	if reason := c.reasonOfAssigned("dns"); reason != millracev1alpha1.ReasonForeignAddress {
+	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonForeignAddress {
 		t.Errorf("the second Service has the reason %q", reason)
 	}
 	for _, name := range []string{"web", "dns"} {
 		c.change(name, func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "edge"}
+			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "edge"}
 			service.Spec.Ports[0].Port = map[string]int32{"web": 80, "dns": 53}[name]
 		})
 	}
 	c.expectIngress("dns", "203.0.113.2")
-	if reason := c.reasonOfAssigned("dns"); reason != millracev1alpha1.ReasonAssigned {
+	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("the second Service has the reason %q", reason)
 	}
 }
 
 // What is foreign goes, and the Service gets an address of ours.
 func TestServiceIsServedOnceItsForeignAddressIsGone(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ofOthers("web", at("198.51.100.77")...))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web", at("198.51.100.77")...))
 	c.reconciler.isDefault = true
 	c.reconcile("web")
 	c.setIngress("web")
@@ -152,13 +152,13 @@ func (c *cluster) setIngress(name string, addresses ...string) {
 
 // What another load balancer adds to a Service that has our address stays beside it.
 func TestForeignAddressBesideOurs(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
 	c.setIngress("web", "198.51.100.77")
 	c.expectIngress("web", "203.0.113.0", "198.51.100.77")
 	foreign := "status.loadBalancer.ingress has 198.51.100.77, too, which no VIP of the Service has: " +
 		"stop the load balancer that gave it for this Service, then remove the entry"
-	c.expect("web", millracev1alpha1.ConditionServed, "False ForeignAddress "+foreign, "Warning ForeignAddress "+foreign)
+	c.expect("web", millracev1beta1.ConditionServed, "False ForeignAddress "+foreign, "Warning ForeignAddress "+foreign)
 
 	// Our own address is none, also when its VIP is gone and cannot be had again.
 	c.setIngress("web", "203.0.113.0")
@@ -167,7 +167,7 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.reconciler.ledger.remove(vip)
-	if err := c.api.Delete(t.Context(), poolOf(millracev1alpha1.ReclaimDelete)); err != nil {
+	if err := c.api.Delete(t.Context(), poolOf(millracev1beta1.ReclaimDelete)); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("web")
@@ -177,7 +177,7 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 // An entry that another load balancer adds while the operator works from an older Service is not
 // overwritten unseen.
 func TestIngressIsWrittenToWhatWasRead(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ofOthers("web"))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web"))
 	c.reconciler.isDefault = true
 	stale := c.service("web")
 	service := c.service("web")

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -30,7 +30,7 @@ type ledger struct {
 
 	mu      sync.Mutex
 	table   *ipam.Table
-	objects map[netip.Addr]*millracev1alpha1.VIP
+	objects map[netip.Addr]*millracev1beta1.VIP
 	// promised are the addresses that a plan gives which is being carried out. The table has its
 	// claims already.
 	promised map[netip.Addr]struct{}
@@ -38,7 +38,7 @@ type ledger struct {
 
 func newLedger() *ledger {
 	l := &ledger{
-		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1alpha1.VIP{}, promised: map[netip.Addr]struct{}{},
+		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1beta1.VIP{}, promised: map[netip.Addr]struct{}{},
 	}
 	l.changes.Store(1)
 	return l
@@ -46,14 +46,14 @@ func newLedger() *ledger {
 
 // addressOf returns the address of a VIP object, unless its name is not that
 // of the address: the API server does not keep such a one from being a second.
-func addressOf(object *millracev1alpha1.VIP) (netip.Addr, bool) {
+func addressOf(object *millracev1beta1.VIP) (netip.Addr, bool) {
 	address, problems := desired.ParseVIP(object)
 	return address, len(problems) == 0
 }
 
 // put takes note of an object, which must not be changed afterwards. It returns
 // false when this version, or a later one, is known.
-func (l *ledger) put(object *millracev1alpha1.VIP) bool {
+func (l *ledger) put(object *millracev1beta1.VIP) bool {
 	address, ok := addressOf(object)
 	if !ok {
 		return false
@@ -74,14 +74,14 @@ func (l *ledger) put(object *millracev1alpha1.VIP) bool {
 
 // older reports whether a is an earlier version than b. Resource versions of a
 // resource are ordered numbers.
-func older(a, b *millracev1alpha1.VIP) bool {
+func older(a, b *millracev1beta1.VIP) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err != nil || order < 0
 }
 
 // remove takes note that an object is gone, unless the address has another one
 // by now.
-func (l *ledger) remove(object *millracev1alpha1.VIP) {
+func (l *ledger) remove(object *millracev1beta1.VIP) {
 	address, ok := addressOf(object)
 	if !ok {
 		return
@@ -96,7 +96,7 @@ func (l *ledger) remove(object *millracev1alpha1.VIP) {
 }
 
 // object returns the VIP of an address, or nil. It must not be changed.
-func (l *ledger) object(address netip.Addr) *millracev1alpha1.VIP {
+func (l *ledger) object(address netip.Addr) *millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.objects[address]
@@ -104,11 +104,11 @@ func (l *ledger) object(address netip.Addr) *millracev1alpha1.VIP {
 
 // plan makes a plan, and returns the VIPs that exist of those it writes to, as
 // they were when it was made.
-func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1alpha1.VIP) {
+func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1beta1.VIP) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	plan := ipam.Make(l.table, pools, request)
-	objects := map[netip.Addr]*millracev1alpha1.VIP{}
+	objects := map[netip.Addr]*millracev1beta1.VIP{}
 	for _, write := range plan.Bind {
 		objects[write.Address] = l.objects[write.Address]
 	}
@@ -144,7 +144,7 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 		} else {
 			l.table.Put(convert.VIP(write.Address, object))
 		}
-		written := func(claim millracev1alpha1.VIPClaim) bool { return claim.UID == write.Claim.UID }
+		written := func(claim millracev1beta1.VIPClaim) bool { return claim.UID == write.Claim.UID }
 		kept = kept && object != nil && slices.ContainsFunc(object.Spec.Claims, written)
 	}
 	if !kept {
@@ -175,11 +175,11 @@ func (l *ledger) isUsed(address netip.Addr) bool {
 }
 
 // claimed returns the VIPs with a claim of a Service of that name.
-func (l *ledger) claimed(namespace, name string) []*millracev1alpha1.VIP {
+func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	addresses := l.table.Claimed(namespace, name)
-	objects := make([]*millracev1alpha1.VIP, 0, len(addresses))
+	objects := make([]*millracev1beta1.VIP, 0, len(addresses))
 	for _, address := range addresses {
 		// One that is only promised does not exist.
 		if object := l.objects[address]; object != nil {
@@ -206,12 +206,12 @@ func (l *ledger) owners() []types.NamespacedName {
 
 // claimObject is a claim as it is written to a VIP. It is never one that is given up: that is
 // written by advanceRelease alone.
-func claimObject(claim ipam.Claim) millracev1alpha1.VIPClaim {
-	object := millracev1alpha1.VIPClaim{
+func claimObject(claim ipam.Claim) millracev1beta1.VIPClaim {
+	object := millracev1beta1.VIPClaim{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey,
 	}
 	for _, port := range claim.Ports {
-		object.Ports = append(object.Ports, millracev1alpha1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
+		object.Ports = append(object.Ports, millracev1beta1.ClaimedPort{Port: int32(port.Number), Protocol: corev1.Protocol(port.Protocol)})
 	}
 	return object
 }

@@ -9,25 +9,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 var address = netip.MustParseAddr("203.0.113.9")
 
-func vipAt(version string, uid types.UID, owner string) *millracev1alpha1.VIP {
-	vip := &millracev1alpha1.VIP{
+func vipAt(version string, uid types.UID, owner string) *millracev1beta1.VIP {
+	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.9", UID: uid, ResourceVersion: version},
-		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.9"},
+		Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.9"},
 	}
 	if owner != "" {
-		vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: owner, UID: owner}}
+		vip.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: "shop", Name: owner, UID: owner}}
 	}
 	return vip
 }
 
 func TestLedger(t *testing.T) {
 	type step struct {
-		put, remove *millracev1alpha1.VIP
+		put, remove *millracev1beta1.VIP
 		news        bool
 	}
 	tests := []struct {
@@ -96,9 +96,9 @@ func checkLedger(t *testing.T, l *ledger, want string) {
 }
 
 func TestLedgerIgnoresMisnamedObjects(t *testing.T) {
-	for _, change := range []func(*millracev1alpha1.VIP){
-		func(vip *millracev1alpha1.VIP) { vip.Name = "mine" },
-		func(vip *millracev1alpha1.VIP) { vip.Spec.Address = "mine" },
+	for _, change := range []func(*millracev1beta1.VIP){
+		func(vip *millracev1beta1.VIP) { vip.Name = "mine" },
+		func(vip *millracev1beta1.VIP) { vip.Spec.Address = "mine" },
 	} {
 		l, vip := newLedger(), vipAt("7", "a", "web")
 		change(vip)

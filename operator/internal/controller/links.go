@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // linkCensus knows, by the LBNodes, in which networks nodes can answer for VIPs on their links. As a
@@ -23,13 +23,13 @@ type linkCensus struct {
 	mu sync.Mutex
 	// nodes is how many nodes have a network, by the name of the VIPAdvertisement; byNode is which ones.
 	nodes  map[string]map[netip.Prefix]int
-	byNode map[string][]millracev1alpha1.L2Reach
+	byNode map[string][]millracev1beta1.L2Reach
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNode, reconcile.Request] = &linkCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNode, reconcile.Request] = &linkCensus{}
 
 func newLinkCensus(l *ledger) *linkCensus {
-	return &linkCensus{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1alpha1.L2Reach{}}
+	return &linkCensus{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
 }
 
 // of returns the networks of all nodes for an advertisement.
@@ -43,7 +43,7 @@ func (c *linkCensus) of(advertisement string) (networks []netip.Prefix) {
 }
 
 // set notes the networks of a node, and reports whether a network came or went.
-func (c *linkCensus) set(node string, reach []millracev1alpha1.L2Reach) (changed bool) {
+func (c *linkCensus) set(node string, reach []millracev1beta1.L2Reach) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Those that stay are never without a node in between.
@@ -56,7 +56,7 @@ func (c *linkCensus) set(node string, reach []millracev1alpha1.L2Reach) (changed
 }
 
 // count adds a node to its networks, or takes it away.
-func (c *linkCensus) count(reach []millracev1alpha1.L2Reach, by int) (changed bool) {
+func (c *linkCensus) count(reach []millracev1beta1.L2Reach, by int) (changed bool) {
 	for _, one := range reach {
 		for _, text := range one.Networks {
 			network, err := netip.ParsePrefix(text)
@@ -81,27 +81,27 @@ func (c *linkCensus) count(reach []millracev1alpha1.L2Reach, by int) (changed bo
 	return changed
 }
 
-func (c *linkCensus) update(q queue, node string, reach []millracev1alpha1.L2Reach) {
+func (c *linkCensus) update(q queue, node string, reach []millracev1beta1.L2Reach) {
 	if c.set(node, reach) {
 		enqueueServed(c.ledger, q)
 	}
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *linkCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *linkCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.Object.Name, e.Object.Status.L2)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *linkCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *linkCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.ObjectNew.Name, e.ObjectNew.Status.L2)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *linkCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *linkCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.Object.Name, nil)
 }
 
 // Generic does nothing: no source sends such events.
-func (c *linkCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNode], queue) {
+func (c *linkCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNode], queue) {
 }

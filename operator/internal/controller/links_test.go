@@ -6,18 +6,18 @@ import (
 	"net/netip"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Only a network's first node and its last one are told.
 func TestLinkCensus(t *testing.T) {
 	c := newLinkCensus(newLedger())
-	lan := func(networks ...string) []millracev1alpha1.L2Reach {
-		return []millracev1alpha1.L2Reach{{Advertisement: "lan", Networks: networks}}
+	lan := func(networks ...string) []millracev1beta1.L2Reach {
+		return []millracev1beta1.L2Reach{{Advertisement: "lan", Networks: networks}}
 	}
 	for _, step := range []struct {
 		node    string
-		reach   []millracev1alpha1.L2Reach
+		reach   []millracev1beta1.L2Reach
 		changed bool
 		// networks is how many there are then.
 		networks int
@@ -29,7 +29,7 @@ func TestLinkCensus(t *testing.T) {
 		{"node2", lan("192.0.2.0/24", "2001:db8::/64", "no network"), true, 2},
 		{"node1", nil, false, 2},
 		{"node2", lan("2001:db8::/64"), true, 1},
-		{"node2", []millracev1alpha1.L2Reach{{Advertisement: "other", Networks: []string{"2001:db8::/64"}}}, true, 0},
+		{"node2", []millracev1beta1.L2Reach{{Advertisement: "other", Networks: []string{"2001:db8::/64"}}}, true, 0},
 		{"node2", nil, true, 0},
 	} {
 		changed := c.set(step.node, step.reach)

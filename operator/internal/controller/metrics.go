@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
@@ -38,18 +38,18 @@ const reasonOther = "Other"
 
 // waitingReasons are why a Service may wait for an address.
 var waitingReasons = []string{
-	millracev1alpha1.ReasonExhausted, millracev1alpha1.ReasonNoPool, millracev1alpha1.ReasonAddressInUse,
-	millracev1alpha1.ReasonAddressForbidden, millracev1alpha1.ReasonPortConflict, millracev1alpha1.ReasonInvalid,
-	millracev1alpha1.ReasonQuotaExceeded, millracev1alpha1.ReasonForeignAddress, millracev1alpha1.ReasonWriteFailed, reasonOther,
+	millracev1beta1.ReasonExhausted, millracev1beta1.ReasonNoPool, millracev1beta1.ReasonAddressInUse,
+	millracev1beta1.ReasonAddressForbidden, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonInvalid,
+	millracev1beta1.ReasonQuotaExceeded, millracev1beta1.ReasonForeignAddress, millracev1beta1.ReasonWriteFailed, reasonOther,
 }
 
 // nodeConditions are those of LBNodeReports that are True or absent on a node without problems.
 // Others have no series: an agent writes the report, and must not be able to make series.
 var nodeConditions = []string{
-	millracev1alpha1.ConditionReady, millracev1alpha1.ConditionProgrammed, millracev1alpha1.ConditionAttached,
-	millracev1alpha1.ConditionBGPEstablished, millracev1alpha1.ConditionHostCompatible, millracev1alpha1.ConditionNodesReached,
-	millracev1alpha1.ConditionObjectsPresent, millracev1alpha1.ConditionReadinessTrusted, millracev1alpha1.ConditionTunnelKey,
-	millracev1alpha1.ConditionTunnelKeyCurrent, millracev1alpha1.ConditionFlowSeed, millracev1alpha1.ConditionNodeReady,
+	millracev1beta1.ConditionReady, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionAttached,
+	millracev1beta1.ConditionBGPEstablished, millracev1beta1.ConditionHostCompatible, millracev1beta1.ConditionNodesReached,
+	millracev1beta1.ConditionObjectsPresent, millracev1beta1.ConditionReadinessTrusted, millracev1beta1.ConditionTunnelKey,
+	millracev1beta1.ConditionTunnelKeyCurrent, millracev1beta1.ConditionFlowSeed, millracev1beta1.ConditionNodeReady,
 }
 
 // announcerCounts name how many nodes can announce a VIP: none, one, and more.
@@ -120,13 +120,13 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 // counted are the objects that are counted. They are those of the caches.
 type counted struct {
 	namespaces     metav1.PartialObjectMetadataList
-	pools          millracev1alpha1.VIPPoolList
-	vips           millracev1alpha1.VIPList
+	pools          millracev1beta1.VIPPoolList
+	vips           millracev1beta1.VIPList
 	services       corev1.ServiceList
-	advertisements millracev1alpha1.VIPAdvertisementList
+	advertisements millracev1beta1.VIPAdvertisementList
 	nodes          corev1.NodeList
-	reports        millracev1alpha1.LBNodeReportList
-	peers          millracev1alpha1.LBPeerList
+	reports        millracev1beta1.LBNodeReportList
+	peers          millracev1beta1.LBPeerList
 }
 
 func (o *counted) collect(series chan<- prometheus.Metric) {
@@ -139,8 +139,8 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 		if free := pool.Status.Free; free != nil {
 			gauge(poolDescription, *free, pool.Name, stateFree)
 		}
-		for _, phase := range []millracev1alpha1.VIPPhase{
-			millracev1alpha1.VIPBound, millracev1alpha1.VIPReserved, millracev1alpha1.VIPReleasing,
+		for _, phase := range []millracev1beta1.VIPPhase{
+			millracev1beta1.VIPBound, millracev1beta1.VIPReserved, millracev1beta1.VIPReleasing,
 		} {
 			gauge(poolDescription, phases[pool.Name][phase], pool.Name, string(phase))
 		}
@@ -158,7 +158,7 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	}
 	for i := range o.peers.Items {
 		peer := &o.peers.Items[i]
-		reached := meta.FindStatusCondition(peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+		reached := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
 		if reached != nil && reached.Status == metav1.ConditionFalse {
 			gauge(peerDescription, 1, peer.Name, reached.Reason)
 		}
@@ -192,8 +192,8 @@ func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, value
 
 // phases counts VIPs by pool and phase. A VIP that was made manually is of the pool that has its
 // address.
-func (o *counted) phases() map[string]map[millracev1alpha1.VIPPhase]int64 {
-	counts := map[string]map[millracev1alpha1.VIPPhase]int64{}
+func (o *counted) phases() map[string]map[millracev1beta1.VIPPhase]int64 {
+	counts := map[string]map[millracev1beta1.VIPPhase]int64{}
 	pools := make([]desired.Pool, 0, len(o.pools.Items))
 	for i := range o.pools.Items {
 		if pool, problems := desired.ParsePool(&o.pools.Items[i]); len(problems) == 0 {
@@ -209,7 +209,7 @@ func (o *counted) phases() map[string]map[millracev1alpha1.VIPPhase]int64 {
 			}
 		}
 		if counts[name] == nil {
-			counts[name] = map[millracev1alpha1.VIPPhase]int64{}
+			counts[name] = map[millracev1beta1.VIPPhase]int64{}
 		}
 		counts[name][phaseOf(vip)]++
 	}
@@ -252,7 +252,7 @@ func (o *counted) quotas() []usedQuota {
 func (o *counted) waiting() map[string]int64 {
 	counts := map[string]int64{}
 	for i := range o.services.Items {
-		condition := meta.FindStatusCondition(o.services.Items[i].Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+		condition := meta.FindStatusCondition(o.services.Items[i].Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		if condition == nil || condition.Status == "True" {
 			continue
 		}
@@ -283,7 +283,7 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	}
 	for i := range o.vips.Items {
 		vip := &o.vips.Items[i]
-		if phaseOf(vip) != millracev1alpha1.VIPBound {
+		if phaseOf(vip) != millracev1beta1.VIPBound {
 			continue
 		}
 		var sets []labels.Set

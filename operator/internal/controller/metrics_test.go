@@ -17,23 +17,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/hack/catalogue"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-func poolWithFree(name, prefix string, free int64) *millracev1alpha1.VIPPool {
-	return &millracev1alpha1.VIPPool{
+func poolWithFree(name, prefix string, free int64) *millracev1beta1.VIPPool {
+	return &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{prefix}},
-		Status:     millracev1alpha1.VIPPoolStatus{Free: &free},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{prefix}},
+		Status:     millracev1beta1.VIPPoolStatus{Free: &free},
 	}
 }
 
 // limitedPool gives a namespace two addresses, and nine where it is labelled gold.
-func limitedPool(name, prefix string) *millracev1alpha1.VIPPool {
+func limitedPool(name, prefix string) *millracev1beta1.VIPPool {
 	pool := poolWithFree(name, prefix, 0)
-	pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: 2, Overrides: []millracev1alpha1.NamespaceQuotaOverride{{
+	pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 2, Overrides: []millracev1beta1.NamespaceQuotaOverride{{
 		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, Max: 9,
 	}}}
 	return pool
@@ -45,44 +45,44 @@ func namespaceLabelled(name, tier string) *metav1.PartialObjectMetadata {
 	return namespace
 }
 
-func claimedVIP(address, pool string, claims ...millracev1alpha1.VIPClaim) *millracev1alpha1.VIP {
-	return &millracev1alpha1.VIP{
+func claimedVIP(address, pool string, claims ...millracev1beta1.VIPClaim) *millracev1beta1.VIP {
+	return &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address},
-		Spec:       millracev1alpha1.VIPSpec{Address: address, Pool: pool, Claims: claims},
+		Spec:       millracev1beta1.VIPSpec{Address: address, Pool: pool, Claims: claims},
 	}
 }
 
-func claimOf(name string) millracev1alpha1.VIPClaim {
-	return millracev1alpha1.VIPClaim{Namespace: "shop", Name: name, UID: name}
+func claimOf(name string) millracev1beta1.VIPClaim {
+	return millracev1beta1.VIPClaim{Namespace: "shop", Name: name, UID: name}
 }
 
 func serviceWithReason(name, reason string) *corev1.Service {
 	status := metav1.ConditionFalse
-	if reason == millracev1alpha1.ReasonAssigned {
+	if reason == millracev1beta1.ReasonAssigned {
 		status = metav1.ConditionTrue
 	}
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}},
 		Status: corev1.ServiceStatus{Conditions: []metav1.Condition{{
-			Type: millracev1alpha1.ConditionAddressAssigned, Status: status, Reason: reason,
+			Type: millracev1beta1.ConditionAddressAssigned, Status: status, Reason: reason,
 		}}},
 	}
 }
 
-func nodeAndReport(name string, state millracev1alpha1.SessionState) []client.Object {
+func nodeAndReport(name string, state millracev1beta1.SessionState) []client.Object {
 	return []client.Object{
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}},
-		&millracev1alpha1.LBNodeReport{
+		&millracev1beta1.LBNodeReport{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Status:     millracev1alpha1.LBNodeReportStatus{Sessions: []millracev1alpha1.SessionStatus{{State: state}}},
+			Status:     millracev1beta1.LBNodeReportStatus{Sessions: []millracev1beta1.SessionStatus{{State: state}}},
 		},
 	}
 }
 
 // reportWith has conditions that are False beside one that is True.
-func reportWith(name string, problems ...string) *millracev1alpha1.LBNodeReport {
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	report.Status.Conditions = []metav1.Condition{{Type: millracev1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue}}
+func reportWith(name string, problems ...string) *millracev1beta1.LBNodeReport {
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	report.Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionProgrammed, Status: metav1.ConditionTrue}}
 	for _, problem := range problems {
 		report.Status.Conditions = append(report.Status.Conditions, metav1.Condition{Type: problem, Status: metav1.ConditionFalse})
 	}
@@ -90,18 +90,18 @@ func reportWith(name string, problems ...string) *millracev1alpha1.LBNodeReport 
 }
 
 // missedPeer is an LBPeer whose routers do not reach all nodes.
-func missedPeer(name string) *millracev1alpha1.LBPeer {
-	return &millracev1alpha1.LBPeer{
+func missedPeer(name string) *millracev1beta1.LBPeer {
+	return &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Status: millracev1alpha1.LBPeerStatus{Conditions: []metav1.Condition{{
-			Type: millracev1alpha1.ConditionReachedThroughRouters, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonRouteMissing,
+		Status: millracev1beta1.LBPeerStatus{Conditions: []metav1.Condition{{
+			Type: millracev1beta1.ConditionReachedThroughRouters, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonRouteMissing,
 		}}},
 	}
 }
 
 // advertised by a node of a name, or by all; of a pool, or of all.
-func advertisementOf(name, node, pool string) *millracev1alpha1.VIPAdvertisement {
-	object := &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func advertisementOf(name, node, pool string) *millracev1beta1.VIPAdvertisement {
+	object := &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if node != "" {
 		object.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"name": node}}
 	}
@@ -139,7 +139,7 @@ func seriesOf(t *testing.T, c prometheus.Collector) map[string]float64 {
 
 func TestMetrics(t *testing.T) {
 	released := claimOf("c")
-	released.Release = &millracev1alpha1.ClaimRelease{}
+	released.Release = &millracev1beta1.ClaimRelease{}
 	vips := []client.Object{
 		claimedVIP("203.0.113.1", "a", claimOf("a")), claimedVIP("203.0.113.2", "a", claimOf("b")),
 		claimedVIP("203.0.113.3", "a", released), claimedVIP("203.0.113.4", ""), claimedVIP("198.51.100.1", "b", claimOf("d")),
@@ -158,22 +158,22 @@ func TestMetrics(t *testing.T) {
 		}},
 		{"quotas", [][]client.Object{
 			{limitedPool("a", "203.0.113.0/24"), namespaceLabelled("shop", "gold"), namespaceLabelled("office", "")}, vips,
-			{claimedVIP("203.0.113.9", "", millracev1alpha1.VIPClaim{Namespace: "office", Name: "fax"})},
+			{claimedVIP("203.0.113.9", "", millracev1beta1.VIPClaim{Namespace: "office", Name: "fax"})},
 		}, map[string]float64{
 			"pool_addresses{a,Bound}": 2, "pool_addresses{a,Releasing}": 1, "pool_addresses{a,Reserved}": 2, "vips_announcers{none}": 3,
 			"pool_quota_addresses{shop,a}": 9, "pool_quota_used_addresses{shop,a}": 3,
 			"pool_quota_addresses{office,a}": 2, "pool_quota_used_addresses{office,a}": 1,
 		}},
 		{"Services that wait", [][]client.Object{{
-			serviceWithReason("a", millracev1alpha1.ReasonAssigned), serviceWithReason("b", millracev1alpha1.ReasonExhausted),
-			serviceWithReason("c", millracev1alpha1.ReasonExhausted), serviceWithReason("d", millracev1alpha1.ReasonForeignAddress),
+			serviceWithReason("a", millracev1beta1.ReasonAssigned), serviceWithReason("b", millracev1beta1.ReasonExhausted),
+			serviceWithReason("c", millracev1beta1.ReasonExhausted), serviceWithReason("d", millracev1beta1.ReasonForeignAddress),
 			// These are written by somebody else.
 			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
 		}}, map[string]float64{"services_waiting{PoolExhausted}": 2, "services_waiting{ForeignAddress}": 1, "services_waiting{Other}": 2}},
 		{"nodes with problems", [][]client.Object{
-			nodeAndReport("n1", millracev1alpha1.SessionEstablished)[:1],
-			{reportWith("n2", millracev1alpha1.ConditionReady, millracev1alpha1.ConditionBGPEstablished, "Made/Up"), reportWith("n3")},
+			nodeAndReport("n1", millracev1beta1.SessionEstablished)[:1],
+			{reportWith("n2", millracev1beta1.ConditionReady, millracev1beta1.ConditionBGPEstablished, "Made/Up"), reportWith("n3")},
 			nodeAndReport("n2", "")[:1], nodeAndReport("n3", "")[:1],
 			{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w", Labels: map[string]string{corev1.LabelOSStable: "windows"}}}},
 		}, map[string]float64{
@@ -181,19 +181,19 @@ func TestMetrics(t *testing.T) {
 			"node_problem{Ready,n2}": 1, "node_problem{BGPEstablished,n2}": 1, "nodes{false}": 1, "nodes{true}": 2,
 		}},
 		{"all nodes announce all", [][]client.Object{
-			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("all", "", "")},
 		}, map[string]float64{"vips_announcers{several}": 3, "nodes{false}": 2}},
 		{"one node's session is lost", [][]client.Object{
-			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionIdle),
+			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionIdle),
 			{advertisementOf("all", "", "")},
 		}, map[string]float64{"vips_announcers{one}": 3, "nodes{false}": 2}},
 		{"of one pool alone, and a node more for it", [][]client.Object{
-			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("same", "n1", "a"), advertisementOf("b", "", "b")},
 		}, map[string]float64{"vips_announcers{one}": 2, "vips_announcers{several}": 1, "nodes{false}": 2}},
 		{"two advertisements, each by one node", [][]client.Object{
-			vips, nodeAndReport("n1", millracev1alpha1.SessionEstablished), nodeAndReport("n2", millracev1alpha1.SessionEstablished),
+			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("two", "n2", "a")},
 		}, map[string]float64{"vips_announcers{several}": 2, "vips_announcers{none}": 1, "nodes{false}": 2}},
 	} {
@@ -202,7 +202,7 @@ func TestMetrics(t *testing.T) {
 			if err := clientgoscheme.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
-			if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+			if err := millracev1beta1.AddToScheme(scheme); err != nil {
 				t.Fatal(err)
 			}
 			builder := fake.NewClientBuilder().WithScheme(scheme)
@@ -228,11 +228,11 @@ func TestCatalogue(t *testing.T) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	objects := append(nodeAndReport("n1", ""), limitedPool("a", "203.0.113.0/24"), namespaceLabelled("shop", ""),
-		claimedVIP("203.0.113.1", "a", claimOf("a")), reportWith("n2", millracev1alpha1.ConditionReady), missedPeer("tor1"))
+		claimedVIP("203.0.113.1", "a", claimOf("a")), reportWith("n2", millracev1beta1.ConditionReady), missedPeer("tor1"))
 	elected := make(chan struct{})
 	close(elected)
 	catalogue.Own(t, "operator", &collector{

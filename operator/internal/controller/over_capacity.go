@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -27,7 +27,7 @@ type capacityCensus struct {
 	nodes  map[types.NamespacedName]sets.Set[string]
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &capacityCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &capacityCensus{}
 
 func newCapacityCensus() *capacityCensus {
 	return &capacityCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
@@ -54,7 +54,7 @@ func (c *capacityCensus) describe(service types.NamespacedName) string {
 
 // set notes the Services that do not fit on a node, and returns those of which
 // something else is to be said now.
-func (c *capacityCensus) set(node string, references []millracev1alpha1.ServiceReference) []types.NamespacedName {
+func (c *capacityCensus) set(node string, references []millracev1beta1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	previous := c.byNode[node]
@@ -84,27 +84,27 @@ func (c *capacityCensus) set(node string, references []millracev1alpha1.ServiceR
 	return slices.DeleteFunc(concerned, func(service types.NamespacedName) bool { return c.describe(service) == before[service] })
 }
 
-func (c *capacityCensus) update(q queue, report *millracev1alpha1.LBNodeReport, references []millracev1alpha1.ServiceReference) {
+func (c *capacityCensus) update(q queue, report *millracev1beta1.LBNodeReport, references []millracev1beta1.ServiceReference) {
 	for _, service := range c.set(report.Name, references) {
 		q.AddAfter(reconcile.Request{NamespacedName: service}, control.Coalesce)
 	}
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *capacityCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.Object, e.Object.Status.UnfitServices)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *capacityCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.ObjectNew, e.ObjectNew.Status.UnfitServices)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *capacityCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], q queue) {
+func (c *capacityCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
 	c.update(q, e.Object, nil)
 }
 
 // Generic does nothing: no source sends such events.
-func (c *capacityCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+func (c *capacityCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
 }

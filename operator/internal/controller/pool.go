@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
@@ -33,8 +33,8 @@ type poolReconciler struct {
 func setupPools(mgr ctrl.Manager) error {
 	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolIndex()}
 	controller := control.New(mgr, "vippool", 1).
-		Watches(&millracev1alpha1.VIPPool{}, control.Gathered()).
-		Watches(&millracev1alpha1.VIP{}, control.Gathered())
+		Watches(&millracev1beta1.VIPPool{}, control.Gathered()).
+		Watches(&millracev1beta1.VIP{}, control.Gathered())
 	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, control.Coalesce) }); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func setupPools(mgr ctrl.Manager) error {
 
 // Reconcile writes what changed in the statuses of pools.
 func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	list := &millracev1alpha1.VIPPoolList{}
+	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
@@ -58,14 +58,14 @@ func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Re
 		object := &list.Items[i]
 		base := object.DeepCopy()
 		fillPoolStatus(object, view, problems[object.Name], vips)
-		err := control.PatchStatus(ctx, r.client, base, object, func(p *millracev1alpha1.VIPPool) any { return p.Status })
+		err := control.PatchStatus(ctx, r.client, base, object, func(p *millracev1beta1.VIPPool) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return ctrl.Result{}, errors.Join(failed...)
 }
 
 // fillPoolStatus writes the status of a pool.
-func fillPoolStatus(object *millracev1alpha1.VIPPool, view poolView, problems []desired.Problem, vips []ipam.VIP) {
+func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []desired.Problem, vips []ipam.VIP) {
 	var planned *ipam.Pool
 	var limits []desired.Problem
 	object.Status.Usable = nil
@@ -97,7 +97,7 @@ func limitedCondition(condition metav1.Condition, limits []desired.Problem) meta
 }
 
 func (r *poolReconciler) vips(ctx context.Context) ([]ipam.VIP, error) {
-	list := &millracev1alpha1.VIPList{}
+	list := &millracev1beta1.VIPList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing VIPs: %w", err)
 	}

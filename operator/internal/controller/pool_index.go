@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -67,8 +67,8 @@ func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then fu
 	controller.Watches(&corev1.Node{}, x.events("Node", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByNode(object.(*corev1.Node))
 	}))
-	controller.Watches(&millracev1alpha1.LBPeer{}, x.events("LBPeer", then, func(object client.Object) []desired.Occupied {
-		return desired.OccupiedByPeer(object.(*millracev1alpha1.LBPeer))
+	controller.Watches(&millracev1beta1.LBPeer{}, x.events("LBPeer", then, func(object client.Object) []desired.Occupied {
+		return desired.OccupiedByPeer(object.(*millracev1beta1.LBPeer))
 	}))
 	serviceCIDR := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
 	_, err := mgr.GetRESTMapper().RESTMapping(serviceCIDR.GroupKind(), serviceCIDR.Version)
@@ -157,7 +157,7 @@ func (x *poolIndex) host(address netip.Addr) string {
 }
 
 // pools returns what is known of all pools.
-func (x *poolIndex) pools(objects []millracev1alpha1.VIPPool) poolView {
+func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	versions := make([]poolVersion, 0, len(objects))

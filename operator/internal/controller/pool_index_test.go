@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // The index names who has an address, and which addresses came and went. Networks are nobody's
@@ -26,8 +26,8 @@ func TestHosts(t *testing.T) {
 		}
 		return desired.OccupiedByNode(object)
 	}
-	router := desired.OccupiedByPeer(&millracev1alpha1.LBPeer{
-		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: millracev1alpha1.LBPeerSpec{PeerAddress: one.String()},
+	router := desired.OccupiedByPeer(&millracev1beta1.LBPeer{
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: millracev1beta1.LBPeerSpec{PeerAddress: one.String()},
 	})
 	for i, step := range []struct {
 		key      occupant

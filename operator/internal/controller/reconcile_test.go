@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // cluster is the reconciler of Services over objects in memory, without the lag of
@@ -44,7 +44,7 @@ type cluster struct {
 // testScheme is made once: it takes longer than most tests.
 var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			panic(err)
 		}
@@ -147,7 +147,7 @@ func (c *cluster) expect(name, condition, want string, told ...string) {
 }
 
 func ours(name string, change func(*corev1.Service)) *corev1.Service {
-	class := millracev1alpha1.Class
+	class := millracev1beta1.Class
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "1"},
 		Spec: corev1.ServiceSpec{
@@ -161,61 +161,61 @@ func ours(name string, change func(*corev1.Service)) *corev1.Service {
 	return service
 }
 
-func advertiseAll() *millracev1alpha1.VIPAdvertisement {
-	return &millracev1alpha1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+func advertiseAll() *millracev1beta1.VIPAdvertisement {
+	return &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
 }
 
-func poolOf(policy millracev1alpha1.ReclaimPolicy) *millracev1alpha1.VIPPool {
-	return &millracev1alpha1.VIPPool{
+func poolOf(policy millracev1beta1.ReclaimPolicy) *millracev1beta1.VIPPool {
+	return &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "main"},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}, ReclaimPolicy: policy},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}, ReclaimPolicy: policy},
 	}
 }
 
 func TestServiceSaysWhetherItIsServed(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
 	missing := "no VIPAdvertisement selects 203.0.113.0, so no node announces it"
-	c.expect("web", millracev1alpha1.ConditionServed, "False NotSelected "+missing, "Warning NotSelected "+missing)
+	c.expect("web", millracev1beta1.ConditionServed, "False NotSelected "+missing, "Warning NotSelected "+missing)
 
 	if err := c.api.Create(t.Context(), advertiseAll()); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("web")
-	c.expect("web", millracev1alpha1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
 
 	c.change("web", func(service *corev1.Service) {
 		service.Spec.Ports = append(service.Spec.Ports,
 			corev1.ServicePort{Port: 5, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(6)})
 	})
 	flaw := "spec.ports[1].targetPort: 6 is not the port, 5: the checksum of SCTP forbids to change it"
-	c.expect("web", millracev1alpha1.ConditionServed, "False Unsupported "+flaw, "Warning Unsupported "+flaw)
+	c.expect("web", millracev1beta1.ConditionServed, "False Unsupported "+flaw, "Warning Unsupported "+flaw)
 	ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports
 	if len(ports) != 2 || ports[0].Error != nil || ports[1].Error == nil || *ports[1].Error != "millrace.io/Unsupported" {
 		t.Errorf("ports are %+v", ports)
 	}
 
 	c.change("web", func(service *corev1.Service) { service.Spec.Ports = service.Spec.Ports[:1] })
-	c.expect("web", millracev1alpha1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
+	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
 	if ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports; len(ports) > 0 {
 		t.Errorf("ports are %+v", ports)
 	}
 
 	c.change("web", func(service *corev1.Service) {
-		service.Annotations = map[string]string{millracev1alpha1.AnnotationPool: "none"}
+		service.Annotations = map[string]string{millracev1beta1.AnnotationPool: "none"}
 	})
 	wrong := `has 203.0.113.0; pool "none", which is asked for, does not exist or is not ready: no IPv4 address`
-	c.expect("web", millracev1alpha1.ConditionAddressAssigned, "False NoMatchingPool "+wrong, "Warning NoMatchingPool "+wrong)
+	c.expect("web", millracev1beta1.ConditionAddressAssigned, "False NoMatchingPool "+wrong, "Warning NoMatchingPool "+wrong)
 }
 
 // What a Service leaves behind when it is no load balancer of ours any more.
 func TestServiceIsGivenUp(t *testing.T) {
 	earlier := func(service *corev1.Service) {
-		service.Finalizers = []string{"example.com/other", millracev1alpha1.SharedFinalizer}
+		service.Finalizers = []string{"example.com/other", millracev1beta1.SharedFinalizer}
 	}
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimRetain), ours("web", earlier))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimRetain), ours("web", earlier))
 	c.reconcile("web")
-	want := []string{"example.com/other", millracev1alpha1.SharedFinalizer, millracev1alpha1.Finalizer}
+	want := []string{"example.com/other", millracev1beta1.SharedFinalizer, millracev1beta1.Finalizer}
 	if got := c.service("web").Finalizers; !slices.Equal(got, want) {
 		t.Errorf("the finalizers are %v", got)
 	}
@@ -226,7 +226,7 @@ func TestServiceIsGivenUp(t *testing.T) {
 	if !slices.Equal(service.Finalizers, []string{"example.com/other"}) || len(service.Status.Conditions)+len(service.Status.LoadBalancer.Ingress) > 0 {
 		t.Errorf("left are %v and %+v", service.Finalizers, service.Status)
 	}
-	vip := &millracev1alpha1.VIP{}
+	vip := &millracev1beta1.VIP{}
 	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "203.0.113.0"}, vip); err != nil {
 		t.Fatal(err)
 	}
@@ -234,17 +234,17 @@ func TestServiceIsGivenUp(t *testing.T) {
 		t.Errorf("the VIP is reserved for %+v", claims)
 	}
 	if err := c.api.Create(t.Context(), ours("other", func(service *corev1.Service) {
-		service.UID, service.Annotations = "2", map[string]string{millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+		service.UID, service.Annotations = "2", map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.0"}
 	})); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("other")
-	if condition := c.service("other").Status.Conditions[0]; condition.Reason != millracev1alpha1.ReasonAddressInUse ||
+	if condition := c.service("other").Status.Conditions[0]; condition.Reason != millracev1beta1.ReasonAddressInUse ||
 		!strings.Contains(condition.Message, "is reserved for Service shop/web") {
 		t.Errorf("the condition of another Service is %+v", condition)
 	}
 	c.change("web", func(service *corev1.Service) {
-		class := millracev1alpha1.Class
+		class := millracev1beta1.Class
 		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
 	})
 	if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != "203.0.113.0" {
@@ -299,9 +299,9 @@ func (c *cluster) restart(api client.Client) {
 	}
 }
 
-func (c *cluster) vips() []millracev1alpha1.VIP {
+func (c *cluster) vips() []millracev1beta1.VIP {
 	c.t.Helper()
-	vips := &millracev1alpha1.VIPList{}
+	vips := &millracev1beta1.VIPList{}
 	if err := c.api.List(c.t.Context(), vips); err != nil {
 		c.t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func (c *cluster) vips() []millracev1alpha1.VIP {
 // A crash between any two writes of giving up leaves enough to go on from.
 func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
-		c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 		c.reconcile("web")
 		service := c.service("web")
 		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
@@ -339,7 +339,7 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 func TestAssigningGoesOnAfterACrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		for _, deleted := range []bool{false, true} {
-			c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll())
+			c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 			whole := c.reconciler.client
 			c.restart(ending(c.api, writes))
 			key := client.ObjectKey{Namespace: "shop", Name: "web"}
@@ -371,11 +371,11 @@ func TestAssigningGoesOnAfterACrash(t *testing.T) {
 // What others may know of is not taken without a finalizer first: a Service that vanished with it would
 // free it at once, without the delay of a release.
 func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
-	reserved := &millracev1alpha1.VIP{
+	reserved := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
-		Spec:       millracev1alpha1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "shop", Name: "web"}}},
+		Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.1", Claims: []millracev1beta1.VIPClaim{{Namespace: "shop", Name: "web"}}},
 	}
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil), advertiseAll(), reserved)
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll(), reserved)
 	c.restart(interceptor.NewClient(c.reconciler.client.(client.WithWatch), interceptor.Funcs{
 		Update: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			if got := c.service("web").Finalizers; !slices.Equal(got, finalizers) {
@@ -391,11 +391,11 @@ func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
 // A write that the API server refuses reaches the Service, with the addresses that it has, and is
 // forgotten once it succeeds.
 func TestRefusedWritesReachTheService(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	whole := c.reconciler.client
 	c.reconciler.client = interceptor.NewClient(whole.(client.WithWatch), interceptor.Funcs{
 		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
-			return apierrors.NewForbidden(millracev1alpha1.GroupVersion.WithResource("vips").GroupResource(), "203.0.113.0", errors.New("exceeded quota"))
+			return apierrors.NewForbidden(millracev1beta1.GroupVersion.WithResource("vips").GroupResource(), "203.0.113.0", errors.New("exceeded quota"))
 		},
 	})
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web"}}
@@ -406,20 +406,20 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 		if _, err := c.reconciler.Reconcile(t.Context(), request); err == nil {
 			t.Error("the Service is not tried again")
 		}
-		c.expect("web", millracev1alpha1.ConditionAddressAssigned, "False WriteFailed "+refused, told...)
+		c.expect("web", millracev1beta1.ConditionAddressAssigned, "False WriteFailed "+refused, told...)
 		told = nil
 	}
 	c.reconciler.client = whole
 	c.reconcile("web")
-	c.expect("web", millracev1alpha1.ConditionAddressAssigned, "True AddressAssigned has 203.0.113.0",
+	c.expect("web", millracev1beta1.ConditionAddressAssigned, "True AddressAssigned has 203.0.113.0",
 		"Normal AddressAssigned has 203.0.113.0", "Warning NotSelected no VIPAdvertisement selects 203.0.113.0, so no node announces it")
 }
 
 // What becomes of an address that is given up is what its pool says then.
 func TestPresentReclaimPolicyCounts(t *testing.T) {
-	const retain, remove = millracev1alpha1.ReclaimRetain, millracev1alpha1.ReclaimDelete
+	const retain, remove = millracev1beta1.ReclaimRetain, millracev1beta1.ReclaimDelete
 	for name, test := range map[string]struct {
-		before, after, own millracev1alpha1.ReclaimPolicy
+		before, after, own millracev1beta1.ReclaimPolicy
 		vips               int
 	}{
 		"retained by then":    {remove, retain, "", 1},
@@ -438,7 +438,7 @@ func TestPresentReclaimPolicyCounts(t *testing.T) {
 				}
 				c.reconciler.ledger.put(vip)
 			}
-			pool := &millracev1alpha1.VIPPool{}
+			pool := &millracev1beta1.VIPPool{}
 			if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {
 				t.Fatal(err)
 			}
@@ -460,8 +460,8 @@ func TestPresentReclaimPolicyCounts(t *testing.T) {
 // The shared finalizer is that of all load balancers: without a trace of ours it stays.
 func TestForeignFinalizerStays(t *testing.T) {
 	foreign := "example.com/lb"
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", func(service *corev1.Service) {
-		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1alpha1.SharedFinalizer}
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", func(service *corev1.Service) {
+		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1beta1.SharedFinalizer}
 	}))
 	c.reconcile("web")
 	if got := c.service("web").Finalizers; len(got) != 1 || c.writes > 0 {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // rowsCensus knows, by the LBNodeReports, whether the agents of all nodes know the VIP.spec.minRows
@@ -23,7 +23,7 @@ type rowsCensus struct {
 	previous sets.Set[string]
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNodeReport, reconcile.Request] = &rowsCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &rowsCensus{}
 
 func newRowsCensus() *rowsCensus { return &rowsCensus{previous: sets.New[string]()} }
 
@@ -34,16 +34,16 @@ func (c *rowsCensus) least() int32 {
 	if c.previous.Len() > 0 {
 		return 0
 	}
-	return millracev1alpha1.MinRows
+	return millracev1beta1.MinRows
 }
 
 // set notes what a report says. An agent that never reported is about to begin, and of this
 // version: else the first VIPs of a new cluster would not have the field.
-func (c *rowsCensus) set(report *millracev1alpha1.LBNodeReport) {
+func (c *rowsCensus) set(report *millracev1beta1.LBNodeReport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	status := &report.Status
-	if status.Version != "" && (status.MinRows == 0 || status.MinRows > millracev1alpha1.MinRows) {
+	if status.Version != "" && (status.MinRows == 0 || status.MinRows > millracev1beta1.MinRows) {
 		c.previous.Insert(report.Name)
 	} else {
 		c.previous.Delete(report.Name)
@@ -51,22 +51,22 @@ func (c *rowsCensus) set(report *millracev1alpha1.LBNodeReport) {
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *rowsCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNodeReport], _ queue) {
+func (c *rowsCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], _ queue) {
 	c.set(e.Object)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *rowsCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNodeReport], _ queue) {
+func (c *rowsCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], _ queue) {
 	c.set(e.ObjectNew)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *rowsCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNodeReport], _ queue) {
+func (c *rowsCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], _ queue) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.previous.Delete(e.Object.Name)
 }
 
 // Generic does nothing: no source sends such events.
-func (c *rowsCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNodeReport], queue) {
+func (c *rowsCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
 }

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
@@ -98,7 +98,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	r.waiting = newWaitingServices(r.ledger)
 	r.zones, r.announcers, r.links = newZoneCensus(r.ledger), newAnnouncers(r.ledger), newLinkCensus(r.ledger)
 	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
-	vips := source.Kind(mgr.GetCache(), &millracev1alpha1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
+	vips := source.Kind(mgr.GetCache(), &millracev1beta1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
 	controller := control.New(mgr, "service", serviceWorkers).
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
 		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
@@ -115,15 +115,15 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		// The workers start when the sources are synced: all VIPs that exist
 		// are in the ledger before the first address is given.
 		WatchesRawSource(vips).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.zones)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNode{}, r.links)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.overCapacity)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.rows)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
-		Watches(&millracev1alpha1.LBNodeReport{}, r.announcers.ofReports()).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.zones)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.links)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.overCapacity)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.rows)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.duplicates)).
+		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
-		Watches(&millracev1alpha1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1alpha1.VIPPool{}, poolEvents(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIPPool{}, poolEvents(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Namespace{}, namespaceEvents(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, func(q queue, hosts []netip.Addr) {
 		lookAtPoolsSoon(q)
@@ -233,7 +233,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	request, misunderstood := r.reading.Request(service, namespace, pools.usable)
 	request.Hints = append(request.Hints, r.unkept[key]...)
 	var result outcome
-	var objects map[netip.Addr]*millracev1alpha1.VIP
+	var objects map[netip.Addr]*millracev1beta1.VIP
 	var planned moment
 	makePlan := func() (plan ipam.Plan) {
 		planned = r.waiting.plan(key, views)
@@ -298,7 +298,7 @@ func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, m
 }
 
 func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
-	list := &millracev1alpha1.VIPPoolList{}
+	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
 	}

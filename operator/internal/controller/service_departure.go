@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -22,30 +22,30 @@ const withdrawnFor = 3 * time.Second
 // 0 means that the claim is to be removed. A phase takes no longer than it should where the
 // clock of an operator before was ahead.
 func advanceRelease(
-	release *millracev1alpha1.ClaimRelease, delay time.Duration, now time.Time,
-) (_ *millracev1alpha1.ClaimRelease, again time.Duration) {
-	begin := func(phase millracev1alpha1.ReleasePhase) *millracev1alpha1.ClaimRelease {
+	release *millracev1beta1.ClaimRelease, delay time.Duration, now time.Time,
+) (_ *millracev1beta1.ClaimRelease, again time.Duration) {
+	begin := func(phase millracev1beta1.ReleasePhase) *millracev1beta1.ClaimRelease {
 		// As the API server keeps it.
-		return &millracev1alpha1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Truncate(time.Microsecond))}
+		return &millracev1beta1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Truncate(time.Microsecond))}
 	}
 	switch {
 	case delay <= 0:
 		return nil, 0
 	case release == nil:
-		return begin(millracev1alpha1.ReleaseDraining), delay
-	case release.Phase == millracev1alpha1.ReleaseWithdrawn:
+		return begin(millracev1beta1.ReleaseDraining), delay
+	case release.Phase == millracev1beta1.ReleaseWithdrawn:
 		return release, max(0, min(withdrawnFor, release.Since.Add(withdrawnFor).Sub(now)))
 	}
 	if left := min(delay, release.Since.Add(delay).Sub(now)); left > 0 {
 		return release, left
 	}
-	return begin(millracev1alpha1.ReleaseWithdrawn), withdrawnFor
+	return begin(millracev1beta1.ReleaseWithdrawn), withdrawnFor
 }
 
 // delayFor returns how long the addresses of a Service that is given up are still announced,
 // whether it is deleted or is of another type or class by now.
 func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
-	if _, confirmed := service.Annotations[millracev1alpha1.AnnotationConfirmRemoval]; confirmed {
+	if _, confirmed := service.Annotations[millracev1beta1.AnnotationConfirmRemoval]; confirmed {
 		return 0
 	}
 	return r.releaseDelay
@@ -54,11 +54,11 @@ func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 // letGo takes the VIPs of a Service a step further in being given up, and returns after how long
 // there is more to do; 0 means that the Service has none of them any more.
 func (r *serviceReconciler) letGo(
-	ctx context.Context, service *corev1.Service, vips []*millracev1alpha1.VIP,
+	ctx context.Context, service *corev1.Service, vips []*millracev1beta1.VIP,
 ) (again time.Duration, err error) {
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
 	delay := r.delayFor(service)
-	var released []*millracev1alpha1.VIP
+	var released []*millracev1beta1.VIP
 	for _, vip := range vips {
 		i := slices.IndexFunc(vip.Spec.Claims, mine)
 		if i < 0 {
@@ -87,12 +87,12 @@ func (r *serviceReconciler) letGo(
 			// It changed meanwhile. What it is now is looked at again at once.
 			again = sooner(again, control.FirstPause)
 		case before == nil:
-			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1alpha1.ReasonReleasing, actionRelease,
+			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1beta1.ReasonReleasing, actionRelease,
 				"%s is announced as to be left for %s, then withdrawn", vip.Spec.Address, delay)
 		}
 	}
 	if len(released) > 0 && service.DeletionTimestamp == nil {
-		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonReleased, actionRelease,
+		r.recorder.Eventf(service, nil, corev1.EventTypeNormal, millracev1beta1.ReasonReleased, actionRelease,
 			"released %s", joinAddresses(released))
 	}
 	return again, nil

@@ -13,19 +13,19 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestReleaseAdvances(t *testing.T) {
-	const draining, withdrawn = millracev1alpha1.ReleaseDraining, millracev1alpha1.ReleaseWithdrawn
+	const draining, withdrawn = millracev1beta1.ReleaseDraining, millracev1beta1.ReleaseWithdrawn
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	since := func(phase millracev1alpha1.ReleasePhase, ago time.Duration) *millracev1alpha1.ClaimRelease {
-		return &millracev1alpha1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Add(-ago))}
+	since := func(phase millracev1beta1.ReleasePhase, ago time.Duration) *millracev1beta1.ClaimRelease {
+		return &millracev1beta1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Add(-ago))}
 	}
 	for name, test := range map[string]struct {
-		before *millracev1alpha1.ClaimRelease
+		before *millracev1beta1.ClaimRelease
 		delay  time.Duration
-		want   *millracev1alpha1.ClaimRelease
+		want   *millracev1beta1.ClaimRelease
 		again  time.Duration
 	}{
 		"begins":                  {nil, 10 * time.Second, since(draining, 0), 10 * time.Second},
@@ -92,7 +92,7 @@ func newDrainingCluster(t *testing.T, objects ...client.Object) *cluster {
 // A deleted Service stays until its address is withdrawn, and so does the address, whichever
 // operator is there.
 func TestDeletedServiceDeparts(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
 	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
 		t.Fatal(err)
@@ -104,13 +104,13 @@ func TestDeletedServiceDeparts(t *testing.T) {
 
 	// Nobody else gets it meanwhile, be it by asking for it.
 	thief := ours("thief", func(service *corev1.Service) {
-		service.UID, service.Annotations = "2", map[string]string{millracev1alpha1.AnnotationAddresses: "203.0.113.0"}
+		service.UID, service.Annotations = "2", map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.0"}
 	})
 	if err := c.api.Create(t.Context(), thief); err != nil {
 		t.Fatal(err)
 	}
 	c.reconcile("thief")
-	if condition := c.service("thief").Status.Conditions[0]; condition.Reason != millracev1alpha1.ReasonAddressInUse {
+	if condition := c.service("thief").Status.Conditions[0]; condition.Reason != millracev1beta1.ReasonAddressInUse {
 		t.Errorf("the condition of another Service is %+v", condition)
 	}
 
@@ -134,12 +134,12 @@ func TestDeletedServiceDeparts(t *testing.T) {
 
 // A Service that moves has its new address at once; the old one departs, unless it is wanted back.
 func TestMovedServiceDeparts(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
 	ask := func(address string) {
 		t.Helper()
 		c.change("web", func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationAddresses: address}
+			service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: address}
 		})
 		if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != address {
 			t.Errorf("the status has %+v, want %s", ingress, address)
@@ -165,15 +165,15 @@ func TestMovedServiceDeparts(t *testing.T) {
 // What is retained is reserved after it has departed; who confirms the removal does not wait.
 func TestDepartureEnds(t *testing.T) {
 	for name, test := range map[string]struct {
-		policy millracev1alpha1.ReclaimPolicy
+		policy millracev1beta1.ReclaimPolicy
 		change func(*corev1.Service)
 		want   []string
 	}{
-		"confirmed": {millracev1alpha1.ReclaimDelete, func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		"confirmed": {millracev1beta1.ReclaimDelete, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 		}, nil},
-		"confirmed and retained": {millracev1alpha1.ReclaimRetain, func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationConfirmRemoval: ""}
+		"confirmed and retained": {millracev1beta1.ReclaimRetain, func(service *corev1.Service) {
+			service.Annotations = map[string]string{millracev1beta1.AnnotationConfirmRemoval: ""}
 		}, []string{"203.0.113.0 kept"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+			c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 			c.reconciler.isDefault = true
 			c.reconcile("web")
 			change(c)
@@ -233,13 +233,13 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 // empties its status, at once. Ours keeps the Service, and so its frontends, until the address is
 // withdrawn.
 func TestDepartureOutlastsTheSharedFinalizer(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
 	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
 		t.Fatal(err)
 	}
 	service := c.service("web")
-	service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1alpha1.SharedFinalizer })
+	service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1beta1.SharedFinalizer })
 	if err := c.api.Update(t.Context(), service); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestDepartureOutlastsTheSharedFinalizer(t *testing.T) {
 	c.expectPhases("203.0.113.0 Draining")
 	c.after(10*time.Second, "web")
 	c.expectPhases("203.0.113.0 Withdrawn")
-	if finalizers := c.service("web").Finalizers; !slices.Equal(finalizers, []string{millracev1alpha1.Finalizer}) {
+	if finalizers := c.service("web").Finalizers; !slices.Equal(finalizers, []string{millracev1beta1.Finalizer}) {
 		t.Errorf("the finalizers are %v", finalizers)
 	}
 	c.after(withdrawnFor, "web")

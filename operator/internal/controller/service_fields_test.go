@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/servicefields"
 )
 
@@ -34,7 +34,7 @@ func TestServiceFields(t *testing.T) {
 // reported is the status of a Service when it is reconciled with a pool and an advertisement.
 func reported(t *testing.T, change func(*corev1.Service)) *corev1.ServiceStatus {
 	t.Helper()
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", change))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", change))
 	c.reconcile("web")
 	return &c.service("web").Status
 }
@@ -56,7 +56,7 @@ func testStatusConditions(t *testing.T) {
 // Another load balancer's entry stays behind ours. The Service had our address before, so it is
 // not left alone.
 func testIngress(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), advertiseAll(), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
 	service := c.service("web")
 	service.Status.LoadBalancer.Ingress = append(at("198.51.100.77"), service.Status.LoadBalancer.Ingress...)
@@ -119,8 +119,8 @@ func testPortError(t *testing.T) {
 		t.Fatalf("ports are %+v", ports)
 	}
 	format := regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$`)
-	for _, reason := range []string{millracev1alpha1.ReasonUnsupported, millracev1alpha1.ReasonPortConflict, millracev1alpha1.ReasonOccupied} {
-		if text := millracev1alpha1.PortErrorPrefix + reason; !format.MatchString(text) {
+	for _, reason := range []string{millracev1beta1.ReasonUnsupported, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonOccupied} {
+		if text := millracev1beta1.PortErrorPrefix + reason; !format.MatchString(text) {
 			t.Errorf("%q has not the format of the API", text)
 		}
 	}

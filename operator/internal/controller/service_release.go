@@ -16,25 +16,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // matchClaim reports whether a claim is meant.
-type matchClaim func(millracev1alpha1.VIPClaim) bool
+type matchClaim func(millracev1beta1.VIPClaim) bool
 
 func claimsNamed(namespace, name string) matchClaim {
-	return func(claim millracev1alpha1.VIPClaim) bool {
+	return func(claim millracev1beta1.VIPClaim) bool {
 		return claim.Namespace == namespace && claim.Name == name
 	}
 }
 
 func claimsWithUID(namespace, name string, uid types.UID) matchClaim {
-	return func(claim millracev1alpha1.VIPClaim) bool {
+	return func(claim millracev1beta1.VIPClaim) bool {
 		return claim.Namespace == namespace && claim.Name == name && claim.UID == string(uid)
 	}
 }
 
-func withoutClaims(claims []millracev1alpha1.VIPClaim, match matchClaim) []millracev1alpha1.VIPClaim {
+func withoutClaims(claims []millracev1beta1.VIPClaim, match matchClaim) []millracev1beta1.VIPClaim {
 	return slices.DeleteFunc(slices.Clone(claims), match)
 }
 
@@ -42,7 +42,7 @@ func withoutClaims(claims []millracev1alpha1.VIPClaim, match matchClaim) []millr
 // those with another UID than the present one, which is "" when there is none.
 // Claims without a UID wait for a Service to come.
 func (r *serviceReconciler) releaseStale(ctx context.Context, key types.NamespacedName, present types.UID) error {
-	stale := func(claim millracev1alpha1.VIPClaim) bool {
+	stale := func(claim millracev1beta1.VIPClaim) bool {
 		return claim.Namespace == key.Namespace && claim.Name == key.Name && claim.UID != "" && claim.UID != string(present)
 	}
 	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
@@ -119,8 +119,8 @@ const notedWithin = time.Minute
 
 // untilNoted returns for how long the VIPs of a Service may be those of an operator for its class, which
 // has not noted that yet. Zero: they are not, or it never came to that.
-func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millracev1alpha1.VIP) (wait time.Duration) {
-	_, isNoted := service.Annotations[millracev1alpha1.AnnotationClass]
+func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millracev1beta1.VIP) (wait time.Duration) {
+	_, isNoted := service.Annotations[millracev1beta1.AnnotationClass]
 	if isNoted || service.DeletionTimestamp != nil ||
 		service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.LoadBalancerClass == nil {
 		return 0
@@ -132,14 +132,14 @@ func (r *serviceReconciler) untilNoted(service *corev1.Service, held []*millrace
 }
 
 // heldBy returns the VIPs with a claim of this very Service.
-func (r *serviceReconciler) heldBy(service *corev1.Service) []*millracev1alpha1.VIP {
+func (r *serviceReconciler) heldBy(service *corev1.Service) []*millracev1beta1.VIP {
 	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
-	return slices.DeleteFunc(r.ledger.claimed(service.Namespace, service.Name), func(vip *millracev1alpha1.VIP) bool {
+	return slices.DeleteFunc(r.ledger.claimed(service.Namespace, service.Name), func(vip *millracev1beta1.VIP) bool {
 		return !slices.ContainsFunc(vip.Spec.Claims, mine)
 	})
 }
 
-func joinAddresses(vips []*millracev1alpha1.VIP) string {
+func joinAddresses(vips []*millracev1beta1.VIP) string {
 	addresses := make([]string, 0, len(vips))
 	for _, vip := range vips {
 		addresses = append(addresses, vip.Spec.Address)
@@ -149,13 +149,13 @@ func joinAddresses(vips []*millracev1alpha1.VIP) string {
 
 // clearIngress removes what the status says of these VIPs, and leaves what
 // another load balancer may have written.
-func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service, held []*millracev1alpha1.VIP) error {
+func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service, held []*millracev1beta1.VIP) error {
 	if service.DeletionTimestamp != nil {
 		return nil
 	}
 	base := service.DeepCopy()
 	ingress := slices.DeleteFunc(service.Status.LoadBalancer.Ingress, func(ingress corev1.LoadBalancerIngress) bool {
-		return slices.ContainsFunc(held, func(vip *millracev1alpha1.VIP) bool { return vip.Spec.Address == ingress.IP })
+		return slices.ContainsFunc(held, func(vip *millracev1beta1.VIP) bool { return vip.Spec.Address == ingress.IP })
 	})
 	if len(ingress) == 0 {
 		ingress = nil
@@ -181,7 +181,7 @@ func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1
 func (r *serviceReconciler) releaseSurplus(
 	ctx context.Context, service *corev1.Service, addresses []netip.Addr,
 ) (again time.Duration, err error) {
-	var vips []*millracev1alpha1.VIP
+	var vips []*millracev1beta1.VIP
 	for _, address := range addresses {
 		if vip := r.ledger.object(address); vip != nil {
 			vips = append(vips, vip)
@@ -193,7 +193,7 @@ func (r *serviceReconciler) releaseSurplus(
 // release removes claims from a VIP. When they were the last, the VIP is deleted
 // or stays reserved, as its reclaim policy says. A VIP that changed meanwhile is
 // tried again as it is now.
-func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) error {
+func (r *serviceReconciler) release(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) error {
 	address, _ := addressOf(vip)
 	for range maxPlans {
 		if vip == nil || !slices.ContainsFunc(vip.Spec.Claims, match) {
@@ -207,7 +207,7 @@ func (r *serviceReconciler) release(ctx context.Context, vip *millracev1alpha1.V
 	return fmt.Errorf("releasing VIP of %s: others changed it %d times in a row", address, maxPlans)
 }
 
-func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha1.VIP, match matchClaim) (bool, error) {
+func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) (bool, error) {
 	retained, err := r.retains(ctx, vip)
 	if err != nil {
 		return false, err
@@ -230,26 +230,26 @@ func (r *serviceReconciler) tryRelease(ctx context.Context, vip *millracev1alpha
 
 // retains reports whether a VIP stays when its last Service is gone: it says so itself, or its
 // pool does, as it is now.
-func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1alpha1.VIP) (bool, error) {
-	if vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain || vip.Spec.Pool == "" {
-		return vip.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain, nil
+func (r *serviceReconciler) retains(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
+	if vip.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain || vip.Spec.Pool == "" {
+		return vip.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain, nil
 	}
-	pool := &millracev1alpha1.VIPPool{}
+	pool := &millracev1beta1.VIPPool{}
 	if err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool); err != nil {
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
 		return false, fmt.Errorf("reading VIPPool %s before VIP %s is released: %w", vip.Spec.Pool, vip.Name, err)
 	}
-	return pool.Spec.ReclaimPolicy == millracev1alpha1.ReclaimRetain, nil
+	return pool.Spec.ReclaimPolicy == millracev1beta1.ReclaimRetain, nil
 }
 
 // claimsAfter returns the claims of a VIP when those that match are released. A
 // VIP that is retained stays reserved for the last Service that had it: that
 // claim stays without its UID, for whatever Service has the name.
-func claimsAfter(vip *millracev1alpha1.VIP, match matchClaim, retained bool) []millracev1alpha1.VIPClaim {
+func claimsAfter(vip *millracev1beta1.VIP, match matchClaim, retained bool) []millracev1beta1.VIPClaim {
 	others := withoutClaims(vip.Spec.Claims, match)
-	isLast := !slices.ContainsFunc(others, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
+	isLast := !slices.ContainsFunc(others, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })
 	if !retained || !isLast {
 		return others
 	}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
@@ -31,7 +31,7 @@ const (
 )
 
 // serviceConditions are the types of our conditions on a Service.
-var serviceConditions = []string{millracev1alpha1.ConditionAddressAssigned, millracev1alpha1.ConditionServed}
+var serviceConditions = []string{millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed}
 
 // outcome is what became of a Service's wish for addresses.
 type outcome struct {
@@ -57,7 +57,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	if len(result.plan.Addresses) > 0 || contested.Contested() {
 		conditions = append(conditions, servedCondition(verdict))
 	} else {
-		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1alpha1.ConditionServed)
+		meta.RemoveStatusCondition(&service.Status.Conditions, millracev1beta1.ConditionServed)
 	}
 	service.Status.LoadBalancer.Ingress = ingressOf(service, result.plan.Addresses, verdict.Ports, result.foreign)
 	for _, condition := range conditions {
@@ -86,9 +86,9 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	}
 	base := service.DeepCopy()
 	condition := metav1.Condition{
-		Type:               millracev1alpha1.ConditionAddressAssigned,
+		Type:               millracev1beta1.ConditionAddressAssigned,
 		Status:             metav1.ConditionFalse,
-		Reason:             millracev1alpha1.ReasonWriteFailed,
+		Reason:             millracev1beta1.ReasonWriteFailed,
 		Message:            control.Truncate(fmt.Sprintf("the API server did not take a write, which is tried again: %v", failure), control.MaxMessage),
 		ObservedGeneration: service.Generation,
 	}
@@ -130,7 +130,7 @@ func isPlain(condition metav1.Condition, result outcome) bool {
 		return false
 	}
 	return condition.Message == "" ||
-		condition.Type == millracev1alpha1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
+		condition.Type == millracev1beta1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
 }
 
 // tell makes an event of a condition that differs from the one before.
@@ -139,7 +139,7 @@ func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Conditi
 		return
 	}
 	action, severity, message := actionAssign, corev1.EventTypeNormal, condition.Message
-	if condition.Type == millracev1alpha1.ConditionServed {
+	if condition.Type == millracev1beta1.ConditionServed {
 		action, message = actionServe, cmp.Or(message, "all that the Service asks for is served")
 	}
 	if condition.Status != metav1.ConditionTrue {
@@ -170,9 +170,9 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 // tellNotes makes events of what may surprise about a plan that was carried out.
 func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
 	for _, note := range plan.Notes {
-		severity, reason := corev1.EventTypeWarning, millracev1alpha1.ReasonQuotaNearlyUsed
+		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyUsed
 		if note.Kind == ipam.AnotherAddress {
-			severity, reason = corev1.EventTypeNormal, millracev1alpha1.ReasonAnotherAddress
+			severity, reason = corev1.EventTypeNormal, millracev1beta1.ReasonAnotherAddress
 		}
 		r.recorder.Eventf(service, nil, severity, reason, actionAssign, "%s", note.Message)
 	}
@@ -182,19 +182,19 @@ func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
 func assignedCondition(result outcome) metav1.Condition {
 	plan, misunderstood := result.plan, result.misunderstood
 	condition := metav1.Condition{
-		Type:   millracev1alpha1.ConditionAddressAssigned,
+		Type:   millracev1beta1.ConditionAddressAssigned,
 		Status: metav1.ConditionTrue,
-		Reason: millracev1alpha1.ReasonAssigned,
+		Reason: millracev1beta1.ReasonAssigned,
 	}
 	var sentences []string
 	switch {
 	case result.leftAlone:
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonForeignAddress
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonForeignAddress
 		sentences = append(sentences, fmt.Sprintf("status.loadBalancer.ingress has %s, which no VIP of the Service has: "+
 			"another load balancer gave it, and it stays. To keep it with Millrace, put it into a VIPPool that selects the "+
 			"Service. To get another one, stop that load balancer for the Service and remove the entry", namesOf(result.foreign)))
 	case misunderstood != nil:
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonInvalid
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonInvalid
 		sentences = append(sentences, misunderstood.Error())
 	default:
 		if !plan.Satisfied && len(plan.Refusals) > 0 {

@@ -20,14 +20,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
 // judge decides what of that for which a Service asks cannot be served.
 func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (served.Verdict, error) {
-	list := &millracev1alpha1.VIPAdvertisementList{}
+	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return served.Verdict{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
 	}
@@ -59,7 +59,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 
 // labelsOn returns the labels of the Services that have a VIP, which are one and
 // those that share it.
-func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1alpha1.VIP, own *corev1.Service) []labels.Set {
+func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.VIP, own *corev1.Service) []labels.Set {
 	sets := []labels.Set{own.Labels}
 	for _, claim := range vip.Spec.Claims {
 		if claim.UID == "" || claim.UID == string(own.UID) {
@@ -77,9 +77,9 @@ func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1alpha1.
 // servedCondition is Served for a verdict.
 func servedCondition(verdict served.Verdict) metav1.Condition {
 	condition := metav1.Condition{
-		Type:   millracev1alpha1.ConditionServed,
+		Type:   millracev1beta1.ConditionServed,
 		Status: metav1.ConditionTrue,
-		Reason: millracev1alpha1.ReasonServed,
+		Reason: millracev1beta1.ReasonServed,
 	}
 	var sentences []string
 	if len(verdict.Problems) > 0 {
@@ -104,7 +104,7 @@ func portStatuses(service *corev1.Service, address string, failed []served.PortE
 		status := corev1.PortStatus{Port: port.Port, Protocol: port.Protocol}
 		for _, e := range failed {
 			if here(e) && int32(e.Port.Number) == port.Port && e.Port.Protocol == string(port.Protocol) {
-				name := millracev1alpha1.PortErrorPrefix + e.Reason
+				name := millracev1beta1.PortErrorPrefix + e.Reason
 				status.Error = &name
 			}
 		}
@@ -124,7 +124,7 @@ type zoneCensus struct {
 	nodes map[string]int
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.LBNode, reconcile.Request] = &zoneCensus{}
+var _ handler.TypedEventHandler[*millracev1beta1.LBNode, reconcile.Request] = &zoneCensus{}
 
 func newZoneCensus(l *ledger) *zoneCensus {
 	return &zoneCensus{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
@@ -156,29 +156,29 @@ func (c *zoneCensus) set(node, zone string) bool {
 	return before != after && max(before, after) > served.MaxZones
 }
 
-func (c *zoneCensus) update(q queue, node *millracev1alpha1.LBNode, zone string) {
+func (c *zoneCensus) update(q queue, node *millracev1beta1.LBNode, zone string) {
 	if c.set(node.Name, zone) {
 		enqueueServed(c.ledger, q)
 	}
 }
 
 // Create implements handler.TypedEventHandler.
-func (c *zoneCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *zoneCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.Object, e.Object.Spec.Zone)
 }
 
 // Update implements handler.TypedEventHandler.
-func (c *zoneCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *zoneCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.ObjectNew, e.ObjectNew.Spec.Zone)
 }
 
 // Delete implements handler.TypedEventHandler.
-func (c *zoneCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.LBNode], q queue) {
+func (c *zoneCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNode], q queue) {
 	c.update(q, e.Object, "")
 }
 
 // Generic does nothing: no source sends such events.
-func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.LBNode], queue) {
+func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNode], queue) {
 }
 
 // enqueueServed enqueues all Services with an address, a moment later: what changes

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
@@ -87,9 +87,9 @@ func TestCapacityCensus(t *testing.T) {
 	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}
 	step := func(node string, services []types.NamespacedName, want string, concerned ...types.NamespacedName) {
 		t.Helper()
-		var references []millracev1alpha1.ServiceReference
+		var references []millracev1beta1.ServiceReference
 		for _, service := range services {
-			references = append(references, millracev1alpha1.ServiceReference{Namespace: service.Namespace, Name: service.Name})
+			references = append(references, millracev1beta1.ServiceReference{Namespace: service.Namespace, Name: service.Name})
 		}
 		got := sets.New(c.set(node, references)...)
 		if !got.Equal(sets.New(concerned...)) || c.nodesOf(web) != want {

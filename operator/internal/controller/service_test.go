@@ -11,14 +11,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-func sharer(name string, port int32) millracev1alpha1.VIPClaim {
-	return millracev1alpha1.VIPClaim{
+func sharer(name string, port int32) millracev1beta1.VIPClaim {
+	return millracev1beta1.VIPClaim{
 		Namespace: "shop", Name: name, UID: name, SharingKey: "dns",
-		Ports: []millracev1alpha1.ClaimedPort{{Port: port, Protocol: "TCP"}},
+		Ports: []millracev1beta1.ClaimedPort{{Port: port, Protocol: "TCP"}},
 	}
 }
 
@@ -26,11 +26,11 @@ func sharer(name string, port int32) millracev1alpha1.VIPClaim {
 // watch has delivered already, is not overwritten: the plan is made again.
 func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	vip := vipAt("", "a", "")
-	vip.Spec.Claims = []millracev1alpha1.VIPClaim{sharer("first", 80)}
+	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
 	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
 	if err := r.refresh(t.Context(), address); err != nil {
@@ -63,7 +63,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	if ok, err := r.writeVIPs(t.Context(), plan, objects); ok || err != nil {
 		t.Errorf("writeVIPs = %v, %v, want a new plan", ok, err)
 	}
-	stored := &millracev1alpha1.VIP{}
+	stored := &millracev1beta1.VIP{}
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(vip), stored); err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +79,11 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 // VIP and the claim stay.
 func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	vip := vipAt("", "a", "")
-	vip.Spec.Claims = []millracev1alpha1.VIPClaim{sharer("first", 80)}
+	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
 	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
 	if err := r.refresh(t.Context(), address); err != nil {
@@ -98,7 +98,7 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	if err := r.release(t.Context(), known, claimsNamed("shop", "first")); err != nil {
 		t.Fatal(err)
 	}
-	stored := &millracev1alpha1.VIP{}
+	stored := &millracev1beta1.VIP{}
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(vip), stored); err != nil {
 		t.Fatal(err)
 	}
@@ -111,12 +111,12 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 // is taken up, comes last.
 func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	byHand := millracev1alpha1.VIPClaim{Namespace: "shop", Name: "hand"}
+	byHand := millracev1beta1.VIPClaim{Namespace: "shop", Name: "hand"}
 	vip := vipAt("", "a", "")
-	vip.Spec.Claims = []millracev1alpha1.VIPClaim{byHand, sharer("first", 80), sharer("second", 81)}
+	vip.Spec.Claims = []millracev1beta1.VIPClaim{byHand, sharer("first", 80), sharer("second", 81)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
 	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
 	if err := r.refresh(t.Context(), address); err != nil {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -36,7 +36,7 @@ func changedMeanwhile(err error) error {
 // False says that the plan was made from what is no longer so: the ledger
 // knows better now. Until then no other plan gives away what this one gives.
 func (r *serviceReconciler) carryOut(
-	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1alpha1.VIP,
+	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1beta1.VIP,
 ) (carriedOut bool, err error) {
 	r.ledger.promise(plan)
 	key := client.ObjectKeyFromObject(service)
@@ -69,7 +69,7 @@ func (r *serviceReconciler) carryOut(
 }
 
 func (r *serviceReconciler) writeVIPs(
-	ctx context.Context, plan ipam.Plan, objects map[netip.Addr]*millracev1alpha1.VIP,
+	ctx context.Context, plan ipam.Plan, objects map[netip.Addr]*millracev1beta1.VIP,
 ) (bool, error) {
 	for _, write := range plan.Create {
 		if ok, err := r.createVIP(ctx, write); !ok || err != nil {
@@ -100,13 +100,13 @@ func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bo
 	return true, nil
 }
 
-func newVIP(write ipam.Write) *millracev1alpha1.VIP {
-	return &millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(write.Address)},
-		Spec: millracev1alpha1.VIPSpec{
+func newVIP(write ipam.Write) *millracev1beta1.VIP {
+	return &millracev1beta1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(write.Address)},
+		Spec: millracev1beta1.VIPSpec{
 			Address: write.Address.String(),
 			Pool:    write.Pool,
-			Claims:  []millracev1alpha1.VIPClaim{claimObject(write.Claim)},
+			Claims:  []millracev1beta1.VIPClaim{claimObject(write.Claim)},
 		},
 	}
 }
@@ -114,13 +114,13 @@ func newVIP(write ipam.Write) *millracev1alpha1.VIP {
 // bindVIP writes a claim to a VIP as the plan was made from it: the update
 // carries that resource version, so that of two operators that give ports of
 // one VIP at once the API server lets one succeed.
-func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1alpha1.VIP, claim ipam.Claim) (bool, error) {
+func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1beta1.VIP, claim ipam.Claim) (bool, error) {
 	return r.updateClaims(ctx, boundVIP(planned, claim))
 }
 
 // boundVIP returns a VIP with a claim. It keeps its place; a new one, or one that was made
 // manually, comes last.
-func boundVIP(planned *millracev1alpha1.VIP, claim ipam.Claim) *millracev1alpha1.VIP {
+func boundVIP(planned *millracev1beta1.VIP, claim ipam.Claim) *millracev1beta1.VIP {
 	vip := planned.DeepCopy()
 	written := claimObject(claim)
 	mine := claimsWithUID(claim.Namespace, claim.Name, types.UID(claim.UID))
@@ -133,7 +133,7 @@ func boundVIP(planned *millracev1alpha1.VIP, claim ipam.Claim) *millracev1alpha1
 }
 
 // updateClaims writes a VIP; false says that it changed or went meanwhile.
-func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1alpha1.VIP) (bool, error) {
+func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
 	address, _ := addressOf(vip)
 	err := r.client.Update(ctx, vip)
 	switch {
@@ -148,8 +148,8 @@ func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1alp
 
 // refresh puts the live state of an address into the ledger.
 func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) error {
-	vip := &millracev1alpha1.VIP{}
-	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1alpha1.VIPName(address)}, vip)
+	vip := &millracev1beta1.VIP{}
+	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1beta1.VIPName(address)}, vip)
 	if apierrors.IsNotFound(err) {
 		if known := r.ledger.object(address); known != nil {
 			r.ledger.remove(known)
@@ -157,7 +157,7 @@ func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) err
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("reading VIP %s: %w", millracev1alpha1.VIPName(address), err)
+		return fmt.Errorf("reading VIP %s: %w", millracev1beta1.VIPName(address), err)
 	}
 	r.ledger.put(vip)
 	return nil

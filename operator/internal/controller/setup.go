@@ -11,7 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 )
@@ -52,8 +52,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 // wait, would grow for as long as nobody works on them.
 func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 	for _, object := range []client.Object{
-		&corev1.Service{}, &corev1.Node{}, control.NamespaceMetadata(), &millracev1alpha1.VIP{}, &millracev1alpha1.VIPPool{},
-		&millracev1alpha1.VIPAdvertisement{}, &millracev1alpha1.LBPeer{}, &millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{},
+		&corev1.Service{}, &corev1.Node{}, control.NamespaceMetadata(), &millracev1beta1.VIP{}, &millracev1beta1.VIPPool{},
+		&millracev1beta1.VIPAdvertisement{}, &millracev1beta1.LBPeer{}, &millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{},
 	} {
 		// The manager fills it when it starts.
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -43,7 +43,7 @@ func TestAssignedCondition(t *testing.T) {
 }
 
 func TestClaimants(t *testing.T) {
-	var claims []millracev1alpha1.VIPClaim
+	var claims []millracev1beta1.VIPClaim
 	for i, want := range []string{
 		"", "shop/s0", "shop/s0, shop/s1", "shop/s0, shop/s1, shop/s2", "shop/s0, shop/s1, shop/s2, shop/s3",
 		"shop/s0, shop/s1, shop/s2, shop/s3, shop/s4", "shop/s0, shop/s1, shop/s2, shop/s3, shop/s4, 1 more",
@@ -51,6 +51,6 @@ func TestClaimants(t *testing.T) {
 		if got := claimants(claims); got != want {
 			t.Errorf("claimants = %q, want %q", got, want)
 		}
-		claims = append(claims, millracev1alpha1.VIPClaim{Namespace: "shop", Name: fmt.Sprintf("s%d", i)})
+		claims = append(claims, millracev1beta1.VIPClaim{Namespace: "shop", Name: fmt.Sprintf("s%d", i)})
 	}
 }

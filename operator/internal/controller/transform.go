@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/slim"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
@@ -45,11 +45,11 @@ func TransformNode(object any) (any, error) {
 // tunnel the node uses, whether it was told that those are old, how its BGP sessions are, whether one
 // is established, and what was found of canaries.
 func TransformReport(object any) (any, error) {
-	report, ok := object.(*millracev1alpha1.LBNodeReport)
+	report, ok := object.(*millracev1beta1.LBNodeReport)
 	if !ok {
 		return object, nil
 	}
-	slimmed := &millracev1alpha1.LBNodeReport{TypeMeta: report.TypeMeta, ObjectMeta: slim.Meta(&report.ObjectMeta)}
+	slimmed := &millracev1beta1.LBNodeReport{TypeMeta: report.TypeMeta, ObjectMeta: slim.Meta(&report.ObjectMeta)}
 	slimmed.OwnerReferences = report.OwnerReferences
 	slimmed.Status.UnfitServices = report.Status.UnfitServices
 	slimmed.Status.Duplicates = report.Status.Duplicates
@@ -62,7 +62,7 @@ func TransformReport(object any) (any, error) {
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,
 		}}
 	}
-	if condition := meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionBGPEstablished); condition != nil {
+	if condition := meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionBGPEstablished); condition != nil {
 		slimmed.Status.Conditions = append(slimmed.Status.Conditions, *condition)
 	}
 	if condition := nodes.KeyCurrent(report.Status.Conditions); condition != nil {
@@ -72,10 +72,10 @@ func TransformReport(object any) (any, error) {
 }
 
 // probed leaves the sessions with canaries, and of these what a verdict is made of.
-func probed(sessions []millracev1alpha1.SessionStatus) (kept []millracev1alpha1.SessionStatus) {
+func probed(sessions []millracev1beta1.SessionStatus) (kept []millracev1beta1.SessionStatus) {
 	for i := range sessions {
 		if session := &sessions[i]; len(session.Canaries) > 0 {
-			kept = append(kept, millracev1alpha1.SessionStatus{
+			kept = append(kept, millracev1beta1.SessionStatus{
 				Peer: session.Peer, Address: session.Address, State: session.State, Canaries: session.Canaries,
 			})
 		}

@@ -9,37 +9,37 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // What is cached of reports proves the same of routers as the reports.
 func TestStrippedReportsTellOfCanaries(t *testing.T) {
-	ids, whole, cached := map[string]int32{"node1": 1, "node2": 2}, []millracev1alpha1.LBNodeReport{}, []millracev1alpha1.LBNodeReport{}
+	ids, whole, cached := map[string]int32{"node1": 1, "node2": 2}, []millracev1beta1.LBNodeReport{}, []millracev1beta1.LBNodeReport{}
 	for name := range ids {
 		all := int32(0)
 		now := metav1.Now()
-		report := millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		report.Status.Sessions = []millracev1alpha1.SessionStatus{
-			{Peer: "other", Address: "198.51.100.9", State: millracev1alpha1.SessionEstablished},
+		report := millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		report.Status.Sessions = []millracev1beta1.SessionStatus{
+			{Peer: "other", Address: "198.51.100.9", State: millracev1beta1.SessionEstablished},
 			{
-				Peer: "tor1/a", Address: "198.51.100.1", State: millracev1alpha1.SessionEstablished, Since: &now, Message: "it came up",
-				Canaries: []millracev1alpha1.CanaryStatus{{
+				Peer: "tor1/a", Address: "198.51.100.1", State: millracev1beta1.SessionEstablished, Since: &now, Message: "it came up",
+				Canaries: []millracev1beta1.CanaryStatus{{
 					Address: "203.0.113.250", Announced: true, Reached: "1", Unanswered: &all, ReachedBySmall: "1",
 				}},
 			},
 			{
-				Peer: "tor2", Address: "198.51.100.2", State: millracev1alpha1.SessionIdle,
-				Canaries: []millracev1alpha1.CanaryStatus{{Address: "203.0.113.251", Announced: true, Reached: "1-2"}},
+				Peer: "tor2", Address: "198.51.100.2", State: millracev1beta1.SessionIdle,
+				Canaries: []millracev1beta1.CanaryStatus{{Address: "203.0.113.251", Announced: true, Reached: "1-2"}},
 			},
 		}
 		stripped, err := TransformReport(&report)
 		if err != nil {
 			t.Fatal(err)
 		}
-		whole, cached = append(whole, report), append(cached, *stripped.(*millracev1alpha1.LBNodeReport))
+		whole, cached = append(whole, report), append(cached, *stripped.(*millracev1beta1.LBNodeReport))
 	}
 	want, got := canary.Judge(whole, ids), canary.Judge(cached, ids)
-	if len(want) != 1 || want[0].Reason != millracev1alpha1.ReasonRouteMissing {
+	if len(want) != 1 || want[0].Reason != millracev1beta1.ReasonRouteMissing {
 		t.Fatalf("the reports prove %+v", want)
 	}
 	if !equality.Semantic.DeepEqual(got, want) {

@@ -18,7 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
@@ -99,14 +99,14 @@ func TestWorkersShare(t *testing.T) {
 	for i := range 30 {
 		name := fmt.Sprintf("dns-%02d", i)
 		c.add(name, func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns"}
+			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns"}
 			service.Spec.Ports = []corev1.ServicePort{{Port: int32(1000 + i), Protocol: corev1.ProtocolTCP}}
 		})
 		c.reconciler.noteWaiting(c.service(name), false)
 		names = append(names, name)
 	}
 	c.runAll(names...)
-	vips := &millracev1alpha1.VIPList{}
+	vips := &millracev1beta1.VIPList{}
 	if err := c.api.List(t.Context(), vips); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object cli
 
 // Before the event of a Service that is being deleted its namespace is asked for. Others run meanwhile.
 func TestEventsLetOthersRun(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1alpha1.ReclaimDelete), ours("web", nil))
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	r, asked := c.reconciler, 0
 	r.releaseDelay = time.Minute
 	r.connect(r.client, control.Recorder{EventRecorder: c.told, Cached: r.client, Live: watchedReader{Reader: r.live, asked: func() {
@@ -234,7 +234,7 @@ type heldClient struct {
 }
 
 func (h heldClient) Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error {
-	if _, isVIP := object.(*millracev1alpha1.VIP); isVIP {
+	if _, isVIP := object.(*millracev1beta1.VIP); isVIP {
 		<-h.released
 	}
 	return h.Client.Update(ctx, object, options...)
@@ -246,7 +246,7 @@ func TestSharersHoldUpNobody(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/24"))
 	add := func(name string, port int) {
 		c.add(name, func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns"}
+			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns"}
 			service.Spec.Ports = []corev1.ServicePort{{Port: int32(port), Protocol: corev1.ProtocolTCP}}
 		})
 		c.reconciler.noteWaiting(c.service(name), false)

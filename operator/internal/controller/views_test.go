@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Thousands that wait for a full pool are not looked at where what changes is nothing to them: a label
@@ -36,12 +36,12 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 		must(w.create(ours(fmt.Sprintf("web-%04d", i), nil)))
 	}
 	asks := ours("asks", nil)
-	asks.Annotations = map[string]string{millracev1alpha1.AnnotationAddresses: "203.0.113.10"}
+	asks.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.10"}
 	must(w.create(asks))
 	must(w.rest())
 	number := int64(0)
-	edit := func(name string, change func(*millracev1alpha1.VIPPoolSpec)) {
-		pool := &millracev1alpha1.VIPPool{}
+	edit := func(name string, change func(*millracev1beta1.VIPPoolSpec)) {
+		pool := &millracev1beta1.VIPPool{}
 		must(w.api.Get(t.Context(), types.NamespacedName{Name: name}, pool))
 		number++
 		pool.Generation = number
@@ -75,7 +75,7 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	}
 	label("nobody.asks")
 	expect("a label that no pool asks for", 1)
-	edit("other", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.8/30"} })
+	edit("other", func(spec *millracev1beta1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.8/30"} })
 	// The one that asks for an address is looked at: it may be one of that pool.
 	expect("a pool that they may not have", 2)
 	hosts, changed := w.reconciler.pools.put(occupant{kind: "Node", name: "node"}, desired.OccupiedByNode(&corev1.Node{
@@ -88,7 +88,7 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	expect("the address of a node", 1)
 	label("rich")
 	expect("a label that gives them a pool", waiting, "web-0001", "web-0004")
-	edit("main", func(spec *millracev1alpha1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.0/31"} })
+	edit("main", func(spec *millracev1beta1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.0/31"} })
 	expect("room in their pool", waiting-4, "web-0005")
 }
 
@@ -106,7 +106,7 @@ func (w *queued) changeViews(t *rapid.T) error {
 		})
 		return w.api.Update(w.t.Context(), farm)
 	}
-	pool := &millracev1alpha1.VIPPool{}
+	pool := &millracev1beta1.VIPPool{}
 	if err := w.api.Get(w.t.Context(), types.NamespacedName{Name: "other"}, pool); err != nil {
 		return err
 	}

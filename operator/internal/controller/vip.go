@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
@@ -39,18 +39,18 @@ type vipReconciler struct {
 }
 
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
-	byPool := func(object client.Object) []string { return []string{object.(*millracev1alpha1.VIP).Spec.Pool} }
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.VIP{}, indexPool, byPool); err != nil {
+	byPool := func(object client.Object) []string { return []string{object.(*millracev1beta1.VIP).Spec.Pool} }
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1beta1.VIP{}, indexPool, byPool); err != nil {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{
 		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
 	}
 	controller := control.New(mgr, "vip", 1).
-		For(&millracev1alpha1.VIP{}).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.duplicates)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1alpha1.LBNodeReport{}, r.answers)).
-		Watches(&millracev1alpha1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
+		For(&millracev1beta1.VIP{}).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.duplicates)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.answers)).
+		Watches(&millracev1beta1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, enqueueVIPs); err != nil {
 		return err
@@ -61,12 +61,12 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 // enqueueVIPs adds the VIPs of addresses, which need not exist.
 func enqueueVIPs(q queue, addresses []netip.Addr) {
 	for _, address := range addresses {
-		q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: millracev1alpha1.VIPName(address)}})
+		q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: millracev1beta1.VIPName(address)}})
 	}
 }
 
 func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.Request {
-	list := &millracev1alpha1.VIPList{}
+	list := &millracev1beta1.VIPList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexPool: pool.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
 		// A list from the cache fails only when the manager stops.
 		return nil
@@ -80,7 +80,7 @@ func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.R
 
 // Reconcile writes the phase and condition of one VIP.
 func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	vip := &millracev1alpha1.VIP{}
+	vip := &millracev1beta1.VIP{}
 	if err := r.client.Get(ctx, request.NamespacedName, vip); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -96,16 +96,16 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 		setUnique(&vip.Status.Conditions, vip.Generation, r.duplicates.of(address))
 		vip.Status.AnsweredBy = r.answers.of(address)
 	}
-	if equality.Semantic.DeepEqual(base.Status, millracev1alpha1.VIPStatus{}) && isPlainVIP(vip) {
+	if equality.Semantic.DeepEqual(base.Status, millracev1beta1.VIPStatus{}) && isPlainVIP(vip) {
 		return ctrl.Result{}, nil
 	}
-	err = control.PatchStatus(ctx, r.client, base, vip, func(v *millracev1alpha1.VIP) any { return v.Status })
+	err = control.PatchStatus(ctx, r.client, base, vip, func(v *millracev1beta1.VIP) any { return v.Status })
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 // isPlainVIP reports whether the spec of a VIP says all that its status does: one Service has it, no node
 // answers for it on its links, and nothing is wrong. The status of such a one is written only where there is one to be corrected.
-func isPlainVIP(vip *millracev1alpha1.VIP) bool {
+func isPlainVIP(vip *millracev1beta1.VIP) bool {
 	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.AnsweredBy == "" &&
 		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
 			return condition.Status != metav1.ConditionTrue || condition.Message != ""
@@ -113,30 +113,30 @@ func isPlainVIP(vip *millracev1alpha1.VIP) bool {
 }
 
 // phaseOf is the phase of a VIP by its claims.
-func phaseOf(vip *millracev1alpha1.VIP) millracev1alpha1.VIPPhase {
+func phaseOf(vip *millracev1beta1.VIP) millracev1beta1.VIPPhase {
 	switch _, usable := addressOf(vip); {
 	case !usable || !isBound(vip):
-		return millracev1alpha1.VIPReserved
+		return millracev1beta1.VIPReserved
 	case isReleasing(vip):
-		return millracev1alpha1.VIPReleasing
+		return millracev1beta1.VIPReleasing
 	}
-	return millracev1alpha1.VIPBound
+	return millracev1beta1.VIPBound
 }
 
 // isBound reports whether a Service has a VIP: claims without a UID reserve it.
-func isBound(vip *millracev1alpha1.VIP) bool {
-	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.UID != "" })
+func isBound(vip *millracev1beta1.VIP) bool {
+	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })
 }
 
 // isReleasing reports whether all Services that have a VIP give it up.
-func isReleasing(vip *millracev1alpha1.VIP) bool {
-	return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+func isReleasing(vip *millracev1beta1.VIP) bool {
+	return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 		return claim.UID != "" && claim.Release == nil
 	})
 }
 
 // claimants names Services, the first few of many.
-func claimants(claims []millracev1alpha1.VIPClaim) string {
+func claimants(claims []millracev1beta1.VIPClaim) string {
 	var names []string
 	for _, claim := range claims[:min(len(claims), control.MaxNamed)] {
 		names = append(names, claim.Namespace+"/"+claim.Name)
@@ -147,14 +147,14 @@ func claimants(claims []millracev1alpha1.VIPClaim) string {
 	return strings.Join(names, ", ")
 }
 
-func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP) (metav1.Condition, error) {
+func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP) (metav1.Condition, error) {
 	address, problems := desired.ParseVIP(vip)
 	if len(problems) > 0 {
 		return control.Ready(vip.Generation, problems, ""), nil
 	}
 	if host := r.pools.host(address); host != "" {
 		return control.Ready(vip.Generation, []desired.Problem{{
-			Reason: millracev1alpha1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
+			Reason: millracev1beta1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
 		}}, ""), nil
 	}
 	if problems := portsTwice(vip); len(problems) > 0 {
@@ -163,7 +163,7 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP
 	if vip.Spec.Pool == "" {
 		return control.Ready(vip.Generation, nil, ""), nil
 	}
-	pool := &millracev1alpha1.VIPPool{}
+	pool := &millracev1beta1.VIPPool{}
 	err := r.client.Get(ctx, types.NamespacedName{Name: vip.Spec.Pool}, pool)
 	if client.IgnoreNotFound(err) != nil {
 		return metav1.Condition{}, fmt.Errorf("reading VIPPool %s: %w", vip.Spec.Pool, err)
@@ -179,9 +179,9 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1alpha1.VIP
 
 // portsTwice tells the ports that two claims list, as only manual claims can:
 // the first one has them.
-func portsTwice(vip *millracev1alpha1.VIP) []desired.Problem {
+func portsTwice(vip *millracev1beta1.VIP) []desired.Problem {
 	var problems []desired.Problem
-	owners := map[ipam.Port]millracev1alpha1.VIPClaim{}
+	owners := map[ipam.Port]millracev1beta1.VIPClaim{}
 	for i, claim := range vip.Spec.Claims {
 		for _, port := range convert.ClaimedPorts(claim) {
 			owner, taken := owners[port]
@@ -193,7 +193,7 @@ func portsTwice(vip *millracev1alpha1.VIP) []desired.Problem {
 				continue
 			}
 			problems = append(problems, desired.Problem{
-				Reason: millracev1alpha1.ReasonPortConflict,
+				Reason: millracev1beta1.ReasonPortConflict,
 				Message: fmt.Sprintf("spec.claims[%d].ports: %s is listed by the claim of Service %s/%s, too, which has it",
 					i, port, owner.Namespace, owner.Name),
 			})

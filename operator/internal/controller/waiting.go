@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -73,7 +73,7 @@ func newWaitingServices(l *ledger) *waitingServices {
 // begin takes note that a Service waits, since a time if it does not already. A Service whose
 // condition says so has waited since it does: that outlives an operator.
 func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
-	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if condition != nil && condition.Status == metav1.ConditionFalse {
 		since = condition.LastTransitionTime.Time
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -51,9 +51,9 @@ func (c *cluster) has(want map[string]string) {
 	}
 }
 
-func poolWith(addresses ...string) *millracev1alpha1.VIPPool {
-	return &millracev1alpha1.VIPPool{
-		ObjectMeta: metav1.ObjectMeta{Name: "main"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: addresses},
+func poolWith(addresses ...string) *millracev1beta1.VIPPool {
+	return &millracev1beta1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "main"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: addresses},
 	}
 }
 
@@ -71,7 +71,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 
 	// Who asks for what the others do not want need not wait for them.
 	asks := func(service *corev1.Service) {
-		service.Annotations = map[string]string{millracev1alpha1.AnnotationAddresses: "198.51.100.1"}
+		service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "198.51.100.1"}
 	}
 	other := poolWith("198.51.100.0/31")
 	other.Name, other.Spec.AutoAssign = "other", new(bool)
@@ -83,7 +83,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.has(map[string]string{"asks": "198.51.100.1", "b-second": "-"})
 
 	// A pool grows, and the last one in the line is looked at first.
-	pool := &millracev1alpha1.VIPPool{}
+	pool := &millracev1beta1.VIPPool{}
 	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 		return func(service *corev1.Service) {
 			service.CreationTimestamp = metav1.NewTime(began)
 			service.Status.Conditions = []metav1.Condition{{
-				Type: millracev1alpha1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonExhausted,
+				Type: millracev1beta1.ConditionAddressAssigned, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonExhausted,
 				LastTransitionTime: metav1.NewTime(began.Add(time.Duration(seconds) * time.Second)),
 			}}
 		}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -70,9 +70,9 @@ type vipChange struct {
 	namespaces, keys map[string]struct{}
 }
 
-func newVIPChange(address netip.Addr, before, after []millracev1alpha1.VIPClaim) vipChange {
+func newVIPChange(address netip.Addr, before, after []millracev1beta1.VIPClaim) vipChange {
 	change := vipChange{address, map[string]struct{}{}, map[string]struct{}{}}
-	for _, claims := range [...][]millracev1alpha1.VIPClaim{before, after} {
+	for _, claims := range [...][]millracev1beta1.VIPClaim{before, after} {
 		for i := range claims {
 			change.namespaces[claims[i].Namespace] = struct{}{}
 			change.keys[claims[i].SharingKey] = struct{}{}
@@ -233,12 +233,12 @@ func (r *serviceReconciler) wakeWaiting() {
 
 // wake adds to the queue who is to be looked at after a change of a VIP. isFreed says that there is
 // none with the address any more.
-func (h vipEvents) wake(q queue, before, after *millracev1alpha1.VIP, isFreed bool) {
+func (h vipEvents) wake(q queue, before, after *millracev1beta1.VIP, isFreed bool) {
 	address, ok := addressOf(before)
 	if !ok {
 		return
 	}
-	var claims []millracev1alpha1.VIPClaim
+	var claims []millracev1beta1.VIPClaim
 	if after != nil {
 		claims = after.Spec.Claims
 	}

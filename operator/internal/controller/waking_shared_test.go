@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // An address that got free goes to one that shares it. Others with its key, which wanted another, join.
@@ -22,7 +22,7 @@ func TestSharedAddressWakesThoseWithItsKey(t *testing.T) {
 	six := func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }
 	sharing := func(port int32, then func(*corev1.Service)) func(*corev1.Service) {
 		return func(service *corev1.Service) {
-			service.Annotations = map[string]string{millracev1alpha1.AnnotationSharingKey: "dns"}
+			service.Annotations = map[string]string{millracev1beta1.AnnotationSharingKey: "dns"}
 			service.Spec.Ports = []corev1.ServicePort{{Port: port, Protocol: corev1.ProtocolTCP}}
 			then(service)
 		}

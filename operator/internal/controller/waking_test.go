@@ -23,7 +23,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -34,7 +34,7 @@ type queued struct {
 	vips  vipEvents
 	// known are the VIPs as they were when pending got the last event, looks counts Services that were
 	// looked at.
-	known   map[string]millracev1alpha1.VIP
+	known   map[string]millracev1beta1.VIP
 	pending []func()
 	looks   int
 	// namespaces are those of all Services by their names.
@@ -44,7 +44,7 @@ type queued struct {
 func newQueued(t *testing.T, objects ...client.Object) *queued {
 	t.Helper()
 	w := &queued{
-		cluster: newCluster(t, objects...), known: map[string]millracev1alpha1.VIP{}, namespaces: map[string]string{},
+		cluster: newCluster(t, objects...), known: map[string]millracev1beta1.VIP{}, namespaces: map[string]string{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]()),
 	}
 	t.Cleanup(w.queue.ShutDown)
@@ -83,12 +83,12 @@ func (w *queued) delete(name string) error {
 
 // happen takes note of what has happened to VIPs. Their events come later.
 func (w *queued) happen() error {
-	list := &millracev1alpha1.VIPList{}
+	list := &millracev1beta1.VIPList{}
 	if err := w.api.List(w.t.Context(), list); err != nil {
 		return err
 	}
 	gone := w.known
-	w.known = map[string]millracev1alpha1.VIP{}
+	w.known = map[string]millracev1beta1.VIP{}
 	add := func(event func()) { w.pending = append(w.pending, event) }
 	for _, vip := range list.Items {
 		w.known[vip.Name] = vip
@@ -97,17 +97,17 @@ func (w *queued) happen() error {
 		switch {
 		case !known:
 			add(func() {
-				w.vips.Create(w.t.Context(), event.TypedCreateEvent[*millracev1alpha1.VIP]{Object: &vip}, w.queue)
+				w.vips.Create(w.t.Context(), event.TypedCreateEvent[*millracev1beta1.VIP]{Object: &vip}, w.queue)
 			})
 		case before.ResourceVersion != vip.ResourceVersion:
 			add(func() {
-				w.vips.Update(w.t.Context(), event.TypedUpdateEvent[*millracev1alpha1.VIP]{ObjectOld: &before, ObjectNew: &vip}, w.queue)
+				w.vips.Update(w.t.Context(), event.TypedUpdateEvent[*millracev1beta1.VIP]{ObjectOld: &before, ObjectNew: &vip}, w.queue)
 			})
 		}
 	}
 	for _, vip := range gone {
 		add(func() {
-			w.vips.Delete(w.t.Context(), event.TypedDeleteEvent[*millracev1alpha1.VIP]{Object: &vip}, w.queue)
+			w.vips.Delete(w.t.Context(), event.TypedDeleteEvent[*millracev1beta1.VIP]{Object: &vip}, w.queue)
 		})
 	}
 	return nil
@@ -202,9 +202,9 @@ func drawWaiting(t *rapid.T, name string) *corev1.Service {
 				service.Annotations[annotation] = value
 			}
 		}
-		annotate(millracev1alpha1.AnnotationAddresses, "203.0.113.0", "203.0.113.1", "203.0.113.0,203.0.113.9", "203.0.113.9,2001:db8::")
-		annotate(millracev1alpha1.AnnotationPool, "main", "other")
-		annotate(millracev1alpha1.AnnotationSharingKey, "dns", "dns", "web")
+		annotate(millracev1beta1.AnnotationAddresses, "203.0.113.0", "203.0.113.1", "203.0.113.0,203.0.113.9", "203.0.113.9,2001:db8::")
+		annotate(millracev1beta1.AnnotationPool, "main", "other")
+		annotate(millracev1beta1.AnnotationSharingKey, "dns", "dns", "web")
 		service.Spec.Ports = nil
 		for _, port := range rapid.SliceOfNDistinct(rapid.Int32Range(80, 82), 1, 2, rapid.ID).Draw(t, "ports") {
 			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Port: port, Protocol: corev1.ProtocolTCP})
@@ -226,7 +226,7 @@ func drawWaiting(t *rapid.T, name string) *corev1.Service {
 }
 
 func drawWakingPools(t *rapid.T) []client.Object {
-	scope := rapid.SampledFrom([]millracev1alpha1.SharingScope{millracev1alpha1.ShareInNamespace, millracev1alpha1.ShareInCluster})
+	scope := rapid.SampledFrom([]millracev1beta1.SharingScope{millracev1beta1.ShareInNamespace, millracev1beta1.ShareInCluster})
 	var pools []client.Object
 	for _, name := range []string{"main", "other"} {
 		pool := poolWith("203.0.113.0/31", "2001:db8::/128")
@@ -235,7 +235,7 @@ func drawWakingPools(t *rapid.T) []client.Object {
 		}
 		pool.Name, pool.UID, pool.Spec.SharingScope = name, types.UID(name), scope.Draw(t, "scope of "+name)
 		if most := rapid.Int32Range(0, 3).Draw(t, "quota of "+name); most > 0 {
-			pool.Spec.PerNamespace = &millracev1alpha1.NamespaceQuota{Max: most}
+			pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: most}
 		}
 		if name == "other" {
 			pool.Spec.AutoAssign = new(bool)
@@ -317,7 +317,7 @@ func fewChecks(t *testing.T, number string) {
 
 // reserveOrFree makes a VIP manually, or deletes one that nobody has.
 func (w *queued) reserveOrFree(address string) error {
-	vip := &millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(netip.MustParseAddr(address))}}
+	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))}}
 	err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(vip), vip)
 	switch {
 	case err == nil && len(vip.Spec.Claims) == 0:
@@ -365,8 +365,8 @@ func TestChangeDuringAPlan(t *testing.T) {
 
 // Each of what may help a Service makes it be looked at, and nothing else does.
 func TestWhatMayHelp(t *testing.T) {
-	claims := func(namespace, key string) []millracev1alpha1.VIPClaim {
-		return []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: "other", SharingKey: key}}
+	claims := func(namespace, key string) []millracev1beta1.VIPClaim {
+		return []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "other", SharingKey: key}}
 	}
 	other := netip.MustParseAddr("203.0.113.77")
 	full := ipam.Want{Pool: "main", Family: ipam.IPv4}

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -27,9 +27,9 @@ type vipEvents struct {
 	pools   *poolIndex
 }
 
-var _ handler.TypedEventHandler[*millracev1alpha1.VIP, reconcile.Request] = vipEvents{}
+var _ handler.TypedEventHandler[*millracev1beta1.VIP, reconcile.Request] = vipEvents{}
 
-func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev1alpha1.VIP], q queue) {
+func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.VIP], q queue) {
 	if h.ledger.put(e.Object) {
 		h.enqueueClaims(q, e.Object)
 	}
@@ -39,11 +39,11 @@ func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev
 }
 
 // isShared reports whether others may join a VIP by a sharing key.
-func isShared(vip *millracev1alpha1.VIP) bool {
-	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool { return claim.SharingKey != "" })
+func isShared(vip *millracev1beta1.VIP) bool {
+	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.SharingKey != "" })
 }
 
-func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1alpha1.VIP], q queue) {
+func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.VIP], q queue) {
 	isAnother := e.ObjectOld.UID != e.ObjectNew.UID
 	if isAnother {
 		h.ledger.remove(e.ObjectOld)
@@ -56,16 +56,16 @@ func (h vipEvents) Update(_ context.Context, e event.TypedUpdateEvent[*millracev
 	h.wake(q, e.ObjectOld, e.ObjectNew, isAnother)
 }
 
-func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1alpha1.VIP], q queue) {
+func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.VIP], q queue) {
 	h.ledger.remove(e.Object)
 	h.enqueueClaims(q, e.Object)
 	h.wake(q, e.Object, nil, true)
 }
 
 // Generic does nothing: no source sends such events.
-func (h vipEvents) Generic(context.Context, event.TypedGenericEvent[*millracev1alpha1.VIP], queue) {}
+func (h vipEvents) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.VIP], queue) {}
 
-func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
+func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1beta1.VIP) {
 	for _, object := range objects {
 		for _, claim := range object.Spec.Claims {
 			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}})
@@ -76,11 +76,11 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1alpha1.VIP) {
 // enqueueChanged adds the Services whose claims are others now, at once. What is said of those
 // that share the address with them may differ, too, and is looked at once for several such changes:
 // each of hundreds that share an address would have all others looked at.
-func (h vipEvents) enqueueChanged(q queue, before, after []millracev1alpha1.VIPClaim) {
-	request := func(claim *millracev1alpha1.VIPClaim) reconcile.Request {
+func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPClaim) {
+	request := func(claim *millracev1beta1.VIPClaim) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
 	}
-	known := make(map[reconcile.Request]*millracev1alpha1.VIPClaim, len(before))
+	known := make(map[reconcile.Request]*millracev1beta1.VIPClaim, len(before))
 	for i := range before {
 		known[request(&before[i])] = &before[i]
 	}

@@ -10,7 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Reading says how Services are read.
@@ -63,7 +63,7 @@ func ParseAnnotations(names string) (Annotations, error) {
 
 // Asking returns the annotations by which a Service may ask for something.
 func (r Reading) Asking() []string {
-	own := []string{millracev1alpha1.AnnotationAddresses, millracev1alpha1.AnnotationPool, millracev1alpha1.AnnotationSharingKey}
+	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}
 	return slices.Concat(own, r.Others.Addresses, r.Others.Pools, r.Others.SharingKeys)
 }
 

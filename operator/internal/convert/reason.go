@@ -3,7 +3,7 @@
 package convert
 
 import (
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -11,19 +11,19 @@ import (
 func Reason(reason ipam.Reason) string {
 	switch reason {
 	case ipam.PoolExhausted:
-		return millracev1alpha1.ReasonExhausted
+		return millracev1beta1.ReasonExhausted
 	case ipam.AddressInUse, ipam.AddressFull:
-		return millracev1alpha1.ReasonAddressInUse
+		return millracev1beta1.ReasonAddressInUse
 	case ipam.AddressNotInPool:
-		return millracev1alpha1.ReasonAddressForbidden
+		return millracev1beta1.ReasonAddressForbidden
 	case ipam.PortConflict:
-		return millracev1alpha1.ReasonPortConflict
+		return millracev1beta1.ReasonPortConflict
 	case ipam.QuotaExceeded:
-		return millracev1alpha1.ReasonQuotaExceeded
+		return millracev1beta1.ReasonQuotaExceeded
 	case ipam.NothingToAdopt:
-		return millracev1alpha1.ReasonNothingToAdopt
+		return millracev1beta1.ReasonNothingToAdopt
 	case ipam.NotRequested:
-		return millracev1alpha1.ReasonInvalid
+		return millracev1beta1.ReasonInvalid
 	}
-	return millracev1alpha1.ReasonNoPool
+	return millracev1beta1.ReasonNoPool
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -51,7 +51,7 @@ func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []
 		if request.Asked, err = r.askedAddresses(service); err != nil {
 			return request, err
 		}
-		request.Pool, _ = valueOf(service, millracev1alpha1.AnnotationPool, r.Others.Pools)
+		request.Pool, _ = valueOf(service, millracev1beta1.AnnotationPool, r.Others.Pools)
 	}
 	for _, pool := range pools {
 		if pool.Selects(namespace, service.Labels) {
@@ -90,7 +90,7 @@ func ports(service *corev1.Service) []ipam.Port {
 const maxSharingKey = 253
 
 func (r Reading) sharingKey(service *corev1.Service) (string, error) {
-	key, field := valueOf(service, millracev1alpha1.AnnotationSharingKey, r.Others.SharingKeys)
+	key, field := valueOf(service, millracev1beta1.AnnotationSharingKey, r.Others.SharingKeys)
 	if len(key) > maxSharingKey {
 		return "", fmt.Errorf("%s: is longer than %d bytes", field, maxSharingKey)
 	}
@@ -103,7 +103,7 @@ const maxAsked = 8
 // askedAddresses reads the annotation or, without it, the deprecated
 // Service.spec.loadBalancerIP.
 func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
-	text, source := valueOf(service, millracev1alpha1.AnnotationAddresses, r.Others.Addresses)
+	text, source := valueOf(service, millracev1beta1.AnnotationAddresses, r.Others.Addresses)
 	if source == "" {
 		text, source = service.Spec.LoadBalancerIP, "spec.loadBalancerIP"
 	}

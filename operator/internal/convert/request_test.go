@@ -13,15 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 func TestRequest(t *testing.T) {
 	prefer := corev1.IPFamilyPolicyPreferDualStack
-	pools, _ := desired.Pools([]millracev1alpha1.VIPPool{
-		{ObjectMeta: metav1.ObjectMeta{Name: "any"}, Spec: millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: millracev1alpha1.VIPPoolSpec{
+	pools, _ := desired.Pools([]millracev1beta1.VIPPool{
+		{ObjectMeta: metav1.ObjectMeta{Name: "any"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/30"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: millracev1beta1.VIPPoolSpec{
 			Addresses:       []string{"203.0.113.4/30"},
 			ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 		}},

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 	"slices"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // VIP returns a VIP object, whose address is known, as ipam plans with it.
-func VIP(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
+func VIP(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
 	for _, claim := range object.Spec.Claims {
 		claims = append(claims, ipam.Claim{
@@ -27,7 +27,7 @@ func VIP(address netip.Addr, object *millracev1alpha1.VIP) ipam.VIP {
 }
 
 // ClaimedPorts returns the ports that a claim lists, sorted.
-func ClaimedPorts(claim millracev1alpha1.VIPClaim) []ipam.Port {
+func ClaimedPorts(claim millracev1beta1.VIPClaim) []ipam.Port {
 	ports := make([]ipam.Port, 0, len(claim.Ports))
 	for _, port := range claim.Ports {
 		ports = append(ports, ipam.Port{Number: uint16(port.Port), Protocol: string(port.Protocol)})

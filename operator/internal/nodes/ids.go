@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
@@ -131,7 +131,7 @@ func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err er
 func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
 	// Before the list: what is shown in between is in it.
 	used := n.notShown()
-	list := &millracev1alpha1.LBNodeList{}
+	list := &millracev1beta1.LBNodeList{}
 	if err := n.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing LBNodes: %w", err)
 	}

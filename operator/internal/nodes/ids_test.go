@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
@@ -34,11 +34,11 @@ type laggingClient struct {
 	lists, creates, stores, failed atomic.Int64
 
 	mu    sync.Mutex
-	shown []millracev1alpha1.LBNode
+	shown []millracev1beta1.LBNode
 }
 
 func (c *laggingClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	nodes, ok := list.(*millracev1alpha1.LBNodeList)
+	nodes, ok := list.(*millracev1beta1.LBNodeList)
 	if !ok {
 		return c.Client.List(ctx, list, options...)
 	}
@@ -51,7 +51,7 @@ func (c *laggingClient) List(ctx context.Context, list client.ObjectList, option
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lists.Add(1)%10 == 0 {
-		now := &millracev1alpha1.LBNodeList{}
+		now := &millracev1beta1.LBNodeList{}
 		if err := c.Client.List(ctx, now); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func (c *laggingClient) List(ctx context.Context, list client.ObjectList, option
 }
 
 func (c *laggingClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	node, ok := object.(*millracev1alpha1.LBNode)
+	node, ok := object.(*millracev1beta1.LBNode)
 	if !ok {
 		return c.Client.Get(ctx, key, object, options...)
 	}
@@ -78,7 +78,7 @@ func (c *laggingClient) Get(ctx context.Context, key client.ObjectKey, object cl
 }
 
 func (c *laggingClient) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
-	if _, isNode := object.(*millracev1alpha1.LBNode); isNode && c.creates.Add(1)%5 == 0 {
+	if _, isNode := object.(*millracev1beta1.LBNode); isNode && c.creates.Add(1)%5 == 0 {
 		c.failed.Add(1)
 		return errors.New("creating: the API server does not answer")
 	}
@@ -101,7 +101,7 @@ func (c *laggingClient) Update(ctx context.Context, object client.Object, option
 func TestIDsAtOnce(t *testing.T) {
 	const count = 200
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), millracev1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	stored := fake.NewClientBuilder().WithScheme(scheme).Build()
@@ -132,7 +132,7 @@ func TestIDsAtOnce(t *testing.T) {
 	}
 	left.Wait()
 	close(queue)
-	nodes := &millracev1alpha1.LBNodeList{}
+	nodes := &millracev1beta1.LBNodeList{}
 	if err := stored.List(t.Context(), nodes); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
@@ -39,7 +39,7 @@ type lbNodeReconciler struct {
 const indexID = "spec.id"
 
 func byID(object client.Object) []string {
-	node, ok := object.(*millracev1alpha1.LBNode)
+	node, ok := object.(*millracev1beta1.LBNode)
 	if !ok {
 		return nil
 	}
@@ -47,7 +47,7 @@ func byID(object client.Object) []string {
 }
 
 func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1alpha1.LBNode{}, indexID, byID); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &millracev1beta1.LBNode{}, indexID, byID); err != nil {
 		return fmt.Errorf("indexing LBNodes by their id: %w", err)
 	}
 	r := &lbNodeReconciler{
@@ -57,7 +57,7 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 	}
 	return control.New(mgr, "lbnode", workers).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
-		Watches(&millracev1alpha1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
+		Watches(&millracev1beta1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
 			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).
 		Complete(r)
 }
@@ -79,7 +79,7 @@ func nodeChanged() predicate.Predicate {
 // upgraded lets an LBNode through whose spec.bootID nobody reads any more.
 func upgraded() predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(object client.Object) bool {
-		node, ok := object.(*millracev1alpha1.LBNode)
+		node, ok := object.(*millracev1beta1.LBNode)
 		return ok && node.Spec.BootID != "" && node.Status.ServingBootID != ""
 	})
 }
@@ -87,7 +87,7 @@ func upgraded() predicate.Predicate {
 // sharingID maps an LBNode to itself and to those with the same id.
 func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
-	node, ok := object.(*millracev1alpha1.LBNode)
+	node, ok := object.(*millracev1beta1.LBNode)
 	if !ok {
 		return requests
 	}
@@ -103,12 +103,12 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 }
 
 // withID returns the other LBNodes that have the id of one. They are those of the cache.
-func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1alpha1.LBNode) ([]millracev1alpha1.LBNode, error) {
-	list := &millracev1alpha1.LBNodeList{}
+func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBNode) ([]millracev1beta1.LBNode, error) {
+	list := &millracev1beta1.LBNodeList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexID: byID(node)[0]}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing LBNodes with id %d: %w", node.Spec.ID, err)
 	}
-	return slices.DeleteFunc(list.Items, func(other millracev1alpha1.LBNode) bool { return other.Name == node.Name }), nil
+	return slices.DeleteFunc(list.Items, func(other millracev1beta1.LBNode) bool { return other.Name == node.Name }), nil
 }
 
 // Reconcile creates or updates the LBNode of one Node. The garbage collector
@@ -121,7 +121,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	} else if err != nil {
 		return ctrl.Result{}, err
 	}
-	existing := &millracev1alpha1.LBNode{}
+	existing := &millracev1beta1.LBNode{}
 	if err := r.client.Get(ctx, request.NamespacedName, existing); apierrors.IsNotFound(err) {
 		return ctrl.Result{}, r.create(ctx, node)
 	} else if err != nil {
@@ -133,7 +133,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	// Two operators gave it at the same time.
-	if slices.ContainsFunc(others, func(other millracev1alpha1.LBNode) bool { return desired.Older(&other, existing) }) {
+	if slices.ContainsFunc(others, func(other millracev1beta1.LBNode) bool { return desired.Older(&other, existing) }) {
 		return ctrl.Result{}, r.remove(ctx, existing)
 	}
 	return ctrl.Result{}, r.update(ctx, node, existing)
@@ -145,13 +145,13 @@ func (r *lbNodeReconciler) create(ctx context.Context, node *corev1.Node) error 
 		return fmt.Errorf("creating LBNode %s: %w", node.Name, err)
 	}
 	if !ok {
-		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNoNodeID, actionNumber,
+		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNoNodeID, actionNumber,
 			"all %d node ids are in use: delete LBNodes of nodes that are gone", nodeid.Max)
 		return fmt.Errorf("creating LBNode %s: all %d node ids are in use", node.Name, nodeid.Max)
 	}
-	lbNode := &millracev1alpha1.LBNode{
+	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{ownerReference(node)}},
-		Spec: millracev1alpha1.LBNodeSpec{
+		Spec: millracev1beta1.LBNodeSpec{
 			ID: id, Addresses: desired.NodeAddresses(node), PodCIDRs: desired.NodePodCIDRs(node), Zone: desired.NodeZone(node),
 			Departure: desired.NodeDeparture(node),
 		},
@@ -170,7 +170,7 @@ func ownerReference(node *corev1.Node) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID}
 }
 
-func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1alpha1.LBNode) error {
+func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode *millracev1beta1.LBNode) error {
 	base := lbNode.DeepCopy()
 	lbNode.Spec.Addresses, lbNode.Spec.Zone = desired.NodeAddresses(node), desired.NodeZone(node)
 	lbNode.Spec.PodCIDRs, lbNode.Spec.Departure = desired.NodePodCIDRs(node), desired.NodeDeparture(node)
@@ -189,7 +189,7 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 }
 
 // remove deletes an LBNode, to be created again with an id of its own.
-func (r *lbNodeReconciler) remove(ctx context.Context, lbNode *millracev1alpha1.LBNode) error {
+func (r *lbNodeReconciler) remove(ctx context.Context, lbNode *millracev1beta1.LBNode) error {
 	err := r.client.Delete(ctx, lbNode, client.Preconditions{UID: &lbNode.UID})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting LBNode %s, whose id %d an older one has: %w", lbNode.Name, lbNode.Spec.ID, err)

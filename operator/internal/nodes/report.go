@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -33,8 +33,8 @@ type reportReconciler struct {
 func setupReports(mgr ctrl.Manager) error {
 	r := &reportReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	return control.New(mgr, "lbnodereport", workers).
-		Watches(&millracev1alpha1.LBNode{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(replaced())).
-		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reportChanged())).
+		Watches(&millracev1beta1.LBNode{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(replaced())).
+		Watches(&millracev1beta1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(reportChanged())).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(readinessChanged())).
 		Complete(r)
 }
@@ -49,8 +49,8 @@ func replaced() predicate.Predicate {
 // reportChanged leaves out what agents write.
 func reportChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
-		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1beta1.LBNodeReport)
 		return ok1 && ok2 && (before.UID != after.UID ||
 			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences) ||
 			!sameReadiness(ReadyCondition(before.Status.Conditions), ReadyCondition(after.Status.Conditions)))
@@ -80,9 +80,9 @@ func NotReady(node *corev1.Node) *metav1.Condition {
 			since = node.CreationTimestamp
 		}
 		return &metav1.Condition{
-			Type:               millracev1alpha1.ConditionNodeReady,
+			Type:               millracev1beta1.ConditionNodeReady,
 			Status:             metav1.ConditionStatus(condition.Status),
-			Reason:             millracev1alpha1.ReasonNodeNotReady,
+			Reason:             millracev1beta1.ReasonNodeNotReady,
 			Message:            fmt.Sprintf("condition Ready of Node %s is %s", node.Name, condition.Status),
 			LastTransitionTime: since,
 		}
@@ -92,7 +92,7 @@ func NotReady(node *corev1.Node) *metav1.Condition {
 
 // ReadyCondition returns the condition NodeReady of a report, or nil.
 func ReadyCondition(conditions []metav1.Condition) *metav1.Condition {
-	return meta.FindStatusCondition(conditions, millracev1alpha1.ConditionNodeReady)
+	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionNodeReady)
 }
 
 // sameReadiness compares two conditions, each of which may be nil.
@@ -106,14 +106,14 @@ func sameReadiness(a, b *metav1.Condition) bool {
 // Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector
 // of the cluster removes it after the LBNode.
 func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	lbNode := &millracev1alpha1.LBNode{}
+	lbNode := &millracev1beta1.LBNode{}
 	if err := r.client.Get(ctx, request.NamespacedName, lbNode); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	owners := []metav1.OwnerReference{{
-		APIVersion: millracev1alpha1.GroupVersion.String(), Kind: "LBNode", Name: lbNode.Name, UID: lbNode.UID,
+		APIVersion: millracev1beta1.GroupVersion.String(), Kind: "LBNode", Name: lbNode.Name, UID: lbNode.UID,
 	}}
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	err := r.client.Get(ctx, request.NamespacedName, report)
 	if apierrors.IsNotFound(err) {
 		return ctrl.Result{}, r.create(ctx, lbNode.Name, owners)
@@ -137,7 +137,7 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 }
 
 func (r *reportReconciler) create(ctx context.Context, name string, owners []metav1.OwnerReference) error {
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owners}}
 	if err := r.client.Create(ctx, report); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating LBNodeReport %s: %w", name, err)
 	}
@@ -146,7 +146,7 @@ func (r *reportReconciler) create(ctx context.Context, name string, owners []met
 
 // own makes the report go with the present LBNode, not with one before it.
 func (r *reportReconciler) own(
-	ctx context.Context, report *millracev1alpha1.LBNodeReport, owners []metav1.OwnerReference,
+	ctx context.Context, report *millracev1beta1.LBNodeReport, owners []metav1.OwnerReference,
 ) error {
 	base := report.DeepCopy()
 	report.OwnerReferences = owners
@@ -161,15 +161,15 @@ func (r *reportReconciler) own(
 // the same writes after that stands: the operator does not repeat itself until the Node
 // changes, so that the two never write in turns.
 func (r *reportReconciler) tell(
-	ctx context.Context, cached *millracev1alpha1.LBNodeReport, notReady *metav1.Condition,
+	ctx context.Context, cached *millracev1beta1.LBNodeReport, notReady *metav1.Condition,
 ) error {
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), report); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	base := report.DeepCopy()
 	if notReady == nil {
-		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1beta1.ConditionNodeReady)
 	} else if !sameReadiness(ReadyCondition(report.Status.Conditions), notReady) {
 		setNotReady(report, *notReady)
 	}
@@ -186,12 +186,12 @@ func (r *reportReconciler) tell(
 
 // setNotReady takes over the Node's time of transition, by which a later one is told
 // from this one.
-func setNotReady(report *millracev1alpha1.LBNodeReport, notReady metav1.Condition) {
+func setNotReady(report *millracev1beta1.LBNodeReport, notReady metav1.Condition) {
 	notReady.ObservedGeneration = report.Generation
-	meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionNodeReady)
+	meta.RemoveStatusCondition(&report.Status.Conditions, millracev1beta1.ConditionNodeReady)
 	meta.SetStatusCondition(&report.Status.Conditions, notReady)
 	meta.SetStatusCondition(&report.Status.Conditions, metav1.Condition{
-		Type:               millracev1alpha1.ConditionReady,
+		Type:               millracev1beta1.ConditionReady,
 		Status:             metav1.ConditionUnknown,
 		Reason:             notReady.Reason,
 		Message:            notReady.Message + "; what the node's agent said before may not hold any more",

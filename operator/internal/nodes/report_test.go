@@ -10,28 +10,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // What the operator says in a report is about the report as it is.
 func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	report := &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node", Generation: 3}}
+	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node", Generation: 3}}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(report).WithStatusSubresource(report).Build()
 	if err := api.Get(t.Context(), client.ObjectKeyFromObject(report), report); err != nil {
 		t.Fatal(err)
 	}
 	readiness, keys := &reportReconciler{client: api, live: api}, &tunnelKeyReconciler{client: api, live: api}
 	if err := readiness.tell(t.Context(), report, &metav1.Condition{
-		Type: millracev1alpha1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNodeNotReady,
+		Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNodeNotReady,
 	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := keys.tellReport(t.Context(), report, &metav1.Condition{
-		Type: millracev1alpha1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonNotConfirmed,
+		Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonNotConfirmed,
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
@@ -53,8 +53,8 @@ func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 	}
 	return control.New(mgr, "tunnelkey", 1).
 		Watches(&corev1.Secret{}, control.Gathered()).
-		Watches(&millracev1alpha1.LBNode{}, control.Gathered(), builder.WithPredicates(agentAppeared())).
-		Watches(&millracev1alpha1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(keysChanged())).
+		Watches(&millracev1beta1.LBNode{}, control.Gathered(), builder.WithPredicates(agentAppeared())).
+		Watches(&millracev1beta1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(keysChanged())).
 		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(readinessChanged())).
 		Complete(r)
 }
@@ -62,8 +62,8 @@ func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 // agentAppeared leaves out the updates of an LBNode whose agent was there before.
 func agentAppeared() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNode)
-		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNode)
+		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNode)
+		after, ok2 := e.ObjectNew.(*millracev1beta1.LBNode)
 		return ok1 && ok2 && (before.UID != after.UID || (before.Status.BootID == "") != (after.Status.BootID == ""))
 	}}
 }
@@ -71,8 +71,8 @@ func agentAppeared() predicate.Predicate {
 // keysChanged leaves out the updates of a report that say nothing else of keys.
 func keysChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
-		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1beta1.LBNodeReport)
 		return ok1 && ok2 && (before.UID != after.UID || before.Status.Version != after.Status.Version ||
 			!equality.Semantic.DeepEqual(before.Status.TunnelKeys, after.Status.TunnelKeys) ||
 			!sameKeyCurrent(KeyCurrent(before.Status.Conditions), KeyCurrent(after.Status.Conditions)))
@@ -112,14 +112,14 @@ func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ct
 // nodes returns the nodes whose agents have run, and all reports by name.
 func (r *tunnelKeyReconciler) nodes(
 	ctx context.Context,
-) ([]rotation.Node, map[string]*millracev1alpha1.LBNodeReport, error) {
-	lbNodes, reports, nodes := &millracev1alpha1.LBNodeList{}, &millracev1alpha1.LBNodeReportList{}, &corev1.NodeList{}
+) ([]rotation.Node, map[string]*millracev1beta1.LBNodeReport, error) {
+	lbNodes, reports, nodes := &millracev1beta1.LBNodeList{}, &millracev1beta1.LBNodeReportList{}, &corev1.NodeList{}
 	for _, list := range []client.ObjectList{lbNodes, reports, nodes} {
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, nil, fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
-	byName, byNode := map[string]*millracev1alpha1.LBNodeReport{}, map[string]*corev1.Node{}
+	byName, byNode := map[string]*millracev1beta1.LBNodeReport{}, map[string]*corev1.Node{}
 	for i := range reports.Items {
 		byName[reports.Items[i].Name] = &reports.Items[i]
 	}
@@ -139,7 +139,7 @@ func (r *tunnelKeyReconciler) nodes(
 	return known, byName, nil
 }
 
-func knownNode(node *corev1.Node, report *millracev1alpha1.LBNodeReport) rotation.Node {
+func knownNode(node *corev1.Node, report *millracev1beta1.LBNodeReport) rotation.Node {
 	known := rotation.Node{Name: node.Name}
 	if lost := NotReady(node); lost != nil {
 		known.LostSince = lost.LastTransitionTime.Time
@@ -171,7 +171,7 @@ func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node)
 	} else if err != nil {
 		return fmt.Errorf("creating Secret %s: %w", TunnelKeySecret(), err)
 	}
-	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyMade, actionRotate,
+	r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
 		"made key %d; nodes learn to accept it", state.Newest().Generation)
 	return nil
 }
@@ -191,13 +191,13 @@ func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret,
 		"sending", step.Next.Sending, "required", step.Next.Required, "left", step.Left)
 	switch {
 	case len(step.Left) > 0:
-		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonNotConfirmed, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonNotConfirmed, actionRotate,
 			"key %d: phase %s begins without %s", newest, step.Next.Phase, firstNames(step.Left))
 	case newest != before.Newest().Generation:
-		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyMade, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyMade, actionRotate,
 			"made key %d; nodes learn to accept it", newest)
 	case before.Phase != tunnelkey.Steady && step.Next.Phase == tunnelkey.Steady:
-		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1alpha1.ReasonKeyInUse, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeNormal, millracev1beta1.ReasonKeyInUse, actionRotate,
 			"all nodes send with key %d", newest)
 	}
 	return nil
@@ -216,7 +216,7 @@ func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Se
 	if message := secret.ResourceVersion + err.Error(); message != r.invalid {
 		r.invalid = message
 		log.FromContext(ctx).Error(err, "The Secret with the tunnel's key cannot be read", "secret", TunnelKeySecret())
-		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1alpha1.ReasonKeyInvalid, actionRotate,
+		r.recorder.Eventf(secret, nil, corev1.EventTypeWarning, millracev1beta1.ReasonKeyInvalid, actionRotate,
 			"%v: nodes keep the keys that they have; delete the Secret to get a new key", err)
 	}
 }
@@ -224,7 +224,7 @@ func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Se
 // KeyCurrent returns the condition of a report that its node lags behind, or nil.
 func KeyCurrent(conditions []metav1.Condition) *metav1.Condition {
 	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool {
-		return c.Type == millracev1alpha1.ConditionTunnelKeyCurrent
+		return c.Type == millracev1beta1.ConditionTunnelKeyCurrent
 	})
 	if i < 0 {
 		return nil

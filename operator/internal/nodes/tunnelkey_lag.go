@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
@@ -26,7 +26,7 @@ const lagTold = 5 * time.Minute
 // be called again; zero means no such time.
 func (r *tunnelKeyReconciler) tell(
 	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
-	reports map[string]*millracev1alpha1.LBNodeReport, now time.Time,
+	reports map[string]*millracev1beta1.LBNodeReport, now time.Time,
 ) (again time.Duration, err error) {
 	lagging := sets.New(rotation.Lagging(state, nodes)...)
 	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
@@ -44,8 +44,8 @@ func (r *tunnelKeyReconciler) tell(
 		var want *metav1.Condition
 		if lagging.Has(name) {
 			want = &metav1.Condition{
-				Type: millracev1alpha1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse,
-				Reason: millracev1alpha1.ReasonNotConfirmed, Message: message,
+				Type: millracev1beta1.ConditionTunnelKeyCurrent, Status: metav1.ConditionFalse,
+				Reason: millracev1beta1.ReasonNotConfirmed, Message: message,
 			}
 		}
 		if !sameKeyCurrent(KeyCurrent(report.Status.Conditions), want) {
@@ -88,15 +88,15 @@ func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 
 // tellReport sets the condition of one report, or removes it.
 func (r *tunnelKeyReconciler) tellReport(
-	ctx context.Context, cached *millracev1alpha1.LBNodeReport, want *metav1.Condition,
+	ctx context.Context, cached *millracev1beta1.LBNodeReport, want *metav1.Condition,
 ) error {
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), report); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	base := report.DeepCopy()
 	if want == nil {
-		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1alpha1.ConditionTunnelKeyCurrent)
+		meta.RemoveStatusCondition(&report.Status.Conditions, millracev1beta1.ConditionTunnelKeyCurrent)
 	} else {
 		told := *want
 		told.ObservedGeneration = report.Generation

@@ -16,15 +16,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // conflicts finds the advertisements that yield to others. VIPs and Nodes are read only where
 // there is more than one.
 func (r *reconciler) conflicts(
 	ctx context.Context,
-	advertisements []millracev1alpha1.VIPAdvertisement,
-	peers []millracev1alpha1.LBPeer,
+	advertisements []millracev1beta1.VIPAdvertisement,
+	peers []millracev1beta1.LBPeer,
 ) (map[string]desired.Conflict, error) {
 	valid := parsed(advertisements, desired.ParseAdvertisement)
 	slices.SortFunc(valid, func(a, b desired.Advertisement) int { return cmp.Compare(a.Name, b.Name) })
@@ -33,7 +33,7 @@ func (r *reconciler) conflicts(
 	}
 	validPeers := parsed(peers, desired.ParsePeer)
 	slices.SortFunc(validPeers, func(a, b desired.Peer) int { return cmp.Compare(a.Name, b.Name) })
-	nodes, vips := &corev1.NodeList{}, &millracev1alpha1.VIPList{}
+	nodes, vips := &corev1.NodeList{}, &millracev1beta1.VIPList{}
 	for _, list := range []client.ObjectList{nodes, vips} {
 		if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
@@ -43,7 +43,7 @@ func (r *reconciler) conflicts(
 	for i := range nodes.Items {
 		nodeLabels = append(nodeLabels, nodes.Items[i].Labels)
 	}
-	slices.SortFunc(vips.Items, func(a, b millracev1alpha1.VIP) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(vips.Items, func(a, b millracev1beta1.VIP) int { return cmp.Compare(a.Name, b.Name) })
 	return desired.Conflicts(valid, validPeers, nodeLabels, r.advertised(ctx, vips.Items)), nil
 }
 
@@ -59,7 +59,7 @@ func parsed[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 }
 
 // advertised are the VIPs that a Service has.
-func (r *reconciler) advertised(ctx context.Context, vips []millracev1alpha1.VIP) iter.Seq[desired.AdvertisedVIP] {
+func (r *reconciler) advertised(ctx context.Context, vips []millracev1beta1.VIP) iter.Seq[desired.AdvertisedVIP] {
 	return func(yield func(desired.AdvertisedVIP) bool) {
 		for i := range vips {
 			address, err := netip.ParseAddr(vips[i].Spec.Address)
@@ -84,14 +84,14 @@ func (r *reconciler) advertised(ctx context.Context, vips []millracev1alpha1.VIP
 // conflictingCondition is Conflicting of an advertisement.
 func conflictingCondition(generation int64, conflicts map[string]desired.Conflict, name string) metav1.Condition {
 	condition := metav1.Condition{
-		Type:               millracev1alpha1.ConditionConflicting,
+		Type:               millracev1beta1.ConditionConflicting,
 		Status:             metav1.ConditionFalse,
-		Reason:             millracev1alpha1.ReasonNoConflict,
+		Reason:             millracev1beta1.ReasonNoConflict,
 		ObservedGeneration: generation,
 	}
 	if conflict, found := conflicts[name]; found {
 		condition.Status = metav1.ConditionTrue
-		condition.Reason = millracev1alpha1.ReasonOverruled
+		condition.Reason = millracev1beta1.ReasonOverruled
 		condition.Message = conflict.Message()
 	}
 	return condition

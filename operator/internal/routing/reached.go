@@ -15,26 +15,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // canariesChanged leaves out reports that say the same of canaries as before.
 func canariesChanged() predicate.Predicate {
 	has := func(object client.Object) bool {
-		report, ok := object.(*millracev1alpha1.LBNodeReport)
-		return ok && slices.ContainsFunc(report.Status.Sessions, func(s millracev1alpha1.SessionStatus) bool { return len(s.Canaries) > 0 })
+		report, ok := object.(*millracev1beta1.LBNodeReport)
+		return ok && slices.ContainsFunc(report.Status.Sessions, func(s millracev1beta1.SessionStatus) bool { return len(s.Canaries) > 0 })
 	}
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return has(e.Object) },
 		DeleteFunc: func(e event.DeleteEvent) bool { return has(e.Object) },
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
-			after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+			before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
+			after, ok2 := e.ObjectNew.(*millracev1beta1.LBNodeReport)
 			if !ok1 || !ok2 || !has(before) && !has(after) {
 				return false
 			}
-			notReady := func(report *millracev1alpha1.LBNodeReport) bool {
-				return meta.FindStatusCondition(report.Status.Conditions, millracev1alpha1.ConditionNodeReady) != nil
+			notReady := func(report *millracev1beta1.LBNodeReport) bool {
+				return meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionNodeReady) != nil
 			}
 			return notReady(before) != notReady(after) || !equality.Semantic.DeepEqual(before.Status.Sessions, after.Status.Sessions)
 		},
@@ -42,11 +42,11 @@ func canariesChanged() predicate.Predicate {
 }
 
 // verdicts are what probes through the routers of peers prove. Without canaries nothing is read.
-func (r *reconciler) verdicts(ctx context.Context, peers []millracev1alpha1.LBPeer) ([]canary.Verdict, error) {
-	if !slices.ContainsFunc(peers, func(peer millracev1alpha1.LBPeer) bool { return len(peer.Spec.Canaries) > 0 }) {
+func (r *reconciler) verdicts(ctx context.Context, peers []millracev1beta1.LBPeer) ([]canary.Verdict, error) {
+	if !slices.ContainsFunc(peers, func(peer millracev1beta1.LBPeer) bool { return len(peer.Spec.Canaries) > 0 }) {
 		return nil, nil
 	}
-	reports, nodes := &millracev1alpha1.LBNodeReportList{}, &millracev1alpha1.LBNodeList{}
+	reports, nodes := &millracev1beta1.LBNodeReportList{}, &millracev1beta1.LBNodeList{}
 	for _, list := range []client.ObjectList{reports, nodes} {
 		if err := r.client.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("listing %T: %w", list, err)
@@ -57,14 +57,14 @@ func (r *reconciler) verdicts(ctx context.Context, peers []millracev1alpha1.LBPe
 
 // setReached tells whether the routers of a peer reach the nodes. Of several faults the first router's
 // is told.
-func setReached(peer *millracev1alpha1.LBPeer, verdicts []canary.Verdict) {
+func setReached(peer *millracev1beta1.LBPeer, verdicts []canary.Verdict) {
 	if len(peer.Spec.Canaries) == 0 {
-		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+		meta.RemoveStatusCondition(&peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
 		return
 	}
 	condition := metav1.Condition{
-		Type: millracev1alpha1.ConditionReachedThroughRouters, ObservedGeneration: peer.Generation,
-		Status: metav1.ConditionUnknown, Reason: millracev1alpha1.ReasonNothingProved,
+		Type: millracev1beta1.ConditionReachedThroughRouters, ObservedGeneration: peer.Generation,
+		Status: metav1.ConditionUnknown, Reason: millracev1beta1.ReasonNothingProved,
 		Message: "no node has a session with the router and has probed through it for long enough",
 	}
 	for i := range verdicts {

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/canary"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // An LBPeer tells the fault of any of its routers, and nothing without canaries.
@@ -17,8 +17,8 @@ func TestReachedThroughRouters(t *testing.T) {
 	verdict := func(peer, address, reason string) canary.Verdict {
 		return canary.Verdict{Router: canary.Router{Peer: peer, Address: address}, Reason: reason}
 	}
-	const good, missing, unknown = millracev1alpha1.ReasonNodesReached, millracev1alpha1.ReasonRouteMissing, millracev1alpha1.ReasonNothingProved
-	const hashed = millracev1alpha1.ReasonHashWithoutPorts
+	const good, missing, unknown = millracev1beta1.ReasonNodesReached, millracev1beta1.ReasonRouteMissing, millracev1beta1.ReasonNothingProved
+	const hashed = millracev1beta1.ReasonHashWithoutPorts
 	for name, test := range map[string]struct {
 		verdicts []canary.Verdict
 		status   metav1.ConditionStatus
@@ -34,10 +34,10 @@ func TestReachedThroughRouters(t *testing.T) {
 		"the other of two": {[]canary.Verdict{verdict("tor1", "198.51.100.1", good), verdict("tor1", "198.51.100.9", missing)}, metav1.ConditionFalse, missing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			peer := &millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
+			peer := &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
 			peer.Spec.Canaries = []string{"203.0.113.250"}
 			setReached(peer, test.verdicts)
-			condition := meta.FindStatusCondition(peer.Status.Conditions, millracev1alpha1.ConditionReachedThroughRouters)
+			condition := meta.FindStatusCondition(peer.Status.Conditions, millracev1beta1.ConditionReachedThroughRouters)
 			if condition == nil || condition.Status != test.status || condition.Reason != test.reason {
 				t.Errorf("condition %+v, want %s with %s", condition, test.status, test.reason)
 			}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/canary"
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -28,21 +28,21 @@ type reconciler struct {
 
 func setupObjects(mgr ctrl.Manager) error {
 	return control.New(mgr, "routing", 1).
-		Watches(&millracev1alpha1.LBPeer{}, control.Gathered()).
-		Watches(&millracev1alpha1.VIPAdvertisement{}, control.Gathered()).
-		Watches(&millracev1alpha1.VIPPool{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1alpha1.VIP{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.LBPeer{}, control.Gathered()).
+		Watches(&millracev1beta1.VIPAdvertisement{}, control.Gathered()).
+		Watches(&millracev1beta1.VIPPool{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIP{}, control.Gathered(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Service{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&corev1.Node{}, control.Gathered(), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		Watches(&millracev1alpha1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(canariesChanged())).
+		Watches(&millracev1beta1.LBNodeReport{}, control.Gathered(), builder.WithPredicates(canariesChanged())).
 		Complete(&reconciler{client: mgr.GetClient()})
 }
 
 // Reconcile writes what changed in the statuses of peers and advertisements.
 func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	pools := &millracev1alpha1.VIPPoolList{}
-	peers := &millracev1alpha1.LBPeerList{}
-	advertisements := &millracev1alpha1.VIPAdvertisementList{}
+	pools := &millracev1beta1.VIPPoolList{}
+	peers := &millracev1beta1.LBPeerList{}
+	advertisements := &millracev1beta1.VIPAdvertisementList{}
 	for _, list := range []client.ObjectList{pools, peers, advertisements} {
 		if err := r.client.List(ctx, list); err != nil {
 			return ctrl.Result{}, fmt.Errorf("listing %T: %w", list, err)
@@ -63,7 +63,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	)
 }
 
-func (r *reconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LBPeer, verdicts []canary.Verdict) error {
+func (r *reconciler) writePeers(ctx context.Context, peers []millracev1beta1.LBPeer, verdicts []canary.Verdict) error {
 	problems := control.ByObject(desired.Peers(peers))
 	var failed []error
 	for i := range peers {
@@ -71,7 +71,7 @@ func (r *reconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LB
 		base := peer.DeepCopy()
 		meta.SetStatusCondition(&peer.Status.Conditions, control.Ready(peer.Generation, problems[peer.Name], ""))
 		setReached(peer, verdicts)
-		err := control.PatchStatus(ctx, r.client, base, peer, func(p *millracev1alpha1.LBPeer) any { return p.Status })
+		err := control.PatchStatus(ctx, r.client, base, peer, func(p *millracev1beta1.LBPeer) any { return p.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)
@@ -79,7 +79,7 @@ func (r *reconciler) writePeers(ctx context.Context, peers []millracev1alpha1.LB
 
 func (r *reconciler) writeAdvertisements(
 	ctx context.Context,
-	advertisements []millracev1alpha1.VIPAdvertisement,
+	advertisements []millracev1beta1.VIPAdvertisement,
 	found []desired.Problem,
 	conflicts map[string]desired.Conflict,
 ) error {
@@ -90,7 +90,7 @@ func (r *reconciler) writeAdvertisements(
 		base := object.DeepCopy()
 		meta.SetStatusCondition(&object.Status.Conditions, control.Ready(object.Generation, problems[object.Name], ""))
 		meta.SetStatusCondition(&object.Status.Conditions, conflictingCondition(object.Generation, conflicts, object.Name))
-		err := control.PatchStatus(ctx, r.client, base, object, func(a *millracev1alpha1.VIPAdvertisement) any { return a.Status })
+		err := control.PatchStatus(ctx, r.client, base, object, func(a *millracev1beta1.VIPAdvertisement) any { return a.Status })
 		failed = append(failed, client.IgnoreNotFound(err))
 	}
 	return errors.Join(failed...)

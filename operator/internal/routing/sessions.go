@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -46,20 +46,20 @@ type toldSessions struct {
 func setupSessions(mgr ctrl.Manager) error {
 	r := &sessionReconciler{client: mgr.GetClient(), recorder: control.NewRecorder(mgr), now: time.Now, told: map[string]toldSessions{}}
 	return control.New(mgr, "session", 1).
-		Watches(&millracev1alpha1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
+		Watches(&millracev1beta1.LBNodeReport{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(sessionsChanged())).
 		Complete(r)
 }
 
 // sessionsChanged leaves out the updates that say the same of the sessions.
 func sessionsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*millracev1alpha1.LBNodeReport)
-		after, ok2 := e.ObjectNew.(*millracev1alpha1.LBNodeReport)
+		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
+		after, ok2 := e.ObjectNew.(*millracev1beta1.LBNodeReport)
 		return ok1 && ok2 && (before.UID != after.UID || statusOfSessions(before) != statusOfSessions(after))
 	}}
 }
 
-func statusOfSessions(report *millracev1alpha1.LBNodeReport) metav1.ConditionStatus {
+func statusOfSessions(report *millracev1beta1.LBNodeReport) metav1.ConditionStatus {
 	if condition := established(report.Status.Conditions); condition != nil {
 		return condition.Status
 	}
@@ -67,13 +67,13 @@ func statusOfSessions(report *millracev1alpha1.LBNodeReport) metav1.ConditionSta
 }
 
 func established(conditions []metav1.Condition) *metav1.Condition {
-	return meta.FindStatusCondition(conditions, millracev1alpha1.ConditionBGPEstablished)
+	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionBGPEstablished)
 }
 
 // Reconcile says how the sessions of one node are, where that differs from what was said last.
 // What an operator sees first it takes for said.
 func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
-	report := &millracev1alpha1.LBNodeReport{}
+	report := &millracev1beta1.LBNodeReport{}
 	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {
 		delete(r.told, request.Name)
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -15,14 +15,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // watched is a node whose sessions come and go, at a time of its own.
 type watched struct {
 	t          *testing.T
 	reconciler *sessionReconciler
-	report     *millracev1alpha1.LBNodeReport
+	report     *millracev1beta1.LBNodeReport
 	told       *events.FakeRecorder
 	now        time.Time
 }
@@ -30,12 +30,12 @@ type watched struct {
 func newWatched(t *testing.T) *watched {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	if err := millracev1alpha1.AddToScheme(scheme); err != nil {
+	if err := millracev1beta1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 	w := &watched{
 		t: t, told: events.NewFakeRecorder(1000), now: time.Unix(1000, 0),
-		report: &millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}},
+		report: &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}},
 	}
 	w.reconciler = &sessionReconciler{
 		client:   fake.NewClientBuilder().WithScheme(scheme).WithObjects(w.report).Build(),
@@ -48,10 +48,10 @@ func newWatched(t *testing.T) *watched {
 func (w *watched) see(up bool) time.Duration {
 	w.t.Helper()
 	condition := metav1.Condition{
-		Type: millracev1alpha1.ConditionBGPEstablished, Status: metav1.ConditionTrue, Reason: millracev1alpha1.ReasonEstablished,
+		Type: millracev1beta1.ConditionBGPEstablished, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonEstablished,
 	}
 	if !up {
-		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1alpha1.ReasonNotEstablished
+		condition.Status, condition.Reason = metav1.ConditionFalse, millracev1beta1.ReasonNotEstablished
 		condition.Message = "tor1 (198.51.100.1): no answer"
 	}
 	meta.SetStatusCondition(&w.report.Status.Conditions, condition)

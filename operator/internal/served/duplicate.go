@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Duplicate is a host that is no node or router and has the address of a VIP. The zero value is
@@ -22,9 +22,9 @@ type Duplicate struct {
 // Reason is that of conditions.
 func (d Duplicate) Reason() string {
 	if d.Withheld {
-		return millracev1alpha1.ReasonDuplicateAddress
+		return millracev1beta1.ReasonDuplicateAddress
 	}
-	return millracev1alpha1.ReasonDuplicateInUse
+	return millracev1beta1.ReasonDuplicateInUse
 }
 
 // Message is a sentence.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -94,7 +94,7 @@ type Verdict struct {
 func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j := &judge{subject: subject, surroundings: surroundings}
 	if subject.Contested {
-		j.problem(millracev1alpha1.ReasonStatusContested, "another program overwrites the Service's status again and again, so "+
+		j.problem(millracev1beta1.ReasonStatusContested, "another program overwrites the Service's status again and again, so "+
 			"Millrace writes it every 30 s only: stop that program for this Service; metadata.managedFields names it")
 	}
 	j.checkHosts()
@@ -103,11 +103,11 @@ func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j.checkConflicts()
 	j.checkPorts()
 	if subject.OverCapacity != "" {
-		j.problem(millracev1alpha1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
+		j.problem(millracev1beta1.ReasonMapFull, "no room in the maps for all of the Service on %s: "+
 			"the LBNodeReport says which flag of the agent to raise", subject.OverCapacity)
 	}
 	if subject.Foreign != "" {
-		j.problem(millracev1alpha1.ReasonForeignAddress, "status.loadBalancer.ingress has %s, too, which no VIP of the Service has: "+
+		j.problem(millracev1beta1.ReasonForeignAddress, "status.loadBalancer.ingress has %s, too, which no VIP of the Service has: "+
 			"stop the load balancer that gave it for this Service, then remove the entry", subject.Foreign)
 	}
 	j.checkZones()
@@ -141,9 +141,9 @@ func (j *judge) checkHosts() {
 		if address.Host == "" {
 			continue
 		}
-		j.problem(millracev1alpha1.ReasonOccupied, "%s", desired.OccupiedVIP(address.Addr, address.Host))
+		j.problem(millracev1beta1.ReasonOccupied, "%s", desired.OccupiedVIP(address.Addr, address.Host))
 		for i := range j.subject.Service.Spec.Ports {
-			j.refusePort(address.Addr, portOf(&j.subject.Service.Spec.Ports[i]), millracev1alpha1.ReasonOccupied)
+			j.refusePort(address.Addr, portOf(&j.subject.Service.Spec.Ports[i]), millracev1beta1.ReasonOccupied)
 		}
 	}
 }
@@ -182,16 +182,16 @@ func (j *judge) checkAnnounced(address Address) {
 	}
 	switch {
 	case first == nil:
-		j.problem(millracev1alpha1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
+		j.problem(millracev1beta1.ReasonNotSelected, "no VIPAdvertisement selects %s, so no node announces it", address)
 	case unlinked != nil:
-		j.problem(millracev1alpha1.ReasonNoLink, "no node that VIPAdvertisement %s selects has an uplink with the programs in a network "+
+		j.problem(millracev1beta1.ReasonNoLink, "no node that VIPAdvertisement %s selects has an uplink with the programs in a network "+
 			"that holds %s, so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in "+
 			"spec.l2.interfaces of the VIPAdvertisement", unlinked.Name, address)
 	case first.L2:
-		j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
+		j.problem(millracev1beta1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects is ready, "+
 			"so no node answers for %s", first.Name, address)
 	default:
-		j.problem(millracev1alpha1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
+		j.problem(millracev1beta1.ReasonNotAnnounced, "no node that VIPAdvertisement %s selects has an established BGP session, "+
 			"so no node announces %s", first.Name, address)
 	}
 }
@@ -217,7 +217,7 @@ func (j *judge) checkSources() {
 	}
 	for _, address := range j.subject.Addresses {
 		if !admits[address.Is4()] {
-			j.problem(millracev1alpha1.ReasonInvalid,
+			j.problem(millracev1beta1.ReasonInvalid,
 				"spec.loadBalancerSourceRanges: no prefix of the family of %s, so nobody is admitted to that address", address)
 		}
 	}
@@ -226,9 +226,9 @@ func (j *judge) checkSources() {
 // checkConflicts tells the ports that others have.
 func (j *judge) checkConflicts() {
 	for _, conflict := range j.subject.Conflicts {
-		j.problem(millracev1alpha1.ReasonPortConflict, "port %s of %s is served for Service %s",
+		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s is served for Service %s",
 			conflict.Port, conflict.Address, conflict.Owner)
-		j.refusePort(conflict.Address, conflict.Port, millracev1alpha1.ReasonPortConflict)
+		j.refusePort(conflict.Address, conflict.Port, millracev1beta1.ReasonPortConflict)
 	}
 }
 
@@ -242,9 +242,9 @@ func (j *judge) checkPorts() {
 		if flaw == "" {
 			continue
 		}
-		j.problem(millracev1alpha1.ReasonUnsupported, "spec.ports[%d].%s", i, flaw)
+		j.problem(millracev1beta1.ReasonUnsupported, "spec.ports[%d].%s", i, flaw)
 		for _, address := range j.subject.Addresses {
-			j.refusePort(address.Addr, port, millracev1alpha1.ReasonUnsupported)
+			j.refusePort(address.Addr, port, millracev1beta1.ReasonUnsupported)
 		}
 	}
 }

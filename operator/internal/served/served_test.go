@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
@@ -23,9 +23,9 @@ var (
 	v6 = netip.MustParseAddr("2001:db8::1")
 )
 
-func advertisement(t *testing.T, spec millracev1alpha1.VIPAdvertisementSpec) desired.Advertisement {
+func advertisement(t *testing.T, spec millracev1beta1.VIPAdvertisementSpec) desired.Advertisement {
 	t.Helper()
-	parsed, problems := desired.ParseAdvertisement(&millracev1alpha1.VIPAdvertisement{Spec: spec})
+	parsed, problems := desired.ParseAdvertisement(&millracev1beta1.VIPAdvertisement{Spec: spec})
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
@@ -34,12 +34,12 @@ func advertisement(t *testing.T, spec millracev1alpha1.VIPAdvertisementSpec) des
 
 func TestJudge(t *testing.T) {
 	prefer, sctp := corev1.ServiceTrafficDistributionPreferClose, corev1.ProtocolSCTP
-	all, links := millracev1alpha1.VIPAdvertisementSpec{}, millracev1alpha1.VIPAdvertisementSpec{L2: &millracev1alpha1.L2Advertisement{}}
-	gold := millracev1alpha1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
+	all, links := millracev1beta1.VIPAdvertisementSpec{}, millracev1beta1.VIPAdvertisementSpec{L2: &millracev1beta1.L2Advertisement{}}
+	gold := millracev1beta1.VIPAdvertisementSpec{ServiceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}}
 	tests := []struct {
 		name         string
 		spec         corev1.ServiceSpec
-		selects      []millracev1alpha1.VIPAdvertisementSpec
+		selects      []millracev1beta1.VIPAdvertisementSpec
 		services     []labels.Set
 		conflicts    []ipam.Conflict
 		zones        int
@@ -54,70 +54,70 @@ func TestJudge(t *testing.T) {
 		problems, notes, ports []string
 	}{
 		{name: "nothing amiss", spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}},
-			selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones},
+			selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones},
 		{name: "no advertisement", problems: []string{
 			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
 		}},
-		{name: "no session", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, silent: true, problems: []string{
+		{name: "no session", selects: []millracev1beta1.VIPAdvertisementSpec{all}, silent: true, problems: []string{
 			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 203.0.113.1",
 			"NotAnnounced no node that VIPAdvertisement all selects has an established BGP session, so no node announces 2001:db8::1",
 		}},
-		{name: "no node is ready to answer", selects: []millracev1alpha1.VIPAdvertisementSpec{links}, silent: true,
+		{name: "no node is ready to answer", selects: []millracev1beta1.VIPAdvertisementSpec{links}, silent: true,
 			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, problems: []string{
 				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 203.0.113.1",
 				"NotAnnounced no node that VIPAdvertisement all selects is ready, so no node answers for 2001:db8::1",
 			}},
-		{name: "no node has the network", selects: []millracev1alpha1.VIPAdvertisementSpec{links},
+		{name: "no node has the network", selects: []millracev1beta1.VIPAdvertisementSpec{links},
 			networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}, problems: []string{
 				"NoLink no node that VIPAdvertisement all selects has an uplink with the programs in a network that holds 2001:db8::1, " +
 					"so no node answers for it: give its pool addresses of the nodes' network, or name their interfaces in " +
 					"spec.l2.interfaces of the VIPAdvertisement",
 			}},
-		{name: "no node has the network, and routers are told", selects: []millracev1alpha1.VIPAdvertisementSpec{links, all}},
-		{name: "another load balancer", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
+		{name: "no node has the network, and routers are told", selects: []millracev1beta1.VIPAdvertisementSpec{links, all}},
+		{name: "another load balancer", selects: []millracev1beta1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
 			"StatusContested another program overwrites the Service's status again and again, so Millrace writes it every 30 s only: " +
 				"stop that program for this Service; metadata.managedFields names it",
 			"ForeignAddress status.loadBalancer.ingress has 198.51.100.7, too, which no VIP of the Service has: " +
 				"stop the load balancer that gave it for this Service, then remove the entry",
 		}},
-		{name: "of one pool only", selects: []millracev1alpha1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
+		{name: "of one pool only", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
 			problems: []string{"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it"}},
-		{name: "one for each pool", selects: []millracev1alpha1.VIPAdvertisementSpec{{Pools: []string{"six"}}, {Pools: []string{"four"}}}},
-		{name: "other labels", selects: []millracev1alpha1.VIPAdvertisementSpec{gold}, services: []labels.Set{{"tier": "tin"}}, problems: []string{
+		{name: "one for each pool", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}, {Pools: []string{"four"}}}},
+		{name: "other labels", selects: []millracev1beta1.VIPAdvertisementSpec{gold}, services: []labels.Set{{"tier": "tin"}}, problems: []string{
 			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
 		}},
-		{name: "labels of another Service on the address", selects: []millracev1alpha1.VIPAdvertisementSpec{gold},
+		{name: "labels of another Service on the address", selects: []millracev1beta1.VIPAdvertisementSpec{gold},
 			services: []labels.Set{{"tier": "tin"}, {"tier": "gold"}}},
-		{name: "source ranges", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+		{name: "source ranges", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			spec: corev1.ServiceSpec{LoadBalancerSourceRanges: []string{"198.51.100.0/24", "nonsense"}}, problems: []string{
 				`Invalid spec.loadBalancerSourceRanges[1]: "nonsense" is not a prefix such as 198.51.100.0/24, so it admits nobody; the other prefixes stand`,
 				"Invalid spec.loadBalancerSourceRanges: no prefix of the family of 2001:db8::1, so nobody is admitted to that address",
 			}},
-		{name: "SCTP", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
+		{name: "SCTP", selects: []millracev1beta1.VIPAdvertisementSpec{all}, spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Port: 1, Protocol: sctp, TargetPort: intstr.FromInt32(1)}, {Port: 2, Protocol: sctp, TargetPort: intstr.FromString("named")},
 			{Port: 3, Protocol: sctp, TargetPort: intstr.FromInt32(4)}, {Port: 3, TargetPort: intstr.FromInt32(4)},
 		}}, problems: []string{"Unsupported spec.ports[2].targetPort: 4 is not the port, 3: the checksum of SCTP forbids to change it"},
 			ports: []string{"203.0.113.1 3/SCTP Unsupported", "2001:db8::1 3/SCTP Unsupported"}},
-		{name: "another protocol", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+		{name: "another protocol", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			spec:     corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5, Protocol: "QUIC"}}},
 			problems: []string{"Unsupported spec.ports[0].protocol: QUIC is not supported, only TCP, UDP and SCTP are"},
 			ports:    []string{"203.0.113.1 5/QUIC Unsupported", "2001:db8::1 5/QUIC Unsupported"}},
-		{name: "a port of another Service", selects: []millracev1alpha1.VIPAdvertisementSpec{all},
+		{name: "a port of another Service", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			conflicts: []ipam.Conflict{{Address: v6, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Owner: ipam.Owner{Namespace: "shop", Name: "dns"}}},
 			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 is served for Service shop/dns"},
 			ports:     []string{"2001:db8::1 53/UDP PortConflict"}},
-		{name: "no room", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
+		{name: "no room", selects: []millracev1beta1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
 			"MapFull no room in the maps for all of the Service on node1 and others: the LBNodeReport says which flag of the agent to raise",
 		}},
-		{name: "too many zones", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
+		{name: "too many zones", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
 			spec: corev1.ServiceSpec{TrafficDistribution: &prefer}, notes: []string{
 				"spec.trafficDistribution is ignored: the nodes are in 8 zones, at most 7 are supported; clients get all endpoints in equal shares",
 			}},
-		{name: "too many zones, under policy Local", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
+		{name: "too many zones, under policy Local", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
 			spec: corev1.ServiceSpec{TrafficDistribution: &prefer, ExternalTrafficPolicy: "Local"}},
-		{name: "too many zones, not asked for", selects: []millracev1alpha1.VIPAdvertisementSpec{all}, zones: MaxZones + 1},
+		{name: "too many zones, not asked for", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -165,12 +165,12 @@ func TestJudgeHost(t *testing.T) {
 		Service:   &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}}},
 		Addresses: []Address{{Addr: v4, Host: `Node "node1"`}, {Addr: v6}},
 	}, Surroundings{})
-	if len(verdict.Problems) != 3 || verdict.Problems[0].Reason != millracev1alpha1.ReasonOccupied {
+	if len(verdict.Problems) != 3 || verdict.Problems[0].Reason != millracev1beta1.ReasonOccupied {
 		t.Errorf("problems are %+v", verdict.Problems)
 	}
 	want := []PortError{
-		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1alpha1.ReasonOccupied},
-		{v4, ipam.Port{Number: 53, Protocol: "UDP"}, millracev1alpha1.ReasonOccupied},
+		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1beta1.ReasonOccupied},
+		{v4, ipam.Port{Number: 53, Protocol: "UDP"}, millracev1beta1.ReasonOccupied},
 	}
 	if !slices.Equal(verdict.Ports, want) {
 		t.Errorf("ports are %v, want %v", verdict.Ports, want)

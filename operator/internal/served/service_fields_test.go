@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 	"github.com/millrace-lb/millrace/test/servicefields"
 )
@@ -29,11 +29,11 @@ func testTargetPort(t *testing.T) {
 	}, Surroundings{})
 	told := false
 	for _, problem := range verdict.Problems {
-		told = told || problem.Reason == millracev1alpha1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
+		told = told || problem.Reason == millracev1beta1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
 	}
 	port := ipam.Port{Number: 3, Protocol: "SCTP"}
-	if !told || len(verdict.Ports) != 2 || verdict.Ports[0] != (PortError{v4, port, millracev1alpha1.ReasonUnsupported}) ||
-		verdict.Ports[1] != (PortError{v6, port, millracev1alpha1.ReasonUnsupported}) {
+	if !told || len(verdict.Ports) != 2 || verdict.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
+		verdict.Ports[1] != (PortError{v6, port, millracev1beta1.ReasonUnsupported}) {
 		t.Errorf("the verdict is %+v", verdict)
 	}
 }

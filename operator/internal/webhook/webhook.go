@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/review"
 )
@@ -134,7 +134,7 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 	case "VIPPool":
 		return h.ofPool(ctx, request)
 	case "VIPAdvertisement":
-		advertisement := &millracev1alpha1.VIPAdvertisement{}
+		advertisement := &millracev1beta1.VIPAdvertisement{}
 		if err := h.decoder.Decode(request, advertisement); err != nil {
 			return nil, fmt.Errorf("reading the VIPAdvertisement: %w", err)
 		}
@@ -151,7 +151,7 @@ func (h *handler) warnings(ctx context.Context, request admission.Request) ([]st
 }
 
 func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]string, error) {
-	pool := &millracev1alpha1.VIPPool{}
+	pool := &millracev1beta1.VIPPool{}
 	if err := h.decoder.Decode(request, pool); err != nil {
 		return nil, fmt.Errorf("reading the VIPPool: %w", err)
 	}
@@ -180,7 +180,7 @@ func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error)
 }
 
 func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]string, error) {
-	peer := &millracev1alpha1.LBPeer{}
+	peer := &millracev1beta1.LBPeer{}
 	if err := h.decoder.Decode(request, peer); err != nil {
 		return nil, fmt.Errorf("reading the LBPeer: %w", err)
 	}
@@ -189,12 +189,12 @@ func (h *handler) ofPeer(ctx context.Context, request admission.Request) ([]stri
 		return nil, nil
 	}
 	secret := &corev1.Secret{}
-	err := h.live.Get(ctx, client.ObjectKey{Namespace: millracev1alpha1.BGPNamespace, Name: reference.Name}, secret)
+	err := h.live.Get(ctx, client.ObjectKey{Namespace: millracev1beta1.BGPNamespace, Name: reference.Name}, secret)
 	switch {
 	case apierrors.IsNotFound(err):
 		secret = nil
 	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", millracev1alpha1.BGPNamespace, reference.Name, err)
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", millracev1beta1.BGPNamespace, reference.Name, err)
 	}
 	return review.Peer(peer, secret), nil
 }
@@ -252,8 +252,8 @@ func asksForTheSame(a, b *corev1.Service) bool {
 
 // state reads what is in the cluster, from the caches.
 func (h *handler) state(ctx context.Context) (*review.State, error) {
-	pools, vips := &millracev1alpha1.VIPPoolList{}, &millracev1alpha1.VIPList{}
-	peers, advertisements := &millracev1alpha1.LBPeerList{}, &millracev1alpha1.VIPAdvertisementList{}
+	pools, vips := &millracev1beta1.VIPPoolList{}, &millracev1beta1.VIPList{}
+	peers, advertisements := &millracev1beta1.LBPeerList{}, &millracev1beta1.VIPAdvertisementList{}
 	nodes := &corev1.NodeList{}
 	for _, list := range []client.ObjectList{pools, vips, peers, advertisements, nodes} {
 		if err := h.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {

@@ -16,7 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // chaosVariable is for how long tests make chaos, such as 10m.
@@ -73,7 +73,7 @@ func (s *Server) AtRest(t *testing.T, limit, quiet time.Duration, counts func(Wr
 // Owners reports addresses that Services have by their status, and not by the claims of VIPs, or the
 // other way round; and those of several owners that do not share them by a key.
 func Owners(ctx context.Context, c client.Client) error {
-	services, vips := &corev1.ServiceList{}, &millracev1alpha1.VIPList{}
+	services, vips := &corev1.ServiceList{}, &millracev1beta1.VIPList{}
 	if err := errors.Join(c.List(ctx, services), c.List(ctx, vips)); err != nil {
 		return err
 	}
@@ -101,9 +101,9 @@ func Owners(ctx context.Context, c client.Client) error {
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(told)) {
-		key := told[address][0].Annotations[millracev1alpha1.AnnotationSharingKey]
+		key := told[address][0].Annotations[millracev1beta1.AnnotationSharingKey]
 		for _, other := range told[address][1:] {
-			if key == "" || other.Annotations[millracev1alpha1.AnnotationSharingKey] != key {
+			if key == "" || other.Annotations[millracev1beta1.AnnotationSharingKey] != key {
 				errs = append(errs, fmt.Errorf("%s has two owners: %s and %s", address, told[address][0].Name, other.Name))
 			}
 		}

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Objects makes objects on a Server.
@@ -41,7 +41,7 @@ func (s *Server) Install(t *testing.T, config *rest.Config, options client.Optio
 	_, err = s.Kubectl(t.Context(), "wait", "--for=condition=Established", "crd", "--all")
 	Must(t, err)
 	options.Scheme = runtime.NewScheme()
-	Must(t, errors.Join(clientgoscheme.AddToScheme(options.Scheme), millracev1alpha1.AddToScheme(options.Scheme)))
+	Must(t, errors.Join(clientgoscheme.AddToScheme(options.Scheme), millracev1beta1.AddToScheme(options.Scheme)))
 	for _, add := range kinds {
 		Must(t, add(options.Scheme))
 	}

@@ -19,7 +19,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
@@ -132,15 +132,15 @@ func (a *analysis) sort() {
 func (a *analysis) addOurs(object runtime.Object) bool {
 	c := &a.cluster
 	switch object := object.(type) {
-	case *millracev1alpha1.VIPPool:
+	case *millracev1beta1.VIPPool:
 		c.Pools = append(c.Pools, *object)
-	case *millracev1alpha1.VIP:
+	case *millracev1beta1.VIP:
 		c.VIPs = append(c.VIPs, *object)
-	case *millracev1alpha1.LBPeer:
+	case *millracev1beta1.LBPeer:
 		c.Peers = append(c.Peers, *object)
-	case *millracev1alpha1.VIPAdvertisement:
+	case *millracev1beta1.VIPAdvertisement:
 		c.Advertisements = append(c.Advertisements, *object)
-	case *millracev1alpha1.VIPRoute:
+	case *millracev1beta1.VIPRoute:
 		c.Routes = append(c.Routes, *object)
 	default:
 		return false
@@ -227,7 +227,7 @@ func (a *analysis) addClasses() {
 
 // endpoints tells Services without a selector that have an address and no ready endpoint. Those of
 // others are pods, which come later.
-func (a *analysis) endpoints(vips []millracev1alpha1.VIP) {
+func (a *analysis) endpoints(vips []millracev1beta1.VIP) {
 	selecting := map[string]bool{}
 	// Claims are by the UIDs of the plan.
 	services := slices.Clone(a.cluster.Services)
@@ -247,7 +247,7 @@ func (a *analysis) endpoints(vips []millracev1alpha1.VIP) {
 	}
 }
 
-func vipOf(object *millracev1alpha1.VIP) VIP {
+func vipOf(object *millracev1beta1.VIP) VIP {
 	vip := VIP{Allocation: report.Allocation{Address: object.Spec.Address, Pool: object.Spec.Pool}}
 	for _, claim := range object.Spec.Claims {
 		vip.Services = append(vip.Services, claim.Namespace+"/"+claim.Name)

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -148,7 +148,7 @@ func aggregation(length *int32, shortest int32, note noter) *int32 {
 	return length
 }
 
-func (a *attributes) apply(to *millracev1alpha1.VIPAdvertisementSpec, note noter) {
+func (a *attributes) apply(to *millracev1beta1.VIPAdvertisementSpec, note noter) {
 	if a == nil {
 		return
 	}

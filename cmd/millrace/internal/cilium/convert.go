@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -178,9 +178,9 @@ func (c *converter) layer2(from *l2Policy) {
 		return
 	}
 	to := migration.NewAdvertisement(c.name("VIPAdvertisement", from.Metadata.Name))
-	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
+	to.Spec = millracev1beta1.VIPAdvertisementSpec{
 		NodeSelector: unlessEmpty(from.Spec.NodeSelector), ServiceSelector: unlessEmpty(from.Spec.ServiceSelector),
-		L2: &millracev1alpha1.L2Advertisement{},
+		L2: &millracev1beta1.L2Advertisement{},
 	}
 	labelled(to.Spec.ServiceSelector, note)
 	for _, expression := range from.Spec.Interfaces {

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -132,7 +132,7 @@ func (c *converter) session(s *session) (names []string) {
 	if s.peer.PeerASN != nil && *s.peer.PeerASN != 0 {
 		to.Spec.PeerASN = *s.peer.PeerASN
 	} else {
-		to.Spec.DynamicASN = millracev1alpha1.ExternalASN
+		to.Spec.DynamicASN = millracev1beta1.ExternalASN
 		s.note("peer %s takes any AS number of the router, dynamicASN External any but the nodes' own", s.peer.Name)
 	}
 	s.apply(&to.Spec)
@@ -177,7 +177,7 @@ func withNodes(selector *metav1.LabelSelector, operator metav1.LabelSelectorOper
 }
 
 // router says where the router is; nil where nothing does.
-func (s *session) router() *millracev1alpha1.Router {
+func (s *session) router() *millracev1beta1.Router {
 	discovery := s.peer.AutoDiscovery
 	switch {
 	case s.peer.PeerAddress != "":
@@ -185,26 +185,26 @@ func (s *session) router() *millracev1alpha1.Router {
 	case discovery == nil || discovery.DefaultGateway == nil:
 		return nil
 	case discovery.DefaultGateway.AddressFamily == "ipv6":
-		return &millracev1alpha1.Router{Gateway: millracev1alpha1.FamilyIPv6}
+		return &millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv6}
 	default:
-		return &millracev1alpha1.Router{Gateway: millracev1alpha1.FamilyIPv4}
+		return &millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv4}
 	}
 }
 
 // routerAt is a router with an address, which may have a zone.
-func routerAt(address string, note noter) *millracev1alpha1.Router {
+func routerAt(address string, note noter) *millracev1beta1.Router {
 	at, err := netip.ParseAddr(address)
 	if err != nil {
-		return &millracev1alpha1.Router{Address: address}
+		return &millracev1beta1.Router{Address: address}
 	}
 	if at.IsLinkLocalUnicast() && at.Is6() && at.Zone() == "" {
 		note("the router %s is link-local: give router.interface, too", address)
 	}
-	return &millracev1alpha1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
+	return &millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
 }
 
 // apply writes what the settings of a peer mean.
-func (s *session) apply(to *millracev1alpha1.LBPeerSpec) {
+func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	settings, note := s.settings, s.noteSettings
 	if transport := settings.Transport; transport != nil {
 		if transport.PeerPort != nil {
@@ -219,18 +219,18 @@ func (s *session) apply(to *millracev1alpha1.LBPeerSpec) {
 		settings.Timers.apply(to, note)
 	}
 	if settings.AuthSecretRef != "" {
-		to.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: settings.AuthSecretRef}
+		to.PasswordSecretRef = &millracev1beta1.SecretReference{Name: settings.AuthSecretRef}
 		note("copy its Secret %s from namespace %s (bgpControlPlane.secretsNamespace) to namespace %s",
-			settings.AuthSecretRef, secretsNamespace, millracev1alpha1.BGPNamespace)
+			settings.AuthSecretRef, secretsNamespace, millracev1beta1.BGPNamespace)
 	}
 	s.hops(to)
 	switch restart := settings.GracefulRestart; {
 	case restart == nil:
 		note("graceful restart is off there and on here, unless gracefulRestart.enabled is false")
 	case !restart.Enabled:
-		to.GracefulRestart = &millracev1alpha1.GracefulRestart{Enabled: &restart.Enabled}
+		to.GracefulRestart = &millracev1beta1.GracefulRestart{Enabled: &restart.Enabled}
 	case restart.RestartTimeSeconds != nil:
-		to.GracefulRestart = &millracev1alpha1.GracefulRestart{RestartTime: seconds(*restart.RestartTimeSeconds)}
+		to.GracefulRestart = &millracev1beta1.GracefulRestart{RestartTime: seconds(*restart.RestartTimeSeconds)}
 	}
 	for _, family := range settings.Families {
 		if known, ok := family.known(); ok {
@@ -245,7 +245,7 @@ func (s *session) apply(to *millracev1alpha1.LBPeerSpec) {
 
 // hops says how far away the router may be. Cilium's number is of external sessions alone; its internal
 // ones reach any router.
-func (s *session) hops(to *millracev1alpha1.LBPeerSpec) {
+func (s *session) hops(to *millracev1beta1.LBPeerSpec) {
 	hops := s.settings.EBGPMultihop
 	switch {
 	case to.PeerASN != 0 && to.PeerASN == to.LocalASN:
@@ -255,7 +255,7 @@ func (s *session) hops(to *millracev1alpha1.LBPeerSpec) {
 	}
 }
 
-func (t *timers) apply(to *millracev1alpha1.LBPeerSpec, note noter) {
+func (t *timers) apply(to *millracev1beta1.LBPeerSpec, note noter) {
 	hold := int32(defaultHoldTime)
 	if t.HoldTimeSeconds != nil {
 		hold = *t.HoldTimeSeconds
@@ -282,14 +282,14 @@ func seconds(number int32) *metav1.Duration {
 	return &metav1.Duration{Duration: time.Duration(number) * time.Second}
 }
 
-func (f *family) known() (millracev1alpha1.AddressFamily, bool) {
+func (f *family) known() (millracev1beta1.AddressFamily, bool) {
 	switch {
 	case f.SAFI != "unicast":
 		return "", false
 	case f.AFI == "ipv4":
-		return millracev1alpha1.FamilyIPv4, true
+		return millracev1beta1.FamilyIPv4, true
 	case f.AFI == "ipv6":
-		return millracev1alpha1.FamilyIPv6, true
+		return millracev1beta1.FamilyIPv6, true
 	default:
 		return "", false
 	}

@@ -15,7 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -134,17 +134,17 @@ func inputKinds() []inputKind {
 	pods := kindOf("pods", &corev1.Pod{}, func(l *corev1.PodList, in *report.Input) { in.Pods = l.Items })
 	pods.own = true
 	return []inputKind{
-		kindOf("vippools", &millracev1alpha1.VIPPool{}, func(l *millracev1alpha1.VIPPoolList, in *report.Input) { in.Pools = l.Items }),
-		kindOf("vips", &millracev1alpha1.VIP{}, func(l *millracev1alpha1.VIPList, in *report.Input) { in.VIPs = l.Items }),
-		kindOf("lbpeers", &millracev1alpha1.LBPeer{}, func(l *millracev1alpha1.LBPeerList, in *report.Input) { in.Peers = l.Items }),
-		kindOf("vipadvertisements", &millracev1alpha1.VIPAdvertisement{}, func(l *millracev1alpha1.VIPAdvertisementList, in *report.Input) {
+		kindOf("vippools", &millracev1beta1.VIPPool{}, func(l *millracev1beta1.VIPPoolList, in *report.Input) { in.Pools = l.Items }),
+		kindOf("vips", &millracev1beta1.VIP{}, func(l *millracev1beta1.VIPList, in *report.Input) { in.VIPs = l.Items }),
+		kindOf("lbpeers", &millracev1beta1.LBPeer{}, func(l *millracev1beta1.LBPeerList, in *report.Input) { in.Peers = l.Items }),
+		kindOf("vipadvertisements", &millracev1beta1.VIPAdvertisement{}, func(l *millracev1beta1.VIPAdvertisementList, in *report.Input) {
 			in.Advertisements = l.Items
 		}),
-		kindOf("lbnodes", &millracev1alpha1.LBNode{}, func(l *millracev1alpha1.LBNodeList, in *report.Input) { in.LBNodes = l.Items }),
-		kindOf("lbnodereports", &millracev1alpha1.LBNodeReport{}, func(l *millracev1alpha1.LBNodeReportList, in *report.Input) {
+		kindOf("lbnodes", &millracev1beta1.LBNode{}, func(l *millracev1beta1.LBNodeList, in *report.Input) { in.LBNodes = l.Items }),
+		kindOf("lbnodereports", &millracev1beta1.LBNodeReport{}, func(l *millracev1beta1.LBNodeReportList, in *report.Input) {
 			in.LBNodeReports = l.Items
 		}),
-		kindOf("viproutes", &millracev1alpha1.VIPRoute{}, func(l *millracev1alpha1.VIPRouteList, in *report.Input) { in.Routes = l.Items }),
+		kindOf("viproutes", &millracev1beta1.VIPRoute{}, func(l *millracev1beta1.VIPRouteList, in *report.Input) { in.Routes = l.Items }),
 		kindOf("services", &corev1.Service{}, func(l *corev1.ServiceList, in *report.Input) { in.Services = l.Items }),
 		kindOf("endpointslices", &discoveryv1.EndpointSlice{}, func(l *discoveryv1.EndpointSliceList, in *report.Input) {
 			in.EndpointSlices = l.Items

@@ -25,7 +25,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -73,7 +73,7 @@ func readOnce(ctx context.Context, config Config) (in *report.Input, routed bool
 // addRoutes reads the VIPRoutes, and reports false where there is no such kind: an older
 // version is installed.
 func addRoutes(ctx context.Context, reader client.Reader, in *report.Input) (bool, error) {
-	var routes millracev1alpha1.VIPRouteList
+	var routes millracev1beta1.VIPRouteList
 	err := reader.List(ctx, &routes)
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -92,8 +92,8 @@ func CurrentNamespace(config Config) (string, error) {
 }
 
 // VIPs lists the VIPs.
-func VIPs(ctx context.Context, config Config) ([]millracev1alpha1.VIP, error) {
-	var vips millracev1alpha1.VIPList
+func VIPs(ctx context.Context, config Config) ([]millracev1beta1.VIP, error) {
+	var vips millracev1beta1.VIPList
 	err := readList(ctx, config, &vips)
 	return vips.Items, err
 }
@@ -107,7 +107,7 @@ func Services(ctx context.Context, config Config) ([]corev1.Service, error) {
 
 // Nodes lists the names of the LBNodes.
 func Nodes(ctx context.Context, config Config) ([]string, error) {
-	var nodes millracev1alpha1.LBNodeList
+	var nodes millracev1beta1.LBNodeList
 	err := readList(ctx, config, &nodes)
 	names := make([]string, 0, len(nodes.Items))
 	for _, node := range nodes.Items {
@@ -134,9 +134,9 @@ func SelectNodes(ctx context.Context, config Config, selector labels.Selector) (
 }
 
 // Reports lists the LBNodeReports, and the LBNodes.
-func Reports(ctx context.Context, config Config) ([]millracev1alpha1.LBNodeReport, []millracev1alpha1.LBNode, error) {
-	var reports millracev1alpha1.LBNodeReportList
-	var nodes millracev1alpha1.LBNodeList
+func Reports(ctx context.Context, config Config) ([]millracev1beta1.LBNodeReport, []millracev1beta1.LBNode, error) {
+	var reports millracev1beta1.LBNodeReportList
+	var nodes millracev1beta1.LBNodeList
 	if err := readList(ctx, config, &reports); err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +146,7 @@ func Reports(ctx context.Context, config Config) ([]millracev1alpha1.LBNodeRepor
 
 // Pools lists the names of the VIPPools.
 func Pools(ctx context.Context, config Config) ([]string, error) {
-	var pools millracev1alpha1.VIPPoolList
+	var pools millracev1beta1.VIPPoolList
 	err := readList(ctx, config, &pools)
 	names := make([]string, 0, len(pools.Items))
 	for _, pool := range pools.Items {
@@ -214,7 +214,7 @@ func newClient(config *rest.Config) (client.Reader, error) {
 func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, appsv1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1alpha1.AddToScheme,
+		corev1.AddToScheme, appsv1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, gatewayv1.Install, millracev1beta1.AddToScheme,
 		livev1alpha1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
@@ -229,7 +229,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
-	mapper.Add(millracev1alpha1.GroupVersion.WithKind("VIPRoute"), meta.RESTScopeNamespace)
+	mapper.Add(millracev1beta1.GroupVersion.WithKind("VIPRoute"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("IngressClass"), meta.RESTScopeRoot)
@@ -245,7 +245,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 		mapper.Add(gatewayAPI.WithKind(kind), meta.RESTScopeNamespace)
 	}
 	for _, kind := range []string{"VIPPool", "VIP", "LBPeer", "VIPAdvertisement", "LBNode", "LBNodeReport"} {
-		mapper.Add(millracev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+		mapper.Add(millracev1beta1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	for _, kind := range []string{"VIPAnnouncement", "BGPSession"} {
 		mapper.Add(livev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
@@ -260,12 +260,12 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 // is what there is to say.
 func read(ctx context.Context, reader client.Reader, namespace string) (*report.Input, error) {
 	var (
-		pools          millracev1alpha1.VIPPoolList
-		vips           millracev1alpha1.VIPList
-		peers          millracev1alpha1.LBPeerList
-		advertisements millracev1alpha1.VIPAdvertisementList
-		nodes          millracev1alpha1.LBNodeList
-		nodeReports    millracev1alpha1.LBNodeReportList
+		pools          millracev1beta1.VIPPoolList
+		vips           millracev1beta1.VIPList
+		peers          millracev1beta1.LBPeerList
+		advertisements millracev1beta1.VIPAdvertisementList
+		nodes          millracev1beta1.LBNodeList
+		nodeReports    millracev1beta1.LBNodeReportList
 		services       corev1.ServiceList
 		endpointSlices discoveryv1.EndpointSliceList
 		pods           corev1.PodList

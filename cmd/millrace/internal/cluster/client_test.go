@@ -43,24 +43,24 @@ func (s server) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 }
 
 const (
-	pathVIPs  = "/apis/millrace.io/v1alpha1/vips"
+	pathVIPs  = "/apis/millrace.io/v1beta1/vips"
 	pathPods  = "/api/v1/namespaces/millrace-system/pods"
-	pathPools = "/apis/millrace.io/v1alpha1/vippools"
+	pathPools = "/apis/millrace.io/v1beta1/vippools"
 )
 
 func lists() map[string]string {
 	empty := func(version, kind string) string {
 		return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{},"items":[]}`, version, kind)
 	}
-	const own = "/apis/millrace.io/v1alpha1/"
+	const own = "/apis/millrace.io/v1beta1/"
 	return map[string]string{
-		pathPools:                 empty("millrace.io/v1alpha1", "VIPPoolList"),
-		pathVIPs:                  `{"apiVersion":"millrace.io/v1alpha1","kind":"VIPList","metadata":{},"items":[{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1"}}]}`,
-		own + "lbpeers":           empty("millrace.io/v1alpha1", "LBPeerList"),
-		own + "vipadvertisements": empty("millrace.io/v1alpha1", "VIPAdvertisementList"),
-		own + "viproutes":         empty("millrace.io/v1alpha1", "VIPRouteList"),
-		own + "lbnodes":           empty("millrace.io/v1alpha1", "LBNodeList"),
-		own + "lbnodereports":     empty("millrace.io/v1alpha1", "LBNodeReportList"),
+		pathPools:                 empty("millrace.io/v1beta1", "VIPPoolList"),
+		pathVIPs:                  `{"apiVersion":"millrace.io/v1beta1","kind":"VIPList","metadata":{},"items":[{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1"}}]}`,
+		own + "lbpeers":           empty("millrace.io/v1beta1", "LBPeerList"),
+		own + "vipadvertisements": empty("millrace.io/v1beta1", "VIPAdvertisementList"),
+		own + "viproutes":         empty("millrace.io/v1beta1", "VIPRouteList"),
+		own + "lbnodes":           empty("millrace.io/v1beta1", "LBNodeList"),
+		own + "lbnodereports":     empty("millrace.io/v1beta1", "LBNodeReportList"),
 		"/api/v1/services":        empty("v1", "ServiceList"),
 		"/apis/discovery.k8s.io/v1/endpointslices": empty("discovery.k8s.io/v1", "EndpointSliceList"),
 		pathPods: `{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[{"metadata":{"name":"millrace-operator-1"}}]}`,
@@ -102,7 +102,7 @@ func TestRead(t *testing.T) {
 
 // An older version has no VIPRoutes.
 func TestReadWithoutTheKindVIPRoute(t *testing.T) {
-	api := httptest.NewServer(server{lists: lists(), failures: map[string]int{"/apis/millrace.io/v1alpha1/viproutes": http.StatusNotFound}})
+	api := httptest.NewServer(server{lists: lists(), failures: map[string]int{"/apis/millrace.io/v1beta1/viproutes": http.StatusNotFound}})
 	defer api.Close()
 	in, routed, err := readOnce(t.Context(), config(kubeconfig(t, api.URL)))
 	if err != nil || routed || len(in.VIPs) != 1 {

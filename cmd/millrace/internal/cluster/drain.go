@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // SetDrain sets or removes the annotation by which a node hands over its routes. Nothing else
@@ -23,7 +23,7 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 		value = ""
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{millracev1alpha1.AnnotationDrain: value}},
+		"metadata": map[string]any{"annotations": map[string]any{millracev1beta1.AnnotationDrain: value}},
 	})
 	if err != nil {
 		return fmt.Errorf("encode the annotation: %w", err)
@@ -48,12 +48,12 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 }
 
 // Departure is why a node departs, as its LBNode says; empty where it stays.
-func Departure(ctx context.Context, config Config, node string) (millracev1alpha1.Departure, error) {
+func Departure(ctx context.Context, config Config, node string) (millracev1beta1.Departure, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
 		return "", err
 	}
-	var object millracev1alpha1.LBNode
+	var object millracev1beta1.LBNode
 	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &object); err != nil {
 		return "", explain(restConfig.Host, err)
 	}

@@ -34,7 +34,7 @@ func explain(host string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %s has no resource of millrace.io/v1alpha1; install it with: kubectl apply --server-side -k config/default", ErrNotInstalled, host)
+		return fmt.Errorf("%w: %s has no resource of millrace.io/v1beta1; install it with: kubectl apply --server-side -k config/default", ErrNotInstalled, host)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: %w; ClusterRole millrace-viewer, and Role millrace-viewer in the namespace of Millrace, have what is needed", ErrForbidden, err)
 	case apierrors.IsUnauthorized(err):

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
@@ -86,7 +86,7 @@ func (s subjects) addSlices(slices []discoveryv1.EndpointSlice) {
 	}
 }
 
-func (s subjects) addVIPs(vips []millracev1alpha1.VIP, namespace, service string) {
+func (s subjects) addVIPs(vips []millracev1beta1.VIP, namespace, service string) {
 	for i := range vips {
 		for _, claim := range vips[i].Spec.Claims {
 			if claim.Namespace == namespace && claim.Name == service {

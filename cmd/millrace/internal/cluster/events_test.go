@@ -10,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Events are told that are about the Service, what makes it up, or what all Services depend on.
@@ -23,12 +23,12 @@ func TestEventsAbout(t *testing.T) {
 			{TargetRef: &corev1.ObjectReference{Kind: "Node", Name: "web-9-9"}},
 		},
 	}})
-	claims := func(name, service string) millracev1alpha1.VIP {
-		return millracev1alpha1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1alpha1.VIPSpec{
-			Claims: []millracev1alpha1.VIPClaim{{Namespace: "default", Name: service}},
+	claims := func(name, service string) millracev1beta1.VIP {
+		return millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.VIPSpec{
+			Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: service}},
 		}}
 	}
-	about.addVIPs([]millracev1alpha1.VIP{claims("203.0.113.1", "web"), claims("203.0.113.2", "dns")}, "default", "web")
+	about.addVIPs([]millracev1beta1.VIP{claims("203.0.113.1", "web"), claims("203.0.113.2", "dns")}, "default", "web")
 	for of, want := range map[corev1.ObjectReference]bool{
 		{Kind: "Service", Namespace: "default", Name: "web"}:           true,
 		{Kind: "Service", Namespace: "other", Name: "web"}:             false,

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
@@ -98,7 +98,7 @@ func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 
 // keepOff reports whether it had to change anything.
 func keepOff(spec *appsv1.DaemonSetSpec) bool {
-	ours := corev1.NodeSelectorRequirement{Key: millracev1alpha1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
+	ours := corev1.NodeSelectorRequirement{Key: millracev1beta1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
 	pod := &spec.Template.Spec
 	if pod.Affinity == nil {
 		pod.Affinity = &corev1.Affinity{}
@@ -129,7 +129,7 @@ func keepOff(spec *appsv1.DaemonSetSpec) bool {
 
 // Unclaimed are the addresses from MetalLB that Millrace has no VIP of.
 func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
-	var vips millracev1alpha1.VIPList
+	var vips millracev1beta1.VIPList
 	var services corev1.ServiceList
 	if err := list(ctx, h.reader, []client.ObjectList{&vips, &services}); err != nil {
 		return nil, explain(h.host, err)
@@ -139,7 +139,7 @@ func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
 
 // Nodes are the names of the nodes with an agent.
 func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
-	var nodes millracev1alpha1.LBNodeList
+	var nodes millracev1beta1.LBNodeList
 	if err := h.reader.List(ctx, &nodes); err != nil {
 		return nil, explain(h.host, err)
 	}
@@ -157,7 +157,7 @@ func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read Node %s: %w", node, err)
 	}
-	return object.Labels[millracev1alpha1.LabelAnnouncer], nil
+	return object.Labels[millracev1beta1.LabelAnnouncer], nil
 }
 
 // SetAnnouncer implements handover.Cluster.
@@ -166,7 +166,7 @@ func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
 	if value != "" {
 		label = value
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{millracev1alpha1.LabelAnnouncer: label}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{millracev1beta1.LabelAnnouncer: label}}})
 	if err != nil {
 		return fmt.Errorf("encode the label: %w", err)
 	}
@@ -187,8 +187,8 @@ func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
 }
 
 // Report implements handover.Cluster.
-func (h *Handover) Report(ctx context.Context, node string) (*millracev1alpha1.LBNodeReport, error) {
-	report := &millracev1alpha1.LBNodeReport{}
+func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error) {
+	report := &millracev1beta1.LBNodeReport{}
 	if err := h.reader.Get(ctx, client.ObjectKey{Name: node}, report); err != nil {
 		return nil, explain(h.host, err)
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
@@ -228,12 +228,12 @@ func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessio
 }
 
 // movingPeers are the LBPeers that select nodes by our label.
-func (h *Handover) movingPeers(ctx context.Context) ([]millracev1alpha1.LBPeer, error) {
-	var peers millracev1alpha1.LBPeerList
+func (h *Handover) movingPeers(ctx context.Context) ([]millracev1beta1.LBPeer, error) {
+	var peers millracev1beta1.LBPeerList
 	if err := h.reader.List(ctx, &peers); err != nil {
 		return nil, explain(h.host, err)
 	}
-	return slices.DeleteFunc(peers.Items, func(peer millracev1alpha1.LBPeer) bool {
-		return peer.Spec.NodeSelector == nil || peer.Spec.NodeSelector.MatchLabels[millracev1alpha1.LabelAnnouncer] == ""
+	return slices.DeleteFunc(peers.Items, func(peer millracev1beta1.LBPeer) bool {
+		return peer.Spec.NodeSelector == nil || peer.Spec.NodeSelector.MatchLabels[millracev1beta1.LabelAnnouncer] == ""
 	}), nil
 }

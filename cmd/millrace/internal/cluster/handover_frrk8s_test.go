@@ -21,20 +21,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
 // peers is a reader of a cluster that has LBPeers.
-type peers []millracev1alpha1.LBPeer
+type peers []millracev1beta1.LBPeer
 
 func (p peers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	return errors.New("nothing but LBPeers is read")
 }
 
 func (p peers) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	list.(*millracev1alpha1.LBPeerList).Items = slices.Clone(p)
+	list.(*millracev1beta1.LBPeerList).Items = slices.Clone(p)
 	return nil
 }
 
@@ -89,9 +89,9 @@ func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Hando
 	}
 	kinds := map[schema.GroupVersionResource]string{frrk8s.Resource: "FRRConfigurationList"}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
-	peer := millracev1alpha1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router1"}}
-	peer.Spec.Router = &millracev1alpha1.Router{Address: "198.51.100.101"}
-	peer.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{millracev1alpha1.LabelAnnouncer: millracev1alpha1.AnnouncerMillrace}}
+	peer := millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router1"}}
+	peer.Spec.Router = &millracev1beta1.Router{Address: "198.51.100.101"}
+	peer.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{millracev1beta1.LabelAnnouncer: millracev1beta1.AnnouncerMillrace}}
 	return &Handover{
 		clients: fake.NewClientset(set, node, pod("speaker", speaker.Spec), pod("frr-k8s", daemon)), configurations: others.Resource(frrk8s.Resource),
 		reader: peers{peer}, namespace: "metallb-system", name: "speaker",

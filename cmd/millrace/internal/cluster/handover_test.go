@@ -8,7 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Each of the terms may let a pod run, so each has to keep it off.
@@ -29,7 +29,7 @@ func TestKeepOff(t *testing.T) {
 		}
 		for _, term := range spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 			last := term.MatchExpressions[len(term.MatchExpressions)-1]
-			if last.Key != millracev1alpha1.LabelAnnouncer || last.Operator != corev1.NodeSelectorOpDoesNotExist {
+			if last.Key != millracev1beta1.LabelAnnouncer || last.Operator != corev1.NodeSelectorOpDoesNotExist {
 				t.Errorf("%s: a term lets pods run: %+v", name, term)
 			}
 		}

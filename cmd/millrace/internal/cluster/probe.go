@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Probe reads one object, of which nothing is used, and returns why the API server did not answer
@@ -27,7 +27,7 @@ func Probe(ctx context.Context, config Config, limit time.Duration) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err = reader.List(limited, &millracev1alpha1.VIPPoolList{}, client.Limit(1))
+	err = reader.List(limited, &millracev1beta1.VIPPoolList{}, client.Limit(1))
 	var network *url.Error
 	switch {
 	case err == nil, apierrors.IsForbidden(err), apierrors.IsNotFound(err):

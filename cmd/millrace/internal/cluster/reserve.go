@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/reserve"
 )
 
@@ -34,7 +34,7 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
-	var pools millracev1alpha1.VIPPoolList
+	var pools millracev1beta1.VIPPoolList
 	if err := reader.List(ctx, &pools); err != nil {
 		return netip.Addr{}, explain(restConfig.Host, err)
 	}
@@ -43,7 +43,7 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 		return netip.Addr{}, fmt.Errorf("there is no VIPPool %s: see `kubectl get vippools`", pool)
 	}
 	for range maxTries {
-		var vips millracev1alpha1.VIPList
+		var vips millracev1beta1.VIPList
 		if err := reader.List(ctx, &vips); err != nil {
 			return netip.Addr{}, explain(restConfig.Host, err)
 		}
@@ -65,7 +65,7 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 	return netip.Addr{}, fmt.Errorf("others took the address of VIPPool %s %d times in a row: try again", pool, maxTries)
 }
 
-func poolNamed(pools []millracev1alpha1.VIPPool, name string) *millracev1alpha1.VIPPool {
+func poolNamed(pools []millracev1beta1.VIPPool, name string) *millracev1beta1.VIPPool {
 	for i := range pools {
 		if pools[i].Name == name {
 			return &pools[i]
@@ -75,15 +75,15 @@ func poolNamed(pools []millracev1alpha1.VIPPool, name string) *millracev1alpha1.
 }
 
 // reservation is a VIP that stays when its Service goes.
-func reservation(address netip.Addr, pool string, service types.NamespacedName) *millracev1alpha1.VIP {
-	vip := &millracev1alpha1.VIP{
-		ObjectMeta: metav1.ObjectMeta{Name: millracev1alpha1.VIPName(address)},
-		Spec: millracev1alpha1.VIPSpec{
-			Address: address.String(), Pool: pool, ReclaimPolicy: millracev1alpha1.ReclaimRetain,
+func reservation(address netip.Addr, pool string, service types.NamespacedName) *millracev1beta1.VIP {
+	vip := &millracev1beta1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(address)},
+		Spec: millracev1beta1.VIPSpec{
+			Address: address.String(), Pool: pool, ReclaimPolicy: millracev1beta1.ReclaimRetain,
 		},
 	}
 	if service.Name != "" {
-		vip.Spec.Claims = []millracev1alpha1.VIPClaim{{Namespace: service.Namespace, Name: service.Name}}
+		vip.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: service.Namespace, Name: service.Name}}
 	}
 	return vip
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -126,11 +126,11 @@ const settleTime = 200 * time.Millisecond
 // watched are the kinds of a report.
 func (w *watcher) watched() []client.Object {
 	objects := []client.Object{
-		&millracev1alpha1.VIPPool{}, &millracev1alpha1.VIP{}, &millracev1alpha1.LBPeer{}, &millracev1alpha1.VIPAdvertisement{},
-		&millracev1alpha1.LBNode{}, &millracev1alpha1.LBNodeReport{}, &corev1.Service{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{},
+		&millracev1beta1.VIPPool{}, &millracev1beta1.VIP{}, &millracev1beta1.LBPeer{}, &millracev1beta1.VIPAdvertisement{},
+		&millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{}, &corev1.Service{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{},
 	}
 	if w.routed {
-		objects = append(objects, &millracev1alpha1.VIPRoute{})
+		objects = append(objects, &millracev1beta1.VIPRoute{})
 	}
 	return objects
 }

@@ -14,7 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // interval is how often a condition is looked at.
@@ -30,7 +30,7 @@ type Speaker struct {
 
 // Cluster is what a handover reads and writes.
 type Cluster interface {
-	// SetAnnouncer labels a Node with millracev1alpha1.LabelAnnouncer; an empty value removes it.
+	// SetAnnouncer labels a Node with millracev1beta1.LabelAnnouncer; an empty value removes it.
 	SetAnnouncer(ctx context.Context, node, value string) error
 	Speaker(ctx context.Context, node string) (Speaker, error)
 	// Withdraw has frr-k8s end the sessions that the speaker, which has left, had it hold on a node.
@@ -40,7 +40,7 @@ type Cluster interface {
 	// MovingPeers are the LBPeers that select the nodes by that label.
 	MovingPeers(ctx context.Context) (map[string]bool, error)
 	// Report is what the node's agent observes.
-	Report(ctx context.Context, node string) (*millracev1alpha1.LBNodeReport, error)
+	Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error)
 }
 
 // Mover moves nodes.
@@ -79,7 +79,7 @@ func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context
 }
 
 func (m *Mover) toMillrace(ctx context.Context, node string) error {
-	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1alpha1.AnnouncerNone); err != nil {
+	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerNone); err != nil {
 		return err
 	}
 	if err := m.await(ctx, node, m.speakerLeft); err != nil {
@@ -92,7 +92,7 @@ func (m *Mover) toMillrace(ctx context.Context, node string) error {
 		return err
 	}
 	m.Tell(node + ": MetalLB's speaker has left")
-	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1alpha1.AnnouncerMillrace); err != nil {
+	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerMillrace); err != nil {
 		return err
 	}
 	if err := m.await(ctx, node, m.agentAnnounces); err != nil {
@@ -103,7 +103,7 @@ func (m *Mover) toMillrace(ctx context.Context, node string) error {
 }
 
 func (m *Mover) toMetalLB(ctx context.Context, node string) error {
-	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1alpha1.AnnouncerNone); err != nil {
+	if err := m.Cluster.SetAnnouncer(ctx, node, millracev1beta1.AnnouncerNone); err != nil {
 		return err
 	}
 	if err := m.await(ctx, node, m.agentLeft); err != nil {
@@ -195,13 +195,13 @@ func (m *Mover) agentAnnounces(ctx context.Context, node string) (string, error)
 }
 
 // silence is why a node announces less than it should; empty where it does not.
-func silence(status *millracev1alpha1.LBNodeReportStatus) string {
+func silence(status *millracev1beta1.LBNodeReportStatus) string {
 	if len(status.Sessions) == 0 {
 		return fmt.Sprintf("no LBPeer selects it: give one the nodeSelector {matchLabels: {%s: %s}}",
-			millracev1alpha1.LabelAnnouncer, millracev1alpha1.AnnouncerMillrace)
+			millracev1beta1.LabelAnnouncer, millracev1beta1.AnnouncerMillrace)
 	}
 	for _, session := range status.Sessions {
-		if session.State != millracev1alpha1.SessionEstablished {
+		if session.State != millracev1beta1.SessionEstablished {
 			return strings.TrimSuffix(fmt.Sprintf("the session by LBPeer %s is %s: %s", session.Peer, session.State, session.Message), ": ")
 		}
 	}
@@ -216,7 +216,7 @@ func silence(status *millracev1alpha1.LBNodeReportStatus) string {
 
 // Unclaimed are the addresses that Services got from MetalLB and Millrace has no VIP of, so that it
 // could not announce them, with their Services.
-func Unclaimed(services []corev1.Service, vips []millracev1alpha1.VIP) []string {
+func Unclaimed(services []corev1.Service, vips []millracev1beta1.VIP) []string {
 	claimed := map[string]bool{}
 	for i := range vips {
 		for _, claim := range vips[i].Spec.Claims {

@@ -13,7 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // node is a cluster of one node, whose speaker and agent follow its label. Faults make one of them
@@ -65,18 +65,18 @@ func (n *node) MovingPeers(context.Context) (map[string]bool, error) {
 	return map[string]bool{"router": true}, nil
 }
 
-func (n *node) Report(context.Context, string) (*millracev1alpha1.LBNodeReport, error) {
-	report := &millracev1alpha1.LBNodeReport{}
+func (n *node) Report(context.Context, string) (*millracev1beta1.LBNodeReport, error) {
+	report := &millracev1beta1.LBNodeReport{}
 	// It does not move.
-	report.Status.Sessions = []millracev1alpha1.SessionStatus{{Peer: "router-v6", State: millracev1alpha1.SessionEstablished}}
+	report.Status.Sessions = []millracev1beta1.SessionStatus{{Peer: "router-v6", State: millracev1beta1.SessionEstablished}}
 	report.Status.VIPs.Announced = 20
-	if n.label != millracev1alpha1.AnnouncerMillrace {
+	if n.label != millracev1beta1.AnnouncerMillrace {
 		return report, nil
 	}
 	n.overlap = n.overlap || n.speakerStays || n.kept
-	session := millracev1alpha1.SessionStatus{Peer: "router", State: millracev1alpha1.SessionEstablished}
+	session := millracev1beta1.SessionStatus{Peer: "router", State: millracev1beta1.SessionEstablished}
 	if n.agentHasNoSession {
-		session.State, session.Message = millracev1alpha1.SessionActive, "connection refused"
+		session.State, session.Message = millracev1beta1.SessionActive, "connection refused"
 	}
 	report.Status.Sessions = append(report.Status.Sessions, session)
 	return report, nil
@@ -93,14 +93,14 @@ func TestMove(t *testing.T) {
 		// label is the one at the end, failure a part of the error.
 		label, failure string
 	}{
-		"to Millrace":                  {node{}, false, millracev1alpha1.AnnouncerMillrace, ""},
-		"and back":                     {node{label: millracev1alpha1.AnnouncerMillrace}, true, "", ""},
+		"to Millrace":                  {node{}, false, millracev1beta1.AnnouncerMillrace, ""},
+		"and back":                     {node{label: millracev1beta1.AnnouncerMillrace}, true, "", ""},
 		"the speaker stays":            {node{speakerStays: true}, false, "", "MetalLB's pod speaker-x still runs"},
-		"frr-k8s keeps sessions":       {node{kept: true}, false, millracev1alpha1.AnnouncerMillrace, ""},
+		"frr-k8s keeps sessions":       {node{kept: true}, false, millracev1beta1.AnnouncerMillrace, ""},
 		"and does not let them go":     {node{kept: true, stays: true}, false, "", "frr-k8s still has router 198.51.100.1"},
 		"the router refuses Millrace":  {node{agentHasNoSession: true}, false, "", "the session by LBPeer router is Active: connection refused"},
-		"the router refuses MetalLB":   {node{label: millracev1alpha1.AnnouncerMillrace, speakerHasNoSession: true}, true, millracev1alpha1.AnnouncerMillrace, "of 2 sessions of MetalLB's pod speaker-x 1 are established"},
-		"again, where it was given up": {node{label: millracev1alpha1.AnnouncerNone}, false, millracev1alpha1.AnnouncerMillrace, ""},
+		"the router refuses MetalLB":   {node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true}, true, millracev1beta1.AnnouncerMillrace, "of 2 sessions of MetalLB's pod speaker-x 1 are established"},
+		"again, where it was given up": {node{label: millracev1beta1.AnnouncerNone}, false, millracev1beta1.AnnouncerMillrace, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 // What was waited for is told, also where the last question failed.
 func TestMoveTellsWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{label: millracev1alpha1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
+		n := &node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
 		err := mover(n).Return(t.Context(), "node1")
 		for _, want := range []string{"of 2 sessions of MetalLB's pod speaker-x 1 are established", "the rate limiter would exceed"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -157,11 +157,11 @@ func TestMoveBackFails(t *testing.T) {
 }
 
 func TestSilence(t *testing.T) {
-	established := []millracev1alpha1.SessionStatus{{Peer: "router", State: millracev1alpha1.SessionEstablished}}
-	for want, status := range map[string]millracev1alpha1.LBNodeReportStatus{
+	established := []millracev1beta1.SessionStatus{{Peer: "router", State: millracev1beta1.SessionEstablished}}
+	for want, status := range map[string]millracev1beta1.LBNodeReportStatus{
 		"no LBPeer selects it":    {},
 		"no VIP is announced":     {Sessions: established},
-		"VIP 203.0.113.1 is not ": {Sessions: established, Exceptions: []millracev1alpha1.VIPException{{Address: "203.0.113.1", Message: "x"}}},
+		"VIP 203.0.113.1 is not ": {Sessions: established, Exceptions: []millracev1beta1.VIPException{{Address: "203.0.113.1", Message: "x"}}},
 	} {
 		if got := silence(&status); !strings.Contains(got, want) {
 			t.Errorf("got %q, want %q", got, want)
@@ -180,10 +180,10 @@ func TestUnclaimed(t *testing.T) {
 		}
 		return s
 	}
-	vip := func(address string, services ...string) millracev1alpha1.VIP {
-		v := millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{Address: address}}
+	vip := func(address string, services ...string) millracev1beta1.VIP {
+		v := millracev1beta1.VIP{Spec: millracev1beta1.VIPSpec{Address: address}}
 		for _, name := range services {
-			v.Spec.Claims = append(v.Spec.Claims, millracev1alpha1.VIPClaim{Namespace: "shop", Name: name})
+			v.Spec.Claims = append(v.Spec.Claims, millracev1beta1.VIPClaim{Namespace: "shop", Name: name})
 		}
 		return v
 	}
@@ -192,7 +192,7 @@ func TestUnclaimed(t *testing.T) {
 		service("a", "203.0.113.1", nil), service("b", "203.0.113.1", nil), service("c", "203.0.113.2", nil),
 		service("others", "203.0.113.3", func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }),
 		service("internal", "203.0.113.4", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
-	}, []millracev1alpha1.VIP{vip("203.0.113.1", "a"), vip("203.0.113.2", "c")})
+	}, []millracev1beta1.VIP{vip("203.0.113.1", "a"), vip("203.0.113.2", "c")})
 	if want := []string{"shop/b 203.0.113.1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

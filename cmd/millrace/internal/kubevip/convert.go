@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -163,7 +163,7 @@ func (c *converter) links(name string, env *environment, nodes *metav1.LabelSele
 func (c *converter) link(name string, pools []string, on string, nodes *metav1.LabelSelector) {
 	to := migration.NewAdvertisement(name)
 	to.Spec.Pools, to.Spec.NodeSelector = pools, nodes
-	to.Spec.L2 = &millracev1alpha1.L2Advertisement{}
+	to.Spec.L2 = &millracev1beta1.L2Advertisement{}
 	if on != "" {
 		to.Spec.L2.Interfaces = []string{on}
 	}

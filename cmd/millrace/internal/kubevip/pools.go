@@ -12,7 +12,7 @@ import (
 	"go4.org/netipx"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -29,7 +29,7 @@ const (
 	keySearchOrder   = "search-order"
 	keySkipEnds      = "skip-end-ips-in-cidr"
 	kindConfigMap    = "ConfigMap"
-	sharingKeyAdvice = "Services that share an address need the same annotation " + millracev1alpha1.AnnotationSharingKey +
+	sharingKeyAdvice = "Services that share an address need the same annotation " + millracev1beta1.AnnotationSharingKey +
 		" before Millrace takes them over"
 )
 
@@ -132,7 +132,7 @@ func (c *converter) pool(from *configMap, namespace string, addresses []string, 
 	}
 	if from.shared(namespace) {
 		if namespace == global {
-			to.Spec.SharingScope = millracev1alpha1.ShareInCluster
+			to.Spec.SharingScope = millracev1beta1.ShareInCluster
 		}
 		note("%s", sharingKeyAdvice)
 	}
@@ -162,7 +162,7 @@ func (c *converter) overlaps(note noter) {
 }
 
 // set are the addresses of a pool. What is none of it is for the API server to say.
-func set(pool *millracev1alpha1.VIPPool) *netipx.IPSet {
+func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, addresses := range pool.Spec.Addresses {
 		if network, err := netip.ParsePrefix(addresses); err == nil {
@@ -185,7 +185,7 @@ func (c *converter) interfaceOf(from *configMap, key string, note noter) {
 		return
 	}
 	pool := migration.Name(namespace)
-	if !slices.ContainsFunc(c.result.Pools, func(p millracev1alpha1.VIPPool) bool { return p.Name == pool }) {
+	if !slices.ContainsFunc(c.result.Pools, func(p millracev1beta1.VIPPool) bool { return p.Name == pool }) {
 		note("%s: the namespace has no pool of its own, which an interface here is of", key)
 		return
 	}

@@ -12,7 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
@@ -43,7 +43,7 @@ func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelS
 		}
 		to.Spec.NodeSelector = nodes
 		peers = append(peers, to.Name)
-		if slices.ContainsFunc(c.result.Peers, func(p millracev1alpha1.LBPeer) bool { return p.Name == to.Name }) {
+		if slices.ContainsFunc(c.result.Peers, func(p millracev1beta1.LBPeer) bool { return p.Name == to.Name }) {
 			note("the router %s is there more than once: the first counts", router.address)
 			continue
 		}
@@ -91,7 +91,7 @@ func parseRouter(text string) router {
 	return r
 }
 
-func (r *router) peer(env *environment, note noter) (millracev1alpha1.LBPeer, error) {
+func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, error) {
 	to := migration.NewPeer(migration.Name("kube-vip", r.address))
 	if r.on != "" {
 		return to, fmt.Errorf("the router on interface %s has no address: give its link-local one, as router.address and router.interface", r.on)
@@ -104,7 +104,7 @@ func (r *router) peer(env *environment, note noter) (millracev1alpha1.LBPeer, er
 	if err != nil {
 		return to, fmt.Errorf("router %s: its AS number %q is none", address, r.asn)
 	}
-	to.Spec.Router = &millracev1alpha1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
+	to.Spec.Router = &millracev1beta1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
 	to.Spec.PeerASN, to.Spec.LocalASN = asn, number(env.values["bgp_as"], defaultASN)
 	hold := number(env.values["bgp_hold_time"], defaultHoldTime)
 	to.Spec.HoldTime = duration(hold, time.Second)
@@ -121,8 +121,8 @@ func (r *router) peer(env *environment, note noter) (millracev1alpha1.LBPeer, er
 		to.Spec.PeerPort = int32(min(port, 1<<16))
 	}
 	if r.password != "" {
-		to.Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: to.Name}
-		note("make a Secret %s in namespace %s with the password of router %s", to.Name, millracev1alpha1.BGPNamespace, address)
+		to.Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: to.Name}
+		note("make a Secret %s in namespace %s with the password of router %s", to.Name, millracev1beta1.BGPNamespace, address)
 	}
 	to.Spec.BFD = r.bfdSession(note)
 	r.families(env, &to.Spec, note)
@@ -131,7 +131,7 @@ func (r *router) peer(env *environment, note noter) (millracev1alpha1.LBPeer, er
 }
 
 // source says which address of a node the session has.
-func source(env *environment, to *millracev1alpha1.LBPeerSpec, router netip.Addr, note noter) {
+func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr, note noter) {
 	on, address := env.values["bgp_sourceif"], env.values["bgp_sourceip"]
 	switch {
 	case on != "" && on != "lo":
@@ -145,7 +145,7 @@ func source(env *environment, to *millracev1alpha1.LBPeerSpec, router netip.Addr
 }
 
 // families are both where MP-BGP is on: the next hop of the other family is the node's own address.
-func (r *router) families(env *environment, to *millracev1alpha1.LBPeerSpec, note noter) {
+func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noter) {
 	mode := env.values["mpbgp_nexthop"]
 	for option := range strings.SplitSeq(r.nextHops, ";") {
 		if value, ok := strings.CutPrefix(option, "mpbgp_nexthop="); ok {
@@ -155,12 +155,12 @@ func (r *router) families(env *environment, to *millracev1alpha1.LBPeerSpec, not
 	if mode == "" {
 		return
 	}
-	to.Families = []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6}
+	to.Families = []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6}
 	note("mpbgp_nexthop %s: the next hop of the other family is the node's own address here", mode)
 }
 
 // bfdSession reads ENABLED;RECEIVE;TRANSMIT;MULTIPLIER, in milliseconds.
-func (r *router) bfdSession(note noter) *millracev1alpha1.BFD {
+func (r *router) bfdSession(note noter) *millracev1beta1.BFD {
 	parts := strings.Split(r.bfd, ";")
 	enabled, err := strconv.ParseBool(parts[0])
 	if r.bfd == "" || err != nil || !enabled {
@@ -168,9 +168,9 @@ func (r *router) bfdSession(note noter) *millracev1alpha1.BFD {
 	}
 	if len(parts) < 4 {
 		note("the BFD settings %q of router %s are not understood: bfd has our own intervals", r.bfd, r.address)
-		return &millracev1alpha1.BFD{}
+		return &millracev1beta1.BFD{}
 	}
-	return &millracev1alpha1.BFD{
+	return &millracev1beta1.BFD{
 		ReceiveInterval:  duration(number(parts[1], 300), time.Millisecond),
 		TransmitInterval: duration(number(parts[2], 300), time.Millisecond),
 		DetectMultiplier: int32(min(number(parts[3], 3), 1<<16)),

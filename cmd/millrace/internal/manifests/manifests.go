@@ -30,7 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/config/crd"
 	gatewayapi "github.com/millrace-lb/millrace/config/gateway-api"
 )
@@ -163,7 +163,7 @@ func (r *Reader) object(source string, object *unstructured.Unstructured) {
 	ours, isOurs := r.kinds[kind]
 	switch {
 	case isOurs || r.scheme.Recognizes(kind):
-	case kind.Group == millracev1alpha1.GroupVersion.Group:
+	case kind.Group == millracev1beta1.GroupVersion.Group:
 		r.refuse(source, nameOf(object), fmt.Sprintf("there is no kind %s of %s", kind.Kind, object.GetAPIVersion()))
 		return
 	default:
@@ -250,19 +250,19 @@ func (r *Reader) ours(source string, kind *crd.Kind, object *unstructured.Unstru
 func newOurs(kind string) runtime.Object {
 	switch kind {
 	case "VIPPool":
-		return &millracev1alpha1.VIPPool{}
+		return &millracev1beta1.VIPPool{}
 	case "VIP":
-		return &millracev1alpha1.VIP{}
+		return &millracev1beta1.VIP{}
 	case "LBPeer":
-		return &millracev1alpha1.LBPeer{}
+		return &millracev1beta1.LBPeer{}
 	case "VIPAdvertisement":
-		return &millracev1alpha1.VIPAdvertisement{}
+		return &millracev1beta1.VIPAdvertisement{}
 	case "VIPRoute":
-		return &millracev1alpha1.VIPRoute{}
+		return &millracev1beta1.VIPRoute{}
 	case "LBNodeReport":
-		return &millracev1alpha1.LBNodeReport{}
+		return &millracev1beta1.LBNodeReport{}
 	default:
-		return &millracev1alpha1.LBNode{}
+		return &millracev1beta1.LBNode{}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/frrk8s"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
@@ -65,7 +65,7 @@ func (c *converter) pool(from *addressPool) {
 		to.Spec.Addresses = append(to.Spec.Addresses, migration.Masked(addresses))
 	}
 	if from.Spec.AvoidBuggyIPs {
-		to.Spec.Avoid = []millracev1alpha1.AvoidedAddress{millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast}
+		to.Spec.Avoid = []millracev1beta1.AvoidedAddress{millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast}
 		note("avoidBuggyIPs leaves out all addresses that end with .0 or .255, avoid the first and last of each network: " +
 			"put others into reserved")
 	}
@@ -105,32 +105,32 @@ func (c *converter) peer(from *bgpPeer) {
 		return
 	}
 	to := migration.NewPeer(from.Metadata.Name)
-	to.Spec = millracev1alpha1.LBPeerSpec{
-		Router:   &millracev1alpha1.Router{Address: spec.PeerAddress},
+	to.Spec = millracev1beta1.LBPeerSpec{
+		Router:   &millracev1beta1.Router{Address: spec.PeerAddress},
 		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
 		HoldTime: spec.HoldTime, KeepaliveTime: spec.KeepaliveTime, ConnectRetryTime: spec.ConnectTime,
 		NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
 	}
 	switch spec.DynamicASN {
 	case "internal":
-		to.Spec.DynamicASN = millracev1alpha1.InternalASN
+		to.Spec.DynamicASN = millracev1beta1.InternalASN
 	case "external":
-		to.Spec.DynamicASN = millracev1alpha1.ExternalASN
+		to.Spec.DynamicASN = millracev1beta1.ExternalASN
 	}
 	if spec.EBGPMultiHop {
 		hops := int32(maxTTL)
 		to.Spec.MultihopTTL = &hops
 	}
 	if spec.DualStackAddressFamily {
-		to.Spec.Families = []millracev1alpha1.AddressFamily{millracev1alpha1.FamilyIPv4, millracev1alpha1.FamilyIPv6}
+		to.Spec.Families = []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6}
 	}
 	switch {
 	case spec.PasswordSecret != nil && spec.PasswordSecret.Name != "":
-		to.Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: spec.PasswordSecret.Name}
-		note("copy its Secret %s to namespace %s", spec.PasswordSecret.Name, millracev1alpha1.BGPNamespace)
+		to.Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: spec.PasswordSecret.Name}
+		note("copy its Secret %s to namespace %s", spec.PasswordSecret.Name, millracev1beta1.BGPNamespace)
 	case spec.Password != "":
-		to.Spec.PasswordSecretRef = &millracev1alpha1.SecretReference{Name: from.Metadata.Name}
-		note("make a Secret %s in namespace %s with its password", from.Metadata.Name, millracev1alpha1.BGPNamespace)
+		to.Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: from.Metadata.Name}
+		note("make a Secret %s in namespace %s with its password", from.Metadata.Name, millracev1beta1.BGPNamespace)
 	}
 	if spec.BFDProfile != "" {
 		to.Spec.BFD = c.bfd(spec.BFDProfile, note)
@@ -144,11 +144,11 @@ func (c *converter) peer(from *bgpPeer) {
 	c.result.Peers = append(c.result.Peers, to)
 }
 
-func (c *converter) bfd(name string, note func(string, ...any)) *millracev1alpha1.BFD {
+func (c *converter) bfd(name string, note func(string, ...any)) *millracev1beta1.BFD {
 	i := slices.IndexFunc(c.objects.profiles, func(profile bfdProfile) bool { return profile.Metadata.Name == name })
 	if i < 0 {
 		note("there is no BFDProfile %s: bfd has our own intervals", name)
-		return &millracev1alpha1.BFD{}
+		return &millracev1beta1.BFD{}
 	}
 	spec := &c.objects.profiles[i].Spec
 	if spec.EchoMode || spec.PassiveMode || spec.MinimumTTL != nil {
@@ -161,7 +161,7 @@ func (c *converter) bfd(name string, note func(string, ...any)) *millracev1alpha
 		}
 		return &metav1.Duration{Duration: time.Duration(value) * time.Millisecond}
 	}
-	bfd := &millracev1alpha1.BFD{TransmitInterval: interval(spec.TransmitInterval), ReceiveInterval: interval(spec.ReceiveInterval)}
+	bfd := &millracev1beta1.BFD{TransmitInterval: interval(spec.TransmitInterval), ReceiveInterval: interval(spec.ReceiveInterval)}
 	if spec.DetectMultiplier != nil {
 		bfd.DetectMultiplier = int32(*spec.DetectMultiplier)
 	}
@@ -172,7 +172,7 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 	note := func(format string, args ...any) { c.note("BGPAdvertisement", from.Metadata, format, args...) }
 	spec := &from.Spec
 	to := migration.NewAdvertisement(from.Metadata.Name)
-	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
+	to.Spec = millracev1beta1.VIPAdvertisementSpec{
 		Peers: spec.Peers, NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
 		AggregationLength: unless(spec.AggregationLength, 32), AggregationLengthV6: unless(spec.AggregationLengthV6, 128),
 	}
@@ -210,9 +210,9 @@ func (c *converter) layer2(from *l2Advertisement) {
 	if slices.ContainsFunc(c.objects.advertisements, func(a bgpAdvertisement) bool { return a.Metadata.Name == to.Name }) {
 		to.Name += "-l2"
 	}
-	to.Spec = millracev1alpha1.VIPAdvertisementSpec{
+	to.Spec = millracev1beta1.VIPAdvertisementSpec{
 		Pools: pools, NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),
-		L2: &millracev1alpha1.L2Advertisement{Interfaces: spec.Interfaces},
+		L2: &millracev1beta1.L2Advertisement{Interfaces: spec.Interfaces},
 	}
 	if len(spec.ServiceSelectors) > 0 {
 		to.Spec.ServiceSelector = first(spec.ServiceSelectors, note, "serviceSelectors")

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Notes say what has no counterpart, or is to be done by hand, with the object in front. None is
@@ -29,9 +29,9 @@ func (n *Notes) Add(kind, name, format string, args ...any) {
 
 // Result is what a conversion found.
 type Result struct {
-	Pools          []millracev1alpha1.VIPPool
-	Peers          []millracev1alpha1.LBPeer
-	Advertisements []millracev1alpha1.VIPAdvertisement
+	Pools          []millracev1beta1.VIPPool
+	Peers          []millracev1beta1.LBPeer
+	Advertisements []millracev1beta1.VIPAdvertisement
 	Notes          Notes
 }
 
@@ -42,7 +42,7 @@ func (r *Result) ByNode() {
 		if given := r.Peers[i].Spec.NodeSelector; given != nil {
 			selector = given.DeepCopy()
 		}
-		metav1.AddLabelToSelector(selector, millracev1alpha1.LabelAnnouncer, millracev1alpha1.AnnouncerMillrace)
+		metav1.AddLabelToSelector(selector, millracev1beta1.LabelAnnouncer, millracev1beta1.AnnouncerMillrace)
 		r.Peers[i].Spec.NodeSelector = selector
 	}
 }
@@ -52,18 +52,18 @@ func typeOf(kind string) metav1.TypeMeta {
 }
 
 // NewPool returns a pool with a name alone.
-func NewPool(name string) millracev1alpha1.VIPPool {
-	return millracev1alpha1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+func NewPool(name string) millracev1beta1.VIPPool {
+	return millracev1beta1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
 // NewPeer returns a peer with a name alone.
-func NewPeer(name string) millracev1alpha1.LBPeer {
-	return millracev1alpha1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+func NewPeer(name string) millracev1beta1.LBPeer {
+	return millracev1beta1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
 // NewAdvertisement returns an advertisement with a name alone.
-func NewAdvertisement(name string) millracev1alpha1.VIPAdvertisement {
-	return millracev1alpha1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: metav1.ObjectMeta{Name: name}}
+func NewAdvertisement(name string) millracev1beta1.VIPAdvertisement {
+	return millracev1beta1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
 // Name joins what names an object there to a name that an object here may have.
@@ -100,26 +100,26 @@ func Masked(addresses string) string {
 
 // AvoidEnds keeps the first and the last address of each CIDR of a pool from being given out, but for
 // CIDRs of one or two addresses.
-func AvoidEnds(pool *millracev1alpha1.VIPPool) {
+func AvoidEnds(pool *millracev1beta1.VIPPool) {
 	AvoidEndsIPv4(pool)
 	for _, addresses := range pool.Spec.Addresses {
 		network, err := netip.ParsePrefix(addresses)
 		if err != nil || network.Addr().Is4() || network.Bits() >= network.Addr().BitLen()-1 {
 			continue
 		}
-		if !slices.Contains(pool.Spec.Avoid, millracev1alpha1.AvoidSubnetRouterAnycast) {
-			pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1alpha1.AvoidSubnetRouterAnycast)
+		if !slices.Contains(pool.Spec.Avoid, millracev1beta1.AvoidSubnetRouterAnycast) {
+			pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1beta1.AvoidSubnetRouterAnycast)
 		}
 		pool.Spec.Reserved = append(pool.Spec.Reserved, netipx.PrefixLastIP(network).String())
 	}
 }
 
 // AvoidEndsIPv4 does so with IPv4 CIDRs alone.
-func AvoidEndsIPv4(pool *millracev1alpha1.VIPPool) {
+func AvoidEndsIPv4(pool *millracev1beta1.VIPPool) {
 	if slices.ContainsFunc(pool.Spec.Addresses, func(addresses string) bool {
 		network, err := netip.ParsePrefix(addresses)
 		return err == nil && network.Addr().Is4()
 	}) {
-		pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1alpha1.AvoidNetwork, millracev1alpha1.AvoidBroadcast)
+		pool.Spec.Avoid = append(pool.Spec.Avoid, millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast)
 	}
 }

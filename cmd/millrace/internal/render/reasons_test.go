@@ -17,7 +17,7 @@ import (
 )
 
 // apiNames is where the reasons are that objects and agents tell.
-const apiNames = "../../../../api/v1alpha1/names.go"
+const apiNames = "../../../../api/v1beta1/names.go"
 
 // knownReasons are the values of the constants Reason… of the API.
 func knownReasons(t *testing.T) map[string]bool {

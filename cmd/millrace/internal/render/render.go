@@ -16,7 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/yaml"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -191,7 +191,7 @@ func fill(out io.Writer, format Format, raw []byte) error {
 // names writes those of objects of a resource, each in a line.
 func names(out io.Writer, resource string, names []string) error {
 	for _, name := range names {
-		if _, err := fmt.Fprintf(out, "%s.%s/%s\n", resource, millracev1alpha1.GroupVersion.Group, name); err != nil {
+		if _, err := fmt.Fprintf(out, "%s.%s/%s\n", resource, millracev1beta1.GroupVersion.Group, name); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // agreement compares the VIPs of nodes with those of the API server, by node.
@@ -96,7 +96,7 @@ func (l *lookup) announced(vips []VIP) agreement {
 					continue
 				}
 				byVIP[i] = append(byVIP[i], decided{number, int32(n)})
-				if group.Reason != millracev1alpha1.ReasonNotProgrammed {
+				if group.Reason != millracev1beta1.ReasonNotProgrammed {
 					programmedBy[i] = n + 1
 					vips[i].Programmed++
 				}

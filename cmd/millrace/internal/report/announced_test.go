@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // problemsOf returns the problems with a reason, as "object: message".
@@ -78,8 +78,8 @@ func TestAnnouncedByOneNode(t *testing.T) {
 
 func TestGenericXDP(t *testing.T) {
 	in := sized(3, 1)
-	for i, mode := range []millracev1alpha1.XDPMode{millracev1alpha1.XDPNative, millracev1alpha1.XDPGeneric, millracev1alpha1.XDPGeneric} {
-		in.LBNodeReports[i].Status.Interfaces = []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: mode, Message: "native XDP not possible: x"}}
+	for i, mode := range []millracev1beta1.XDPMode{millracev1beta1.XDPNative, millracev1beta1.XDPGeneric, millracev1beta1.XDPGeneric} {
+		in.LBNodeReports[i].Status.Interfaces = []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: mode, Message: "native XDP not possible: x"}}
 	}
 	want := "LBNode/node1: XDP runs on eth0 in generic mode, which costs more time for each packet: native XDP not possible: x (and on 1 more)"
 	if got := strings.Join(problemsOf(Build(in), ReasonGenericXDP), "\n"); got != want {
@@ -102,7 +102,7 @@ func TestDifferences(t *testing.T) {
 	}
 	// A node that did not answer has counts in its report.
 	delete(in.Agents.Answers, "node0")
-	in.LBNodeReports[0].Status.Conditions = append(in.LBNodeReports[0].Status.Conditions, metav1.Condition{Type: millracev1alpha1.ConditionReady, Status: metav1.ConditionTrue})
+	in.LBNodeReports[0].Status.Conditions = append(in.LBNodeReports[0].Status.Conditions, metav1.Condition{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue})
 	in.LBNodeReports[0].Status.VIPs.Programmed = 4
 	if got := problemsOf(Build(in), ReasonNotProgrammed); len(got) != 1 || !strings.HasSuffix(got[0], "4 of the 5 VIPs that belong to Services") {
 		t.Errorf("not programmed, by the counts: %q", got)

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Build makes the report.
@@ -54,9 +54,9 @@ type lookup struct {
 	in        *Input
 	services  map[types.NamespacedName]*corev1.Service
 	endpoints map[family]endpoints
-	vips      map[string]*millracev1alpha1.VIP
+	vips      map[string]*millracev1beta1.VIP
 	// routes are the ports that VIPRoutes lead elsewhere.
-	routes map[routedPort][]millracev1alpha1.VIPRouteBackend
+	routes map[routedPort][]millracev1beta1.VIPRouteBackend
 	// nodes are sorted by name; agents are the agents' pods by node.
 	nodes  []nodeObjects
 	agents map[string]*corev1.Pod
@@ -64,9 +64,9 @@ type lookup struct {
 
 // nodeObjects are the objects of one node.
 type nodeObjects struct {
-	lbNode *millracev1alpha1.LBNode
+	lbNode *millracev1beta1.LBNode
 	// report is empty where there is none.
-	report *millracev1alpha1.LBNodeReport
+	report *millracev1beta1.LBNodeReport
 }
 
 func (n nodeObjects) name() string { return n.lbNode.Name }
@@ -76,7 +76,7 @@ func newLookup(in *Input) *lookup {
 		in:        in,
 		services:  make(map[types.NamespacedName]*corev1.Service, len(in.Services)),
 		endpoints: countEndpoints(in.EndpointSlices),
-		vips:      make(map[string]*millracev1alpha1.VIP, len(in.VIPs)),
+		vips:      make(map[string]*millracev1beta1.VIP, len(in.VIPs)),
 		routes:    routedPorts(in.Routes),
 		agents:    AgentPods(in.Pods),
 	}
@@ -87,14 +87,14 @@ func newLookup(in *Input) *lookup {
 	for i := range in.VIPs {
 		l.vips[in.VIPs[i].Spec.Address] = &in.VIPs[i]
 	}
-	reports := make(map[string]*millracev1alpha1.LBNodeReport, len(in.LBNodeReports))
+	reports := make(map[string]*millracev1beta1.LBNodeReport, len(in.LBNodeReports))
 	for i := range in.LBNodeReports {
 		reports[in.LBNodeReports[i].Name] = &in.LBNodeReports[i]
 	}
 	for i := range in.LBNodes {
 		node := nodeObjects{lbNode: &in.LBNodes[i], report: reports[in.LBNodes[i].Name]}
 		if node.report == nil {
-			node.report = &millracev1alpha1.LBNodeReport{}
+			node.report = &millracev1beta1.LBNodeReport{}
 		}
 		l.nodes = append(l.nodes, node)
 	}
@@ -137,7 +137,7 @@ func countEndpoints(endpointSlices []discoveryv1.EndpointSlice) map[family]endpo
 	return counts
 }
 
-func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
+func (l *lookup) vip(vip *millracev1beta1.VIP) VIP {
 	out := VIP{Object: vip.Name, Allocation: Allocation{Address: vip.Spec.Address, Pool: vip.Spec.Pool}}
 	kind := discoveryv1.AddressTypeIPv4
 	if strings.Contains(vip.Spec.Address, ":") {
@@ -164,11 +164,11 @@ func (l *lookup) vip(vip *millracev1alpha1.VIP) VIP {
 
 // claimedPorts returns the ports that a claim lists. That of a Service which has
 // the VIP for itself may list none, for all of its ports.
-func claimedPorts(claim millracev1alpha1.VIPClaim, service *corev1.Service, shared bool) []string {
+func claimedPorts(claim millracev1beta1.VIPClaim, service *corev1.Service, shared bool) []string {
 	listed := claim.Ports
 	if len(listed) == 0 && !shared {
 		for _, port := range service.Spec.Ports {
-			listed = append(listed, millracev1alpha1.ClaimedPort{Port: port.Port, Protocol: port.Protocol})
+			listed = append(listed, millracev1beta1.ClaimedPort{Port: port.Port, Protocol: port.Protocol})
 		}
 	}
 	var ports []string
@@ -180,7 +180,7 @@ func claimedPorts(claim millracev1alpha1.VIPClaim, service *corev1.Service, shar
 
 // claimed returns the Service of a claim, nil where it is gone or another one
 // has its name now.
-func (l *lookup) claimed(claim millracev1alpha1.VIPClaim) *corev1.Service {
+func (l *lookup) claimed(claim millracev1beta1.VIPClaim) *corev1.Service {
 	service := l.services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
 	switch {
 	case service == nil:
@@ -207,7 +207,7 @@ func (l *lookup) node(node nodeObjects) Node {
 		Programmed: int(status.VIPs.Programmed),
 		Announced:  int(status.VIPs.Announced),
 	}
-	if condition := meta.FindStatusCondition(status.Conditions, millracev1alpha1.ConditionReady); condition != nil {
+	if condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady); condition != nil {
 		out.Ready = string(condition.Status)
 	}
 	for _, uplink := range status.Interfaces {

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestCompareNamesIsATotalOrder(t *testing.T) {
@@ -70,7 +70,7 @@ func TestCountEndpoints(t *testing.T) {
 
 func TestOurs(t *testing.T) {
 	class := func(name string) *string { return &name }
-	assigned := []metav1.Condition{{Type: millracev1alpha1.ConditionAddressAssigned}}
+	assigned := []metav1.Condition{{Type: millracev1beta1.ConditionAddressAssigned}}
 	for _, test := range []struct {
 		name       string
 		kind       corev1.ServiceType
@@ -78,7 +78,7 @@ func TestOurs(t *testing.T) {
 		conditions []metav1.Condition
 		want       bool
 	}{
-		{"our class", corev1.ServiceTypeLoadBalancer, class(millracev1alpha1.Class), nil, true},
+		{"our class", corev1.ServiceTypeLoadBalancer, class(millracev1beta1.Class), nil, true},
 		{"another class, of the operator", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), assigned, true},
 		{"another class", corev1.ServiceTypeLoadBalancer, class("example.com/lb"), nil, false},
 		{"no class, taken by the operator", corev1.ServiceTypeLoadBalancer, nil, assigned, true},
@@ -101,8 +101,8 @@ func TestWhyNotAnnounced(t *testing.T) {
 	ready := []Service{{Namespace: "ns", Name: "web", TrafficPolicy: "Cluster", Ready: 1, Total: 1}}
 	configured := func(answers ...string) Input {
 		in := Input{
-			Peers: []millracev1alpha1.LBPeer{{}}, Advertisements: []millracev1alpha1.VIPAdvertisement{{}},
-			LBNodes: make([]millracev1alpha1.LBNode, 2), Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
+			Peers: []millracev1beta1.LBPeer{{}}, Advertisements: []millracev1beta1.VIPAdvertisement{{}},
+			LBNodes: make([]millracev1beta1.LBNode, 2), Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
 		}
 		for _, node := range answers {
 			in.Agents.Answers[node] = &consoleapi.VIPs{}
@@ -153,10 +153,10 @@ func TestWhyNotAnnounced(t *testing.T) {
 func TestReservationIsNoProblem(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeLoadBalancer} {
 		service := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: kind}}
-		vip := millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{
-			Address: "203.0.113.1", Claims: []millracev1alpha1.VIPClaim{{Namespace: "ns", Name: "web"}},
+		vip := millracev1beta1.VIP{Spec: millracev1beta1.VIPSpec{
+			Address: "203.0.113.1", Claims: []millracev1beta1.VIPClaim{{Namespace: "ns", Name: "web"}},
 		}}
-		in := Input{Services: []corev1.Service{service}, VIPs: []millracev1alpha1.VIP{vip}}
+		in := Input{Services: []corev1.Service{service}, VIPs: []millracev1beta1.VIP{vip}}
 		found := newLookup(&in).disagreement(&in.VIPs[0])
 		if isLoadBalancer := kind == corev1.ServiceTypeLoadBalancer; (len(found) > 0) != isLoadBalancer {
 			t.Errorf("problems of a VIP reserved for a Service of type %s: %+v", kind, found)
@@ -214,7 +214,7 @@ func TestAgentBeingReplaced(t *testing.T) {
 func TestReportIsStable(t *testing.T) {
 	var in Input
 	for _, address := range []string{"203.0.113.9", "203.0.113.10", "2001:db8::1"} {
-		in.VIPs = append(in.VIPs, millracev1alpha1.VIP{Spec: millracev1alpha1.VIPSpec{Address: address}})
+		in.VIPs = append(in.VIPs, millracev1beta1.VIP{Spec: millracev1beta1.VIPSpec{Address: address}})
 	}
 	view := Build(&in)
 	slices.Reverse(in.VIPs)

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // ErrNoSuchVIP is that a VIP was asked for that there is not.
@@ -37,7 +37,7 @@ func (c Choice) Apply(in *Input) error {
 	chosen := make([]bool, len(in.VIPs))
 	if len(c.Wanted) == 0 {
 		for i := range in.VIPs {
-			chosen[i] = c.Namespace == "" || slices.ContainsFunc(in.VIPs[i].Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+			chosen[i] = c.Namespace == "" || slices.ContainsFunc(in.VIPs[i].Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 				return claim.Namespace == c.Namespace
 			})
 		}
@@ -55,7 +55,7 @@ func (c Choice) Apply(in *Input) error {
 		}
 	}
 	selected := c.selected(in)
-	vips := make([]millracev1alpha1.VIP, 0, len(in.VIPs))
+	vips := make([]millracev1beta1.VIP, 0, len(in.VIPs))
 	for i := range in.VIPs {
 		if chosen[i] && selected(&in.VIPs[i]) {
 			vips = append(vips, in.VIPs[i])
@@ -66,9 +66,9 @@ func (c Choice) Apply(in *Input) error {
 }
 
 // matcher returns which VIPs are wanted, and why there may be none.
-func (c Choice) matcher(wanted string) (matches func(*millracev1alpha1.VIP) bool, subject string) {
+func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool, subject string) {
 	if address, err := netip.ParseAddr(wanted); err == nil {
-		return func(vip *millracev1alpha1.VIP) bool {
+		return func(vip *millracev1beta1.VIP) bool {
 			have, err := netip.ParseAddr(vip.Spec.Address)
 			return err == nil && have == address.Unmap()
 		}, "there is no VIP " + address.Unmap().String()
@@ -84,17 +84,17 @@ func (c Choice) matcher(wanted string) (matches func(*millracev1alpha1.VIP) bool
 	if namespace == "" {
 		subject = fmt.Sprintf("no Service %s has one, in any namespace", name)
 	}
-	return func(vip *millracev1alpha1.VIP) bool {
-		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+	return func(vip *millracev1beta1.VIP) bool {
+		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 			return claim.Name == name && (namespace == "" || claim.Namespace == namespace)
 		})
 	}, subject
 }
 
 // selected returns whether a Service of a VIP has the labels that are asked for.
-func (c Choice) selected(in *Input) func(*millracev1alpha1.VIP) bool {
+func (c Choice) selected(in *Input) func(*millracev1beta1.VIP) bool {
 	if c.Services == nil || c.Services.Empty() {
-		return func(*millracev1alpha1.VIP) bool { return true }
+		return func(*millracev1beta1.VIP) bool { return true }
 	}
 	type name struct{ namespace, name string }
 	has := map[name]bool{}
@@ -102,8 +102,8 @@ func (c Choice) selected(in *Input) func(*millracev1alpha1.VIP) bool {
 		service := &in.Services[i]
 		has[name{service.Namespace, service.Name}] = c.Services.Matches(labels.Set(service.Labels))
 	}
-	return func(vip *millracev1alpha1.VIP) bool {
-		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+	return func(vip *millracev1beta1.VIP) bool {
+		return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 			return has[name{claim.Namespace, claim.Name}]
 		})
 	}

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // next says which steps are missing before a Service is served.
@@ -23,7 +23,7 @@ func next(in *Input) []string {
 		steps = append(steps, "create a VIPAdvertisement, which says what is announced to whom (kubectl explain vipadvertisement.spec)")
 	}
 	if len(in.VIPs) == 0 && !slices.ContainsFunc(in.Services, func(service corev1.Service) bool { return ours(&service) }) {
-		steps = append(steps, "create a Service of type LoadBalancer with loadBalancerClass "+millracev1alpha1.Class)
+		steps = append(steps, "create a Service of type LoadBalancer with loadBalancerClass "+millracev1beta1.Class)
 	}
 	return steps
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // nodeProblems finds what is wrong with nodes: conditions, agents, and maps that
@@ -64,23 +64,23 @@ func unmet(node nodeObjects) []Problem {
 			Message: "its agent has not reported yet; if that lasts, see the agent's log",
 		}}
 	}
-	if problems := notTrue(node, millracev1alpha1.ConditionNodeReady); len(problems) > 0 {
+	if problems := notTrue(node, millracev1beta1.ConditionNodeReady); len(problems) > 0 {
 		return problems
 	}
 	var problems []Problem
 	for _, kind := range []string{
-		millracev1alpha1.ConditionAttached, millracev1alpha1.ConditionProgrammed, millracev1alpha1.ConditionBGPEstablished,
-		millracev1alpha1.ConditionHostCompatible,
+		millracev1beta1.ConditionAttached, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionBGPEstablished,
+		millracev1beta1.ConditionHostCompatible,
 	} {
 		problems = append(problems, notTrue(node, kind)...)
 	}
 	if len(problems) == 0 {
-		problems = notTrue(node, millracev1alpha1.ConditionReady)
+		problems = notTrue(node, millracev1beta1.ConditionReady)
 	}
 	for _, kind := range []string{
-		millracev1alpha1.ConditionObjectsPresent,
-		millracev1alpha1.ConditionNodesReached, millracev1alpha1.ConditionTunnelKey, millracev1alpha1.ConditionTunnelKeyCurrent,
-		millracev1alpha1.ConditionFlowSeed,
+		millracev1beta1.ConditionObjectsPresent,
+		millracev1beta1.ConditionNodesReached, millracev1beta1.ConditionTunnelKey, millracev1beta1.ConditionTunnelKeyCurrent,
+		millracev1beta1.ConditionFlowSeed,
 	} {
 		problems = append(problems, notTrue(node, kind)...)
 	}
@@ -112,7 +112,7 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 		add(ReasonStaleVIP, "the node still has addresses that are no VIPs: "+stale.String())
 	}
 	if l.in.Agents.Answers[node.name()] == nil && reported(node) {
-		text := excepted(node.report, millracev1alpha1.ReasonNotProgrammed)
+		text := excepted(node.report, millracev1beta1.ReasonNotProgrammed)
 		if has := int(node.report.Status.VIPs.Programmed); text == "" && has < found.bound {
 			text = fmt.Sprintf("the node has programmed %d of the %d VIPs that belong to Services", has, found.bound)
 		}
@@ -120,15 +120,15 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 			add(ReasonNotProgrammed, text)
 		}
 	}
-	if text := excepted(node.report, millracev1alpha1.ReasonNoNextHop); text != "" {
-		add(millracev1alpha1.ReasonNoNextHop, text)
+	if text := excepted(node.report, millracev1beta1.ReasonNoNextHop); text != "" {
+		add(millracev1beta1.ReasonNoNextHop, text)
 	}
 	return problems
 }
 
 // excepted says how many VIPs a node does not announce for a reason, with the first one
 // of the report's exceptions; it is empty where there are none.
-func excepted(report *millracev1alpha1.LBNodeReport, reason string) string {
+func excepted(report *millracev1beta1.LBNodeReport, reason string) string {
 	for _, exception := range report.Status.Exceptions {
 		if exception.Reason != reason {
 			continue
@@ -167,7 +167,7 @@ func (l *lookup) withoutLBNode() []Problem {
 func (l *lookup) notServed() []Problem {
 	said := map[string][]string{}
 	for _, node := range l.nodes {
-		programmed := meta.FindStatusCondition(node.report.Status.Conditions, millracev1alpha1.ConditionProgrammed)
+		programmed := meta.FindStatusCondition(node.report.Status.Conditions, millracev1beta1.ConditionProgrammed)
 		if programmed != nil && programmed.Status == metav1.ConditionTrue && programmed.Message != "" {
 			said[programmed.Message] = append(said[programmed.Message], node.name())
 		}
@@ -180,7 +180,7 @@ func generic(nodes []Node) []Problem {
 	said := map[string][]string{}
 	for _, node := range nodes {
 		for _, uplink := range node.Interfaces {
-			if uplink.XDPMode == string(millracev1alpha1.XDPGeneric) {
+			if uplink.XDPMode == string(millracev1beta1.XDPGeneric) {
 				message := fmt.Sprintf("XDP runs on %s in generic mode, which costs more time for each packet", uplink.Name)
 				if uplink.Message != "" {
 					message += ": " + uplink.Message

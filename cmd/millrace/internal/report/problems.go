@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // configuration finds pools, peers, advertisements and VIPs that are not in use, and
@@ -33,7 +33,7 @@ func configuration(in *Input) []Problem {
 	}
 	for i := range in.VIPs {
 		// The operator creates most VIPs itself and writes no condition then.
-		if vip := &in.VIPs[i]; meta.IsStatusConditionFalse(vip.Status.Conditions, millracev1alpha1.ConditionReady) {
+		if vip := &in.VIPs[i]; meta.IsStatusConditionFalse(vip.Status.Conditions, millracev1beta1.ConditionReady) {
 			vips = append(vips, unready("VIP", vip.ObjectMeta, vip.Status.Conditions)...)
 		}
 	}
@@ -43,7 +43,7 @@ func configuration(in *Input) []Problem {
 // unready compares the condition Ready with what is wanted of it: true, about the
 // object as it is now, and without a reason that takes addresses from a pool.
 func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Condition) []Problem {
-	ready := meta.FindStatusCondition(conditions, millracev1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(conditions, millracev1beta1.ConditionReady)
 	switch {
 	case ready == nil || ready.ObservedGeneration != 0 && ready.ObservedGeneration < object.Generation:
 		return []Problem{{
@@ -60,7 +60,7 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 // limits reports whether a reason, also of a pool that is ready, says that some of its
 // addresses are not given out.
 func limits(reason string) bool {
-	return reason == millracev1alpha1.ReasonOverlap || reason == millracev1alpha1.ReasonOccupied
+	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied
 }
 
 // ours reports whether Millrace serves a Service: by its class, or, without one
@@ -69,10 +69,10 @@ func ours(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
 	}
-	if class := service.Spec.LoadBalancerClass; class != nil && *class == millracev1alpha1.Class {
+	if class := service.Spec.LoadBalancerClass; class != nil && *class == millracev1beta1.Class {
 		return true
 	}
-	return meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned) != nil
+	return meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }
 
 // waiting finds Services that wait for an address.
@@ -84,7 +84,7 @@ func (l *lookup) waiting() []Problem {
 			continue
 		}
 		problem := Problem{Kind: "Service", Namespace: service.Namespace, Name: service.Name}
-		assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+		assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		switch {
 		case assigned == nil:
 			problem.Reason = ReasonNotObserved
@@ -163,7 +163,7 @@ func spreads(service Service) bool {
 
 // notMeant reports whether nodes do not announce a VIP because they are not asked to.
 func notMeant(by Withheld) bool {
-	return by.Reason == millracev1alpha1.ReasonNotSelected || by.Reason == millracev1alpha1.ReasonNoPeer
+	return by.Reason == millracev1beta1.ReasonNotSelected || by.Reason == millracev1beta1.ReasonNoPeer
 }
 
 // idle finds Services without a ready endpoint on a VIP that is announced for
@@ -227,7 +227,7 @@ func nodesOf(by []Withheld) int {
 	return nodes
 }
 
-func (l *lookup) disagreement(vip *millracev1alpha1.VIP) []Problem {
+func (l *lookup) disagreement(vip *millracev1beta1.VIP) []Problem {
 	var problems []Problem
 	for _, claim := range vip.Spec.Claims {
 		service := l.claimed(claim)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // routedPort is a port of a Service, as "53/UDP".
@@ -22,13 +22,13 @@ type routedPort struct {
 }
 
 // routedPorts returns where VIPRoutes lead; of two for a port, the older one holds.
-func routedPorts(routes []millracev1alpha1.VIPRoute) map[routedPort][]millracev1alpha1.VIPRouteBackend {
-	ordered := make([]*millracev1alpha1.VIPRoute, 0, len(routes))
+func routedPorts(routes []millracev1beta1.VIPRoute) map[routedPort][]millracev1beta1.VIPRouteBackend {
+	ordered := make([]*millracev1beta1.VIPRoute, 0, len(routes))
 	for i := range routes {
 		ordered = append(ordered, &routes[i])
 	}
-	slices.SortStableFunc(ordered, func(a, b *millracev1alpha1.VIPRoute) int { return desired.CompareAge(a, b) })
-	ports := map[routedPort][]millracev1alpha1.VIPRouteBackend{}
+	slices.SortStableFunc(ordered, func(a, b *millracev1beta1.VIPRoute) int { return desired.CompareAge(a, b) })
+	ports := map[routedPort][]millracev1beta1.VIPRouteBackend{}
 	for _, route := range ordered {
 		service := types.NamespacedName{Namespace: route.Namespace, Name: route.Spec.ServiceName}
 		for _, port := range route.Spec.Ports {

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Server is pods of a component that run the same.
@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // Servers counts the servers among pods, sorted by component, version and image.
-func Servers(pods []corev1.Pod, reports []millracev1alpha1.LBNodeReport) []Server {
+func Servers(pods []corev1.Pod, reports []millracev1beta1.LBNodeReport) []Server {
 	reported := map[string]string{}
 	for i := range reports {
 		reported[reports[i].Name] = reports[i].Status.Version

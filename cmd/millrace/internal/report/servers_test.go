@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestServers(t *testing.T) {
@@ -25,9 +25,9 @@ func TestServers(t *testing.T) {
 		pod("gateway", "n1", "registry.example.com:5000/gateway@sha256:12"),
 		{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{labelComponent: "agent"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "x:1"}}}},
 	}
-	reports := []millracev1alpha1.LBNodeReport{
-		{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: millracev1alpha1.LBNodeReportStatus{Version: "v2-3-gabc"}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: millracev1alpha1.LBNodeReportStatus{Version: "v1"}},
+	reports := []millracev1beta1.LBNodeReport{
+		{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: millracev1beta1.LBNodeReportStatus{Version: "v2-3-gabc"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: millracev1beta1.LBNodeReportStatus{Version: "v1"}},
 	}
 	want := []Server{
 		{"agent", "v1", "lbagent:v2", 1}, {"agent", "v2", "lbagent:v2", 1}, {"agent", "v2-3-gabc", "lbagent:v2", 1},

@@ -17,14 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // sized is a cluster of so many nodes and VIPs, each VIP that of a Service with one
 // endpoint. All nodes announce all VIPs but every tenth, which has policy Local.
 func sized(nodes, vips int) *Input {
 	in := &Input{
-		Namespace: "millrace-system", Peers: make([]millracev1alpha1.LBPeer, 1), Advertisements: make([]millracev1alpha1.VIPAdvertisement, 1),
+		Namespace: "millrace-system", Peers: make([]millracev1beta1.LBPeer, 1), Advertisements: make([]millracev1beta1.VIPAdvertisement, 1),
 		Agents: Agents{Answers: map[string]*consoleapi.VIPs{}},
 	}
 	var everywhere, local []netip.Addr
@@ -45,18 +45,18 @@ func sized(nodes, vips int) *Input {
 			ObjectMeta:  metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 			AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.0.1"}}},
 		})
-		in.VIPs = append(in.VIPs, millracev1alpha1.VIP{
+		in.VIPs = append(in.VIPs, millracev1beta1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: address.String()},
-			Spec:       millracev1alpha1.VIPSpec{Address: address.String(), Claims: []millracev1alpha1.VIPClaim{{Namespace: "ns", Name: name}}},
+			Spec:       millracev1beta1.VIPSpec{Address: address.String(), Claims: []millracev1beta1.VIPClaim{{Namespace: "ns", Name: name}}},
 		})
 	}
 	for n := range nodes {
 		name := fmt.Sprintf("node%d", n)
-		in.LBNodes = append(in.LBNodes, millracev1alpha1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
-		in.LBNodeReports = append(in.LBNodeReports, millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		in.LBNodes = append(in.LBNodes, millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+		in.LBNodeReports = append(in.LBNodeReports, millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		in.Agents.Answers[name] = &consoleapi.VIPs{Node: name, Groups: []consoleapi.VIPGroup{
 			{Peers: []string{"router1"}, Addresses: everywhere},
-			{Reason: millracev1alpha1.ReasonNoLocalEndpoint, Message: "no endpoint here", Addresses: local},
+			{Reason: millracev1beta1.ReasonNoLocalEndpoint, Message: "no endpoint here", Addresses: local},
 		}}
 	}
 	return in

@@ -13,7 +13,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Input is what the API server held, and what agents answered, at about one moment.
@@ -23,13 +23,13 @@ type Input struct {
 	// Namespace that Millrace is installed in, and the Pods there.
 	Namespace      string
 	Pods           []corev1.Pod
-	Pools          []millracev1alpha1.VIPPool
-	VIPs           []millracev1alpha1.VIP
-	Peers          []millracev1alpha1.LBPeer
-	Advertisements []millracev1alpha1.VIPAdvertisement
-	Routes         []millracev1alpha1.VIPRoute
-	LBNodes        []millracev1alpha1.LBNode
-	LBNodeReports  []millracev1alpha1.LBNodeReport
+	Pools          []millracev1beta1.VIPPool
+	VIPs           []millracev1beta1.VIP
+	Peers          []millracev1beta1.LBPeer
+	Advertisements []millracev1beta1.VIPAdvertisement
+	Routes         []millracev1beta1.VIPRoute
+	LBNodes        []millracev1beta1.LBNode
+	LBNodeReports  []millracev1beta1.LBNodeReport
 	// Agents is what the agents themselves said; no object lists what each node
 	// announces.
 	Agents Agents
@@ -186,7 +186,7 @@ type Session struct {
 func (n Node) Established() int {
 	count := 0
 	for _, session := range n.Sessions {
-		if session.State == string(millracev1alpha1.SessionEstablished) {
+		if session.State == string(millracev1beta1.SessionEstablished) {
 			count++
 		}
 	}

@@ -10,13 +10,13 @@ import (
 	"go4.org/netipx"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // Next returns the address of a family to be reserved next: as the operator chooses, the first free
 // one behind that of the pool's newest VIP, from the end on to the beginning. family is "IPv4" or
 // "IPv6"; empty: the first one that the pool has.
-func Next(object *millracev1alpha1.VIPPool, vips []millracev1alpha1.VIP, family string) (netip.Addr, error) {
+func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family string) (netip.Addr, error) {
 	pool, problems := desired.ParsePool(object)
 	if len(problems) > 0 {
 		return netip.Addr{}, fmt.Errorf("VIPPool %s is invalid: %s", object.Name, problems[0].Message)
@@ -55,9 +55,9 @@ func Next(object *millracev1alpha1.VIPPool, vips []millracev1alpha1.VIP, family 
 }
 
 // usedOf returns the addresses of VIPs, and that of the newest one of a pool and family.
-func usedOf(pool string, vips []millracev1alpha1.VIP, family string) (used map[netip.Addr]bool, newest netip.Addr) {
+func usedOf(pool string, vips []millracev1beta1.VIP, family string) (used map[netip.Addr]bool, newest netip.Addr) {
 	used = map[netip.Addr]bool{}
-	var last *millracev1alpha1.VIP
+	var last *millracev1beta1.VIP
 	for i := range vips {
 		vip := &vips[i]
 		address, err := netip.ParseAddr(vip.Spec.Address)

@@ -10,28 +10,28 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-func pool(usable ...string) *millracev1alpha1.VIPPool {
-	return &millracev1alpha1.VIPPool{
+func pool(usable ...string) *millracev1beta1.VIPPool {
+	return &millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "public"},
-		Spec:       millracev1alpha1.VIPPoolSpec{Addresses: []string{"203.0.113.0/29", "2001:db8::/64"}},
-		Status:     millracev1alpha1.VIPPoolStatus{Usable: usable},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"203.0.113.0/29", "2001:db8::/64"}},
+		Status:     millracev1beta1.VIPPoolStatus{Usable: usable},
 	}
 }
 
 // vips returns VIPs that were made one after another, each as "address" or "address pool".
-func vips(texts ...string) []millracev1alpha1.VIP {
-	var made []millracev1alpha1.VIP
+func vips(texts ...string) []millracev1beta1.VIP {
+	var made []millracev1beta1.VIP
 	for i, text := range texts {
 		address, pool, _ := strings.Cut(text, " ")
 		if pool == "" {
 			pool = "public"
 		}
-		made = append(made, millracev1alpha1.VIP{
+		made = append(made, millracev1beta1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: address, CreationTimestamp: metav1.Unix(int64(i)*int64(time.Minute/time.Second), 0)},
-			Spec:       millracev1alpha1.VIPSpec{Address: address, Pool: pool},
+			Spec:       millracev1beta1.VIPSpec{Address: address, Pool: pool},
 		})
 	}
 	return made
@@ -41,8 +41,8 @@ func TestNext(t *testing.T) {
 	usable := []string{"203.0.113.1-203.0.113.2", "203.0.113.5-203.0.113.6", "2001:db8::1-2001:db8::ffff"}
 	for _, test := range []struct {
 		name   string
-		pool   *millracev1alpha1.VIPPool
-		vips   []millracev1alpha1.VIP
+		pool   *millracev1beta1.VIPPool
+		vips   []millracev1beta1.VIP
 		family string
 		want   string
 		fails  string

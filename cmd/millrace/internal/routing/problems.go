@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -81,7 +81,7 @@ const portHTTPS int32 = 443
 
 // certificateErrors are those of ports whose hosts lack a certificate. Layer 4 has others.
 var certificateErrors = []string{
-	millracev1alpha1.PortErrorPrefix + route.ReasonNotFound, millracev1alpha1.PortErrorPrefix + route.ReasonInvalidCertificate,
+	millracev1beta1.PortErrorPrefix + route.ReasonNotFound, millracev1beta1.PortErrorPrefix + route.ReasonInvalidCertificate,
 }
 
 // isServed reports whether the status of an Ingress has an address with a port where no

@@ -54,8 +54,8 @@ var Usual = Limits{Whole: 110 * time.Second, Node: 20 * time.Second, Request: 20
 
 // resources are what is read of the whole cluster. Secrets are not among them, and must never be.
 var resources = []string{
-	"millrace.io/v1alpha1/vippools", "millrace.io/v1alpha1/vips", "millrace.io/v1alpha1/lbpeers", "millrace.io/v1alpha1/vipadvertisements",
-	"millrace.io/v1alpha1/lbnodes", "millrace.io/v1alpha1/lbnodereports", "millrace.io/v1alpha1/viproutes",
+	"millrace.io/v1beta1/vippools", "millrace.io/v1beta1/vips", "millrace.io/v1beta1/lbpeers", "millrace.io/v1beta1/vipadvertisements",
+	"millrace.io/v1beta1/lbnodes", "millrace.io/v1beta1/lbnodereports", "millrace.io/v1beta1/viproutes",
 	"/v1/nodes", "/v1/namespaces", "/v1/services", "discovery.k8s.io/v1/endpointslices", "networking.k8s.io/v1/ingresses",
 	"networking.k8s.io/v1/ingressclasses", "gateway.networking.k8s.io/v1/gatewayclasses", "gateway.networking.k8s.io/v1/gateways",
 	"gateway.networking.k8s.io/v1/httproutes", "gateway.networking.k8s.io/v1/grpcroutes", "gateway.networking.k8s.io/v1/listenersets",

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
@@ -64,8 +64,8 @@ func TestBrowserOutage(t *testing.T) {
 	server := controlplane.Start(t, "../../../..")
 	objects := server.Install(t, server.Admin(), client.Options{})
 	objects.MakeNamespaces(t, "millrace-system")
-	objects.Make(t, &millracev1alpha1.LBNode{
-		ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: millracev1alpha1.LBNodeSpec{ID: 1, Addresses: []string{"198.18.0.1"}},
+	objects.Make(t, &millracev1beta1.LBNode{
+		ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: millracev1beta1.LBNodeSpec{ID: 1, Addresses: []string{"198.18.0.1"}},
 	})
 	// Nothing runs the pod: to run a command in it fails.
 	labels := map[string]string{"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": "agent"}

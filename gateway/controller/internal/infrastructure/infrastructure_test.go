@@ -19,7 +19,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	wire "github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -129,7 +129,7 @@ func TestService(t *testing.T) {
 		Parameters:  route.Parameters{Pool: "public", Addresses: "203.0.113.9"},
 	}
 	service := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
-	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1alpha1.Class {
+	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || *service.Spec.LoadBalancerClass != millracev1beta1.Class {
 		t.Errorf("type %s, class %s", service.Spec.Type, *service.Spec.LoadBalancerClass)
 	}
 	other := settings()
@@ -149,7 +149,7 @@ func TestService(t *testing.T) {
 		}
 	}
 	for key, want := range map[string]string{
-		"note": "x", millracev1alpha1.AnnotationPool: "public", millracev1alpha1.AnnotationAddresses: "203.0.113.9",
+		"note": "x", millracev1beta1.AnnotationPool: "public", millracev1beta1.AnnotationAddresses: "203.0.113.9",
 		infrastructure.AnnotationOwner: "Gateway/shop/web",
 	} {
 		if got := service.Annotations[key]; got != want {
@@ -160,7 +160,7 @@ func TestService(t *testing.T) {
 	named := gatewayv1.NamedAddressType
 	proxy.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.7"}, {Type: &named, Value: "name"}, {Value: "2001:db8::7"}}
 	service = find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
-	if got := service.Annotations[millracev1alpha1.AnnotationAddresses]; got != "203.0.113.7,2001:db8::7" {
+	if got := service.Annotations[millracev1beta1.AnnotationAddresses]; got != "203.0.113.7,2001:db8::7" {
 		t.Errorf("addresses %q, want those of the Gateway", got)
 	}
 }
@@ -276,7 +276,7 @@ func TestLayer4NeedsNoProxy(t *testing.T) {
 	if want := []string{"tcp-5432 5432/TCP to viproute", "udp-443 443/UDP to viproute"}; !slices.Equal(ports, want) {
 		t.Errorf("the Service has the ports %q, want %q", ports, want)
 	}
-	of := find[*millracev1alpha1.VIPRoute](t, objects)
+	of := find[*millracev1beta1.VIPRoute](t, objects)
 	if of.Name != "web-millrace-tcp-5432" || of.Namespace != "shop" || of.Spec.ServiceName != service.Name || len(of.OwnerReferences) != 1 {
 		t.Errorf("the VIPRoute is %s/%s for %s", of.Namespace, of.Name, of.Spec.ServiceName)
 	}

@@ -16,7 +16,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // targetUtilization is the share of its CPU request, in percent, that a proxy is kept at.
@@ -45,12 +45,12 @@ func (p planner) configMap() Object {
 func (p planner) service() Object {
 	metadata := p.metadata()
 	if pool := p.proxy.Parameters.Pool; pool != "" {
-		metadata.Annotations[millracev1alpha1.AnnotationPool] = pool
+		metadata.Annotations[millracev1beta1.AnnotationPool] = pool
 	}
 	if addresses := p.addresses(); addresses != "" {
-		metadata.Annotations[millracev1alpha1.AnnotationAddresses] = addresses
+		metadata.Annotations[millracev1beta1.AnnotationAddresses] = addresses
 	}
-	class, no := cmp.Or(p.settings.LoadBalancerClass, millracev1alpha1.Class), false
+	class, no := cmp.Or(p.settings.LoadBalancerClass, millracev1beta1.Class), false
 	policy, families := p.families()
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -27,23 +27,23 @@ func frontendName(frontend *route.Frontend) string {
 func (p planner) vipRoute(frontend *route.Frontend) Object {
 	metadata := p.metadata()
 	metadata.Name += "-" + frontendName(frontend)
-	port := millracev1alpha1.VIPRoutePort{Port: frontend.Port, Protocol: frontend.Protocol}
+	port := millracev1beta1.VIPRoutePort{Port: frontend.Port, Protocol: frontend.Protocol}
 	for _, service := range frontend.Services {
 		port.Backends = append(port.Backends, vipRouteBackend(service))
 	}
-	return &millracev1alpha1.VIPRoute{
-		TypeMeta:   metav1.TypeMeta{APIVersion: millracev1alpha1.GroupVersion.String(), Kind: "VIPRoute"},
+	return &millracev1beta1.VIPRoute{
+		TypeMeta:   metav1.TypeMeta{APIVersion: millracev1beta1.GroupVersion.String(), Kind: "VIPRoute"},
 		ObjectMeta: metadata,
-		Spec: millracev1alpha1.VIPRouteSpec{
-			ServiceName: p.at.Name, Ports: []millracev1alpha1.VIPRoutePort{port},
+		Spec: millracev1beta1.VIPRouteSpec{
+			ServiceName: p.at.Name, Ports: []millracev1beta1.VIPRoutePort{port},
 		},
 	}
 }
 
 // vipRouteBackend is a share of a frontend. An invalid one names nothing: what is named there
 // need not be the name of a Service.
-func vipRouteBackend(of route.WeightedService) millracev1alpha1.VIPRouteBackend {
-	backend := millracev1alpha1.VIPRouteBackend{Weight: of.Weight, Invalid: of.Invalid}
+func vipRouteBackend(of route.WeightedService) millracev1beta1.VIPRouteBackend {
+	backend := millracev1beta1.VIPRouteBackend{Weight: of.Weight, Invalid: of.Invalid}
 	if !of.Invalid {
 		backend.Namespace, backend.Name, backend.Port = of.Namespace, of.Name, of.Port
 	}

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 )
 
@@ -57,7 +57,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	if live != nil && !w.mayWrite(live, true, isOurs) {
 		return nil
 	}
-	if _, ok := wanted.(*millracev1alpha1.VIPRoute); ok && live != nil {
+	if _, ok := wanted.(*millracev1beta1.VIPRoute); ok && live != nil {
 		// What drains was read from the live object, so that must not be an old one.
 		configuration.SetResourceVersion(live.GetResourceVersion())
 	}
@@ -126,9 +126,9 @@ func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live
 	if reflect.TypeOf(wanted) != reflect.TypeOf(live) {
 		return false
 	}
-	if route, ok := wanted.(*millracev1alpha1.VIPRoute); ok {
+	if route, ok := wanted.(*millracev1beta1.VIPRoute); ok {
 		// Zero is a weight, too.
-		other, same := live.(*millracev1alpha1.VIPRoute)
+		other, same := live.(*millracev1beta1.VIPRoute)
 		if !same || !equality.Semantic.DeepEqual(route.Spec, other.Spec) {
 			return false
 		}

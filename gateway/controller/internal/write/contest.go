@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/millrace-lb/millrace/api/contest"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -149,7 +149,7 @@ func contestProblems(found map[route.Object]contestedObject) (problems []route.P
 	regarding = make(map[route.Object]client.Object, len(found))
 	for object, of := range found {
 		regarding[object] = of.Object
-		problem := route.Problem{Object: object, Reason: millracev1alpha1.ReasonStatusContested, Message: contestMessage}
+		problem := route.Problem{Object: object, Reason: millracev1beta1.ReasonStatusContested, Message: contestMessage}
 		if of.whole {
 			problem.Reason, problem.Message = route.ReasonObjectContested, objectContestMessage
 		}
@@ -161,7 +161,7 @@ func contestProblems(found map[route.Object]contestedObject) (problems []route.P
 // contestedCondition is told in the status of a Gateway, too.
 func contestedCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
-		Type: route.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1alpha1.ReasonStatusContested,
+		Type: route.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
 		Message: contestMessage, ObservedGeneration: generation,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -37,7 +37,7 @@ type draining map[route.ServicePort]time.Time
 // have the weight zero: agents send them no new connection and keep those that they have. A
 // backend drains until it has no endpoints, or for the period. The earliest end of one is
 // returned, zero where none drains.
-func drain(wanted, live *millracev1alpha1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
+func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
 	since, next := draining{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {
 		return since, next
@@ -86,10 +86,10 @@ func (d draining) oldestFirst() []route.ServicePort {
 	})
 }
 
-func (d draining) backends() []millracev1alpha1.VIPRouteBackend {
-	var found []millracev1alpha1.VIPRouteBackend
+func (d draining) backends() []millracev1beta1.VIPRouteBackend {
+	var found []millracev1beta1.VIPRouteBackend
 	for _, at := range slices.SortedFunc(maps.Keys(d), compareServicePorts) {
-		found = append(found, millracev1alpha1.VIPRouteBackend{Namespace: at.Namespace, Name: at.Name, Port: at.Port})
+		found = append(found, millracev1beta1.VIPRouteBackend{Namespace: at.Namespace, Name: at.Name, Port: at.Port})
 	}
 	return found
 }
@@ -98,7 +98,7 @@ func compareServicePorts(a, b route.ServicePort) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Port, b.Port))
 }
 
-func servicePort(of millracev1alpha1.VIPRouteBackend) route.ServicePort {
+func servicePort(of millracev1beta1.VIPRouteBackend) route.ServicePort {
 	return route.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
 }
 
@@ -111,7 +111,7 @@ type drainingSince struct {
 }
 
 // readDraining reads the annotation. What cannot be read drains from now on.
-func readDraining(of *millracev1alpha1.VIPRoute) draining {
+func readDraining(of *millracev1beta1.VIPRoute) draining {
 	var entries []drainingSince
 	if err := json.Unmarshal([]byte(of.Annotations[annotationDraining]), &entries); err != nil {
 		return draining{}
@@ -123,7 +123,7 @@ func readDraining(of *millracev1alpha1.VIPRoute) draining {
 	return found
 }
 
-func (d draining) write(to *millracev1alpha1.VIPRoute) error {
+func (d draining) write(to *millracev1beta1.VIPRoute) error {
 	annotations := maps.Clone(to.Annotations)
 	delete(annotations, annotationDraining)
 	to.Annotations = annotations
@@ -157,11 +157,11 @@ func (w *Writer) Follows(service types.NamespacedName) bool {
 
 // keepDraining lets backends that have left a VIPRoute drain.
 func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object, live any, period time.Duration, found *drains) error {
-	to, ok := wanted.(*millracev1alpha1.VIPRoute)
+	to, ok := wanted.(*millracev1beta1.VIPRoute)
 	if !ok {
 		return nil
 	}
-	from, _ := live.(*millracev1alpha1.VIPRoute)
+	from, _ := live.(*millracev1beta1.VIPRoute)
 	var problems []error
 	serves := func(at route.ServicePort) bool {
 		has, err := w.HasEndpoints(ctx, at, protocolOf(to))
@@ -181,7 +181,7 @@ func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object,
 	return errors.Join(append(problems, since.write(to))...)
 }
 
-func protocolOf(of *millracev1alpha1.VIPRoute) corev1.Protocol {
+func protocolOf(of *millracev1beta1.VIPRoute) corev1.Protocol {
 	return cmp.Or(of.Spec.Ports[0].Protocol, corev1.ProtocolTCP)
 }
 

@@ -10,29 +10,29 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
 // vipRoute is one with backends that are written as "name*weight", or "!*weight".
-func vipRoute(backends ...string) *millracev1alpha1.VIPRoute {
-	port := millracev1alpha1.VIPRoutePort{Port: 80}
+func vipRoute(backends ...string) *millracev1beta1.VIPRoute {
+	port := millracev1beta1.VIPRoutePort{Port: 80}
 	for _, text := range backends {
 		name, weight, _ := strings.Cut(text, "*")
-		backend := millracev1alpha1.VIPRouteBackend{Namespace: "shop", Name: name, Port: 80}
+		backend := millracev1beta1.VIPRouteBackend{Namespace: "shop", Name: name, Port: 80}
 		if name == "!" {
-			backend = millracev1alpha1.VIPRouteBackend{Invalid: true}
+			backend = millracev1beta1.VIPRouteBackend{Invalid: true}
 		}
 		_, _ = fmt.Sscan(weight, &backend.Weight)
 		port.Backends = append(port.Backends, backend)
 	}
-	return &millracev1alpha1.VIPRoute{
+	return &millracev1beta1.VIPRoute{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"kept": "yes"}},
-		Spec:       millracev1alpha1.VIPRouteSpec{Ports: []millracev1alpha1.VIPRoutePort{port}},
+		Spec:       millracev1beta1.VIPRouteSpec{Ports: []millracev1beta1.VIPRoutePort{port}},
 	}
 }
 
-func backendsOf(of *millracev1alpha1.VIPRoute) string {
+func backendsOf(of *millracev1beta1.VIPRoute) string {
 	var found []string
 	for _, backend := range of.Spec.Ports[0].Backends {
 		name := backend.Name
@@ -49,7 +49,7 @@ func TestDrain(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 5, time.UTC)
 	const period = time.Hour
 	gone := map[string]bool{}
-	var live *millracev1alpha1.VIPRoute
+	var live *millracev1beta1.VIPRoute
 	for _, step := range []struct {
 		name  string
 		after time.Duration

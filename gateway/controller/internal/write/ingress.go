@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -91,7 +91,7 @@ func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1
 				}
 			}
 			if port.Error != "" && status.Error == nil {
-				name := millracev1alpha1.PortErrorPrefix + port.Error
+				name := millracev1beta1.PortErrorPrefix + port.Error
 				status.Error = &name
 			}
 			point.Ports = append(point.Ports, status)

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
 	"github.com/millrace-lb/millrace/gateway/route"
@@ -72,7 +72,7 @@ func reaches(compiled *Compiled, live map[place]client.Object, failed map[string
 		switch object := object.(type) {
 		case *corev1.Service:
 			of.addresses = statusAddresses(object)
-			of.assigned = meta.FindStatusCondition(object.Status.Conditions, millracev1alpha1.ConditionAddressAssigned)
+			of.assigned = meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		case *appsv1.Deployment:
 			of.available, of.refused = object.Status.AvailableReplicas > 0, refusal.Read(object)
 		}

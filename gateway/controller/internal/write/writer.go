@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -225,7 +225,7 @@ func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 // of others, so their changes are told by Follows.
 func Kinds() []client.Object {
 	return []client.Object{
-		&millracev1alpha1.VIPRoute{},
+		&millracev1beta1.VIPRoute{},
 		&corev1.ServiceAccount{}, &corev1.ConfigMap{}, &corev1.Service{}, &appsv1.Deployment{},
 		&policyv1.PodDisruptionBudget{}, &autoscalingv2.HorizontalPodAutoscaler{},
 	}
@@ -233,7 +233,7 @@ func Kinds() []client.Object {
 
 func lists() []client.ObjectList {
 	return []client.ObjectList{
-		&millracev1alpha1.VIPRouteList{},
+		&millracev1beta1.VIPRouteList{},
 		&corev1.ServiceAccountList{}, &corev1.ConfigMapList{}, &corev1.ServiceList{}, &appsv1.DeploymentList{},
 		&policyv1.PodDisruptionBudgetList{}, &autoscalingv2.HorizontalPodAutoscalerList{},
 		&discoveryv1.EndpointSliceList{},

@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
@@ -141,7 +141,7 @@ func (d *Detector) Want(m *model.Model) {
 }
 
 // Observe adds the state of the BFD sessions to that of the BGP sessions.
-func (d *Detector) Observe(m *model.Model, sessions []millracev1alpha1.SessionStatus) {
+func (d *Detector) Observe(m *model.Model, sessions []millracev1beta1.SessionStatus) {
 	report, err := d.process.Report()
 	byPeer := map[string]*control.Session{}
 	for i := range report.Sessions {
@@ -154,19 +154,19 @@ func (d *Detector) Observe(m *model.Model, sessions []millracev1alpha1.SessionSt
 		session := byPeer[sessions[i].Peer]
 		switch {
 		case err != nil:
-			sessions[i].BFD = &millracev1alpha1.BFDStatus{State: millracev1alpha1.BFDUnknown, Message: err.Error()}
+			sessions[i].BFD = &millracev1beta1.BFDStatus{State: millracev1beta1.BFDUnknown, Message: err.Error()}
 		case session == nil:
-			sessions[i].BFD = &millracev1alpha1.BFDStatus{State: millracev1alpha1.BFDUnknown, Message: "the session is not made yet"}
+			sessions[i].BFD = &millracev1beta1.BFDStatus{State: millracev1beta1.BFDUnknown, Message: "the session is not made yet"}
 		default:
 			sessions[i].BFD = bfdStatus(session, report.Problem)
 		}
 	}
 }
 
-func bfdStatus(session *control.Session, problem string) *millracev1alpha1.BFDStatus {
+func bfdStatus(session *control.Session, problem string) *millracev1beta1.BFDStatus {
 	since := metav1.NewTime(session.Since).Rfc3339Copy()
-	status := &millracev1alpha1.BFDStatus{
-		State: millracev1alpha1.BFDState(session.State.String()), Since: &since, Message: session.Message,
+	status := &millracev1beta1.BFDStatus{
+		State: millracev1beta1.BFDState(session.State.String()), Since: &since, Message: session.Message,
 	}
 	if session.State == bfd.Up {
 		status.Message = problem

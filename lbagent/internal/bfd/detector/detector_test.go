@@ -12,7 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/millrace-lb/millrace/api/desired"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd"
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -90,15 +90,15 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 	if d.Want(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
 		t.Errorf("with a source interface that went: wanted %+v, want the address of before", process.wanted)
 	}
-	observe := func() *millracev1alpha1.BFDStatus {
-		sessions := []millracev1alpha1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
+	observe := func() *millracev1beta1.BFDStatus {
+		sessions := []millracev1beta1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
 		d.Observe(m, sessions)
 		if sessions[1].BFD != nil {
 			t.Errorf("a peer without BFD has %+v", sessions[1].BFD)
 		}
 		return sessions[0].BFD
 	}
-	if status := observe(); status.State != millracev1alpha1.BFDUnknown || status.Message == "" {
+	if status := observe(); status.State != millracev1beta1.BFDUnknown || status.Message == "" {
 		t.Errorf("before it is made: %+v", status)
 	}
 	process.report = control.Report{Problem: "late", Sessions: []control.Session{{Peer: "a", State: bfd.Up, Since: start, DetectionTime: 280 * ms}}}
@@ -110,7 +110,7 @@ func TestDetectorWantsAndObserves(t *testing.T) {
 		t.Errorf("down: %+v", status)
 	}
 	process.err = errors.New("gone")
-	if status := observe(); status.State != millracev1alpha1.BFDUnknown || status.Message != "gone" {
+	if status := observe(); status.State != millracev1beta1.BFDUnknown || status.Message != "gone" {
 		t.Errorf("no process: %+v", status)
 	}
 }

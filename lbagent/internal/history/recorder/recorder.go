@@ -16,7 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -144,7 +144,7 @@ func problemsIn(observation *status.Observation) (problems []history.Problem) {
 		add("maps not written: " + observation.ProgramError.Error())
 	}
 	for _, uplink := range observation.Interfaces {
-		if uplink.XDPMode == millracev1alpha1.XDPNone {
+		if uplink.XDPMode == millracev1beta1.XDPNone {
 			add(fmt.Sprintf("no program on %s: %s", uplink.Name, uplink.Message))
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -29,7 +29,7 @@ type Plane interface {
 type Keeper struct {
 	plane Plane
 	// report is the node's own, by which generations are known after a restart.
-	report func() *millracev1alpha1.LBNodeReport
+	report func() *millracev1beta1.LBNodeReport
 	// previous are the generations of the agent before, which count where there is no report.
 	previous func() []uint32
 	logger   logr.Logger
@@ -46,7 +46,7 @@ type Keeper struct {
 // the node's own report, by which generations are known after a restart. Where there is none,
 // previous returns those of the agent before.
 func New(
-	plane Plane, seed flowhash.Seed, report func() *millracev1alpha1.LBNodeReport, previous func() []uint32, logger logr.Logger,
+	plane Plane, seed flowhash.Seed, report func() *millracev1beta1.LBNodeReport, previous func() []uint32, logger logr.Logger,
 ) *Keeper {
 	return &Keeper{plane: plane, report: report, previous: previous, seed: seed, logger: logger}
 }
@@ -81,11 +81,11 @@ func (k *Keeper) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 	name := fmt.Sprintf("Secret %s/%s", tunnelkey.Namespace, tunnelkey.SecretName)
 	switch {
 	case secret.Err != nil:
-		observed.Reason = millracev1alpha1.ReasonKeyInvalid
+		observed.Reason = millracev1beta1.ReasonKeyInvalid
 		observed.Message = fmt.Sprintf("%s: %v; %s", name, secret.Err, k.kept())
 		return observed, nil
 	case secret.State == nil:
-		observed.Reason = millracev1alpha1.ReasonKeyAbsent
+		observed.Reason = millracev1beta1.ReasonKeyAbsent
 		observed.Message = fmt.Sprintf("there is no %s, which the operator makes; %s", name, k.kept())
 		return observed, nil
 	}
@@ -93,7 +93,7 @@ func (k *Keeper) Update(secret model.TunnelSecret) (*status.TunnelKey, error) {
 	next := k.held.Adopt(secret.State)
 	if !next.Equal(*k.held) {
 		if err := k.plane.SetTunnelKeys(next.Keys()); err != nil {
-			observed.Reason, observed.Message = millracev1alpha1.ReasonKeyFailed, err.Error()
+			observed.Reason, observed.Message = millracev1beta1.ReasonKeyFailed, err.Error()
 			return observed, err
 		}
 		k.held = &next

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/api/tunnelkey"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -37,9 +37,9 @@ func (k *keyMaps) SetTunnelKeys(keys forwarding.TunnelKeys) error {
 func (k *keyMaps) TunnelKeys() forwarding.TunnelKeys { return k.keys }
 
 func newKeeper(maps *keyMaps, reported ...int64) *Keeper {
-	report := func() *millracev1alpha1.LBNodeReport {
-		report := &millracev1alpha1.LBNodeReport{}
-		report.Status.TunnelKeys = &millracev1alpha1.TunnelKeysStatus{Accepted: reported}
+	report := func() *millracev1beta1.LBNodeReport {
+		report := &millracev1beta1.LBNodeReport{}
+		report.Status.TunnelKeys = &millracev1beta1.TunnelKeysStatus{Accepted: reported}
 		return report
 	}
 	return New(maps, flowhash.Seed{}, report, func() []uint32 { return nil }, logr.Discard())
@@ -53,7 +53,7 @@ func secretOf(phase tunnelkey.Phase, sending uint32, keys ...tunnelkey.Key) mode
 func expect(t *testing.T, keeper *Keeper, secret model.TunnelSecret, want tunnelkey.Ring, reason, message string) {
 	t.Helper()
 	observed, err := keeper.Update(secret)
-	if (err != nil) != (reason == millracev1alpha1.ReasonKeyFailed) {
+	if (err != nil) != (reason == millracev1beta1.ReasonKeyFailed) {
 		t.Errorf("error %v", err)
 	}
 	if !observed.Ring.Equal(want) || observed.Reason != reason || !strings.Contains(observed.Message, message) {
@@ -65,7 +65,7 @@ func TestKeeper(t *testing.T) {
 	maps := &keyMaps{}
 	keeper := newKeeper(maps)
 	one, two := tunnelkey.New(1), tunnelkey.New(2)
-	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1alpha1.ReasonKeyAbsent, "the other fences stand")
+	expect(t, keeper, model.TunnelSecret{}, tunnelkey.Ring{}, millracev1beta1.ReasonKeyAbsent, "the other fences stand")
 	ring := tunnelkey.Ring{Accepted: []uint32{1}, Sending: 1, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
@@ -73,20 +73,20 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("after %d writes the maps have %v", maps.writes, maps.keys)
 	}
 	// Deleted or garbled: nothing changes.
-	expect(t, keeper, model.TunnelSecret{}, ring, millracev1alpha1.ReasonKeyAbsent, "goes on with key 1")
-	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1alpha1.ReasonKeyInvalid, "nonsense; the node goes on with key 1")
+	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 1")
+	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node goes on with key 1")
 	if maps.writes != 1 {
 		t.Error("the maps were written without a Secret")
 	}
 	// The maps cannot be written: it is tried again.
 	maps.err = errInjected
-	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1alpha1.ReasonKeyFailed, "injected")
+	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, millracev1beta1.ReasonKeyFailed, "injected")
 	maps.err = nil
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2}, Sending: 2, Required: true}
 	expect(t, keeper, secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 
 	// A restart while the Secret is away, or there.
-	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1alpha1.ReasonKeyAbsent, "goes on with key 2")
+	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyAbsent, "goes on with key 2")
 	expect(t, newKeeper(maps), secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 	if maps.writes != 2 {
 		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
@@ -36,8 +36,8 @@ func replaceKey(arguments ...string) action {
 	}
 }
 
-func (r *run) reports(ctx context.Context) ([]millracev1alpha1.LBNodeReport, error) {
-	var list millracev1alpha1.LBNodeReportList
+func (r *run) reports(ctx context.Context) ([]millracev1beta1.LBNodeReport, error) {
+	var list millracev1beta1.LBNodeReportList
 	err := r.Get(ctx, &list, "lbnodereports")
 	return list.Items, err
 }
@@ -55,7 +55,7 @@ func (r *run) newestKey(ctx context.Context) (newest int64, err error) {
 
 // keyReplaced returns an error unless all nodes tag with a later key than one, require tags, and
 // have forgotten all other keys.
-func keyReplaced(reports []millracev1alpha1.LBNodeReport, than int64) error {
+func keyReplaced(reports []millracev1beta1.LBNodeReport, than int64) error {
 	if len(reports) < len(nodes) {
 		return fmt.Errorf("%d nodes report, want %d", len(reports), len(nodes))
 	}

@@ -5,33 +5,33 @@ package failover
 import (
 	"testing"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 func TestKeyReplaced(t *testing.T) {
-	keys := func(sending int64, required bool, accepted ...int64) millracev1alpha1.LBNodeReport {
-		var report millracev1alpha1.LBNodeReport
-		report.Status.TunnelKeys = &millracev1alpha1.TunnelKeysStatus{Sending: sending, Required: required, Accepted: accepted}
+	keys := func(sending int64, required bool, accepted ...int64) millracev1beta1.LBNodeReport {
+		var report millracev1beta1.LBNodeReport
+		report.Status.TunnelKeys = &millracev1beta1.TunnelKeysStatus{Sending: sending, Required: required, Accepted: accepted}
 		return report
 	}
 	done := keys(2, true, 2)
 	for _, test := range []struct {
 		name  string
-		third millracev1alpha1.LBNodeReport
+		third millracev1beta1.LBNodeReport
 		want  bool
 	}{
 		{"all have the next", done, true},
 		{"one still tags with the former", keys(1, true, 1, 2), false},
 		{"one still accepts the former", keys(2, true, 1, 2), false},
 		{"one requires no tag", keys(2, false, 2), false},
-		{"one reports none", millracev1alpha1.LBNodeReport{}, false},
+		{"one reports none", millracev1beta1.LBNodeReport{}, false},
 	} {
-		err := keyReplaced([]millracev1alpha1.LBNodeReport{done, done, test.third}, 1)
+		err := keyReplaced([]millracev1beta1.LBNodeReport{done, done, test.third}, 1)
 		if (err == nil) != test.want {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	if keyReplaced([]millracev1alpha1.LBNodeReport{done, done}, 1) == nil {
+	if keyReplaced([]millracev1beta1.LBNodeReport{done, done}, 1) == nil {
 		t.Error("a node is missing: want an error")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"fmt"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
 // bfdUp is the state of a BFD session that is there (RFC 5880, section 4.1).
@@ -51,7 +51,7 @@ func allUp(sessions []consoleapi.BGP) error {
 
 func isUp(node string, peer *consoleapi.BGPPeer) error {
 	switch {
-	case peer.State != string(millracev1alpha1.SessionEstablished):
+	case peer.State != string(millracev1beta1.SessionEstablished):
 		return fmt.Errorf("%s: session with %s is %s: %s", node, peer.Peer, peer.State, peer.LastError)
 	case peer.BFD != bfdUp:
 		return fmt.Errorf("%s: BFD with %s is %s: %s", node, peer.Peer, peer.BFD, peer.BFDMessage)
@@ -66,7 +66,7 @@ func established(sessions []consoleapi.BGP, name string) error {
 	up := 0
 	for _, node := range sessions {
 		for i := range node.Peers {
-			if peer := &node.Peers[i]; peer.Peer == name && peer.State == string(millracev1alpha1.SessionEstablished) {
+			if peer := &node.Peers[i]; peer.Peer == name && peer.State == string(millracev1beta1.SessionEstablished) {
 				up++
 			}
 		}

@@ -20,7 +20,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -86,7 +86,7 @@ func loadObjects(t *testing.T, file string) *report.Input {
 func newDecoder(t *testing.T) runtime.Decoder {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -102,19 +102,19 @@ func add(in *report.Input, object runtime.Object) bool {
 		in.EndpointSlices = append(in.EndpointSlices, *object)
 	case *corev1.Pod:
 		in.Pods = append(in.Pods, *object)
-	case *millracev1alpha1.VIPPool:
+	case *millracev1beta1.VIPPool:
 		in.Pools = append(in.Pools, *object)
-	case *millracev1alpha1.VIP:
+	case *millracev1beta1.VIP:
 		in.VIPs = append(in.VIPs, *object)
-	case *millracev1alpha1.LBPeer:
+	case *millracev1beta1.LBPeer:
 		in.Peers = append(in.Peers, *object)
-	case *millracev1alpha1.VIPAdvertisement:
+	case *millracev1beta1.VIPAdvertisement:
 		in.Advertisements = append(in.Advertisements, *object)
-	case *millracev1alpha1.VIPRoute:
+	case *millracev1beta1.VIPRoute:
 		in.Routes = append(in.Routes, *object)
-	case *millracev1alpha1.LBNodeReport:
+	case *millracev1beta1.LBNodeReport:
 		in.LBNodeReports = append(in.LBNodeReports, *object)
-	case *millracev1alpha1.LBNode:
+	case *millracev1beta1.LBNode:
 		in.LBNodes = append(in.LBNodes, *object)
 	default:
 		return false

@@ -17,7 +17,7 @@ import (
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
@@ -57,8 +57,8 @@ func (s *Source) State() *view.State {
 func (s *Source) Ask(_ context.Context, id string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	in := *s.State().Input
-	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1alpha1.VIP) bool {
-		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1alpha1.VIPClaim) bool {
+	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
+		return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 			return "service/"+claim.Namespace+"/"+claim.Name == id
 		})
 	})
@@ -110,13 +110,13 @@ var routers = []string{"tor-a", "tor-b"}
 // and each VIP belongs to a Service that all nodes announce.
 func Cluster(size Size) *view.State {
 	in := &report.Input{Namespace: "millrace-system"}
-	ready := []metav1.Condition{{Type: millracev1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: millracev1alpha1.ReasonValid}}
-	in.Pools = []millracev1alpha1.VIPPool{{ObjectMeta: metav1.ObjectMeta{Name: "public"}, Status: millracev1alpha1.VIPPoolStatus{Conditions: ready}}}
-	in.Advertisements = []millracev1alpha1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Status: millracev1alpha1.VIPAdvertisementStatus{Conditions: ready}}}
+	ready := []metav1.Condition{{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonValid}}
+	in.Pools = []millracev1beta1.VIPPool{{ObjectMeta: metav1.ObjectMeta{Name: "public"}, Status: millracev1beta1.VIPPoolStatus{Conditions: ready}}}
+	in.Advertisements = []millracev1beta1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Status: millracev1beta1.VIPAdvertisementStatus{Conditions: ready}}}
 	for i, name := range routers {
-		in.Peers = append(in.Peers, millracev1alpha1.LBPeer{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: millracev1alpha1.LBPeerStatus{Conditions: ready},
-			Spec: millracev1alpha1.LBPeerSpec{PeerAddress: fmt.Sprintf("198.51.100.%d", i+1), PeerASN: 64512},
+		in.Peers = append(in.Peers, millracev1beta1.LBPeer{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: millracev1beta1.LBPeerStatus{Conditions: ready},
+			Spec: millracev1beta1.LBPeerSpec{PeerAddress: fmt.Sprintf("198.51.100.%d", i+1), PeerASN: 64512},
 		})
 	}
 	in.Pods = append(in.Pods, pod("operator", "", true))
@@ -158,35 +158,35 @@ func pod(component, node string, ready bool) corev1.Pod {
 func addNode(in *report.Input, size Size, n int) {
 	name := fmt.Sprintf("node-%03d", n+1)
 	zone := fmt.Sprintf("rack%d", n%max(size.Zones, 1)+1)
-	in.LBNodes = append(in.LBNodes, millracev1alpha1.LBNode{
+	in.LBNodes = append(in.LBNodes, millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       millracev1alpha1.LBNodeSpec{ID: int32(n + 1), Zone: zone, Addresses: []string{fmt.Sprintf("198.18.%d.%d", n/250, n%250+1)}},
+		Spec:       millracev1beta1.LBNodeSpec{ID: int32(n + 1), Zone: zone, Addresses: []string{fmt.Sprintf("198.18.%d.%d", n/250, n%250+1)}},
 	})
 	in.Pods = append(in.Pods, pod("agent", name, n >= size.Down+size.NotReady || n < size.Down))
 	since := metav1.NewTime(time.Now().Add(-26 * time.Hour))
-	status := millracev1alpha1.LBNodeReportStatus{
-		Version: "v0.1.0", VIPs: millracev1alpha1.VIPCounts{Programmed: int32(size.VIPs), Announced: int32(size.VIPs)},
-		Interfaces: []millracev1alpha1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1alpha1.XDPNative}},
-		Conditions: []metav1.Condition{{Type: millracev1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: since}},
+	status := millracev1beta1.LBNodeReportStatus{
+		Version: "v0.1.0", VIPs: millracev1beta1.VIPCounts{Programmed: int32(size.VIPs), Announced: int32(size.VIPs)},
+		Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: millracev1beta1.XDPNative}},
+		Conditions: []metav1.Condition{{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: since}},
 	}
 	for i, peer := range routers {
-		session := millracev1alpha1.SessionStatus{
-			Peer: peer, Address: fmt.Sprintf("198.51.100.%d", i+1), State: millracev1alpha1.SessionEstablished, Since: &since,
-			BFD: &millracev1alpha1.BFDStatus{State: "Up"},
+		session := millracev1beta1.SessionStatus{
+			Peer: peer, Address: fmt.Sprintf("198.51.100.%d", i+1), State: millracev1beta1.SessionEstablished, Since: &since,
+			BFD: &millracev1beta1.BFDStatus{State: "Up"},
 		}
 		if i == 1 && n < size.Down {
-			session.State, session.Message = millracev1alpha1.SessionActive, "connect: connection refused"
-			session.BFD = &millracev1alpha1.BFDStatus{State: "Down", Message: "no packet of the router came"}
+			session.State, session.Message = millracev1beta1.SessionActive, "connect: connection refused"
+			session.BFD = &millracev1beta1.BFDStatus{State: "Down", Message: "no packet of the router came"}
 		}
 		status.Sessions = append(status.Sessions, session)
 	}
 	if n < size.Down {
 		status.Conditions = append(status.Conditions, metav1.Condition{
-			Type: millracev1alpha1.ConditionBGPEstablished, Status: metav1.ConditionFalse, Reason: millracev1alpha1.ReasonNotEstablished,
+			Type: millracev1beta1.ConditionBGPEstablished, Status: metav1.ConditionFalse, Reason: millracev1beta1.ReasonNotEstablished,
 			Message: "1 of 2 sessions is not established: tor-b", LastTransitionTime: since,
 		})
 	}
-	in.LBNodeReports = append(in.LBNodeReports, millracev1alpha1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status})
+	in.LBNodeReports = append(in.LBNodeReports, millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: status})
 }
 
 var names = []string{"web", "api", "mail", "auth", "search", "cart", "media", "dns"}
@@ -204,9 +204,9 @@ func addService(state *view.State, size Size, n int) {
 	service.Spec.Ports = []corev1.ServicePort{{Port: 443, Protocol: corev1.ProtocolTCP}}
 	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
 	in.Services = append(in.Services, service)
-	in.VIPs = append(in.VIPs, millracev1alpha1.VIP{
+	in.VIPs = append(in.VIPs, millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address},
-		Spec:       millracev1alpha1.VIPSpec{Address: address, Pool: "public", Claims: []millracev1alpha1.VIPClaim{{Namespace: namespace, Name: name}}},
+		Spec:       millracev1beta1.VIPSpec{Address: address, Pool: "public", Claims: []millracev1beta1.VIPClaim{{Namespace: namespace, Name: name}}},
 	})
 	served := n >= size.Unserved
 	in.EndpointSlices = append(in.EndpointSlices, endpoints(local, size, n, served))
@@ -217,7 +217,7 @@ func addService(state *view.State, size Size, n int) {
 		announced.Nodes.Announcing = int32(size.Nodes)
 		announced.Announced = []livev1alpha1.Announced{{Peers: routers, Count: int32(size.Nodes), NodeRanges: all}}
 	} else {
-		announced.Withheld = []livev1alpha1.Withheld{{Reason: millracev1alpha1.ReasonNoEndpoints, Message: "no Service on the VIP has an endpoint", NodeRanges: all}}
+		announced.Withheld = []livev1alpha1.Withheld{{Reason: millracev1beta1.ReasonNoEndpoints, Message: "no Service on the VIP has an endpoint", NodeRanges: all}}
 	}
 	state.Announcements.Items = append(state.Announcements.Items, announced)
 	rates := livev1alpha1.TrafficRates{Connections: float64(n%9) * 11, Packets: float64(n%9) * 420, Bits: float64(n%9) * 1.9e6}

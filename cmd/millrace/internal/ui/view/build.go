@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -200,7 +200,7 @@ func (b *builder) problems() []Problem {
 		told := Problem{
 			Object: problem.Object(), Reason: problem.Reason, Message: problem.Message, Level: levelOf(problem), Row: b.rowOf(problem),
 		}
-		if problem.Reason == millracev1alpha1.ReasonNotEstablished && established[problem.Name] {
+		if problem.Reason == millracev1beta1.ReasonNotEstablished && established[problem.Name] {
 			// The other sessions carry its routes.
 			told.Level = Warning
 		}
@@ -218,8 +218,8 @@ func (b *builder) problems() []Problem {
 func levelOf(problem report.Problem) Level {
 	switch problem.Reason {
 	case report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNotReported, report.ReasonNotAnnounced,
-		report.ReasonNoEndpoint, millracev1alpha1.ReasonNodeNotReady, millracev1alpha1.ReasonAttachFailed, millracev1alpha1.ReasonNoUplink,
-		millracev1alpha1.ReasonProgramFailed, millracev1alpha1.ReasonInvalid, millracev1alpha1.ReasonNotEstablished:
+		report.ReasonNoEndpoint, millracev1beta1.ReasonNodeNotReady, millracev1beta1.ReasonAttachFailed, millracev1beta1.ReasonNoUplink,
+		millracev1beta1.ReasonProgramFailed, millracev1beta1.ReasonInvalid, millracev1beta1.ReasonNotEstablished:
 		return Bad
 	}
 	if problem.Kind == "Service" && problem.Reason != report.ReasonNotObserved {

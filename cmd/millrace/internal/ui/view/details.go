@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -130,7 +130,7 @@ func (d *Details) conditions(conditions []metav1.Condition) {
 }
 
 func (d *Details) ofNode(state *State, name string) bool {
-	at := slices.IndexFunc(state.Input.LBNodes, func(node millracev1alpha1.LBNode) bool { return node.Name == name })
+	at := slices.IndexFunc(state.Input.LBNodes, func(node millracev1beta1.LBNode) bool { return node.Name == name })
 	if at < 0 {
 		return false
 	}
@@ -165,14 +165,14 @@ func (d *Details) ofNode(state *State, name string) bool {
 }
 
 // sessions adds those of a node, with one LBPeer or with all.
-func (d *Details) sessions(from *millracev1alpha1.LBNodeReport, peer string) {
+func (d *Details) sessions(from *millracev1beta1.LBNodeReport, peer string) {
 	for _, session := range from.Status.Sessions {
 		if peer != "" && session.Peer != peer {
 			continue
 		}
 		told := SessionDetails{
 			Node: from.Name, Peer: session.Peer, Address: session.Address, State: string(session.State), Message: session.Message,
-			Up: session.State == millracev1alpha1.SessionEstablished,
+			Up: session.State == millracev1beta1.SessionEstablished,
 		}
 		if session.Since != nil {
 			told.Since = session.Since.Time

@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -19,7 +19,7 @@ import (
 const bfdUp = "Up"
 
 func (b *builder) nodes() []Node {
-	departures := map[string]millracev1alpha1.Departure{}
+	departures := map[string]millracev1beta1.Departure{}
 	for i := range b.state.Input.LBNodes {
 		departures[b.state.Input.LBNodes[i].Name] = b.state.Input.LBNodes[i].Spec.Departure
 	}
@@ -29,7 +29,7 @@ func (b *builder) nodes() []Node {
 		from := &b.report.Nodes[i]
 		node := Node{ID: nodeID(from.Name), Name: from.Name, Zone: from.Zone, Level: Good, Announced: from.Announced}
 		for _, session := range from.Sessions {
-			established := session.State == string(millracev1alpha1.SessionEstablished)
+			established := session.State == string(millracev1beta1.SessionEstablished)
 			node.Sessions = append(node.Sessions, Session{
 				Peer: session.Peer, State: session.State, Up: established, BFD: bfd[[2]string{from.Name, session.Peer}],
 			})
@@ -49,7 +49,7 @@ func (b *builder) nodes() []Node {
 	return nodes
 }
 
-func departureNote(departure millracev1alpha1.Departure) string {
+func departureNote(departure millracev1beta1.Departure) string {
 	return "does not announce: " + string(departure)
 }
 
@@ -123,7 +123,7 @@ func (b *builder) judge(router *Router) {
 }
 
 // routerAddress is the address of a router, or how it is found.
-func routerAddress(peer *millracev1alpha1.LBPeer) string {
+func routerAddress(peer *millracev1beta1.LBPeer) string {
 	spec := &peer.Spec
 	if router := spec.Router; router != nil {
 		return cmp.Or(router.Address, router.Interface, router.Range, "default gateway")

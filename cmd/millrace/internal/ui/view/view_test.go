@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
-	millracev1alpha1 "github.com/millrace-lb/millrace/api/v1alpha1"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
@@ -112,7 +112,7 @@ func TestNotAnnounced(t *testing.T) {
 
 func TestDrained(t *testing.T) {
 	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 1, Zones: 1})
-	state.Input.LBNodes[0].Spec.Departure = millracev1alpha1.DepartureDrained
+	state.Input.LBNodes[0].Spec.Departure = millracev1beta1.DepartureDrained
 	if node := view.Build(state).Nodes[0]; node.Level != view.Idle || node.Reason != "Drained" {
 		t.Errorf("%+v", node)
 	}

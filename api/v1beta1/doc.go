@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 is the API of Millrace, group millrace.io: the only contract
+// Package v1beta1 is the API of Millrace, group millrace.io: the only contract
 // between the operator, which owns addresses, and the agents, which forward
 // and announce them. All kinds are cluster-scoped.
 //
 // +kubebuilder:object:generate=true
 // +groupName=millrace.io
-package v1alpha1
+package v1beta1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package v1alpha1
+package v1beta1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,7 +9,7 @@ import (
 )
 
 // GroupVersion is the group and version of this package's kinds.
-var GroupVersion = schema.GroupVersion{Group: "millrace.io", Version: "v1alpha1"}
+var GroupVersion = schema.GroupVersion{Group: "millrace.io", Version: "v1beta1"}
 
 // AddToScheme adds this package's kinds to a scheme.
 func AddToScheme(scheme *runtime.Scheme) error {

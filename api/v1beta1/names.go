@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package v1alpha1
+package v1beta1
 
 // Class is the value of Service.spec.loadBalancerClass that Millrace serves, unless the operator is
 // given another one.

@@ -54,8 +54,8 @@ func TestFilterComesBeforeWhatNeedsIt(t *testing.T) {
 	}
 }
 
-// The next process finds the filter of what is in the maps, whatever the last one left: a previous
-// version knows no parts.
+// The next process writes the filter of the VIPs and source ranges in the maps, regardless of the
+// previous content of the filter.
 func TestFilterIsRestored(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)

@@ -27,6 +27,9 @@ var (
 	_ = [1]struct{}{}[bpf.DatapathShapeVIP_FILTER_WORDS-forwarding.BloomWords]
 )
 
+// rowGroup is how many rows of a node table share a mark.
+const rowGroup = uint32(bpf.DatapathShapeROW_GROUP)
+
 const (
 	minHalfOpen = 4096
 	maxHalfOpen = 262144
@@ -142,6 +145,7 @@ func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())
 	affinities := lruSize(c.affinities())
+	rows := uint32(c.Limits.NodeTables+1) * forwarding.Rows
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:      frontends,
 		bpf.DatapathMapFrontends6:      frontends,
@@ -150,8 +154,8 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapSourceRanges4:   uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapSourceRanges6:   uint32(c.Limits.SourceRanges),
 		bpf.DatapathMapVips:            uint32(c.Limits.VIPs),
-		bpf.DatapathMapRows:            c.rowPlaces(),
-		bpf.DatapathMapGroupMarks:      c.rowPlaces() / rowGroup,
+		bpf.DatapathMapRows:            rows,
+		bpf.DatapathMapGroupMarks:      rows / rowGroup,
 		bpf.DatapathMapExceptions:      c.exceptionBuckets(),
 		bpf.DatapathMapExceptionFilter: c.exceptionWords(),
 		bpf.DatapathMapEndpointRows:    uint32(c.Limits.EndpointTables+1) * forwarding.EndpointRows,

@@ -148,7 +148,7 @@ func copyCounters(from, to *ebpf.Map, converter *layout.Converter) error {
 
 func tooSmall(err error, to *ebpf.Map) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("%w: its content does not fit the new size of %d entries; start with the former limits, or larger ones",
+		return fmt.Errorf("%w: its content does not fit the new size of %d entries; start with the previous limits, or larger ones",
 			ErrFull, to.MaxEntries())
 	}
 	return fmt.Errorf("write: %w", err)

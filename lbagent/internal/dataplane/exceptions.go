@@ -136,21 +136,10 @@ func (d *Dataplane) learned() (uint64, error) {
 	return sum, nil
 }
 
-// Meanings of the table of exceptions.
-const (
-	// The time of an exception was longer by two bits, and its node had 12.
-	exceptionsOfShortIDs = iota
-	exceptionsOfLongIDs
-)
-
-// exceptionNodeHigh are the upper bits of an exception's node, which were of its time.
-const exceptionNodeHigh = 3 << 21
-
-// copyExceptions copies exceptions into a table of another size, or from one of a previous
-// meaning. A place follows from the print
-// and the size. What the new table holds already stays, and a full bucket takes no more: a
+// copyExceptions copies exceptions into a table of another size. The place of an exception follows
+// from its print and the size. Exceptions of the new table stay, and a full bucket takes no more: a
 // flow without an exception goes by its row and chain.
-func copyExceptions(from, to *ebpf.Map, meaning int) error {
+func copyExceptions(from, to *ebpf.Map) error {
 	held, err := readBuckets(to)
 	if err != nil {
 		return err
@@ -165,9 +154,6 @@ func copyExceptions(from, to *ebpf.Map, meaning int) error {
 		for _, exception := range previous[i].Slot {
 			if exception.Print <= exceptionGone {
 				continue
-			}
-			if meaning == exceptionsOfShortIDs {
-				exception.About &^= exceptionNodeHigh
 			}
 			if place, added := addException(held, exception); added {
 				changed[place] = true

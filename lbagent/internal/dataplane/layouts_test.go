@@ -51,8 +51,8 @@ func encodeLayouts(t testing.TB, layouts map[string]layout.Map) []byte {
 	return fmt.Appendf(nil, "{\n%s\n}\n", bytes.Join(lines, []byte(",\n")))
 }
 
-// Every layout that a version had is in a file, the last one that of the programs. From each the
-// content can be carried over, and back.
+// Each released version of the layouts has a file, and the last file has the layouts of the programs.
+// Entries can be converted from each file to the current layouts and back.
 func TestLayouts(t *testing.T) {
 	current := currentLayouts(t)
 	if *updateLayouts != "" {
@@ -75,37 +75,28 @@ func TestLayouts(t *testing.T) {
 		if err := json.Unmarshal(content, &last); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
-		then := &pinnedMaps{schema: &schema{layouts: maps.Clone(last)}}
-		then.rename()
-		for _, field := range checkConversion(t, file+" to now", then.schema.layouts, current) {
-			if givenUp[field] == "" {
-				t.Errorf("%s: field %s is lost; is it renamed, or is there a reason in givenUp?", file, field)
+		for _, field := range checkConversion(t, file+" to now", last, current) {
+			if removed[field] == "" {
+				t.Errorf("%s: field %s is lost; removed has no reason for it", file, field)
 			}
 		}
 		checkConversion(t, "now to "+file, current, last)
-		for name := range then.schema.layouts {
-			if _, found := current[name]; !found && replaced[name] == "" {
-				t.Errorf("%s: map %s is lost; is there a reason in replaced?", file, name)
+		for name := range last {
+			if _, found := current[name]; !found && removed[name] == "" {
+				t.Errorf("%s: map %s is lost; removed has no reason for it", file, name)
 			}
 		}
 	}
 	if !reflect.DeepEqual(last, current) {
-		t.Errorf("the layouts are not those of %s: if that was released, write the next file with -update-layouts", files[len(files)-1])
+		t.Errorf("the layouts differ from %s: with -update-layouts, write the next file if a release has this one, or else this file", files[len(files)-1])
 	}
 }
 
-// replaced are maps that this version does not have, with what becomes of them, in both directions.
-var replaced = map[string]string{
-	previousRowMarks: "group_marks gets the latest times of each group. An older agent begins without: rows are at rest, and " +
-		"those with former owners ask them all the same",
-	"affinities_data": "a client of UDP without a record goes by its hash",
-	"cpu_repeats":     "cpu_unknowns has these counts, too; they last a second",
-}
+// removed are maps and fields ("map value.field") of released versions that this version does not have,
+// each with the reason why nothing is lost.
+var removed = map[string]string{}
 
-// givenUp are fields that a version does not have any more, by map, with why nothing is lost.
-var givenUp = map[string]string{}
-
-// checkConversion gives the fields that are lost.
+// checkConversion returns the fields that are lost.
 func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) (lost []string) {
 	t.Helper()
 	for m, want := range to {

@@ -331,9 +331,9 @@ func TestInterruptedStart(t *testing.T) {
 		}
 	}
 	for name, interrupt := range map[string]func(){
-		"next directory begun":        func() { create(nextMapDirectory) },
-		"former directory moved away": func() { create(nextMapDirectory); move(mapDirectory, previousMapDirectory) },
-		"former directory left":       func() { create(previousMapDirectory) },
+		"next directory begun":          func() { create(nextMapDirectory) },
+		"previous directory moved away": func() { create(nextMapDirectory); move(mapDirectory, previousMapDirectory) },
+		"previous directory left":       func() { create(previousMapDirectory) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			interrupt()

@@ -3,7 +3,6 @@
 package dataplane
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,7 +22,7 @@ const (
 	mapDirectory = "maps"
 	// Directories of a change under way. A bpf file system allows no dots in names.
 	nextMapDirectory     = "maps-next"
-	previousMapDirectory = "maps-former"
+	previousMapDirectory = "maps-previous"
 	linkDirectory        = "links"
 
 	// schemaMap says what all others hold (schema).
@@ -65,7 +64,8 @@ type Adoption struct {
 type copiedMap struct {
 	name     string
 	old, new *ebpf.Map
-	copying
+	// converter is nil if both maps have the same layout.
+	converter *layout.Converter
 }
 
 // mapSet is the maps that Open works with, by name. Until commit nothing that
@@ -156,15 +156,12 @@ func (s *mapSet) goBack(current *pinnedMaps) error {
 // goOnFrom has catchUp copy what attached programs write to the previous maps.
 func (s *mapSet) goOnFrom(previous *pinnedMaps, decided migration) {
 	for name, m := range previous.maps {
-		how, copied := decided.copied[name]
+		converter, copied := decided.copied[name]
 		if !decided.usable() || !copied && decided.empties(name) || s.maps[name] == nil || isSame(m, s.maps[name]) {
 			_ = m.Close()
 			continue
 		}
-		if !copied {
-			how.meaning = meanings[name]
-		}
-		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], copying: how})
+		s.copied = append(s.copied, copiedMap{name: name, old: m, new: s.maps[name], converter: converter})
 	}
 	clear(previous.maps)
 }
@@ -233,9 +230,6 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	p := &pinnedMaps{maps: map[string]*ebpf.Map{}, err: errors.New("the pinned maps carry no schema")}
 	for name := range specs {
 		m, err := loadPinnedMap(directory, name)
-		if err == nil && m == nil && renamed[name] != "" {
-			m, err = loadPinnedMap(directory, renamed[name])
-		}
 		if err != nil {
 			closeMaps(p.maps)
 			return nil, err
@@ -252,11 +246,6 @@ func loadPinnedMaps(directory string, specs map[string]*ebpf.MapSpec) (*pinnedMa
 	if m != nil {
 		p.schema, p.err = readSchema(m)
 		_ = m.Close()
-		p.rename()
-	}
-	if err := p.loadPreviousMarks(directory); err != nil {
-		closeMaps(p.maps)
-		return nil, err
 	}
 	return p, nil
 }
@@ -277,9 +266,8 @@ func loadPinnedMap(directory, name string) (*ebpf.Map, error) {
 func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, decided migration) error {
 	s.maps = map[string]*ebpf.Map{}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
-		how, copied := decided.copied[name]
-		source := cmp.Or(how.from, name)
-		m := pinned.maps[source]
+		converter, copied := decided.copied[name]
+		m := pinned.maps[name]
 		if decided.adoption.Kind == Rebuilt || decided.empties(name) {
 			m = nil
 		}
@@ -288,12 +276,12 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 			delete(pinned.maps, name)
 			continue
 		}
-		if err := s.add(specs[name], m, how); err != nil {
+		if err := s.add(specs[name], m, converter); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
 		if m != nil {
 			// It is closed with the set.
-			delete(pinned.maps, source)
+			delete(pinned.maps, name)
 		}
 	}
 	closeMaps(pinned.maps)
@@ -304,8 +292,8 @@ func (s *mapSet) addAll(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, deci
 	return nil
 }
 
-// add creates a map, and copies the pinned one into it, unless that is nil.
-func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, how copying) error {
+// add creates a map, and copies the entries of the pinned one into it, unless that is nil.
+func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, converter *layout.Converter) error {
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
 		return fmt.Errorf("create with %d entries: %w", spec.MaxEntries, err)
@@ -314,7 +302,7 @@ func (s *mapSet) add(spec *ebpf.MapSpec, pinned *ebpf.Map, how copying) error {
 	if pinned == nil {
 		return nil
 	}
-	copied := copiedMap{name: spec.Name, old: pinned, new: m, copying: how}
+	copied := copiedMap{name: spec.Name, old: pinned, new: m, converter: converter}
 	s.copied = append(s.copied, copied)
 	return copied.copy(ebpf.UpdateAny)
 }
@@ -326,12 +314,7 @@ func (c *copiedMap) copy(flags ebpf.MapUpdateFlags) error {
 		// addAll opens it.
 		return nil
 	case bpf.DatapathMapExceptions:
-		return copyExceptions(c.old, c.new, c.meaning)
-	case bpf.DatapathMapGroupMarks:
-		if c.from == previousRowMarks {
-			return copyRowMarks(c.old, c.new, c.now)
-		}
-		return copyMap(c.old, c.new, c.converter, flags)
+		return copyExceptions(c.old, c.new)
 	default:
 		return copyMap(c.old, c.new, c.converter, flags)
 	}
@@ -419,7 +402,7 @@ func (s *mapSet) catchUp() error {
 func (s *mapSet) finish() error {
 	s.closePrevious()
 	if err := os.RemoveAll(filepath.Join(s.root, previousMapDirectory)); err != nil {
-		return fmt.Errorf("remove the former maps: %w", err)
+		return fmt.Errorf("remove the previous maps: %w", err)
 	}
 	return nil
 }

@@ -58,66 +58,25 @@ var unmovable = map[string]bool{
 	bpf.DatapathMapFrontendDrops:  true,
 }
 
-// renamed are the maps that had another name in earlier versions. Their content stays. For an
-// agent of an earlier version they are gone, and it begins with empty ones.
-var renamed = map[string]string{
-	bpf.DatapathMapEvictedFlows:      "memories",
-	bpf.DatapathMapOverflowData4:     "crowd_data4",
-	bpf.DatapathMapOverflowData6:     "crowd_data6",
-	bpf.DatapathMapOverflowDataRev4:  "crowd_data_rev4",
-	bpf.DatapathMapOverflowDataRev6:  "crowd_data_rev6",
-	bpf.DatapathMapOverflowFragments: "crowd_fragments",
-	bpf.DatapathMapVipQuotas:         "vip_crowds",
-}
-
-// pinnedMaps are those of a directory.
+// pinnedMaps are the pinned maps of a directory.
 type pinnedMaps struct {
-	// maps has no map with the schema. All have the names of this version.
+	// maps are the maps by name, without the schema.
 	maps map[string]*ebpf.Map
-	// renamed are those that are pinned by another name.
-	renamed []string
-	// schema is nil where it cannot be read, for the reason of err.
+	// schema is nil if it cannot be read, for the reason of err.
 	schema *schema
 	err    error
 }
 
 func (p *pinnedMaps) empty() bool { return len(p.maps) == 0 }
 
-// rename gives the layouts of the schema the names of this version.
-func (p *pinnedMaps) rename() {
-	if p.schema == nil {
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(renamed)) {
-		previous, described := p.schema.layouts[renamed[name]]
-		if !described {
-			continue
-		}
-		delete(p.schema.layouts, renamed[name])
-		p.schema.layouts[name] = previous
-		p.renamed = append(p.renamed, name)
-	}
-}
-
-// migration says what becomes of pinned maps.
+// A migration represents the decision about the pinned maps.
 type migration struct {
 	adoption Adoption
-	// copied are those whose content goes into new ones.
-	copied map[string]copying
-	// new are those that the previous version did not have.
+	// copied are the maps whose entries are copied into new ones, by name, each with the converter
+	// of its entries, or nil if both have the same layout.
+	copied map[string]*layout.Converter
+	// new are the maps that are not pinned yet.
 	new []string
-}
-
-// copying is how entries go into another map.
-type copying struct {
-	// converter is nil where both have the same layout.
-	converter *layout.Converter
-	// meaning is that of the previous map.
-	meaning int
-	// from is the name of the previous map where it had another one, now a time after all that it
-	// has.
-	from string
-	now  uint32
 }
 
 // usable reports whether any content stays.
@@ -146,15 +105,9 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 	case pinned.schema.seed != want.seed:
 		return rebuild("the pinned maps were filled with %v of the flow hash, this agent has %v", pinned.schema.seed, want.seed)
 	}
-	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]copying{}}
+	out := migration{adoption: Adoption{Kind: Adopted}, copied: map[string]*layout.Converter{}}
 	for _, name := range slices.Sorted(maps.Keys(specs)) {
 		previous, described := pinned.schema.layouts[name]
-		if !described && name == bpf.DatapathMapGroupMarks {
-			if err := out.judgePreviousMarks(specs[name], pinned, want.layouts[name]); err != nil {
-				return rebuild("map %s cannot be converted: %v", name, err)
-			}
-			continue
-		}
 		if !described {
 			out.note(Converted, "map %s is new", name)
 			out.new = append(out.new, name)
@@ -167,9 +120,6 @@ func judge(specs map[string]*ebpf.MapSpec, pinned *pinnedMaps, want *schema) mig
 		if err := out.judgeMap(specs[name], m, previous, want.layouts[name]); err != nil {
 			return rebuild("map %s cannot be converted: %v", name, err)
 		}
-	}
-	for _, name := range pinned.renamed {
-		out.note(Converted, "map %s was named %s", name, renamed[name])
 	}
 	for name := range pinned.schema.layouts {
 		if specs[name] == nil {
@@ -198,22 +148,18 @@ func (m *migration) judgeMap(spec *ebpf.MapSpec, pinned *ebpf.Map, previous, wan
 	default:
 		m.note(Converted, "map %s has another layout", name)
 	}
-	how := copying{meaning: previous.Meaning}
-	if name == bpf.DatapathMapExceptions && previous.Meaning == exceptionsOfShortIDs {
-		// copyExceptions converts them.
-		previous.Meaning = want.Meaning
-	}
+	var converter *layout.Converter
 	err := formOf(pinned, spec, previous)
 	if err == nil && !layout.Equal(previous, want) {
-		how.converter, err = layout.NewConverter(previous, want)
+		converter, err = layout.NewConverter(previous, want)
 	}
 	switch {
 	case err != nil && losable[name] == "":
 		return err
-	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && how.converter != nil:
+	case err != nil, resized && unmovable[name], name == bpf.DatapathMapExceptions && converter != nil:
 		m.adoption.Emptied = append(m.adoption.Emptied, name)
 	default:
-		m.copied[name] = how
+		m.copied[name] = converter
 		m.adoption.Copied = append(m.adoption.Copied, name)
 	}
 	return nil

@@ -4,8 +4,6 @@ package dataplane
 
 import (
 	"bytes"
-	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -15,7 +13,6 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/millrace-lb/millrace/api/flowhash"
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -36,8 +33,7 @@ func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map))
 	change(then.layouts)
 	directory := filepath.Join(cfg.PinRoot, mapDirectory)
 	for name, want := range then.layouts {
-		// A map that no version has any more is pinned by the test itself.
-		if layout.Equal(want, now.layouts[name]) || spec.Maps[name] == nil {
+		if layout.Equal(want, now.layouts[name]) {
 			continue
 		}
 		pinMapAs(t, directory, spec.Maps[name], now.layouts[name], want)
@@ -46,7 +42,7 @@ func pinAs(t *testing.T, cfg Config, change func(layouts map[string]layout.Map))
 		if _, found := then.layouts[name]; found {
 			continue
 		}
-		if err := os.Remove(filepath.Join(directory, name)); err != nil && renamed[name] == "" {
+		if err := os.Remove(filepath.Join(directory, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,40 +182,6 @@ func allEntries(t *testing.T, d *Dataplane) map[string]any {
 	return map[string]any{"state": state, "connections": connections, "counts": counts, "exceptions": bucket}
 }
 
-// Maps that had another name are used as they are, by their new one.
-func TestRenamed(t *testing.T) {
-	cfg := smallConfig(mountBPF(t))
-	d := openDataplane(t, cfg)
-	key := bpf.DatapathConnectionKey4{Client: 1, Vip: 2, ClientPort: 3, VipPort: 4, Protocol: 17}
-	want := bpf.DatapathConnection{Endpoint: 5, Tag: 6, Seen: 7, Flags: 8}
-	if err := d.maps.OverflowData4.Put(key, want); err != nil {
-		t.Fatal(err)
-	}
-	directory := filepath.Join(cfg.PinRoot, mapDirectory)
-	for name, previous := range renamed {
-		if err := os.Rename(filepath.Join(directory, name), filepath.Join(directory, previous)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pinAs(t, cfg, func(layouts map[string]layout.Map) {
-		for name, previous := range renamed {
-			layouts[previous] = layouts[name]
-			delete(layouts, name)
-		}
-	})
-	again := openDataplane(t, cfg)
-	if adoption := again.Adoption(); adoption.Kind != Converted || len(adoption.Copied)+len(adoption.Emptied) != 0 {
-		t.Errorf("%+v, want %s, with nothing copied or emptied", adoption, Converted)
-	}
-	var got bpf.DatapathConnection
-	if err := again.maps.OverflowData4.Lookup(key, &got); err != nil || got != want {
-		t.Errorf("the flow is %+v, %v, want %+v", got, err, want)
-	}
-	if last := openDataplane(t, cfg).Adoption(); last.Kind != Adopted {
-		t.Errorf("at the next start %+v, want %s", last, Adopted)
-	}
-}
-
 // Maps of another version, with fields that are new, gone, moved, longer and shorter, are carried
 // over with all that they hold.
 func TestConverted(t *testing.T) {
@@ -241,63 +203,6 @@ func TestConverted(t *testing.T) {
 	}
 	if kind := openDataplane(t, larger).Adoption().Kind; kind != Adopted {
 		t.Errorf("then %s, want %s", kind, Adopted)
-	}
-}
-
-// Agents of the format before the layouts were described had those of layouts/9.json.
-func TestFirstSchema(t *testing.T) {
-	var first map[string]layout.Map
-	if err := json.Unmarshal(firstLayouts, &first); err != nil {
-		t.Fatal(err)
-	}
-	for name, seed := range map[string]flowhash.Seed{"with a seed": {31: 1}, "without": {}} {
-		t.Run(name, func(t *testing.T) {
-			cfg := smallConfig(mountBPF(t))
-			cfg.Seed = seed
-			d := openDataplane(t, cfg)
-			exampleState(t, d)
-			want := allEntries(t, d)
-			pinAs(t, cfg, func(layouts map[string]layout.Map) { maps.Copy(layouts, first) })
-			putPreviousException(t, cfg)
-			content := append([]byte{byte(firstSchemaFormat), 0, 0, 0}, seed[:]...)
-			if seed == (flowhash.Seed{}) {
-				content = content[:4]
-			}
-			m, err := ebpf.NewMap(&ebpf.MapSpec{Name: schemaMap, Type: ebpf.Array, KeySize: 4, ValueSize: uint32(len(content)), MaxEntries: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := m.Put(uint32(0), content); err != nil {
-				t.Fatal(err)
-			}
-			pinOver(t, m, filepath.Join(cfg.PinRoot, mapDirectory, schemaMap))
-			if pinned, found, err := PinnedSeed(cfg.PinRoot); pinned != seed || !found || err != nil {
-				t.Errorf("%v is pinned: %t, %v; want %v", pinned, found, err, seed)
-			}
-			again := openDataplane(t, cfg)
-			if again.Adoption().Kind == Rebuilt {
-				t.Errorf("%+v", again.Adoption())
-			}
-			if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
-				t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
-			}
-		})
-	}
-}
-
-// putFormerException writes the exception of exampleState as that version did: with a longer time.
-func putPreviousException(t *testing.T, cfg Config) {
-	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(cfg.PinRoot, mapDirectory, bpf.DatapathMapExceptions), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	var bucket bpf.DatapathExceptionBucket
-	bucket.Slot[0] = exampleException
-	bucket.Slot[0].About |= exceptionNodeHigh
-	if err := m.Put(uint32(0), bucket); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -450,7 +355,7 @@ func TestEndBeforeAttach(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
-				t.Errorf("after it was attached: %+v\nthe former maps: %+v", got, want)
+				t.Errorf("after it was attached: %+v\nthe previous maps: %+v", got, want)
 			}
 		}
 		if err := again.Close(); err != nil {
@@ -458,7 +363,7 @@ func TestEndBeforeAttach(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(cfg.PinRoot, previousMapDirectory)); !os.IsNotExist(err) {
-		t.Errorf("the former maps are left: %v", err)
+		t.Errorf("the previous maps are left: %v", err)
 	}
 }
 

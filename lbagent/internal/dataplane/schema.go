@@ -3,7 +3,6 @@
 package dataplane
 
 import (
-	_ "embed"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -14,18 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/millrace-lb/millrace/api/flowhash"
-	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 )
 
-// schemaFormat is that of the map with the schema. Maps of another one are not read.
-const schemaFormat uint32 = 10
-
-// Until format 9 the map had no layouts, and a seed only where there was one. The layouts were these.
-const firstSchemaFormat uint32 = 9
-
-//go:embed layouts/9.json
-var firstLayouts []byte
+// schemaFormat specifies the format of the map with the schema. The agent rebuilds the maps if the pinned
+// schema has another format.
+const schemaFormat uint32 = 1
 
 // schemaHead is how many bytes are before the layouts: the format, and the seed.
 const schemaHead = 4 + flowhash.SeedSize
@@ -37,10 +30,8 @@ type schema struct {
 	layouts map[string]layout.Map
 }
 
-// meanings are those of maps whose bytes have come to mean something else.
-var meanings = map[string]int{
-	bpf.DatapathMapExceptions: exceptionsOfLongIDs,
-}
+// meanings specifies the meaning of maps, by name (layout.Map.Meaning). The default is zero.
+var meanings = map[string]int{}
 
 func newSchema(spec *ebpf.CollectionSpec, seed flowhash.Seed) (*schema, error) {
 	s := &schema{seed: seed, layouts: map[string]layout.Map{}}
@@ -80,20 +71,14 @@ func readSchema(m *ebpf.Map) (*schema, error) {
 	if err := m.Lookup(uint32(0), content); err != nil {
 		return nil, fmt.Errorf("read map %s: %w", schemaMap, err)
 	}
-	if len(content) < 4 {
+	if len(content) < schemaHead {
 		return nil, fmt.Errorf("map %s has %d bytes", schemaMap, len(content))
 	}
-	layouts, s := firstLayouts, &schema{}
-	switch format := nativeUint32(content); {
-	case format == firstSchemaFormat:
-		copy(s.seed[:], content[4:])
-	case format == schemaFormat && len(content) >= schemaHead:
-		copy(s.seed[:], content[4:])
-		layouts = content[schemaHead:]
-	default:
+	if format := nativeUint32(content); format != schemaFormat {
 		return nil, fmt.Errorf("the pinned maps have a schema of format %d, this agent reads %d", format, schemaFormat)
 	}
-	if err := json.Unmarshal(layouts, &s.layouts); err != nil {
+	s := &schema{seed: flowhash.Seed(content[4:schemaHead])}
+	if err := json.Unmarshal(content[schemaHead:], &s.layouts); err != nil {
 		return nil, fmt.Errorf("read the layouts of the pinned maps: %w", err)
 	}
 	return s, nil

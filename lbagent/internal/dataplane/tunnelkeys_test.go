@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/millrace-lb/millrace/bpf"
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/layout"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -117,25 +116,6 @@ func TestSetTunnelKeys(t *testing.T) {
 	check("restart", last)
 	setTunnelKeys(t, d, tunnelKeys(false, 1, 1))
 	check("changed after the restart", tunnelKeys(false, 1, 1))
-}
-
-// A previous version had no map of keys. Everything else is kept.
-func TestTunnelKeysAreAdded(t *testing.T) {
-	cfg := smallConfig(mountBPF(t))
-	d := openDataplane(t, cfg)
-	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}})
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
-	pinAs(t, cfg, func(layouts map[string]layout.Map) { delete(layouts, bpf.DatapathMapTunnelKeys) })
-	d = openDataplane(t, cfg)
-	if got := d.Adoption(); got.Kind != Converted {
-		t.Errorf("adoption %+v, want %s", got, Converted)
-	}
-	if len(d.nodes) != 1 {
-		t.Errorf("nodes %v, want node 2", d.nodes)
-	}
-	setTunnelKeys(t, d, tunnelKeys(true, 1, 1))
 }
 
 // From no key to a required one, and on to the next key: node by node, under load, without a

@@ -21,9 +21,6 @@ import (
 // checkout.
 const changedImage = "millrace.test/lbagent:changed"
 
-// previousImage is that of an agent of another commit.
-const previousImage = "millrace.test/lbagent:former"
-
 // LoadChangedAgent builds an agent with other BPF programs than the checkout has,
 // which do the same, loads its image into every node and returns its name.
 func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error) {
@@ -49,40 +46,12 @@ func (c *Cluster) LoadChangedAgent(ctx context.Context) (image string, err error
 	if err := os.WriteFile(overlayFile, overlay, 0o600); err != nil {
 		return "", err
 	}
-	return changedImage, c.loadAgent(ctx, changedImage, c.root, directory, "-overlay", overlayFile)
-}
-
-// LoadPreviousAgent builds the agent of a commit, loads its image into every node and returns its
-// name. The checkout must have the commit.
-func (c *Cluster) LoadPreviousAgent(ctx context.Context, commit string) (image string, err error) {
-	directory, err := os.MkdirTemp("", "millrace-former-*")
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
-	sources, archive := filepath.Join(directory, "sources"), filepath.Join(directory, "sources.tar")
-	if err := os.Mkdir(sources, 0o700); err != nil {
-		return "", err
-	}
-	for _, command := range [][]string{
-		{"git", "archive", "--output", archive, commit},
-		{"tar", "--extract", "--file", archive, "--directory", sources},
-	} {
-		if err := RunIn(ctx, c.root, command...); err != nil {
-			return "", fmt.Errorf("unpack the sources of %s, which a shallow clone does not have: %w", commit, err)
-		}
-	}
-	return previousImage, c.loadAgent(ctx, previousImage, sources, directory)
-}
-
-// loadAgent builds the agent of the sources and loads it under this name.
-func (c *Cluster) loadAgent(ctx context.Context, image, sources, directory string, flags ...string) error {
 	program := filepath.Join(directory, "lbagent")
-	build := []string{"go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w -X main.version=" + path.Base(image)}
-	if err := RunIn(ctx, sources, append(append(build, flags...), "-o", program, "./cmd/lbagent")...); err != nil {
-		return err
+	if err := RunIn(ctx, c.root, "go", "build", "-buildvcs=false", "-trimpath",
+		"-ldflags", "-s -w -X main.version="+path.Base(changedImage), "-overlay", overlayFile, "-o", program, "./cmd/lbagent"); err != nil {
+		return "", err
 	}
-	return c.LoadFiles(ctx, image, "/lbagent", program+":/lbagent")
+	return changedImage, c.LoadFiles(ctx, changedImage, "/lbagent", program+":/lbagent")
 }
 
 // LoadFiles makes an image of static files, each FILE:/PATH, and loads it into every node under this name.

@@ -86,6 +86,40 @@ func TestAnalyzeInput(t *testing.T) {
 	}
 }
 
+// TestQuickStart: the manifests of README.md and the samples announce each address of their pools.
+func TestQuickStart(t *testing.T) {
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "<<'END'\n")
+	quickStart, _, found := strings.Cut(rest, "\nEND\n")
+	if !found {
+		t.Fatal("README.md has no manifests for kubectl apply")
+	}
+	service := "\n---\n" + strings.Replace(serviceManifest, "selector", "loadBalancerClass: millrace.io/lb, selector", 1)
+	for name, test := range map[string]struct{ args, stdin, want string }{
+		"README.md": {"-", quickStart + service, "4 objects, 1 VIP, 0 problems."},
+		"README.md, in both families": {
+			"-", strings.Replace(quickStart, "203.0.113.0/24", `203.0.113.0/24, "2001:db8:cafe::/64"`, 1) + service,
+			"add IPv6 to spec.families",
+		},
+		"config/samples": {"../../config/samples/lbpeer.yaml", "", "0 problems."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{"millrace", "analyze", "-f", test.args}
+			if name == "config/samples" {
+				args = append(args, "-f", "../../config/samples/vippool.yaml", "-f", "../../config/samples/vipadvertisement.yaml", "--assume-secrets")
+			}
+			var stdout, stderr bytes.Buffer
+			run(t.Context(), environment{args: args, stdin: strings.NewReader(test.stdin), stdout: &stdout, stderr: &stderr})
+			if !strings.Contains(stdout.String(), test.want) {
+				t.Errorf("printed %s%s, want %q", stdout.String(), stderr.String(), test.want)
+			}
+		})
+	}
+}
+
 func TestAnalyzeJSON(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	args := []string{"millrace", "analyze", "-f", "testdata/analyze/faults/routes.yaml", "-o", "json"}

@@ -158,9 +158,12 @@ func (c *cluster) pools() {
 	usable, problems := desired.Pools(c.Pools, desired.NewOccupation(c.occupied))
 	c.add(problems...)
 	state := c.state()
+	advertisements, peers := valid(c.Advertisements, desired.ParseAdvertisement), valid(c.Peers, desired.ParsePeer)
 	for i := range usable {
+		name := desired.Object{Kind: "VIPPool", Name: usable[i].Name}
 		c.add(usable[i].Limits...)
-		c.warn(desired.Object{Kind: "VIPPool", Name: usable[i].Name}, millracev1beta1.ReasonQuotaExceeded, exceeded(&usable[i], state)...)
+		c.warn(name, millracev1beta1.ReasonQuotaExceeded, exceeded(&usable[i], state)...)
+		c.warn(name, millracev1beta1.ReasonNoPeer, prefixed("spec.addresses", unannouncedFamilies(&usable[i], advertisements, peers))...)
 	}
 }
 

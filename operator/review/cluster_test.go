@@ -95,12 +95,14 @@ func TestCluster(t *testing.T) {
 			change: func(o *Objects) {
 				o.Class.IsDefault, o.Namespaces = false, []corev1.Namespace{namespace}
 				o.Pools[0].Spec.Addresses = []string{"203.0.113.0/30", "2001:db8::/64"}
+				o.Peers[0].Spec.Families = []millracev1beta1.AddressFamily{"IPv4", "IPv6"}
 			},
 			vips: []string{"203.0.113.0 api", "203.0.113.1 web", "2001:db8:: api", "2001:db8::1 web"},
 		},
 		"IPv6 alone": {
-			change: func(o *Objects) { o.Pools[0].Spec.Addresses = []string{"2001:db8::/64"} },
-			vips:   []string{"2001:db8:: api", "2001:db8::1 web"},
+			change:   func(o *Objects) { o.Pools[0].Spec.Addresses = []string{"2001:db8::/64"} },
+			vips:     []string{"2001:db8:: api", "2001:db8::1 web"},
+			problems: []string{"VIPPool public NoPeer"},
 		},
 		"a peer for other nodes": {
 			change: func(o *Objects) {

@@ -119,6 +119,8 @@ func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
 		if pools[i].Name == pool.Name {
 			warnings = append(warnings, messages(pools[i].Limits, desired.Object{Kind: "VIPPool", Name: pool.Name})...)
 			warnings = append(warnings, exceeded(&pools[i], state)...)
+			warnings = append(warnings, prefixed("spec.addresses", unannouncedFamilies(&pools[i],
+				valid(state.Advertisements, desired.ParseAdvertisement), valid(state.Peers, desired.ParsePeer)))...)
 		}
 	}
 	return warnings
@@ -154,7 +156,18 @@ func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 // exist.
 func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []string {
 	problems := desired.Advertisements([]millracev1beta1.VIPAdvertisement{*object}, state.Pools, state.Peers)
-	return messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
+	warnings := messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
+	others := slices.DeleteFunc(slices.Clone(state.Advertisements), func(other millracev1beta1.VIPAdvertisement) bool {
+		return other.Name == object.Name
+	})
+	all, peers := valid(append(others, *object), desired.ParseAdvertisement), valid(state.Peers, desired.ParsePeer)
+	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
+	for i := range pools {
+		if len(object.Spec.Pools) == 0 || slices.Contains(object.Spec.Pools, pools[i].Name) {
+			warnings = append(warnings, prefixed("spec.pools", unannouncedFamilies(&pools[i], all, peers))...)
+		}
+	}
+	return warnings
 }
 
 // Peer returns what keeps the sessions of an LBPeer down: the password that its Secret does not have.

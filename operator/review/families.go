@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package review
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+)
+
+// unannouncedFamilies returns a message for each family of the pool's addresses that no peer of the
+// pool's advertisements announces. It returns none for a pool without advertisements or without peers,
+// which have messages of their own.
+func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisement, peers []desired.Peer) (messages []string) {
+	var selected []desired.Peer
+	for i := range advertisements {
+		advertisement := &advertisements[i]
+		switch {
+		case len(advertisement.Pools) > 0 && !slices.Contains(advertisement.Pools, pool.Name):
+		case advertisement.L2:
+			return nil
+		default:
+			for _, peer := range peers {
+				if len(advertisement.Peers) == 0 || slices.Contains(advertisement.Peers, peer.Name) {
+					selected = append(selected, peer)
+				}
+			}
+		}
+	}
+	if len(selected) == 0 {
+		return nil
+	}
+	for _, family := range []struct {
+		name      millracev1beta1.AddressFamily
+		has       func(netip.Addr) bool
+		announced func(desired.Peer) bool
+	}{
+		{millracev1beta1.FamilyIPv4, netip.Addr.Is4, func(peer desired.Peer) bool { return peer.IPv4 }},
+		{millracev1beta1.FamilyIPv6, netip.Addr.Is6, func(peer desired.Peer) bool { return peer.IPv6 }},
+	} {
+		has := slices.ContainsFunc(pool.Addresses.Ranges(), func(r netipx.IPRange) bool { return family.has(r.From()) })
+		if has && !slices.ContainsFunc(selected, family.announced) {
+			messages = append(messages, fmt.Sprintf("no LBPeer of the VIPAdvertisements of VIPPool %q announces %s, so no node announces its "+
+				"%s addresses: add %s to spec.families of LBPeer %s, or remove the addresses", pool.Name, family.name, family.name, family.name, names(selected)))
+		}
+	}
+	return messages
+}
+
+// names returns the names of peers, each once.
+func names(peers []desired.Peer) string {
+	var found []string
+	for i := range peers {
+		found = append(found, fmt.Sprintf("%q", peers[i].Name))
+	}
+	slices.Sort(found)
+	return strings.Join(slices.Compact(found), ", ")
+}
+
+// prefixed returns messages with the field that they are about.
+func prefixed(field string, messages []string) (texts []string) {
+	for _, message := range messages {
+		texts = append(texts, field+": "+message)
+	}
+	return texts
+}

@@ -60,20 +60,6 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// All queries parse, and ask for metrics and labels that there are.
-func TestDashboardsAskForMetrics(t *testing.T) {
-	var what, queries []string
-	for _, dashboard := range dashboards.All() {
-		for _, query := range dashboard.Queries() {
-			what, queries = append(what, dashboard.Title), append(queries, query)
-		}
-	}
-	if len(queries) < 50 {
-		t.Fatalf("only %d queries were found", len(queries))
-	}
-	hold(t, what, queries)
-}
-
 var (
 	variablePattern = regexp.MustCompile(`\$([a-z]+)`)
 	legendPattern   = regexp.MustCompile(`\{\{([a-z_]+)\}\}`)

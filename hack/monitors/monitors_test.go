@@ -1,106 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitors holds alerts and dashboards to the metrics that programs export, by Prometheus'
-// own parser and rule tests.
+// Package monitors checks that alerts, dashboards and PodMonitors match the metrics and pods of the
+// programs. Its tests behind the build tag long use Prometheus' parser and rule engine.
 package monitors
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/hack/catalogue"
+	"github.com/millrace-lb/millrace/hack/dashboards"
 )
 
 const root = "../.."
-
-// These are what hack/tools/prometheus reads and writes.
-type (
-	request struct {
-		Queries []string    `json:"queries,omitempty"`
-		Rules   string      `json:"rules,omitempty"`
-		Cases   []evaluated `json:"cases,omitempty"`
-		Objects []any       `json:"objects,omitempty"`
-	}
-	evaluated struct {
-		Series   []series `json:"series"`
-		Interval string   `json:"interval"`
-		At       string   `json:"at"`
-	}
-	series struct {
-		Series string `json:"series"`
-		Values string `json:"values"`
-	}
-	answer struct {
-		Queries []struct {
-			Error     string
-			Selectors []struct {
-				Name   string
-				Labels []string
-			}
-			Grouping []string
-		}
-		Cases []struct {
-			Error  string
-			Alerts []firing
-		}
-		Objects []string
-	}
-	firing struct {
-		Name                string
-		Labels, Annotations map[string]string
-	}
-)
-
-// program is hack/tools/prometheus: Prometheus' libraries have a module of their own.
-var program string
-
-func TestMain(m *testing.M) { os.Exit(built(m)) }
-
-func built(m *testing.M) int {
-	directory, err := os.MkdirTemp("", "monitors")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(directory)
-	program = filepath.Join(directory, "prometheus")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Dir = filepath.Join(root, "hack", "tools", "prometheus")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building hack/tools/prometheus: %v: %s\n", err, output)
-		return 1
-	}
-	return m.Run()
-}
-
-// ask has Prometheus' libraries answer.
-func ask(t *testing.T, asked request) answer {
-	t.Helper()
-	input, err := json.Marshal(asked)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var output, complaints bytes.Buffer
-	command := exec.CommandContext(t.Context(), program)
-	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(input), &output, &complaints
-	if err := command.Run(); err != nil {
-		t.Fatalf("hack/tools/prometheus: %v: %s", err, complaints.String())
-	}
-	var answered answer
-	if err := json.Unmarshal(output.Bytes(), &answered); err != nil {
-		t.Fatal(err)
-	}
-	return answered
-}
 
 type alert struct {
 	Alert       string            `json:"alert"`
@@ -145,53 +63,31 @@ func alerts(t *testing.T) (found []alert, file string) {
 	return found, string(raw.Spec)
 }
 
-// scraped are the labels that Prometheus adds to what it scrapes, by config/monitors.
-var scraped = []string{"job", "instance", "namespace", "pod", "node", "container", "endpoint"}
+// metricPattern matches the names of our metrics in a query.
+var metricPattern = regexp.MustCompile(`\bmillrace_[a-z0-9_]+`)
 
-// hold holds queries to the metrics of the page, which is held to the programs. what names each.
-func hold(t *testing.T, what, queries []string) {
-	t.Helper()
+// TestQueriesNameMetrics reads names only. The tests behind the build tag long parse the queries and
+// check their labels with Prometheus' parser, which takes two minutes to compile.
+func TestQueriesNameMetrics(t *testing.T) {
 	metrics := catalogue.Read(t)
 	if len(metrics) < 60 {
 		t.Fatalf("only %d metrics are on %s", len(metrics), catalogue.Page)
 	}
-	metrics["up"] = []string{}
-	for i, query := range ask(t, request{Queries: queries}).Queries {
-		if query.Error != "" {
-			t.Errorf("%s: %s: %s", what[i], queries[i], query.Error)
-			continue
-		}
-		known := slices.Clone(scraped)
-		foreign := false
-		for _, selector := range query.Selectors {
-			labels, found := metrics[selector.Name]
-			if !found {
-				t.Errorf("%s: %s: no program exports %q", what[i], queries[i], selector.Name)
-				continue
-			}
-			for _, label := range selector.Labels {
-				if labels != nil && !slices.Contains(labels, label) && !slices.Contains(scraped, label) {
-					t.Errorf("%s: %s: %s has no label %s", what[i], queries[i], selector.Name, label)
-				}
-			}
-			known, foreign = append(known, labels...), foreign || labels == nil
-		}
-		for _, label := range query.Grouping {
-			if !foreign && !slices.Contains(known, label) {
-				t.Errorf("%s: %s: no metric has the label %s", what[i], queries[i], label)
-			}
-		}
-	}
-}
-
-// Queries parse, and ask for metrics and labels that there are.
-func TestAlertsAskForMetrics(t *testing.T) {
 	found, _ := alerts(t)
-	var names, queries []string
+	var queries []string
 	for _, alert := range found {
-		names, queries = append(names, alert.Alert), append(queries, alert.Expr)
+		queries = append(queries, alert.Expr)
 	}
-	hold(t, names, queries)
+	for _, dashboard := range dashboards.All() {
+		queries = append(queries, dashboard.Queries()...)
+	}
+	for _, query := range queries {
+		for _, name := range metricPattern.FindAllString(query, -1) {
+			if _, found := metrics[name]; !found {
+				t.Errorf("%s: no program exports %q", query, name)
+			}
+		}
+	}
 }
 
 // Each alert leads to its paragraph, and each paragraph is of an alert.

@@ -4,7 +4,6 @@ package monitors
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,30 +22,6 @@ func rendered(t *testing.T) []*unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	return objects
-}
-
-// The operator of Prometheus knows all fields of its objects.
-func TestObjects(t *testing.T) {
-	var asked request
-	var names []string
-	for _, object := range rendered(t) {
-		if strings.HasPrefix(object.GetAPIVersion(), "monitoring.coreos.com/") {
-			asked.Objects, names = append(asked.Objects, object.Object), append(names, object.GetKind()+" "+object.GetName())
-		}
-	}
-	if len(names) != 6 {
-		t.Fatalf("there are %q, want five PodMonitors and a PrometheusRule", names)
-	}
-	unknown := map[string]any{"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "spec": map[string]any{"selectors": nil}}
-	problems := ask(t, request{Objects: append(asked.Objects, unknown)}).Objects
-	for i, name := range names {
-		if problems[i] != "" {
-			t.Errorf("%s: %s", name, problems[i])
-		}
-	}
-	if problems[len(names)] == "" {
-		t.Error("a field that does not exist is taken")
-	}
 }
 
 // monitored is a PodMonitor, as far as pods must fit it.

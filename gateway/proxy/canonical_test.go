@@ -129,3 +129,60 @@ func TestNoContentType(t *testing.T) {
 		}
 	}
 }
+
+// TestPathSpellings holds the table of docs/gateway.md: what each spelling of a path matches, and what
+// the backend gets.
+func TestPathSpellings(t *testing.T) {
+	port := freePort(t)
+	says := func(name string) string {
+		return serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, name+" "+r.RequestURI) })
+	}
+	exact, moved, latin := toward("/caf%C3%A9", "guarded"), toward("/old", "open"), toward("/caf%E9", "guarded")
+	exact.Match.Path.Kind = resource.PathMatch_EXACT
+	moved.Filters = []*resource.Filter{{Kind: &resource.Filter_Rewrite{Rewrite: &resource.Rewrite{
+		Path: &resource.PathChange{Kind: &resource.PathChange_ReplacePrefix{ReplacePrefix: "/new"}}}}}}
+	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil,
+		exact, latin, toward("/admin", "guarded"), toward("/a b", "guarded"), toward("/50%25", "guarded"), moved, toward("/", "open"))),
+		backend("guarded", says("guarded")), backend("open", says("open")))...)
+	for target, want := range map[string]string{
+		"/admin/x":           "guarded /admin/x",
+		"/%61dmin/x":         "guarded /%61dmin/x",
+		"/admin//x":          "guarded /admin//x",
+		"/admin/%2fx":        "guarded /admin/%2fx",
+		"//admin":            "guarded /admin",
+		"///admin":           "guarded /admin",
+		"/%2fadmin":          "guarded /admin",
+		"/.//admin":          "guarded /admin",
+		"/x/..//admin":       "guarded /admin",
+		"/x//../admin":       "guarded /admin",
+		"/x/%2e%2e//admin/":  "guarded /admin/",
+		"http://a//admin":    "guarded /admin",
+		"/admin/..//x":       "open /x",
+		"/x//admin":          "open /x//admin",
+		"/get/http://b//c?d": "open /get/http://b//c?d",
+		"/.a//b":             "open /.a//b",
+		"/a%20b/c":           "guarded /a%20b/c",
+		"/caf%c3%a9":         "guarded /caf%c3%a9",
+		"/caf%e9":            "guarded /caf%e9",
+		"/caf%e8":            "open /caf%e8",
+		"/50%25":             "guarded /50%25",
+		"/old//x":            "open /new/x",
+		"//old/x":            "open /new/x",
+	} {
+		conn, err := net.Dial("tcp", client127(port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", target)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", target, err)
+		}
+		text, err := io.ReadAll(response.Body)
+		if got := string(text); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", target, got, err, want)
+		}
+		_ = conn.Close()
+	}
+}

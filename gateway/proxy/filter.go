@@ -145,6 +145,9 @@ func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
 	return plan.CheckPathChange(of.GetPath())
 }
 
+// changesPath reports whether the filters rewrite the path.
+func (f *filters) changesPath() bool { return f.rewrite.GetPath() != nil }
+
 // rewriteTarget changes the target of a request.
 func rewriteTarget(of *resource.Rewrite, prefix string, out *http.Request) {
 	if of.GetHostname() != "" {

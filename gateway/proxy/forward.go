@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
 
 // newForward gives what copies requests and responses. All exchanges share it.
@@ -37,7 +38,7 @@ func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 // rewriteRequest makes the request for the backend.
 func rewriteRequest(pr *httputil.ProxyRequest) {
 	x, out := exchangeOf(pr.In.Context()), pr.Out
-	if x.path != out.URL.Path {
+	if x.path != out.URL.Path && !x.keepsPath() {
 		out.URL.Path, out.URL.RawPath = x.path, ""
 	}
 	// ReverseProxy leaves out parameters that it cannot read. They are not ours to change.
@@ -64,6 +65,12 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 		// Without it net/http would write its own.
 		out.Header["User-Agent"] = nil
 	}
+}
+
+// keepsPath reports whether the backend gets the client's form of a path that differs from the form
+// that was matched. A rewrite applies to the latter.
+func (x *exchange) keepsPath() bool {
+	return !x.rule.filters.changesPath() && !x.share.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
 }
 
 // forwarded tells the backend who asks for what. What the client says about it counts

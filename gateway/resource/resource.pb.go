@@ -926,9 +926,12 @@ func (x *Match) GetQueryParameters() []*ValueMatch {
 }
 
 type PathMatch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kind          PathMatch_Kind         `protobuf:"varint,1,opt,name=kind,proto3,enum=millrace.gateway.v1.PathMatch_Kind" json:"kind,omitempty"`
-	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  PathMatch_Kind         `protobuf:"varint,1,opt,name=kind,proto3,enum=millrace.gateway.v1.PathMatch_Kind" json:"kind,omitempty"`
+	// value of PREFIX and EXACT is canonical: it has neither dot segments nor empty elements. "%" and
+	// bytes that are not UTF-8 are percent-encoded in it. Proxies compare it with the canonical form of
+	// the decoded path, as they do REGULAR_EXPRESSION.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

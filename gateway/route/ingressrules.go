@@ -118,7 +118,8 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	default:
 		return found, fmt.Errorf("there is no pathType %s", *path.PathType)
 	}
-	if err := validPath(found.value); err != nil {
+	var err error
+	if found.value, err = canonicalPath(found.value); err != nil {
 		return found, err
 	}
 	if found.kind == resource.PathMatch_PREFIX {

@@ -85,7 +85,8 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal)
 	default:
 		return nil, 0, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "path.type: there is no %s", kind)
 	}
-	if err := validPath(found.Value); err != nil {
+	var err error
+	if found.Value, err = canonicalPath(found.Value); err != nil {
 		return nil, 0, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "path.value: %v", err)
 	}
 	if found.Kind == resource.PathMatch_PREFIX {

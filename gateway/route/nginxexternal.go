@@ -101,9 +101,9 @@ func (r *ingressRun) mayAsk(ingress *networkingv1.Ingress, of *ingressRule) bool
 func (r *ingressRule) takes(path string) bool {
 	switch of := r.rule.Match.GetPath(); of.GetKind() {
 	case resource.PathMatch_EXACT:
-		return path == of.GetValue()
+		return path == decodedPath(of)
 	case resource.PathMatch_PREFIX:
-		return isBelow(path, of.GetValue())
+		return isBelow(path, decodedPath(of))
 	default:
 		if r.expression == nil {
 			// It is valid: else the rule would not be there.

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -61,10 +60,11 @@ func (r *ingressRun) parsePath(
 		}
 	} else {
 		// A prefix of characters: /a matches /ab, too.
-		expression = regexp.QuoteMeta(path.Path) + "(?s:.*)"
-		if err := validPath(path.Path); err != nil {
+		prefix, err := canonicalPath(path.Path)
+		if err != nil {
 			return found, nil, err
 		}
+		expression = literalExpression(prefix)
 	}
 	steps, err := expressionSteps(expression)
 	if err != nil {

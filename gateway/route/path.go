@@ -5,41 +5,61 @@ package route
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// validPath reports what is wrong with the path of a rule. A path that no request can have
-// would be a rule that silently matches nothing.
-func validPath(path string) error {
-	if !strings.HasPrefix(path, "/") {
-		return fmt.Errorf("%q does not begin with /", path)
+// canonicalPath returns the path of a rule in the form in which requests are compared with it, or an
+// error if no request can have the path: the rule would silently match nothing.
+func canonicalPath(path string) (string, error) {
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return "", fmt.Errorf("%q does not begin with /", path)
+	case len(path) > maxPath:
+		return "", fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
+	case !utf8.ValidString(path):
+		return "", fmt.Errorf("%q is no UTF-8", path)
+	case strings.ContainsAny(path, "?#"):
+		return "", errors.New("a path has no ? and no #")
 	}
-	if len(path) > maxPath {
-		return fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
-	}
-	if !utf8.ValidString(path) {
-		// Nor could it be sent to proxies: they would get nothing more of anybody.
-		return fmt.Errorf("%q is no UTF-8", path)
-	}
-	for i := range len(path) {
-		if path[i] <= ' ' || path[i] == 0x7f {
-			return fmt.Errorf("%q has a space or a control character", path)
-		}
-	}
-	if strings.ContainsAny(path, "?#") {
-		return errors.New("a path has no ? and no #")
-	}
-	return nil
+	return plan.CanonicalPath(path), nil
 }
 
 // maxPath is Gateway API's limit, which Ingress does not have.
 const maxPath = 1024
 
-// trimPrefix cuts the slash at the end of a prefix: /a/ and /a match the same.
+// trimPrefix cuts the slash at the end of a canonical prefix: /a/ and /a match the same.
 func trimPrefix(path string) string {
-	if trimmed := strings.TrimRight(path, "/"); trimmed != "" {
+	if trimmed := strings.TrimSuffix(path, "/"); trimmed != "" {
 		return trimmed
 	}
 	return "/"
+}
+
+// literalExpression returns an expression for all paths that begin with the characters of a canonical
+// path.
+func literalExpression(path string) string {
+	decoded := decodedPath(&resource.PathMatch{Value: path})
+	var expression strings.Builder
+	for at, size := 0, 0; at < len(decoded); at += size {
+		var char rune
+		if char, size = utf8.DecodeRuneInString(decoded[at:]); char == utf8.RuneError && size == 1 {
+			// An expression is UTF-8, and cannot name another byte.
+			expression.WriteString("(?s:.)")
+		} else {
+			expression.WriteString(regexp.QuoteMeta(decoded[at : at+size]))
+		}
+	}
+	return expression.String() + "(?s:.*)"
+}
+
+// decodedPath returns the path of a match that the compiler made.
+func decodedPath(of *resource.PathMatch) string {
+	decoded, _ := url.PathUnescape(of.GetValue())
+	return decoded
 }

@@ -11,13 +11,16 @@ import (
 	"strings"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // Prefix is what a rewritten prefix takes the place of; empty where a rule matches no prefix.
 func Prefix(rule *resource.Rule) string {
 	if path := rule.GetMatch().GetPath(); path.GetKind() == resource.PathMatch_PREFIX {
-		return strings.TrimRight(path.GetValue(), "/")
+		// A value that cannot be decoded is refused with its rule.
+		value, _ := url.PathUnescape(path.GetValue())
+		return strings.TrimRight(value, "/")
 	}
 	return ""
 }
@@ -59,6 +62,10 @@ func replacePrefix(replacement, prefix, path string) string {
 	}
 	return changed
 }
+
+// IsForwardable reports whether a backend gets the path of a request as the client wrote it, although
+// another form of it was matched.
+func IsForwardable(path string) bool { return match.IsForwardable(path) }
 
 // Target is the target of a request that is redirected.
 type Target struct {

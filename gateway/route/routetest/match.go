@@ -134,13 +134,17 @@ func matchRule(match *resource.Match, request Request) bool {
 }
 
 func matchPath(match *resource.PathMatch, path string) bool {
-	switch match.Kind {
-	case resource.PathMatch_EXACT:
-		return path == match.Value
-	case resource.PathMatch_REGULAR_EXPRESSION:
+	if match.Kind == resource.PathMatch_REGULAR_EXPRESSION {
 		return whole(match.Value, path)
 	}
-	rest, found := strings.CutPrefix(path, strings.TrimRight(match.Value, "/"))
+	value, err := url.PathUnescape(match.Value)
+	if err != nil {
+		return false
+	}
+	if match.Kind == resource.PathMatch_EXACT {
+		return path == value
+	}
+	rest, found := strings.CutPrefix(path, strings.TrimRight(value, "/"))
 	return found && (rest == "" || rest[0] == '/')
 }
 

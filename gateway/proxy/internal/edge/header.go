@@ -16,7 +16,7 @@ func Disown(header http.Header) {
 	for name := range header {
 		switch {
 		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip",
-			name == "X-Original-Url":
+			name == "X-Original-Url", name == "X-Rewrite-Url":
 			delete(header, name)
 		}
 	}

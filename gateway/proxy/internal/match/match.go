@@ -18,7 +18,7 @@ type Request struct {
 	Method string
 	// Host is normalised, see Host.
 	Host string
-	// Path is decoded and without dot segments, see Path.
+	// Path is decoded and canonical, see the function Path.
 	Path string
 	// RawQuery is parsed when a rule first asks for it.
 	RawQuery string
@@ -78,9 +78,17 @@ func (g *Group) add(rule int32, match *resource.Match) error {
 	path := match.GetPath()
 	switch path.GetKind() {
 	case resource.PathMatch_EXACT:
-		put(g.exact, path.GetValue(), rule)
+		value, err := url.PathUnescape(path.GetValue())
+		if err != nil {
+			return fmt.Errorf("path: %w", err)
+		}
+		put(g.exact, value, rule)
 	case resource.PathMatch_PREFIX:
-		g.addPrefix(strings.TrimRight(path.GetValue(), "/"), rule)
+		value, err := url.PathUnescape(path.GetValue())
+		if err != nil {
+			return fmt.Errorf("path: %w", err)
+		}
+		g.addPrefix(strings.TrimRight(value, "/"), rule)
 	case resource.PathMatch_REGULAR_EXPRESSION:
 		compiled, err := whole(path.GetValue())
 		if err != nil {

@@ -87,11 +87,68 @@ func TestPath(t *testing.T) {
 		"/a/b/../../..": "/",
 		"/.well-known":  "/.well-known",
 		"/a/...":        "/a/...",
-		"/a//../b":      "/a/b",
-		"//a/.":         "//a/",
+		"/a//../b":      "/b",
+		"//a/.":         "/a/",
+		"//":            "/",
+		"///a":          "/a",
+		"/.//a":         "/a",
+		"/x/..//a":      "/a",
+		"/a//b":         "/a/b",
+		"/a/b//":        "/a/b/",
+		"/a/..//":       "/",
+		"/a/b/..":       "/a/",
+		"/a/.b//..c":    "/a/.b/..c",
 	} {
 		if got := Path(path); got != want {
 			t.Errorf("Path(%q) = %q; want %q", path, got, want)
 		}
+	}
+}
+
+// FuzzPath holds that the canonical form has neither dots nor empty elements, and is found only where
+// the path differs from it.
+func FuzzPath(f *testing.F) {
+	for _, seed := range []string{"/", "/a//../b", "//a", "/a/./", "/a/..", "/.a//b.", "*"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		canonical := Path(path)
+		if !strings.HasPrefix(path, "/") {
+			if canonical != path {
+				t.Fatalf("Path(%q) = %q, which begins without a slash", path, canonical)
+			}
+			return
+		}
+		elements := strings.Split(canonical, "/")
+		for i, element := range elements {
+			if element == "." || element == ".." || element == "" && i > 0 && i < len(elements)-1 {
+				t.Fatalf("Path(%q) = %q", path, canonical)
+			}
+		}
+		if again := Path(canonical); elements[0] != "" || again != canonical {
+			t.Fatalf("Path(%q) = %q, and of that %q", path, canonical, again)
+		}
+		if got, want := IsForwardable(path), strings.Trim(mergeSlashes(path), "/") == strings.Trim(canonical, "/") && !strings.HasPrefix(path, "//"); got != want {
+			t.Fatalf("IsForwardable(%q) is %v, want %v", path, got, want)
+		}
+	})
+}
+
+// mergeSlashes is the other half of Path alone.
+func mergeSlashes(path string) string {
+	for strings.Contains(path, "//") {
+		path = strings.ReplaceAll(path, "//", "/")
+	}
+	return path
+}
+
+func BenchmarkPath(b *testing.B) {
+	for _, path := range []string{"/", "/api/v1/customers/4711/orders?x", "/a//b", "/a/../b/./c", "/" + strings.Repeat("element/", 100)} {
+		b.Run(path[:min(len(path), 12)], func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Path(path)
+			}
+		})
 	}
 }

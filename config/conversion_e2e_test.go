@@ -13,20 +13,95 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/api/desired"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// serveConversion answers conversions at an address, again each time it is called.
+// nextVersion is an API server whose LBPeers get a version of another shape.
+type nextVersion struct {
+	server *controlplane.Server
+	admin  client.Client
+}
+
+// TestNextVersion adds a version of LBPeer with another shape, as docs/design/api-versions.md
+// describes, and reads and writes LBPeers by both versions. While the conversion webhook is
+// unavailable, requests for LBPeers fail with its name, and other kinds are unaffected.
+func TestNextVersion(t *testing.T) {
+	server := controlplane.Start(t, "..")
+	n := &nextVersion{server: server, admin: newClient(t, server.Admin())}
+	n.kubectl(t, "apply", "--server-side", "-k", "crd")
+	n.kubectl(t, "wait", "--for=condition=Established", "crd", "--all")
+	peers, where := n.createPeers(t)
+	webhook := serveConversion(t, "")
+	n.add(t, webhook)
+
+	eventually(t, "version v1", func(ctx context.Context) error {
+		for _, peer := range peers {
+			got, err := n.get(ctx, peer, "v1")
+			if err != nil {
+				return err
+			}
+			if text, _, _ := unstructured.NestedString(got.Object, "spec", "where"); text != where[peer.GetName()] {
+				return fmt.Errorf("LBPeer %s is %v", peer.GetName(), got.Object)
+			}
+		}
+		return nil
+	})
+	n.write(t, peers)
+	n.sameMeaning(t, peers)
+
+	address := webhook.Listener.Addr().String()
+	webhook.Close()
+	n.unavailable(t, peers[0])
+	serveConversion(t, address)
+	eventually(t, "the webhook is available again", func(ctx context.Context) error {
+		_, err := n.get(ctx, peers[0], "v1")
+		return err
+	})
+	n.sameMeaning(t, peers)
+	n.store(t, peers)
+}
+
+// createPeers returns LBPeers, and the expected spec.where of each in the next version.
+func (n *nextVersion) createPeers(t *testing.T) (peers []*unstructured.Unstructured, where map[string]string) {
+	where = map[string]string{}
+	for _, peer := range []struct {
+		name, where string
+		router      map[string]any
+	}{
+		{"router1", "198.51.100.101", map[string]any{"address": "198.51.100.101"}},
+		{"link-local", "fe80::1%eth0", map[string]any{"address": "fe80::1", "interface": "eth0"}},
+		{"gateway", "IPv6", map[string]any{"gateway": "IPv6"}},
+		{"rack", "198.51.100.0/28", map[string]any{"range": "198.51.100.0/28", "maxPeers": int64(4)}},
+	} {
+		object := objectOf("LBPeer", peer.name, map[string]any{
+			"router": peer.router, "peerASN": int64(64512), "localASN": int64(64513),
+			"holdTime": "120s", "keepaliveTime": "3s", "multihopTTL": int64(3),
+		})
+		where[peer.name] = peer.where
+		if err := n.admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		peers = append(peers, object)
+	}
+	return peers, where
+}
+
+// serveConversion serves the conversion webhook at an address, or at any address if it is empty.
 func serveConversion(t *testing.T, address string) *httptest.Server {
 	t.Helper()
 	handler, err := converter()
@@ -48,151 +123,160 @@ func serveConversion(t *testing.T, address string) *httptest.Server {
 	return server
 }
 
-// TestThirdVersion gives LBPeer a version of another shape, as docs/design.md says it is done, and
-// works by all three. Where nobody converts, that is told, and other kinds do not notice.
-func TestThirdVersion(t *testing.T) {
-	server := controlplane.Start(t, "..")
-	v := &versions{server: server, admin: newClient(t, server.Admin())}
-	v.kubectl(t, "apply", "--server-side", "-k", "crd")
-	v.awaitKinds(t)
-	before := slices.DeleteFunc(read(t, "testdata/former_objects.yaml"), func(object *unstructured.Unstructured) bool {
-		return object.GetKind() != "LBPeer" && object.GetKind() != "VIPPool"
-	})
-	for _, object := range before {
-		v.create(t, object)
-	}
-	webhook := serveConversion(t, "")
-	v.addThird(t, webhook)
-
-	peers := slices.DeleteFunc(slices.Clone(before), func(object *unstructured.Unstructured) bool { return object.GetKind() != "LBPeer" })
-	shown := map[string]string{
-		"router1": "198.51.100.101", "link-local": "fe80::1%eth0", "gateway": "IPv6", "rack": "198.51.100.0/28",
-	}
-	eventually(t, "the third version", func(ctx context.Context) error {
-		for _, peer := range peers {
-			got, err := v.get(ctx, peer, "v1")
-			if err != nil {
-				return err
-			}
-			if where, _, _ := unstructured.NestedString(got.Object, "spec", "where"); where != shown[peer.GetName()] {
-				return fmt.Errorf("LBPeer %s is %v", peer.GetName(), got.Object)
-			}
-		}
-		return nil
-	})
-	v.sameMeaning(t, peers)
-	v.writeThird(t, peers)
-	v.sameMeaning(t, peers)
-
-	address := webhook.Listener.Addr().String()
-	webhook.Close()
-	v.unattended(t, before)
-	serveConversion(t, address)
-	eventually(t, "conversion again", func(ctx context.Context) error {
-		_, err := v.get(ctx, peers[0], "v1")
-		return err
-	})
-	v.sameMeaning(t, peers)
-}
-
-// sameMeaning holds that LBPeers mean what they meant. Types write a duration in their own way, 2m0s
-// for 120s, so the texts differ.
-func (v *versions) sameMeaning(t *testing.T, peers []*unstructured.Unstructured) {
-	t.Helper()
-	for _, peer := range peers {
-		for _, version := range []string{"v1alpha1", "v1beta1"} {
-			got, err := v.get(t.Context(), peer, version)
-			if err != nil {
-				t.Error(err)
-			} else if means, meant := parsed(t, got), parsed(t, peer); !reflect.DeepEqual(means, meant) {
-				t.Errorf("LBPeer %s means %+v by %s, meant %+v", peer.GetName(), means, version, meant)
-			}
-		}
-	}
-}
-
-func (v *versions) awaitKinds(t *testing.T) {
-	t.Helper()
-	v.kubectl(t, "wait", "--for=condition=Established", "crd", "--all")
-}
-
-// addThird has LBPeer converted, to a version whose types have its schema.
-func (v *versions) addThird(t *testing.T, webhook *httptest.Server) {
+// add adds version v1 to the CRD of LBPeer, with conversion by webhook.
+func (n *nextVersion) add(t *testing.T, webhook *httptest.Server) {
 	t.Helper()
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: webhook.Certificate().Raw})
-	v.kubectl(t, "patch", "crd", "lbpeers.millrace.io", "--type=json", "-p", fmt.Sprintf(`[
+	n.kubectl(t, "patch", "crd", "lbpeers.millrace.io", "--type=json", "-p", fmt.Sprintf(`[
 		{"op": "add", "path": "/spec/versions/-", "value": {
 			"name": "v1", "served": true, "storage": false, "subresources": {"status": {}},
 			"schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
-		{"op": "replace", "path": "/spec/conversion", "value": {"strategy": "Webhook", "webhook": {
+		{"op": "add", "path": "/spec/conversion", "value": {"strategy": "Webhook", "webhook": {
 			"conversionReviewVersions": ["v1"],
 			"clientConfig": {"url": "%s/convert", "caBundle": %q}}}}]`,
 		webhook.URL, base64.StdEncoding.EncodeToString(bundle)))
 }
 
-// writeThird writes LBPeers by the third version: those of before without a change, and a new one.
-func (v *versions) writeThird(t *testing.T, peers []*unstructured.Unstructured) {
-	for _, peer := range peers {
-		v.kubectl(t, "label", "lbpeers.v1.millrace.io/"+peer.GetName(), "third=true")
-	}
-	peer := objectOf("LBPeer", "of-tomorrow", map[string]any{
-		"where": "fe80::7%eth7", "timers": map[string]any{"hold": "9s"},
-		"others": map[string]any{"localASN": int64(64513), "peerASN": int64(64512)},
-	})
-	peer.SetAPIVersion("millrace.io/v1")
-	if err := v.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(peer), client.FieldOwner("third")); err != nil {
+func (n *nextVersion) kubectl(t *testing.T, arguments ...string) {
+	t.Helper()
+	if _, err := n.server.Kubectl(t.Context(), arguments...); err != nil {
 		t.Fatal(err)
 	}
-	got, err := v.get(t.Context(), peer, "v1beta1")
+}
+
+func (n *nextVersion) get(ctx context.Context, object *unstructured.Unstructured, version string) (*unstructured.Unstructured, error) {
+	got := &unstructured.Unstructured{}
+	got.SetAPIVersion("millrace.io/" + version)
+	got.SetKind(object.GetKind())
+	return got, n.admin.Get(ctx, client.ObjectKeyFromObject(object), got)
+}
+
+// sameMeaning verifies that LBPeers still parse to the same peers. Durations may be formatted
+// differently, 2m0s for 120s, so specs are not compared as text.
+func (n *nextVersion) sameMeaning(t *testing.T, peers []*unstructured.Unstructured) {
+	t.Helper()
+	for _, peer := range peers {
+		got, err := n.get(t.Context(), peer, "v1beta1")
+		if err != nil {
+			t.Error(err)
+		} else if current, original := parsed(t, got), parsed(t, peer); !reflect.DeepEqual(current, original) {
+			t.Errorf("LBPeer %s is %+v, was %+v", peer.GetName(), current, original)
+		}
+	}
+}
+
+func parsed(t *testing.T, object *unstructured.Unstructured) desired.Peer {
+	t.Helper()
+	peer := &millracev1beta1.LBPeer{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, peer); err != nil {
+		t.Fatal(err)
+	}
+	result, problems := desired.ParsePeer(peer)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return result
+}
+
+// write labels existing LBPeers by the next version, and creates one.
+func (n *nextVersion) write(t *testing.T, peers []*unstructured.Unstructured) {
+	for _, peer := range peers {
+		n.kubectl(t, "label", "lbpeers.v1.millrace.io/"+peer.GetName(), "written=v1")
+	}
+	peer := objectOf("LBPeer", "created-by-v1", map[string]any{
+		"where": "fe80::7%eth7", "timers": map[string]any{"hold": "9s"},
+		"unchanged": map[string]any{"localASN": int64(64513), "peerASN": int64(64512)},
+	})
+	peer.SetAPIVersion("millrace.io/v1")
+	if err := n.admin.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(peer), client.FieldOwner("v1")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := n.get(t.Context(), peer, "v1beta1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := got.Object["spec"].(map[string]any)
-	if !reflect.DeepEqual(spec["router"], map[string]any{"address": "fe80::7", "interface": "eth7"}) || spec["holdTime"] != "9s" || spec["peerAddress"] != nil {
-		t.Errorf("what was written as v1 is %v as v1beta1", spec)
+	if !reflect.DeepEqual(spec["router"], map[string]any{"address": "fe80::7", "interface": "eth7"}) || spec["holdTime"] != "9s" {
+		t.Errorf("an LBPeer created by v1 is %v by v1beta1", spec)
 	}
 }
 
-// unattended holds what is told where nobody converts, and that all else goes on.
-func (v *versions) unattended(t *testing.T, before []*unstructured.Unstructured) {
-	for _, object := range before {
-		peer := object.GetKind() == "LBPeer"
-		for version, converted := range map[string]bool{"v1alpha1": false, "v1beta1": peer, "v1": peer} {
-			if version == "v1" && !peer {
-				continue
-			}
-			eventually(t, object.GetName()+" by "+version, func(ctx context.Context) error {
-				_, err := v.get(ctx, object, version)
-				switch {
-				case !converted:
-					return err
-				case err == nil:
-					return errors.New("converted by nobody")
-				case !strings.Contains(err.Error(), "conversion webhook for millrace.io/v1beta1, Kind=LBPeer failed"):
-					return fmt.Errorf("not told: %w", err)
-				}
-				return nil
-			})
+// unavailable verifies which requests fail while the webhook is unavailable.
+func (n *nextVersion) unavailable(t *testing.T, peer *unstructured.Unstructured) {
+	eventually(t, "v1 without the webhook", func(ctx context.Context) error {
+		switch _, err := n.get(ctx, peer, "v1"); {
+		case err == nil:
+			return errors.New("converted without the webhook")
+		case !strings.Contains(err.Error(), "conversion webhook for millrace.io/v1beta1, Kind=LBPeer failed"):
+			return fmt.Errorf("an error that does not name the webhook: %w", err)
 		}
-	}
-	stored, err := v.get(t.Context(), before[slices.IndexFunc(before, func(o *unstructured.Unstructured) bool { return o.GetKind() == "LBPeer" })], "v1alpha1")
+		return nil
+	})
+	stored, err := n.get(t.Context(), peer, "v1beta1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	stored.SetLabels(map[string]string{"written": "unattended"})
-	if err := v.admin.Update(t.Context(), stored); err != nil {
-		t.Errorf("writing what is stored as it is written: %v", err)
+	stored.SetLabels(map[string]string{"written": "v1beta1"})
+	if err := n.admin.Update(t.Context(), stored); err != nil {
+		t.Errorf("writing the stored version: %v", err)
 	}
-	pool := objectOf("VIPPool", "unattended", map[string]any{"addresses": []any{"192.0.2.0/24"}})
+	pool := objectOf("VIPPool", "unaffected", map[string]any{"addresses": []any{"192.0.2.0/24"}})
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unattended"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "unaffected"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	for _, object := range []client.Object{pool, service} {
-		if err := v.admin.Create(t.Context(), object); err != nil {
+		if err := n.admin.Create(t.Context(), object); err != nil {
 			t.Error(err)
-		} else if err := v.admin.Delete(t.Context(), object); err != nil {
+		} else if err := n.admin.Delete(t.Context(), object); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// store stores LBPeers as v1 and as v1beta1 again, by the command of the page for maintainers, and
+// then removes v1.
+func (n *nextVersion) store(t *testing.T, peers []*unstructured.Unstructured) {
+	for number, version := range []string{"v1beta1", "v1"} {
+		other := 1 - number
+		n.kubectl(t, "patch", "crd", "lbpeers.millrace.io", "--type=json", "-p", fmt.Sprintf(`[
+			{"op": "replace", "path": "/spec/versions/%d/storage", "value": false},
+			{"op": "replace", "path": "/spec/versions/%d/storage", "value": true}]`, number, other))
+		removal := fmt.Sprintf(`[{"op": "remove", "path": "/spec/versions/%d"}]`, number)
+		eventually(t, "the API server retains stored version "+version, func(ctx context.Context) error {
+			_, err := n.server.Kubectl(ctx, "patch", "crd", "lbpeers.millrace.io", "--dry-run=server", "--type=json", "-p", removal)
+			if err == nil || !strings.Contains(err.Error(), "storedVersions") {
+				return fmt.Errorf("removing %s from the CRD: %w", version, err)
+			}
+			return nil
+		})
+		n.rewrite(t)
+		n.kubectl(t, "patch", "crd", "lbpeers.millrace.io", "--dry-run=server", "--type=json", "-p", removal)
+		n.sameMeaning(t, peers)
+	}
+	n.kubectl(t, "patch", "crd", "lbpeers.millrace.io", "--type=json", "-p", `[{"op": "remove", "path": "/spec/versions/1"}]`)
+	n.sameMeaning(t, peers)
+}
+
+// rewrite runs the command of docs/design/api-versions.md that rewrites all objects.
+func (n *nextVersion) rewrite(t *testing.T) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/design/api-versions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, found := strings.Cut(string(page), "\n\n    kubectl get crds")
+	script, _, ended := strings.Cut(script, "\n\n")
+	if !found || !ended {
+		t.Fatal("the page has no command")
+	}
+	kubectl, err := n.server.KubectlProgram(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", "kubectl get crds"+script)
+	command.Env = append(os.Environ(), "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+	if output, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -15,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -33,6 +37,7 @@ func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Cl
 	t.Run("all at once", func(t *testing.T) { testPoolsInUse(t, admin) })
 	t.Run("claims by the operator", func(t *testing.T) { testOperatorsClaims(t, server) })
 	t.Run("overlap of before", func(t *testing.T) { testOverlapOfBefore(t, server, admin) })
+	t.Run("defaults", func(t *testing.T) { testPoolDefaults(t, server, admin) })
 }
 
 func newPool(name string, addresses ...string) *millracev1beta1.VIPPool {
@@ -175,5 +180,61 @@ func testOverlapOfBefore(t *testing.T, server *controlplane.Server, admin client
 		if err := admin.Update(t.Context(), second); err != nil {
 			t.Errorf("a change that adds no overlap: %v", err)
 		}
+	}
+}
+
+// testPoolDefaults installs config/pool-defaults, which sets spec.avoid of new pools without it.
+func testPoolDefaults(t *testing.T, server *controlplane.Server, admin client.Client) {
+	kubectl := func(arguments ...string) {
+		t.Helper()
+		if output, err := server.Kubectl(t.Context(), arguments...); err != nil {
+			t.Fatalf("%v: %s", err, output)
+		}
+	}
+	avoids := func(pool *unstructured.Unstructured) any { return pool.Object["spec"].(map[string]any)["avoid"] }
+	existing := objectOf("VIPPool", "existing", map[string]any{"addresses": []any{"198.19.0.0/24"}})
+	defer removeAll(t, admin, []client.Object{existing})
+	if err := admin.Create(t.Context(), existing); err != nil {
+		t.Fatal(err)
+	}
+	kubectl("apply", "--server-side", "-f", "pool-defaults/avoid.yaml")
+	defer kubectl("delete", "-f", "pool-defaults/avoid.yaml")
+
+	all := []any{"Network", "Broadcast", "SubnetRouterAnycast"}
+	for _, test := range []struct{ given, want any }{{nil, all}, {[]any{}, []any{}}, {[]any{"Network"}, []any{"Network"}}} {
+		spec := map[string]any{"addresses": []any{"198.19.1.0/24"}}
+		if test.given != nil {
+			spec["avoid"] = test.given
+		}
+		eventually(t, "the policy", func(ctx context.Context) error {
+			pool := objectOf("VIPPool", "new", runtime.DeepCopyJSON(spec))
+			if err := admin.Create(ctx, pool, client.DryRunAll); err != nil {
+				return err
+			}
+			if got := avoids(pool); !reflect.DeepEqual(got, test.want) {
+				return fmt.Errorf("a pool created with avoid %v has %v, want %v", test.given, got, test.want)
+			}
+			return nil
+		})
+	}
+	existing.SetAnnotations(map[string]string{"note": "1"})
+	if err := admin.Update(t.Context(), existing); err != nil || avoids(existing) != nil {
+		t.Errorf("an existing pool avoids %v after an update: %v", avoids(existing), err)
+	}
+	// A manifest without the field, applied again, causes no drift.
+	manifest := filepath.Join(t.TempDir(), "pool.yaml")
+	text := "{apiVersion: millrace.io/v1beta1, kind: VIPPool, metadata: {name: applied}, spec: {addresses: [198.19.2.0/24]}}"
+	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, side := range []string{"--server-side=false", "--server-side"} {
+		kubectl("apply", side, "-f", manifest)
+		kubectl("apply", side, "-f", manifest)
+		kubectl("diff", side, "-f", manifest)
+		pool := objectOf("VIPPool", "applied", nil)
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil || !reflect.DeepEqual(avoids(pool), all) {
+			t.Errorf("a pool applied with %s avoids %v: %v", side, avoids(pool), err)
+		}
+		kubectl("delete", "-f", manifest)
 	}
 }

@@ -6,6 +6,7 @@ package config
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -114,5 +115,36 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 			}
 			return nil
 		})
+	}
+}
+
+// testRouterColumn verifies the column of "kubectl get lbpeers" that shows where a router is.
+func testRouterColumn(t *testing.T, server *controlplane.Server, admin client.Client) {
+	routers := map[string]struct{ router, shown string }{
+		"address": {`{"address":"fe80::1","interface":"eth0"}`, "fe80::1"},
+		"gateway": {`{"gateway":"IPv6"}`, "IPv6"},
+		"range":   {`{"range":"198.51.100.0/28","maxPeers":4}`, "198.51.100.0/28"},
+	}
+	var objects []client.Object
+	for name, router := range routers {
+		fields := map[string]any{}
+		if err := json.Unmarshal([]byte(router.router), &fields); err != nil {
+			t.Fatal(err)
+		}
+		object := objectOf("LBPeer", name, map[string]any{"localASN": int64(64513), "peerASN": int64(64512), "router": fields})
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, object)
+	}
+	defer removeAll(t, admin, objects)
+	for name, router := range routers {
+		output, err := server.Kubectl(t.Context(), "get", "lbpeer", name, "--no-headers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if columns := strings.Fields(string(output)); len(columns) < 2 || columns[1] != router.shown {
+			t.Errorf("kubectl shows %q for %s, want the router %s", output, router.router, router.shown)
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/test/work"
 )
 
 // young is the metadata of the i-th object of a tenant.
@@ -127,33 +128,19 @@ func TestPortsOfAGateway(t *testing.T) {
 	}
 }
 
-// TestWorkGrowsWithObjects: four times the objects of a tenant are about four times the work, which
-// all tenants wait for.
+// TestWorkGrowsWithObjects: the work grows linearly with the objects of a tenant, because all tenants
+// wait for it.
 func TestWorkGrowsWithObjects(t *testing.T) {
-	const few, times = 1500, 4
+	counter := work.New(t, "./...")
 	for name, add := range growths {
 		t.Run(name, func(t *testing.T) {
-			// The least of three: what the collector does differs.
-			work := func(count int) time.Duration {
+			counter.Linear(t, 500, 4, func(count int) {
 				objects := emptyGateway()
 				for i := range count {
 					add(objects, i)
 				}
-				least := time.Hour
-				for range 3 {
-					before := processorTime(t)
-					route.Compile(objects, route.DefaultSettings())
-					least = min(least, processorTime(t)-before)
-				}
-				return least
-			}
-			// Below, the collector has most likely not run at all.
-			one, many := max(work(few), 3*time.Millisecond), work(few*times)
-			t.Logf("%d objects take %s, %d take %s", few, one, few*times, many)
-			// 16 times as much would be the square.
-			if many > one*9 {
-				t.Errorf("%d objects take %s and %d take %s: that grows faster than how many there are", few, one, few*times, many)
-			}
+				route.Compile(objects, route.DefaultSettings())
+			})
 		})
 	}
 }

@@ -5,19 +5,16 @@ package report
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/test/work"
 )
 
 // sized is a cluster of so many nodes and VIPs, each VIP that of a Service with one
@@ -62,46 +59,17 @@ func sized(nodes, vips int) *Input {
 	return in
 }
 
-// The work of a report grows with its input. With eight times as many VIPs it takes about
-// eight times the processor's time, not 64 times; each size is taken at its best of several
-// runs, one beside the other.
+// The work of a report grows linearly with its VIPs and nodes.
 func TestBuildIsLinear(t *testing.T) {
-	const factor, most = 8, 24
-	for name, sizes := range map[string][2]*Input{
-		"VIPs":  {sized(20, 500), sized(20, 500*factor)},
-		"nodes": {sized(20, 500), sized(20*factor, 500)},
+	counter := work.New(t, ".")
+	for name, input := range map[string]func(count int) *Input{
+		"VIPs":  func(count int) *Input { return sized(20, count) },
+		"nodes": func(count int) *Input { return sized(count, 200) },
 	} {
-		small, large := time.Duration(1<<62), time.Duration(1<<62)
-		for range 5 {
-			small, large = min(small, busy(t, sizes[0])), min(large, busy(t, sizes[1]))
-		}
-		t.Logf("%d times as many %s: %s, then %s", factor, name, small, large)
-		if ratio := float64(large) / float64(small); ratio > most {
-			t.Errorf("%d times as many %s: %s, then %s, %.1f times as long", factor, name, small, large, ratio)
-		}
+		t.Run(name, func(t *testing.T) {
+			counter.Linear(t, 50, 8, func(count int) { Build(input(count)) })
+		})
 	}
-}
-
-// busy is how long the thread that makes a report runs: other work of the machine, and of
-// the garbage collector, is not counted.
-func busy(t *testing.T, in *Input) time.Duration {
-	t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	runtime.GC()
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	began := threadTime(t)
-	Build(in)
-	return threadTime(t) - began
-}
-
-func threadTime(t *testing.T) time.Duration {
-	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(now.Nano())
 }
 
 func TestSized(t *testing.T) {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package work counts the basic blocks that code executes, so that tests can bound how its cost grows
+// with its input on a machine of any speed and load.
+package work
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// size is the environment variable with the size of the input, set in the processes that count.
+const size = "MILLRACE_TEST_WORK"
+
+// Counter is a program with the tests of a package that counts blocks.
+type Counter struct{ program string }
+
+// New builds the tests in the working directory with counters in the packages, a pattern.
+func New(t *testing.T, packages string) Counter {
+	t.Helper()
+	if os.Getenv(size) != "" {
+		return Counter{}
+	}
+	c := Counter{filepath.Join(t.TempDir(), "counter")}
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-covermode=atomic", "-coverpkg="+packages, "-o", c.program, ".")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build with counters: %v: %s", err, output)
+	}
+	return c
+}
+
+// Linear fails the test if f executes more than 1.5 times as many blocks for each object when there are
+// times as many. Blocks of Go's own packages are not counted, but those of functions that they call are.
+func (c Counter) Linear(t *testing.T, few, times int, f func(count int)) {
+	t.Helper()
+	if c.program == "" {
+		count, err := strconv.Atoi(os.Getenv(size))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(count)
+		return
+	}
+	one, many := c.blocks(t, few), c.blocks(t, few*times)
+	ratio := float64(many) / float64(one)
+	t.Logf("%d blocks for %d objects, %d for %d: %.2f times as many", one, few, many, few*times, ratio)
+	if ratio > 1.5*float64(times) {
+		t.Errorf("%d times as many objects execute %.2f times as many blocks: that is not linear", times, ratio)
+	}
+}
+
+// blocks returns how many blocks the test executes for an input of a size.
+func (c Counter) blocks(t *testing.T, count int) (blocks uint64) {
+	t.Helper()
+	profile := filepath.Join(t.TempDir(), "profile")
+	run := exec.CommandContext(t.Context(), c.program, "-test.run", "^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.coverprofile", profile)
+	run.Env = append(os.Environ(), size+"="+strconv.Itoa(count))
+	if output, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("run with counters: %v: %s", err, output)
+	}
+	text, err := os.ReadFile(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		// The first line is the mode; each of the others ends with how often a block ran.
+		if ran, err := strconv.ParseUint(fields[len(fields)-1], 10, 64); err == nil {
+			blocks += ran
+		}
+	}
+	if blocks == 0 {
+		t.Fatal("no block was counted")
+	}
+	return blocks
+}

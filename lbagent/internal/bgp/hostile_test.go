@@ -56,26 +56,7 @@ func dialNode(from netip.Addr) (net.Conn, error) {
 	return dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(nodeIPv4, bgpPort).String())
 }
 
-// processorTime is what a process has used, and resident its memory in octets.
-func (p *process) processorTime() time.Duration {
-	p.t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	ticks := 0
-	for _, field := range fields[11:13] {
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		ticks += n
-	}
-	// Linux has told processes of 100 ticks a second on all architectures since 2.6.
-	return time.Duration(ticks) * time.Second / 100
-}
-
+// resident returns the memory of a process in octets.
 func (p *process) resident() int64 {
 	p.t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
@@ -176,21 +157,17 @@ func TestFlood(t *testing.T) {
 	l.awaitWithout(20*time.Second, "messages are left unread", func() bool { return p.session("flooder").Throttled > 0 })
 
 	const measured = 4 * time.Second
-	began, used, received := time.Now(), p.processorTime(), p.session("flooder").UpdatesReceived
+	began, received := time.Now(), p.session("flooder").UpdatesReceived
 	want.Routes = announce.Routes{peerName: {testRoute(vip4), testRoute(vip6)}}
 	p.set(want)
 	l.awaitRoutes(measured, both)
 	time.Sleep(measured - time.Since(began))
 	passed := time.Since(began)
 	rate := float64(p.session("flooder").UpdatesReceived-received) / passed.Seconds()
-	share := float64(p.processorTime()-used) / float64(passed)
 	grown := p.resident() - before
-	t.Logf("%.0f UPDATEs a second of %d octets took %.0f %% of a processor, memory grew by %d MiB", rate, longestLength, 100*share, grown>>20)
-	if most := 1.2 / readPause.Seconds(); rate > most || rate < 100 {
-		t.Errorf("%.0f UPDATEs a second were read, want 100 to %.0f", rate, most)
-	}
-	if share > 0.5 {
-		t.Errorf("%.0f %% of a processor", 100*share)
+	t.Logf("%.0f UPDATEs a second of %d octets, memory grew by %d MiB", rate, longestLength, grown>>20)
+	if most := 1.2 / readPause.Seconds(); rate > most || rate == 0 {
+		t.Errorf("%.0f UPDATEs a second were read, want some and %.0f at most", rate, most)
 	}
 	if grown > 32<<20 {
 		t.Errorf("memory grew by %d MiB", grown>>20)
@@ -217,7 +194,7 @@ func TestFlappingRouter(t *testing.T) {
 	want.Peers = append(want.Peers, peer)
 	p.set(want)
 	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
-	up, before, used := p.session(peerName), p.resident(), p.processorTime()
+	up, before := p.session(peerName), p.resident()
 
 	hello := slices.Concat(openMessage(t, 64500), encode(bgp.BGP_MSG_KEEPALIVE))
 	const rounds = 60
@@ -253,22 +230,20 @@ func TestFlappingRouter(t *testing.T) {
 		_, _ = conn.Write(hello)
 		readUntilEnd(conn)
 	})
-	began := time.Now()
 	var opened int
 	select {
 	case opened = <-done:
 	case <-time.After(60 * time.Second):
 		t.Fatal("the node takes no connections any more")
 	}
-	share := float64(p.processorTime()-used) / float64(time.Since(began))
 	session := p.session("flapping")
-	t.Logf("%d of %d connections were answered, %d sessions lost, %.0f %% of a processor", opened, rounds, session.Flaps, 100*share)
+	t.Logf("%d of %d connections were answered, %d sessions lost", opened, rounds, session.Flaps)
 	// An answer within the moment that the router waits is luck.
 	if opened == 0 && session.Flaps == 0 {
 		t.Error("no connection was answered")
 	}
-	if share > 0.5 || p.resident()-before > 32<<20 {
-		t.Errorf("%.0f %% of a processor, memory grew by %d MiB", 100*share, (p.resident()-before)>>20)
+	if grown := p.resident() - before; grown > 32<<20 {
+		t.Errorf("memory grew by %d MiB", grown>>20)
 	}
 	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
 		t.Errorf("the other router's session is %+v", s)

@@ -84,35 +84,42 @@ func (h *hosts) ask(from net.HardwareAddr, target netip.Addr) {
 	h.send(from, multicastOf(groupOf(target)), unix.ETH_P_IPV6, solicitationFor(h.t, target, client6, itself, func([]byte) {}))
 }
 
-// answered waits until a host has an answer, and returns for how long.
-func (h *hosts) answered(host net.HardwareAddr) (time.Duration, error) {
-	began := time.Now()
-	if err := h.conn.SetReadDeadline(began.Add(time.Second)); err != nil {
-		return 0, err
+// answered waits a second at most until a host receives an answer.
+func (h *hosts) answered(host net.HardwareAddr) error {
+	if err := h.conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
 	}
 	frame := make([]byte, 2048)
 	for {
 		n, _, err := h.conn.ReadFrom(frame)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if n > 12 && string(frame[:6]) == string(host) {
-			return time.Since(began), nil
+			return nil
 		}
 	}
 }
 
-// flood has questions sent, so many a second or as many as it can, and 20,000 at least, until the
-// function is called.
+// awaitAnswer has a host resolve an address. The link may lose frames, so the host repeats its question.
+func (h *hosts) awaitAnswer(host net.HardwareAddr, target netip.Addr) {
+	h.t.Helper()
+	await(h.t, func() bool {
+		h.ask(host, target)
+		return h.answered(host) == nil
+	})
+}
+
+// flood sends 40,000 questions or more, at a rate a second at most. The function waits for the 40,000
+// and ends the flood.
 func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	began := time.Now()
-	sent := 0
 	go func() {
 		defer close(ended)
-		for ctx.Err() == nil {
-			for due := int(time.Since(began).Seconds() * rate); sent < due && ctx.Err() == nil; sent++ {
+		for sent := 0; sent < 40000 || ctx.Err() == nil; {
+			for due := int(time.Since(began).Seconds() * rate); sent < due && (sent < 40000 || ctx.Err() == nil); sent++ {
 				one(sent)
 			}
 			time.Sleep(time.Millisecond)
@@ -121,9 +128,6 @@ func (h *hosts) flood(rate float64, one func(n int)) (end func()) {
 	return func() {
 		cancel()
 		<-ended
-		if most := float64(sent) / time.Since(began).Seconds(); most < 20000 {
-			h.t.Errorf("sent %.0f questions a second, too few for a test", most)
-		}
 	}
 }
 

@@ -60,7 +60,7 @@ func TestKernelRival(t *testing.T) {
 	lost := 0
 	for i := range 20 {
 		asker.ask(hostMAC(2), vips[i%2])
-		if _, err := asker.answered(hostMAC(2)); err != nil {
+		if err := asker.answered(hostMAC(2)); err != nil {
 			lost++
 		}
 	}

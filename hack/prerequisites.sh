@@ -14,6 +14,8 @@
 #   hack/prerequisites.sh --hostile          backends for requests that try to confuse servers
 #   hack/prerequisites.sh --metallb          what the lab runs, and MetalLB's mode frr on its nodes
 #   hack/prerequisites.sh --browser          a browser for the page of millrace ui
+#
+# Several options install the packages of all of them at once.
 
 set -eu
 
@@ -46,23 +48,26 @@ metallb="$runtime frr-pythontools"
 browser="chromium fonts-dejavu-core"
 
 usage() {
-	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --metallb | --browser" >&2
+	echo "usage: hack/prerequisites.sh --runtime | --develop | --cni | --kernels | --kubernetes-e2e | --bench-gateway | --hostile | --metallb | --browser, or several" >&2
 	exit 2
 }
 
-[ $# -eq 1 ] || usage
-case $1 in
---runtime) wanted=$runtime ;;
---develop) wanted="$runtime $develop" ;;
---cni) wanted=$cni ;;
---kernels) wanted=$kernels ;;
---kubernetes-e2e) wanted=$kubernetes_e2e ;;
---bench-gateway) wanted=$bench_gateway ;;
---hostile) wanted=$hostile ;;
---metallb) wanted=$metallb ;;
---browser) wanted=$browser ;;
-*) usage ;;
-esac
+[ $# -ge 1 ] || usage
+wanted=
+for option; do
+	case $option in
+	--runtime) wanted="$wanted $runtime" ;;
+	--develop) wanted="$wanted $runtime $develop" ;;
+	--cni) wanted="$wanted $cni" ;;
+	--kernels) wanted="$wanted $kernels" ;;
+	--kubernetes-e2e) wanted="$wanted $kubernetes_e2e" ;;
+	--bench-gateway) wanted="$wanted $bench_gateway" ;;
+	--hostile) wanted="$wanted $hostile" ;;
+	--metallb) wanted="$wanted $metallb" ;;
+	--browser) wanted="$wanted $browser" ;;
+	*) usage ;;
+	esac
+done
 
 if ! command -v go >/dev/null; then
 	echo "go: missing, and distributions package versions that are too old: install it from https://go.dev/dl" >&2
@@ -90,7 +95,7 @@ for package in $wanted; do
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -ne 0 ]; then
-	echo "missing packages:$missing: run hack/prerequisites.sh $1 as root" >&2
+	echo "missing packages:$missing: run hack/prerequisites.sh $* as root" >&2
 	exit 1
 fi
 
@@ -128,12 +133,9 @@ candidate() {
 	apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
 }
 
-updated=
+apt-get update -qq
+names=
 for package in $missing; do
-	if [ -z "$updated" ]; then
-		apt-get update -qq
-		updated=yes
-	fi
 	name=$package
 	# On Ubuntu bpftool is a name that only other packages provide.
 	if [ "$package" = bpftool ] && ! candidate bpftool; then
@@ -146,9 +148,12 @@ for package in $missing; do
 		fi
 		exit 1
 	fi
-	apt-get install -qq --yes --no-install-recommends "$name" >/dev/null
-	echo "$package: installed"
+	names="$names $name"
 done
+# One installation for all: each one reads the lists of packages and runs the triggers.
+# shellcheck disable=SC2086 # These are several names.
+apt-get install -qq --yes --no-install-recommends $names >/dev/null
+echo "installed:$names"
 
 if [ -d /run/systemd/system ]; then
 	[ -z "$frr_is_new" ] || systemctl disable --quiet frr.service

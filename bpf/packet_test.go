@@ -222,15 +222,15 @@ type tunnel struct {
 	key int
 	// untagged has the option without a tag, as of a node without a key.
 	untagged bool
-	// previous has no such option, as of previous versions.
-	previous bool
 	// The rest deviates from what nodes send.
 	vni, class   uint32
 	version      uint8
 	extraOptions int
 	noOption     bool
-	protocol     layers.EthernetType
-	ipOptions    []layers.IPv4Option
+	// noTag omits the option with the tag.
+	noTag     bool
+	protocol  layers.EthernetType
+	ipOptions []layers.IPv4Option
 }
 
 // Flags of a packet's path.
@@ -266,7 +266,7 @@ func (t tunnel) geneve() []byte {
 		more = 1
 	}
 	words := 6 + more + t.extraOptions
-	if t.previous {
+	if t.noTag {
 		words = 3 + t.extraOptions
 	}
 	if t.noOption {
@@ -281,7 +281,7 @@ func (t tunnel) geneve() []byte {
 	}
 	out = append(out, byte(class>>8), byte(class), 0x82+t.zones, 2)
 	out = binary.BigEndian.AppendUint64(out, path)
-	if !t.previous {
+	if !t.noTag {
 		out = append(out, 0xff, 0x4d, 0x10+byte(t.keyNumber()), byte(2+more))
 		out = append(out, make([]byte, 8)...)
 		if more != 0 {
@@ -305,7 +305,7 @@ func (t tunnel) ip() []byte {
 	if !t.to.Is4() {
 		header = 40
 	}
-	if t.previous || t.untagged || t.noOption || len(t.ipOptions) > 0 {
+	if t.noTag || t.untagged || t.noOption || len(t.ipOptions) > 0 {
 		return ip
 	}
 	copy(ip[header+tagOffset:], tag(t.keyNumber(), ip))

@@ -29,7 +29,7 @@ func TestTunnelTag(t *testing.T) {
 		"key 1":     good.frame(),
 		"key 2":     form(func(t *tunnel) { t.key = 2 }),
 		"no tag":    form(func(t *tunnel) { t.untagged = true }),
-		"former":    form(func(t *tunnel) { t.previous = true }),
+		"key 9":     form(func(t *tunnel) { t.untagged = true }),
 		"zeros":     form(func(t *tunnel) { t.untagged = true }),
 		"swapped":   good.frame(),
 		"other tag": good.frame(),
@@ -39,6 +39,8 @@ func TestTunnelTag(t *testing.T) {
 	forms["swapped"][at-2] = 0x10 + 2
 	forms["zeros"][at-2] = 0x10 + 1
 	forms["other tag"][at+7] ^= 1
+	// The number of a key that no agent of this version uses.
+	forms["key 9"][at-2] = 0x10 + 9
 	type reasons = map[string]bpf.DatapathDropReason
 	for _, test := range []struct {
 		name     string
@@ -50,13 +52,13 @@ func TestTunnelTag(t *testing.T) {
 		{"key 1", false, []int{1}, reasons{"zeros": wrong, "other tag": wrong}},
 		{"both", false, []int{1, 2}, reasons{"zeros": wrong, "other tag": wrong, "swapped": wrong}},
 		{"both required", true, []int{1, 2}, reasons{
-			"zeros": wrong, "other tag": wrong, "swapped": wrong, "no tag": untagged, "former": untagged,
+			"zeros": wrong, "other tag": wrong, "swapped": wrong, "key 9": wrong, "no tag": untagged,
 		}},
 		{"key 1 retired", true, []int{2}, reasons{
-			"key 1": wrong, "zeros": wrong, "other tag": wrong, "swapped": wrong, "no tag": untagged, "former": untagged,
+			"key 1": wrong, "zeros": wrong, "other tag": wrong, "swapped": wrong, "key 9": wrong, "no tag": untagged,
 		}},
 		{"key 2 not known yet", true, []int{1}, reasons{
-			"key 2": wrong, "zeros": wrong, "other tag": wrong, "swapped": wrong, "no tag": untagged, "former": untagged,
+			"key 2": wrong, "zeros": wrong, "other tag": wrong, "swapped": wrong, "key 9": wrong, "no tag": untagged,
 		}},
 	} {
 		w.trust(t, test.required, test.accepted...)
@@ -214,8 +216,11 @@ func TestTunnelTagCoversOuterAddresses(t *testing.T) {
 // checkForged runs a frame that must be dropped as forged.
 func (w *world) checkForged(t *testing.T, frame []byte) {
 	t.Helper()
-	forged := []uint32{uint32(bpf.DatapathDropReasonDROP_TUNNEL_TAG), uint32(bpf.DatapathDropReasonDROP_TUNNEL_UNTAGGED)}
-	count := func() uint64 { return sum(t, w.DropCounts, forged[0]) + sum(t, w.DropCounts, forged[1]) }
+	count := func() uint64 {
+		return sum(t, w.DropCounts, uint32(bpf.DatapathDropReasonDROP_TUNNEL_TAG)) +
+			sum(t, w.DropCounts, uint32(bpf.DatapathDropReasonDROP_TUNNEL_UNTAGGED)) +
+			sum(t, w.DropCounts, uint32(bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED))
+	}
 	before := count()
 	if got := w.ingress(t, frame); got.verdict != xdpDrop || count() != before+1 {
 		t.Fatalf("verdict %v, forged packets counted %d, of\n%s", got.verdict, count()-before, show(frame))

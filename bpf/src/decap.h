@@ -52,12 +52,23 @@ static __always_inline int ecn_merge(struct packet *inner, __u8 outer)
 	return 0;
 }
 
-/* Reads our Geneve header and option. Returns the inner protocol, or zero if malformed. */
+/* Reports whether this is the option with a tag, of any key, and ends within the words of options. */
+static __always_inline int is_tag(const struct geneve_tag *tag, __u32 words)
+{
+	__u8 length = tag->length;
+
+	return tag->class == bpf_htons(GENEVE_OPTION_CLASS) &&
+	       tag->type >> 4 == GENEVE_TAG_TYPE >> 4 && length >= GENEVE_TAG_WORDS - 1 &&
+	       length <= GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4 &&
+	       words >= GENEVE_OPTION_WORDS + 1 + length;
+}
+
+/* Reads the Geneve header and both options. Returns the inner protocol, or zero if malformed. */
 static __always_inline __be16 read_tunnel(struct packet *packet, const struct tunnel *tunnel)
 {
 	__u32 words = tunnel->geneve.version_length & 0x3f;
 
-	if (tunnel->geneve.version_length >> 6 || words < GENEVE_OPTION_WORDS)
+	if (tunnel->geneve.version_length >> 6 || !is_tag(&tunnel->tag, words))
 		return 0;
 	if (tunnel->option.class != bpf_htons(GENEVE_OPTION_CLASS) ||
 	    tunnel->option.type < GENEVE_OPTION_TYPE ||
@@ -72,26 +83,6 @@ static __always_inline __be16 read_tunnel(struct packet *packet, const struct tu
 	return tunnel->geneve.protocol;
 }
 
-/* The option with the tag, which comes right behind that with the path; NULL where there is none. */
-static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, struct tunnel *tunnel)
-{
-	__u32 words = tunnel->geneve.version_length & 0x3f;
-
-	__u8 length;
-
-	if (words < GENEVE_OPTION_WORDS + GENEVE_TAG_WORDS ||
-	    (void *)(tunnel + 1) > (void *)(long)ctx->data_end)
-		return NULL;
-	length = tunnel->tag.length;
-	if (tunnel->tag.class != bpf_htons(GENEVE_OPTION_CLASS) ||
-	    tunnel->tag.type < GENEVE_TAG_TYPE ||
-	    tunnel->tag.type > GENEVE_TAG_TYPE + TUNNEL_KEYS || length < GENEVE_TAG_WORDS - 1 ||
-	    length > GENEVE_TAG_WORDS - 1 + OVERHEAD_HIGH / 4 ||
-	    words < GENEVE_OPTION_WORDS + 1 + length)
-		return NULL;
-	return &tunnel->tag;
-}
-
 /* No verdict: the outer headers were read. */
 #define TUNNEL_READ -3
 
@@ -101,7 +92,6 @@ static __always_inline struct geneve_tag *find_tag(const struct xdp_md *ctx, str
 static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packet, __be16 *protocol)
 {
 	struct tunnel *tunnel = frame_at(ctx, packet->l4);
-	struct geneve_tag *tag;
 	__u32 *sender;
 	int flaw;
 
@@ -117,15 +107,14 @@ static __always_inline int enter_tunnel(struct xdp_md *ctx, struct packet *packe
 	packet->sender = *sender;
 	if (!node_is_reached_by(*sender, ctx->ingress_ifindex))
 		return drop(DROP_TUNNEL_UPLINK);
-	if ((void *)(&tunnel->option + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(tunnel + 1) > (void *)(long)ctx->data_end)
 		return drop(DROP_TUNNEL_MALFORMED);
 	trace_step(TRACE_FROM_NODE);
 	*protocol = read_tunnel(packet, tunnel);
 	if (*protocol != bpf_htons(ETH_P_IP) && *protocol != bpf_htons(ETH_P_IPV6))
 		return drop(DROP_TUNNEL_MALFORMED);
-	tag = find_tag(ctx, tunnel);
-	packet->path.high = tag ? tunnel_high(ctx, packet->l4) & PATH_HIGH_ALL : 0;
-	flaw = tag_check(ctx, tag, packet->l4, packet->l3, packet->flow.family);
+	packet->path.high = tunnel_high(ctx, packet->l4) & PATH_HIGH_ALL;
+	flaw = tag_check(ctx, &tunnel->tag, packet->l4, packet->l3, packet->flow.family);
 	return flaw ? drop(flaw) : TUNNEL_READ;
 }
 

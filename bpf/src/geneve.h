@@ -23,12 +23,12 @@
 #define GENEVE_OPTION_CLASS 0xff4d
 #define GENEVE_OPTION_TYPE 0x82
 
-/* The type is higher by packet.zone_steps, up to ZONES. A packet that asks nobody has the highest
- * type, too, as if all zones had been asked: receivers of the version before know no other.
+/* The type is higher by packet.zone_steps, up to ZONES. A packet whose receiver must ask no other
+ * node has the highest type, too, as if all zones had been asked.
  */
 
-/* The option with the tag. Receivers of previous versions pass it over: it is not critical. The type
- * is higher by the number of the key; zero means that there is no tag.
+/* The option with the tag, in every packet. The lower four bits of the type are the number of the
+ * key; zero represents a packet without a tag.
  */
 #define GENEVE_TAG_TYPE 0x10
 

@@ -243,7 +243,7 @@ static __always_inline int tag_check(struct xdp_md *ctx, const struct geneve_tag
 	if (!trust)
 		return DROP_TUNNEL_TAG;
 	flags = trust->flags;
-	if (!option || !(flags & TRUST_KEYS))
+	if (!(flags & TRUST_KEYS))
 		return flags & TRUST_TAGS ? DROP_TUNNEL_UNTAGGED : DROP_NONE;
 	number = option->type - GENEVE_TAG_TYPE;
 	claimed = tag_read(option);

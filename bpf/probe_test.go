@@ -27,9 +27,7 @@ var probeKeys = bpf.DatapathProbeKeys{
 
 // probe is one of node 2 to this node, written from the description in types.h.
 type probe struct {
-	kind uint32
-	// flags are those of the Geneve header beside the one of control packets.
-	flags    byte
+	kind     uint32
 	from, to uint16
 	nonce    uint64
 	key      [2]uint64
@@ -37,7 +35,7 @@ type probe struct {
 
 func (p probe) payload() string {
 	b := make([]byte, 32)
-	b[1] = 0x80 | p.flags
+	b[1] = 0x80
 	binary.BigEndian.PutUint16(b[2:], 0x88b5)
 	binary.BigEndian.PutUint32(b[4:], probeVNI<<8)
 	binary.BigEndian.PutUint32(b[8:], p.kind)
@@ -74,11 +72,9 @@ func probes(f family) []fixture {
 			counts: event(bpf.DatapathEventEVENT_PROBE_ANSWERED),
 		}
 	}
-	// The agent is asked for, and was last at work then.
-	agent := func(name string, asked byte, ago time.Duration, kind uint32) fixture {
-		p := good
-		p.flags = asked
-		fixture := answered(name, p, kind)
+	// The agent wrote its last beat so long ago; zero represents no beat.
+	agent := func(name string, ago time.Duration, kind uint32) fixture {
+		fixture := answered(name, good, kind)
 		fixture.given = func(t *testing.T, w *world) {
 			beat := uint64(0)
 			if ago > 0 {
@@ -102,10 +98,9 @@ func probes(f family) []fixture {
 	return []fixture{
 		answered("newest key", good, 2),
 		answered("key of before", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}, 2),
-		agent("an agent that works", 1, time.Second, 2),
-		agent("an agent that hangs", 1, 5*time.Second, 3),
-		agent("an agent that hangs, for one who does not ask", 0, 5*time.Second, 2),
-		agent("an agent that tells nothing", 1, 0, 2),
+		agent("an agent that works", time.Second, 2),
+		agent("an agent that hangs", 5*time.Second, 3),
+		agent("an agent that writes no beat", 0, 2),
 		plain,
 		refused("other key", wrong, with(func(p *probe) { p.key[0]++ })),
 		refused("no key", wrong, with(func(p *probe) { p.key = [2]uint64{} })),

@@ -90,9 +90,6 @@ static __always_inline int vni_is_probe(__be32 vni)
 	return vni == bpf_htonl(GENEVE_VNI_PROBE << 8);
 }
 
-/* In a probe: whether the agent works is asked, too. One of the bits that receivers ignore. */
-#define GENEVE_FLAG_ASKS_AGENT 0x01
-
 /* A probe behind its IP header. */
 struct probe_datagram {
 	struct udphdr udp;

@@ -42,18 +42,14 @@ static __always_inline int probe_key(const struct probe_keys *keys, const struct
 	return -1;
 }
 
-/* What to answer. The agent answers for VIPs on links, which no program does. So a node whose agent
- * hangs says so to those that ask for it. Agents of the version before do not: to them it would be
- * no answer.
+/* Returns the kind of the answer. The agent answers for VIPs on links, which no program does. So the
+ * answer reports whether the agent hangs.
  */
-static __always_inline __u32 probe_answer(const struct geneve *geneve)
+static __always_inline __u32 probe_answer(void)
 {
 	__u32 zero = 0;
-	__u64 *beat;
+	__u64 *beat = bpf_map_lookup_elem(&agent_beat, &zero);
 
-	if (!(geneve->flags & GENEVE_FLAG_ASKS_AGENT))
-		return PROBE_ANSWER;
-	beat = bpf_map_lookup_elem(&agent_beat, &zero);
 	if (!beat || !*beat || bpf_ktime_get_ns() - *beat < AGENT_NANOSECONDS)
 		return PROBE_ANSWER;
 	return PROBE_ANSWER_ALONE;
@@ -141,7 +137,7 @@ __noinline int answer_probe(struct xdp_md *ctx, struct packet *packet)
 	number = probe_key(keys, &datagram->probe);
 	if (number < 0 || number >= PROBE_KEYS)
 		return drop(DROP_TUNNEL_PROBE);
-	kind = probe_answer(&datagram->geneve);
+	kind = probe_answer();
 	datagram->probe.kind = bpf_htonl(kind);
 	datagram->probe.to = bpf_htons(self->id);
 	datagram->probe.tag = probe_tag(keys->key[number], &datagram->probe, kind);

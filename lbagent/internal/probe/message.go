@@ -32,8 +32,6 @@ const (
 	protocol = 0x88b5
 	// control says that the packet carries no payload of users (RFC 8926 section 3.4).
 	control = 0x80
-	// asksAgent asks whether the agent works, too. Nodes of the version before ignore it.
-	asksAgent = 0x01
 )
 
 type kind uint32
@@ -50,9 +48,10 @@ type message struct {
 	from  forwarding.NodeID
 	to    forwarding.NodeID
 	nonce uint64
-	// agent is true where the agent is asked for.
-	agent bool
 }
+
+// isAnswer reports whether a node takes packets, with or without its agent.
+func (m message) isAnswer() bool { return m.kind == answer || m.kind == alone }
 
 // tag is SipHash-2-4 over two words, little-endian.
 func (m message) tag(key Key) uint64 {
@@ -66,9 +65,6 @@ func (m message) tag(key Key) uint64 {
 func (m message) encode(key Key) [messageSize]byte {
 	var b [messageSize]byte
 	b[1] = control
-	if m.agent {
-		b[1] |= asksAgent
-	}
 	binary.BigEndian.PutUint16(b[2:], protocol)
 	binary.BigEndian.PutUint32(b[4:], vni<<8)
 	binary.BigEndian.PutUint32(b[8:], uint32(m.kind))
@@ -89,7 +85,6 @@ func decode(b []byte, keys []Key) (message, bool) {
 		from:  forwarding.NodeID(binary.BigEndian.Uint16(b[12:])),
 		to:    forwarding.NodeID(binary.BigEndian.Uint16(b[14:])),
 		nonce: binary.LittleEndian.Uint64(b[nonceAt:]),
-		agent: b[1]&asksAgent != 0,
 	}
 	tag := binary.LittleEndian.Uint64(b[24:])
 	for _, key := range keys {
@@ -116,7 +111,7 @@ func RouterAnswer(payload []byte, keys []Key, self forwarding.NodeID) (node forw
 		return 0, 0, false
 	}
 	m, ok := decode(payload[:messageSize], keys)
-	if !ok || m.kind != answer || m.from != self || m.to == 0 {
+	if !ok || !m.isAnswer() || m.from != self || m.to == 0 {
 		return 0, 0, false
 	}
 	return m.to, m.nonce, true

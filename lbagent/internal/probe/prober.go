@@ -40,7 +40,7 @@ type Want struct {
 	Targets map[forwarding.NodeID]fib.Target
 	// Keys prove probes; the first is used, the others are believed, too.
 	Keys []Key
-	// Agents has nodes asked whether their agents work, too.
+	// Agents specifies that the verdict names nodes whose agents do not work.
 	Agents bool
 }
 
@@ -281,7 +281,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	if !open || len(p.current.Keys) == 0 {
 		return
 	}
-	m := message{kind: request, from: p.current.Self, to: id, nonce: uint64(p.random.Uint32())<<32 | uint64(p.secret), agent: p.current.Agents}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: uint64(p.random.Uint32())<<32 | uint64(p.secret)}
 	to.nonces[to.sent%remembered] = m.nonce
 	to.sent++
 	p.membership.Sent(id, now)
@@ -313,7 +313,7 @@ func (p *Prober) drain(now time.Time) {
 // isAnswer takes a datagram in, and reports whether it answers a probe.
 func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now time.Time) bool {
 	m, ok := decode(b, p.current.Keys)
-	if !ok || m.kind != answer && m.kind != alone || m.from != p.current.Self {
+	if !ok || !m.isAnswer() || m.from != p.current.Self {
 		return false
 	}
 	to := p.targets[m.to]
@@ -325,7 +325,7 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 			p.membership.Answered(m.to, int(later), now)
 			if number := to.sent - later; number > to.told {
 				to.told = number
-				p.membership.Alone(m.to, m.kind == alone)
+				p.membership.Alone(m.to, p.current.Agents && m.kind == alone)
 			}
 			return true
 		}

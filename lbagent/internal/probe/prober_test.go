@@ -27,8 +27,8 @@ type responder struct {
 	key    Key
 	// silent is true for a dead node, forged for one whose answers have no proof.
 	silent, forged atomic.Bool
-	// hangs is true for one whose agent does not work. One of the version before does not say it.
-	hangs, previous atomic.Bool
+	// hangs is true if the node's agent does not work.
+	hangs atomic.Bool
 }
 
 func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
@@ -62,7 +62,7 @@ func (r *responder) run() {
 			continue
 		}
 		m.kind = answer
-		if r.hangs.Load() && m.agent && !r.previous.Load() {
+		if r.hangs.Load() {
 			m.kind = alone
 		}
 		key := r.key
@@ -155,8 +155,19 @@ func TestProber(t *testing.T) {
 	}
 }
 
-// Whose agent hangs is up, and says so to those that ask for it.
-func TestProberAsksForAgents(t *testing.T) {
+// RouterAnswer accepts the answer of any node, whether its agent works or hangs, and no request.
+func TestRouterAnswer(t *testing.T) {
+	key := Key{1}
+	for kind, want := range map[kind]bool{request: false, answer: true, alone: true} {
+		reply := message{kind: kind, from: 1, to: 2, nonce: 3}.encode(key)
+		if node, nonce, ok := RouterAnswer(reply[:], []Key{key}, 1); ok != want || ok && (node != 2 || nonce != 3) {
+			t.Errorf("kind %d: node %d, nonce %d, %v; want %v", kind, node, nonce, ok, want)
+		}
+	}
+}
+
+// A node whose agent hangs is up. The verdict names it if Want asks for agents.
+func TestProberNamesHangingAgents(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}, Agents: true}
 	var nodes []*responder
 	for id := 2; id <= 4; id++ {
@@ -164,13 +175,21 @@ func TestProberAsksForAgents(t *testing.T) {
 		want.Targets[forwarding.NodeID(id)] = target4(id)
 	}
 	p := startProber(t, want)
+	other := want
+	other.Agents = false
+	indifferent := New(testPort+1, logr.Discard())
+	indifferent.Want(other)
+	run(t, indifferent)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
-	nodes[1].previous.Store(true)
 	nodes[0].hangs.Store(true)
-	nodes[1].hangs.Store(true)
 	await(t, "node 2 is alone", func() bool { return p.Verdict().Alone[2] })
 	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 || len(v.Alone) > 1 {
 		t.Errorf("the verdict is %+v", v)
+	}
+	answered := indifferent.Counters().Answered
+	await(t, "probes of the other prober are answered", func() bool { return indifferent.Counters().Answered > answered+20 })
+	if v := indifferent.Verdict(); len(v.Alone)+len(v.Down)+len(v.Held) > 0 {
+		t.Errorf("without Agents the verdict is %+v", v)
 	}
 	nodes[0].hangs.Store(false)
 	await(t, "node 2 is not", func() bool { return len(p.Verdict().Alone) == 0 })

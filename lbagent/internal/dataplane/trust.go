@@ -18,8 +18,8 @@ import (
 // are zero in ours.
 const cniMark = 0x0f00
 
-// restoreTrust reads how packets of nodes are told from forged ones, and gives the node its mark
-// where it has none: after a boot, or an upgrade from a version without.
+// restoreTrust reads the trust of packets from other nodes, and generates the node's mark if it is
+// zero, as after a boot.
 func (d *Dataplane) restoreTrust() error {
 	if err := d.maps.TunnelTrust.Lookup(uint32(0), &d.trust); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.DatapathMapTunnelTrust, err)
@@ -57,8 +57,8 @@ func (d *Dataplane) writeTrust(trust bpf.DatapathTrust) error {
 	return nil
 }
 
-// trustEgress closes the fence at egress. Before, programs of a previous version may have handed
-// packets to the kernel without a mark.
+// trustEgress closes the fence at egress. Until then, programs of a previous agent may hand packets
+// to the kernel with another mark, as those of rebuilt maps do.
 func (d *Dataplane) trustEgress() error {
 	trust := d.trust
 	trust.Flags |= uint32(bpf.DatapathTrustFlagTRUST_EGRESS)

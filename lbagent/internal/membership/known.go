@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Known is what is known of a node that has answered, for the agent after this one. Nodes that
-// never answered are not known: they may run a version that does not.
+// Known represents a node that has answered, for the next agent. A node that never answered may not
+// have attached its programs yet.
 type Known struct {
 	ID forwarding.NodeID
 	// Address is where it was probed: by then the id may be another node's.

@@ -43,7 +43,7 @@ func Interval(nodes int) time.Duration {
 
 // peer is what is known of another node.
 type peer struct {
-	// seen is true once it has answered. Others may run a version that does not answer.
+	// seen is true once the node has answered. Its programs may not be attached before.
 	seen bool
 	// unanswered is how many probes were sent since the last one that was answered.
 	unanswered int

@@ -108,7 +108,7 @@ func TestLostPacketsAreNoDeath(t *testing.T) {
 	})
 }
 
-// Nodes that never answered run a version that does not.
+// A node that never answered is not down: its programs may not be attached yet.
 func TestSilentFromTheStartIsNotDown(t *testing.T) {
 	n := newNetwork(4)
 	n.alive = func(id forwarding.NodeID) bool { return id != 3 }

@@ -107,8 +107,7 @@ func succeeds(old, row forwarding.Row) bool {
 	return true
 }
 
-// apart is a State of before tables were shared: each Service port has its own, with another
-// history.
+// apart returns a State in which each family of a Service has its own table, with another history.
 func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 	t.Helper()
 	have := forwarding.NewState()
@@ -141,9 +140,9 @@ func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 	return have
 }
 
-// After an upgrade from a version in which each Service port has its own table, those become one
-// whose rows have room for all former owners. Where one may have been forgotten, they stay apart.
-func TestTablesOfTheVersionBefore(t *testing.T) {
+// Separate tables of a Service become one if its rows have room for all former owners. They stay
+// apart if a row may have forgotten one.
+func TestSeparateTablesMeet(t *testing.T) {
 	a, b, c, d := nodeWeights{1: 1}, nodeWeights{2: 1}, nodeWeights{3: 1}, nodeWeights{1: 1, 2: 1}
 	for name, test := range map[string]struct {
 		four, sixth []nodeWeights

@@ -5,6 +5,8 @@ package route
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // attach attaches a route to one parent and gives the conditions for it, or nil where the
@@ -143,7 +145,7 @@ func (l *listener) intersection(hosts []hostname) []hostname {
 	}
 	found := make([]hostname, 0, len(hosts))
 	for _, host := range hosts {
-		if both, ok := intersect(l.host, host); ok {
+		if both, ok := ownership.Intersect(l.host, host); ok {
 			found = append(found, both)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // policy is a BackendTLSPolicy.
@@ -137,8 +138,8 @@ func (p *policies) of(service key, port *corev1.ServicePort) *policy {
 // readPolicy reads what a policy says about a backend's certificate.
 func (c *compilation) readPolicy(of *policy) {
 	validation := &of.object.Spec.Validation
-	host, err := parseHostname(string(validation.Hostname))
-	if err != nil || host == "" || host.wildcard() {
+	host, err := ownership.ParseHost(string(validation.Hostname))
+	if err != nil || host == "" || host.IsWildcard() {
 		of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
 			"spec.validation.hostname: %q is not a host name", validation.Hostname)
 		return

@@ -32,7 +32,7 @@ func (c *certificate) covers(host hostname) bool {
 	if host == "" || c.leaf == nil {
 		return true
 	}
-	if host.wildcard() {
+	if host.IsWildcard() {
 		return slices.ContainsFunc(c.leaf.DNSNames, func(name string) bool {
 			return strings.EqualFold(name, string(host))
 		})

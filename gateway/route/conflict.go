@@ -122,7 +122,7 @@ func (u *portUse) overlaps() {
 		if found.spec.Protocol != gatewayv1.HTTPSProtocolType || host == "" {
 			continue
 		}
-		for wider := host.wider(); ; wider = wider.wider() {
+		for wider := host.Wider(); ; wider = wider.Wider() {
 			if other := u.hosts[wider]; other != nil && other.spec.Protocol == gatewayv1.HTTPSProtocolType {
 				found.overlaps, other.overlaps = true, true
 			}

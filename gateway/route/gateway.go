@@ -218,7 +218,7 @@ func (g *gateway) addListener(of *listener, target uint32) {
 		Port:             uint32(of.spec.Port),
 		TargetPort:       target,
 		Protocol:         wireProtocols[of.spec.Protocol],
-		Hostname:         of.host.resource(resource.Hostname_LABELS),
+		Hostname:         of.host.Resource(resource.Hostname_LABELS),
 		ClientValidation: of.validation,
 		TrustedHops:      g.builder.proxy.Parameters.TrustedHops,
 	}

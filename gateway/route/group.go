@@ -51,7 +51,7 @@ func (g *gateway) addGroups() {
 		name := "group/" + strings.TrimPrefix(found.listeners[0], "listener/") + "/" + string(found.host)
 		g.builder.group(name, &resource.RouteGroup{
 			Listeners: found.listeners,
-			Hostname:  found.host.resource(resource.Hostname_LABELS),
+			Hostname:  found.host.Resource(resource.Hostname_LABELS),
 			Rules:     merged[routes],
 		})
 	}

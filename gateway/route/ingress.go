@@ -9,6 +9,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // The ports of every Ingress.
@@ -27,19 +28,15 @@ type ingressRun struct {
 	*fleet
 	builder *builder
 	hosts   map[hostname]*ingressHost
-	tls     map[hostname]*ingressTLS
-	// defaults are the backends for what no rule matches, of all hosts.
+	ingressCertificates
+	// defaults are the default backends for unknown hosts, oldest first.
 	defaults []*ingressRule
-	// claimed are the hosts that the class's own certificate is for, and the oldest Ingress of each.
-	claimed map[hostname]*networkingv1.Ingress
-	// wanted are the hosts of which an Ingress wants TLS, also where it cannot be had.
-	wanted map[hostname]bool
-	// expressions are the hosts whose paths are regular expressions; tunnels those whose TLS
-	// connections are passed on, and where to.
+	// expressions are the hosts whose paths are regular expressions.
 	expressions map[hostname]bool
-	tunnels     map[hostname]*resource.Rule
 	// matches are how many rules were held against the paths of questions.
 	matches int
+	// aliasOf is the host of which a name is an alias.
+	aliasOf map[hostname]hostname
 	// aliases are the bytes of rules that are repeated, by namespace; of all by "".
 	aliases map[string]int64
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
@@ -55,7 +52,11 @@ type refusedTLS struct {
 // ingressHost is what all Ingresses say about one host.
 type ingressHost struct {
 	rules map[ingressPath]*ingressRule
-	// fallback is the default backend of the oldest Ingress with this host that has one.
+	// isOwned is false if all rules are of namespaces that share the host of another one.
+	isOwned bool
+	// isInherited is true if the owner's rules come from the wildcard above.
+	isInherited bool
+	// fallback is the default backend of the owner's oldest Ingress with this host that has one.
 	fallback *ingressRule
 	// root redirects "/", or is nil.
 	root *resource.Rule
@@ -78,6 +79,7 @@ type ingressRule struct {
 
 func (c *compilation) ingresses(objects *Objects) {
 	for _, fleet := range c.fleets(objects) {
+		c.claimHosts(fleet)
 		c.admit(fleet)
 		// Most Ingresses have a host or two.
 		room := 2 * len(fleet.members)
@@ -86,13 +88,16 @@ func (c *compilation) ingresses(objects *Objects) {
 			fleet:       fleet,
 			builder:     c.newBuilder(fleet.owner),
 			hosts:       make(map[hostname]*ingressHost, room),
-			tls:         make(map[hostname]*ingressTLS, room),
-			wanted:      make(map[hostname]bool, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
-			claimed:     map[hostname]*networkingv1.Ingress{},
 			expressions: map[hostname]bool{},
-			tunnels:     map[hostname]*resource.Rule{},
 			aliases:     map[string]int64{},
+			aliasOf:     map[hostname]hostname{},
+			ingressCertificates: ingressCertificates{
+				brought: make(map[ownHost]*ingressTLS, room),
+				wanted:  make(map[ownHost]bool, room),
+				first:   map[hostname]string{},
+				tunnels: map[hostname]*ingressTLS{},
+			},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
 	}
@@ -103,7 +108,6 @@ func (r *ingressRun) compile() *Proxy {
 	r.addDefaultCertificate()
 	for _, ingress := range r.members {
 		r.addTLS(ingress)
-		r.claimRules(ingress)
 	}
 	r.findExpressions()
 	for _, ingress := range r.members {
@@ -119,10 +123,12 @@ func (r *ingressRun) compile() *Proxy {
 		}
 	}
 	r.addNames()
+	r.inheritWildcards()
 	r.addClassDefault()
+	r.findSites()
 
 	ports := map[int32]bool{portHTTP: true}
-	if len(r.tls)+len(r.tunnels) > 0 {
+	if len(r.sites) > 0 {
 		ports[portHTTPS] = true
 	}
 	r.builder.proxy.Ports = targetPorts(ports, r.settings.ReservedPorts)
@@ -143,22 +149,22 @@ func (r *ingressRun) listeners() {
 		Port: uint32(portHTTP), TargetPort: targets[portHTTP], Protocol: resource.Listener_HTTP,
 		TrustedHops: r.class.TrustedHops,
 	})
-	for host, rule := range r.tunnels {
-		r.builder.listener(listenerHTTPS(host), &resource.Listener{
-			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_TLS_PASSTHROUGH,
-			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
-		})
-		r.builder.group("group-tls/"+string(host), &resource.RouteGroup{
-			Listeners: []string{listenerHTTPS(host)}, Hostname: host.resource(resource.Hostname_ONE_LABEL), Rules: []*resource.Rule{rule},
-		})
-	}
-	for host, found := range r.tls {
-		if r.tunnels[host] != nil {
+	for host, found := range r.sites {
+		if found.tunnel != nil {
+			r.builder.listener(listenerHTTPS(host), &resource.Listener{
+				Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_TLS_PASSTHROUGH,
+				Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
+			})
+			r.builder.group("group-tls/"+string(host), &resource.RouteGroup{
+				Listeners: []string{listenerHTTPS(host)}, Hostname: host.Resource(resource.Hostname_ONE_LABEL),
+				Rules: []*resource.Rule{found.tunnel},
+			})
 			continue
 		}
+		// Without certificates it refuses the handshakes of a host that has no TLS.
 		listener := &resource.Listener{
 			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
-			Hostname: host.resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
+			Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
 			// "the SNI host is used for termination and value of the "Host" header is used for
 			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
 			AnyServerName: true,
@@ -174,10 +180,8 @@ func (r *ingressRun) listeners() {
 func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {
-		_, certified := bestHost(r.tls, host)
-		_, wanted := bestHost(r.wanted, host)
-		rules, plain, redirected := found.sorted(r.hostFallback(host, found), security{r.secured(host), certified, wanted})
-		wire := host.resource(resource.Hostname_ONE_LABEL)
+		rules, plain, redirected := found.sorted(r.hostFallback(host, found), r.securities(host))
+		wire := host.Resource(resource.Hostname_ONE_LABEL)
 		name := "group/" + string(host)
 		if !redirected {
 			all := slices.Concat(plainListener, listeners[host])
@@ -198,16 +202,18 @@ func (r *ingressRun) groups() {
 func (r *ingressRun) httpsListeners() map[hostname][]string {
 	found := make(map[hostname][]string, len(r.hosts))
 	join := func(host, listener hostname) {
-		found[host] = append(found[host], listenerHTTPS(listener))
+		if len(r.sites[listener].certificates) > 0 {
+			found[host] = append(found[host], listenerHTTPS(listener))
+		}
 	}
 	for host := range r.hosts {
-		if listener, ok := bestHost(r.tls, host); ok && r.tunnels[listener] == nil {
+		if listener, ok := bestHost(r.sites, host); ok {
 			join(host, listener)
 		}
 	}
-	for listener := range r.tls {
+	for listener := range r.sites {
 		// The same name is joined above.
-		if host, ok := bestHost(r.hosts, listener); ok && host != listener && r.tunnels[listener] == nil {
+		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
 			join(host, listener)
 		}
 	}
@@ -225,8 +231,8 @@ func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
 	if _, ok := hosts[host]; ok {
 		return host, true
 	}
-	if !host.wildcard() {
-		if parent := host.parent(); parent != "" {
+	if !host.IsWildcard() {
+		if parent := host.Parent(); parent != "" {
 			if _, ok := hosts[parent]; ok {
 				return parent, true
 			}
@@ -253,7 +259,7 @@ func (r *ingressRun) statuses() {
 // another Ingress; empty where each has one.
 func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
-		if _, ok := bestHost(r.tls, refused.host); !ok {
+		if len(r.tlsOf(refused.host).certificates) == 0 {
 			return refused.reason
 		}
 	}
@@ -262,19 +268,16 @@ func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
 
 // servesHTTPS reports whether a host of an Ingress has a certificate.
 func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
-	if _, ok := r.tls[""]; ok {
-		return true
-	}
 	for _, rule := range ingress.Spec.Rules {
-		host, err := parseHostname(rule.Host)
-		if err != nil {
+		host, err := ownership.ParseHost(rule.Host)
+		if err != nil || !r.owners.Admits(host, ingress.Namespace) {
 			continue
 		}
-		if _, ok := bestHost(r.tls, host); ok || r.tunnels[host] != nil {
+		if found := r.tlsOf(host); len(found.certificates) > 0 || found.tunnel != nil {
 			return true
 		}
 	}
-	return false
+	return len(r.tlsOf("").certificates) > 0
 }
 
 func listenerHTTPS(host hostname) string { return "listener/https/" + string(host) }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // ingressClass is an IngressClass of ours.
@@ -93,6 +95,11 @@ type fleet struct {
 	owner   Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
+	// owners are the owners of hosts, and ages the places of the Ingresses among all of the fleet.
+	owners *ownership.Hosts
+	ages   map[*networkingv1.Ingress]int
+	// catchAll is the namespace of the oldest Ingress that has a default backend and no rules.
+	catchAll string
 }
 
 // fleets sorts the Ingresses of our classes by VIP.

@@ -12,6 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // ingressPath is a path and how it matches.
@@ -29,18 +30,25 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	fallback := r.addDefault(ingress, redirect)
 	for i := range ingress.Spec.Rules {
 		rule := &ingress.Spec.Rules[i]
-		name, err := parseHostname(rule.Host)
+		name, err := ownership.ParseHost(rule.Host)
 		if err != nil {
 			r.problem(ingressObject(ingress), fmt.Sprintf("spec.rules[%d].host", i), ReasonInvalid, err.Error())
 			continue
 		}
-		host := r.host(name)
-		if host.fallback == nil {
-			host.fallback = fallback
+		if !r.owners.Admits(name, ingress.Namespace) {
+			r.problem(ingressObject(ingress), fmt.Sprintf("spec.rules[%d].host", i), ReasonConflict, hostOwned)
+			continue
 		}
-		if redirect == redirectSecured && !r.secured(name) {
+		host := r.host(name)
+		if r.owners.Owns(name, ingress.Namespace) {
+			host.isOwned = true
+			if host.fallback == nil {
+				host.fallback = fallback
+			}
+		}
+		if redirect == redirectSecured && !r.securityOf(name, ingress.Namespace).secured {
 			r.problem(ingressObject(ingress), "metadata.annotations["+AnnotationSSLRedirect+"]", ReasonNotFound,
-				"there is no certificate for "+displayed(name)+", which is served without TLS")
+				"there is no certificate for "+name.String()+", which is served without TLS")
 		}
 		if rule.HTTP == nil {
 			continue
@@ -59,16 +67,6 @@ func (r *ingressRun) host(name hostname) *ingressHost {
 	return r.hosts[name]
 }
 
-// secured reports whether a host has TLS, or an Ingress wants it. Where it is wanted and
-// cannot be had, plain text would break a promise.
-func (r *ingressRun) secured(host hostname) bool {
-	if _, ok := bestHost(r.tls, host); ok {
-		return true
-	}
-	_, ok := bestHost(r.wanted, host)
-	return ok || r.class.defaultCertificate.name != ""
-}
-
 // ingressAt is where a path is in its Ingress.
 type ingressAt struct {
 	rule, path int
@@ -79,14 +77,22 @@ func (a ingressAt) field() string {
 	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
 }
 
-// addPath adds one path. Of two that are equal the older object's stays.
+// addPath adds one path. Of two equal paths the older object's stays. A namespace that does not own the host
+// adds paths that no older object has, and they hold for the paths alone.
 func (r *ingressRun) addPath(
 	ingress *networkingv1.Ingress, name hostname, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
-	host := r.hosts[name]
+	host, isGuest := r.hosts[name], !r.owners.Owns(name, ingress.Namespace)
+	if isGuest && !r.mayBeGuest(ingress, path.Path, at) {
+		return
+	}
 	key, match, err := r.parsePath(ingress, name, path)
 	if err != nil {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error())
+		return
+	}
+	if older := host.other(key, ingress.Namespace); older != nil {
+		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict, pathOwned)
 		return
 	}
 	if older := host.rules[key]; older != nil {
@@ -101,6 +107,10 @@ func (r *ingressRun) addPath(
 		Backends: r.backend(ingress, &path.Backend, r.asked[ingress].speechOf(), func() string { return at.field() + ".backend" }),
 	}
 	r.adorn(rule, ingress, path.Path)
+	if isGuest && rule.SessionPersistence != nil {
+		rule.SessionPersistence = nil
+		r.annotation(ingress, "affinity", ReasonConflict, hostOwned+", which decides on sessions")
+	}
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
@@ -128,7 +138,8 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	return found, nil
 }
 
-// addDefault reads spec.defaultBackend, which also takes what no host matches.
+// addDefault reads spec.defaultBackend. Without rules it takes the requests for unknown hosts, as far as no
+// older object of another namespace has rules for all hosts.
 func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirection) *ingressRule {
 	if ingress.Spec.DefaultBackend == nil {
 		return nil
@@ -140,9 +151,20 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 	}
 	r.adorn(rule, ingress, "/")
 	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: rule}
+	if len(ingress.Spec.Rules) > 0 {
+		return fallback
+	}
+	if owner, known := r.owners.Owner(""); known && owner.Namespace != ingress.Namespace && owner.Age < r.ages[ingress] {
+		r.problem(ingressObject(ingress), "spec.defaultBackend", ReasonConflict, hostOwned)
+		return nil
+	}
+	if len(r.defaults) > 0 {
+		r.problem(ingressObject(ingress), "spec.defaultBackend", ReasonConflict, "an older Ingress has a default backend for all hosts")
+		return nil
+	}
 	r.defaults = append(r.defaults, fallback)
 	r.host("")
-	return fallback
+	return nil
 }
 
 // backend gives the one backend of a path. One that cannot be reached answers 500.
@@ -230,14 +252,6 @@ type ingressEntry struct {
 	rule *ingressRule
 }
 
-// security is what there is of TLS for a host.
-type security struct {
-	// secured says that the host has TLS, or an Ingress wants it; certified that it has.
-	secured, certified bool
-	// wanted says that an Ingress wants TLS for the host itself.
-	wanted bool
-}
-
 // redirection says when plain HTTP is redirected.
 type redirection int
 
@@ -287,7 +301,7 @@ func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
 
 // sorted gives the rules in order of precedence: the longest path first, exact before prefix.
 // plain is for HTTP, where redirected says that it differs; only a secured host has redirects.
-func (h *ingressHost) sorted(fallback *ingressRule, of security) (rules, plain []*resource.Rule, redirected bool) {
+func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) security) (rules, plain []*resource.Rule, redirected bool) {
 	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
 		entries = append(entries, ingressEntry{path, rule})
@@ -304,7 +318,7 @@ func (h *ingressHost) sorted(fallback *ingressRule, of security) (rules, plain [
 	}
 	for _, found := range entries {
 		rules = append(rules, found.rule.shared()...)
-		redirected = redirected || found.rule.redirect.at(of)
+		redirected = redirected || found.rule.redirect.at(of(found.rule))
 	}
 	if !redirected {
 		return rules, rules, false
@@ -330,10 +344,11 @@ const challenges = "/.well-known/acme-challenge"
 
 // plainRules are the rules at HTTP of a host with redirects. Without a certificate the host answers
 // challenges.
-func plainRules(entries []ingressEntry, of security) []*resource.Rule {
+func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) []*resource.Rule {
 	plain := make([]*resource.Rule, 0, len(entries)+1)
-	isAnswered := of.certified
+	isAnswered := false
 	for _, found := range entries {
+		of := securityOf(found.rule)
 		// As it is written: an expression says nothing of what is below it.
 		path := found.path
 		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
@@ -341,7 +356,7 @@ func plainRules(entries []ingressEntry, of security) []*resource.Rule {
 			switch {
 			case !found.rule.redirect.at(of), !of.certified && isBelow(path.value, challenges):
 				plain = append(plain, rule)
-			case takesAll && !isAnswered:
+			case takesAll && !isAnswered && !of.certified:
 				plain = append(plain, challengeRule(rule), redirectRule(rule))
 			default:
 				plain = append(plain, redirectRule(rule))

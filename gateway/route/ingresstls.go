@@ -8,14 +8,39 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressTLS is the certificates of one host.
+// ingressTLS is how TLS of a host is served: a tunnel, certificates, or, with neither, not at all.
 type ingressTLS struct {
 	certificates []*certificate
-	// owner is the Ingress that the certificates come from: one of another age has no say.
-	// It is nil for the class's own.
+	tunnel       *resource.Rule
+	// owner is the Ingress with the certificates; nil for the class.
 	owner *networkingv1.Ingress
+}
+
+// ownHost is a host as a namespace wants it served.
+type ownHost struct {
+	namespace string
+	host      hostname
+}
+
+// ingressCertificates holds the TLS settings of the Ingresses of a VIP.
+type ingressCertificates struct {
+	// brought are the certificates that a namespace has for a host. wanted are the hosts for which it wants TLS,
+	// also without a certificate.
+	brought map[ownHost]*ingressTLS
+	wanted  map[ownHost]bool
+	// first is the first namespace that brings a certificate for a host. It counts if the host has no owner.
+	first map[hostname]string
+	// standard is the class's own certificate, or nil.
+	standard *ingressTLS
+	// tunnels are the hosts whose TLS connections are passed on.
+	tunnels map[hostname]*ingressTLS
+	// sites are the hosts that have a listener.
+	sites map[hostname]*ingressTLS
 }
 
 // sorted has elliptic keys first, then the order in which they were found.
@@ -35,8 +60,7 @@ func number(b bool) int {
 	return 0
 }
 
-// addDefaultCertificate gives the class's own certificate to all hosts. It goes before those of
-// Ingresses: none of them gives all hosts another one.
+// addDefaultCertificate gives the class's own certificate to all hosts without another one.
 func (r *ingressRun) addDefaultCertificate() {
 	at := r.class.defaultCertificate
 	if at.name == "" {
@@ -48,24 +72,151 @@ func (r *ingressRun) addDefaultCertificate() {
 			"parameters."+ParameterDefaultCertificate, refused.reason, refused.message)
 		return
 	}
-	r.tls[""] = &ingressTLS{certificates: []*certificate{found}}
+	r.standard = &ingressTLS{certificates: []*certificate{found}}
 }
 
-// claim notes who is served with the class's own certificate: no younger Ingress of another namespace
-// brings another one for the host.
-func (r *ingressRun) claim(ingress *networkingv1.Ingress, host hostname) {
-	if all := r.tls[""]; all != nil && all.owner == nil && r.claimed[host] == nil {
-		r.claimed[host] = ingress
+// certifier returns the namespace whose certificates are served for a host first.
+func (r *ingressRun) certifier(host hostname) string {
+	if namespace, known := r.owners.Certifier(host); known {
+		return namespace
+	}
+	if host == "" && r.catchAll != "" {
+		return r.catchAll
+	}
+	return r.first[host]
+}
+
+// ownTLS returns the certificates that a namespace has for a host, without those for all hosts; or nil.
+func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
+	if found := r.brought[ownHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
+		return found
+	}
+	return r.brought[ownHost{namespace, host.Parent()}]
+}
+
+var noTLS = &ingressTLS{}
+
+// tlsOf returns how TLS of a host is served. Only the owner decides. A namespace that shares a name below a
+// wildcard brings a certificate for that name, unless the owner has connections to it passed on.
+func (r *ingressRun) tlsOf(host hostname) *ingressTLS { return r.tlsBy(host, r.certifier(host)) }
+
+// tlsBy is tlsOf, if a namespace brings the certificates.
+func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
+	if found := r.tunnels[host]; found != nil {
+		return found
+	}
+	owner, owned := r.owners.Owner(host)
+	if !owned {
+		owner.Namespace = by
+	}
+	own := r.brought[ownHost{by, host}]
+	if own != nil && by == owner.Namespace {
+		return own
+	}
+	if host != "" && !host.IsWildcard() && r.owners.Owns(host.Parent(), owner.Namespace) {
+		if found := r.tunnels[host.Parent()]; found != nil {
+			return found
+		}
+	}
+	if own != nil {
+		return own
+	}
+	for _, namespace := range []string{by, owner.Namespace} {
+		if found := r.ownTLS(namespace, host); found != nil {
+			return found
+		}
+		if found := r.brought[ownHost{namespace, ""}]; found != nil {
+			return found
+		}
+	}
+	if r.standard != nil {
+		return r.standard
+	}
+	return noTLS
+}
+
+// findSites finds the hosts that need a listener, because their TLS differs from that of the wider name. A host
+// without TLS below a name with TLS has a listener that refuses it.
+func (r *ingressRun) findSites() {
+	r.sites = make(map[hostname]*ingressTLS, len(r.brought)+len(r.tunnels))
+	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.brought))
+	add := func(host hostname) {
+		if host.IsWildcard() {
+			wildcards = append(wildcards, host)
+		} else if host != "" {
+			exact = append(exact, host)
+		}
+	}
+	for host := range r.hosts {
+		add(host)
+	}
+	for at := range r.brought {
+		add(at.host)
+	}
+	// Wider names first.
+	for _, host := range append(wildcards, exact...) {
+		found, wider := r.tlsOf(host), noTLS
+		if at, ok := bestHost(r.sites, host); ok {
+			wider = r.sites[at]
+		}
+		if !found.same(wider) {
+			r.sites[host] = found
+		}
 	}
 }
 
-// claimRules claims the hosts of an Ingress's rules.
-func (r *ingressRun) claimRules(ingress *networkingv1.Ingress) {
-	for i := range ingress.Spec.Rules {
-		// The problem of a host that cannot be read is told of its rule.
-		if host, err := parseHostname(ingress.Spec.Rules[i].Host); err == nil {
-			r.claim(ingress, host)
+func (t *ingressTLS) same(as *ingressTLS) bool {
+	return t.tunnel == as.tunnel && slices.EqualFunc(t.certificates, as.certificates, isSameCertificate)
+}
+
+func isSameCertificate(a, b *certificate) bool { return a.resource.Name == b.resource.Name }
+
+// security is how far a host is protected by TLS.
+type security struct {
+	// secured reports TLS, or a wish for it; certified a certificate.
+	secured, certified bool
+	// wanted reports a wish for TLS of the host itself.
+	wanted bool
+}
+
+// securityOf returns the security of a host for the rules of a namespace: a guest's certificates and wishes
+// are for the guest's rules alone. If TLS is wanted and cannot be had, plain text would break a promise.
+func (r *ingressRun) securityOf(host hostname, namespace string) security {
+	by := r.certifier(host)
+	owner, owned := r.owners.Owner(host)
+	if !owned {
+		owner.Namespace = by
+	}
+	if namespace != by {
+		by = owner.Namespace
+	}
+	found := security{certified: len(r.tlsBy(host, by).certificates) > 0}
+	for _, namespace := range []string{by, owner.Namespace} {
+		found.wanted = found.wanted || r.wanted[ownHost{namespace, host}] || r.wanted[ownHost{namespace, ""}] ||
+			host != "" && !host.IsWildcard() && r.wanted[ownHost{namespace, host.Parent()}]
+	}
+	found.secured = found.certified || found.wanted || r.class.defaultCertificate.name != ""
+	return found
+}
+
+// securities returns the security of a host for each of its rules.
+func (r *ingressRun) securities(host hostname) func(*ingressRule) security {
+	known := map[string]security{}
+	return func(rule *ingressRule) security {
+		namespace := ""
+		if rule.ingress != nil {
+			namespace = rule.ingress.Namespace
 		}
+		found, is := known[namespace]
+		if !is {
+			name := host
+			if owner, _ := r.owners.Owner(host); r.hosts[host].isInherited && owner.Namespace == namespace {
+				name = host.Parent()
+			}
+			found = r.securityOf(name, namespace)
+			known[namespace] = found
+		}
+		return found
 	}
 }
 
@@ -75,16 +226,13 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 		entry := &ingress.Spec.TLS[i]
 		hosts := r.tlsHosts(ingress, entry, i)
 		for _, host := range hosts {
-			r.wanted[host.name] = true
+			r.wanted[ownHost{ingress.Namespace, host.name}] = true
 		}
 		if entry.SecretName == "" {
 			r.refuseTLS(ingress, hosts, ReasonNotFound)
 			if r.class.defaultCertificate.name == "" {
 				r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonNotFound,
 					"it is empty, and the class has no "+ParameterDefaultCertificate)
-			}
-			for _, host := range hosts {
-				r.claim(ingress, host.name)
 			}
 			continue
 		}
@@ -138,7 +286,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 	}
 	for i, text := range entry.Hosts {
 		at := tlsHost{entry: number, host: i, rule: -1}
-		host, err := parseHostname(text)
+		host, err := ownership.ParseHost(text)
 		if err != nil {
 			r.problem(ingressObject(ingress), at.field(), ReasonInvalid, err.Error())
 			continue
@@ -151,7 +299,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 	}
 	for i, rule := range ingress.Spec.Rules {
 		// The problem of a host that cannot be read is told of its rule.
-		if host, err := parseHostname(rule.Host); err == nil {
+		if host, err := ownership.ParseHost(rule.Host); err == nil {
 			add(tlsHost{name: host, entry: number, host: -1, rule: i})
 		}
 	}
@@ -161,47 +309,39 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 	return hosts
 }
 
-// addCertificate gives a host a certificate, where no older Ingress has given it one.
+// addCertificate gives a host a certificate of its namespace, unless an older Ingress of the namespace has given
+// it one.
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
-	host := at.name
+	host, own := at.name, ownHost{ingress.Namespace, at.name}
 	if !found.covers(host) {
 		r.refuseTLS(ingress, []tlsHost{at}, ReasonInvalidCertificate)
 		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate,
 			fmt.Sprintf("the certificate is for %v, not for %s", found.leaf.DNSNames, host))
 		return
 	}
-	known := r.tls[host]
-	if older := r.claimed[host]; known == nil && older != nil && older.Namespace != ingress.Namespace {
+	known := r.brought[own]
+	switch {
+	case host == "" && r.standard != nil:
+		if !isSameCertificate(r.standard.certificates[0], found) {
+			r.problem(ingressObject(ingress), at.field(), ReasonConflict,
+				"the class gives all hosts a certificate: "+ParameterDefaultCertificate+"; name the hosts")
+		}
+		return
+	case known == nil:
+		if r.first[host] == "" {
+			r.first[host] = ingress.Namespace
+		}
+		// One for a wildcard without rules is for the exact names of its namespace.
+		_, owned := r.owners.Owner(host)
+		if r.certifier(host) != ingress.Namespace && (owned || !host.IsWildcard()) {
+			r.problem(ingressObject(ingress), at.field(), ReasonConflict, hostOwned)
+		}
+		r.brought[own] = &ingressTLS{owner: ingress, certificates: []*certificate{found}}
+	case slices.ContainsFunc(known.certificates, func(c *certificate) bool { return isSameCertificate(c, found) }):
+	case known.owner != ingress:
 		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
-			fmt.Sprintf("Ingress %s/%s is older and has %s with the class's %s",
-				older.Namespace, older.Name, displayed(host), ParameterDefaultCertificate))
-		return
+			fmt.Sprintf("Ingress %s/%s is older and gives %s another certificate", known.owner.Namespace, known.owner.Name, host))
+	default:
+		known.certificates = append(known.certificates, found)
 	}
-	if known == nil {
-		known = &ingressTLS{owner: ingress}
-		r.tls[host] = known
-	}
-	if slices.ContainsFunc(known.certificates, func(c *certificate) bool { return c.resource.Name == found.resource.Name }) {
-		return
-	}
-	if known.owner == nil {
-		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
-			"the class gives all hosts a certificate: "+ParameterDefaultCertificate+"; name the hosts")
-		return
-	}
-	if known.owner != ingress {
-		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
-			fmt.Sprintf("Ingress %s/%s is older and gives %s another certificate",
-				known.owner.Namespace, known.owner.Name, displayed(host)))
-		return
-	}
-	known.certificates = append(known.certificates, found)
-}
-
-// displayed names a host for people.
-func displayed(host hostname) string {
-	if host == "" {
-		return "all hosts"
-	}
-	return string(host)
 }

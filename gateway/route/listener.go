@@ -10,6 +10,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // listener is one of a Gateway, or of a ListenerSet that is attached to it.
@@ -31,7 +32,7 @@ type listener struct {
 	// has are the kinds of the attached routes.
 	has []string
 	// claims are the host names of attached routes, by kind, where those were asked for.
-	claims map[string]*claims
+	claims map[string]*ownership.Claims[*route]
 	// kinds are those of routes that may attach.
 	kinds       []gatewayv1.RouteGroupKind
 	namespaces  func(namespace string) bool
@@ -159,7 +160,7 @@ func (l *listener) readHost() {
 	if l.layer4() || l.spec.Hostname == nil {
 		return
 	}
-	host, err := parseHostname(string(*l.spec.Hostname))
+	host, err := ownership.ParseHost(string(*l.spec.Hostname))
 	if err != nil {
 		l.refuseAccepted(refuse(ReasonInvalid, gatewayv1.ListenerReasonUnsupportedValue, "hostname: %v", err))
 		return

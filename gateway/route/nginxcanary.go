@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // canary is a second backend of a path.
@@ -25,7 +26,7 @@ func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
 	for i := range ingress.Spec.Rules {
 		rule := &ingress.Spec.Rules[i]
-		name, err := parseHostname(rule.Host)
+		name, err := ownership.ParseHost(rule.Host)
 		if err != nil || rule.HTTP == nil || r.hosts[name] == nil {
 			r.lonely(ingress, fmt.Sprintf("spec.rules[%d]", i))
 			continue

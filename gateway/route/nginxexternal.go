@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // external asks a Service for each request. Where it cannot be asked, nobody is served. One of
@@ -54,7 +55,7 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 	}
 	// The backend of the first host stands for all: the question has the host of its request.
 	for i := range ingress.Spec.Rules {
-		host, err := parseHostname(ingress.Spec.Rules[i].Host)
+		host, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
 		if err != nil || r.hosts[host] == nil {
 			continue
 		}
@@ -91,9 +92,11 @@ func (r *ingressRun) ruleAt(ingress *networkingv1.Ingress, host hostname, target
 	return of.rules[slices.MinFunc(paths, comparePaths)]
 }
 
-// mayAsk reports whether an Ingress may refer to the Service of a rule.
+// mayAsk reports whether an Ingress may ask the Service of a rule: the rule is of the same namespace, or of an older
+// Ingress whose namespace permits it by a ReferenceGrant.
 func (r *ingressRun) mayAsk(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
+		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&
 		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, key{of.ingress.Namespace, of.backend.Service.Name})
 }
 

@@ -4,41 +4,32 @@ package route
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addNames adds what annotations say of whole hosts, once the rules of all Ingresses are known: a
-// name that has rules of its own keeps them.
-func (r *ingressRun) addNames() {
-	for _, ingress := range r.members {
-		says := r.asked[ingress]
-		if says == nil || says.isRefused || says.isCanary() {
-			continue
-		}
-		seen := map[hostname]bool{}
-		for i := range ingress.Spec.Rules {
-			name, err := parseHostname(ingress.Spec.Rules[i].Host)
-			if err == nil && r.hosts[name] != nil && !seen[name] {
-				seen[name] = true
-				r.addNamesOf(ingress, name)
-			}
-		}
-	}
-}
-
-// addNamesOf adds what an Ingress says of one of its hosts.
+// addNamesOf carries out the annotations that hold for a whole host, if its namespace owns the host.
 func (r *ingressRun) addNamesOf(ingress *networkingv1.Ingress, host hostname) {
 	says := r.asked[ingress]
-	if says.SSLPassthrough {
+	if !r.owners.Owns(host, ingress.Namespace) {
+		for name, wanted := range map[string]bool{
+			"ssl-passthrough": says.SSLPassthrough, "app-root": says.AppRoot != "", "server-alias": len(says.Aliases) > 0,
+			"from-to-www-redirect": says.FromToWWW,
+		} {
+			if wanted {
+				r.annotation(ingress, name, ReasonConflict, hostOwned)
+			}
+		}
+		return
+	}
+	if says.SSLPassthrough && !says.isRefused {
 		r.passThrough(ingress, host)
 	}
-	if says.AppRoot != "" {
+	if says.AppRoot != "" && !says.isRefused {
 		r.addAppRoot(ingress, host)
 	}
 	r.addAliases(ingress, host)
@@ -59,8 +50,11 @@ func (h *ingressHost) rootRule() *ingressRule {
 
 // addAppRoot redirects "/" of a host.
 func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
-	if root := r.hosts[host].rootRule(); root != nil && root.ingress != ingress || r.hosts[host].root != nil {
-		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+displayed(host)+" is of another Ingress")
+	root := r.hosts[host].rootRule()
+	// A younger path of a guest takes nothing.
+	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
+	if isTaken || r.hosts[host].root != nil {
+		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+host.String()+" is of another Ingress")
 		return
 	}
 	r.hosts[host].root = &resource.Rule{
@@ -77,37 +71,44 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 // cover.
 func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 	for _, text := range r.asked[ingress].Aliases {
-		alias, err := parseHostname(text)
+		alias, err := ownership.ParseHost(text)
 		if err != nil || alias == "" {
 			r.annotation(ingress, "server-alias", ReasonInvalid, fmt.Sprintf("%q is no host name", text))
 			continue
 		}
-		if known := r.hosts[alias]; known != nil {
-			if known != r.hosts[host] {
-				r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has rules of its own")
-			}
+		known := r.hosts[alias]
+		switch {
+		case !r.owners.Owns(alias, ingress.Namespace):
+			r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+": "+hostOwned)
 			continue
-		}
-		if !r.roomForAlias(ingress, host) {
+		case alias == host, r.aliasOf[alias] == host && host != "":
+			continue
+		case known != nil && known.isOwned:
+			r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has rules of its own")
+			continue
+		case !r.roomForAlias(ingress, host):
 			refused := r.settings.noRoom("server-alias", ingress.Namespace)
 			r.annotation(ingress, "server-alias", refused.reason, refused.message)
 			return
 		}
-		r.hosts[alias] = r.hosts[host]
-		r.shareTLS(host, alias)
+		r.addName(alias, r.hosts[host], host)
+		r.aliasOf[alias] = host
+		r.shareTLS(ingress.Namespace, host, alias)
 	}
 }
 
 // aliasPart is the part of the room of a namespace, and of all, that is for repeated rules.
 const aliasPart = 4
 
-// roomForAlias takes room for the rules of a host once more. They may be of others: who repeats them
-// pays.
+// roomForAlias takes room for the owner's rules of a host once more.
 func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) bool {
 	of := r.hosts[host]
 	if of.bytes == 0 {
 		of.bytes = entryBytes
 		for _, rule := range of.rules {
+			if !r.owners.Owns(host, rule.ingress.Namespace) {
+				continue
+			}
 			for _, each := range rule.shared() {
 				// Plain HTTP may have rules of its own.
 				of.bytes += 2 * int64(proto.Size(each))
@@ -122,80 +123,74 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 	return true
 }
 
-// shareTLS gives a name the certificates of a host that cover it, and what is wanted of TLS.
-func (r *ingressRun) shareTLS(host, alias hostname) {
-	if _, wanted := bestHost(r.wanted, host); wanted {
-		r.wanted[alias] = true
+// shareTLS gives a name the certificates that its namespace has for a host and that cover the name.
+func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
+	at := ownHost{namespace, alias}
+	if r.securityOf(host, namespace).wanted {
+		r.wanted[at] = true
 	}
-	at, found := bestHost(r.tls, host)
-	if _, has := r.tls[alias]; !found || has || at == "" {
+	found := r.ownTLS(namespace, host)
+	if found == nil || r.brought[at] != nil {
 		return
 	}
-	of := &ingressTLS{owner: r.tls[at].owner}
-	for _, certificate := range r.tls[at].certificates {
+	of := &ingressTLS{owner: found.owner}
+	for _, certificate := range found.certificates {
 		if certificate.covers(alias) {
 			of.certificates = append(of.certificates, certificate)
 		}
 	}
 	if len(of.certificates) > 0 {
-		r.tls[alias] = of
+		r.brought[at] = of
 	}
 }
 
 // addWWW redirects from "www." before a host, or without it, to the host.
 func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
-	other, is := strings.CutPrefix(string(host), "www.")
-	if !is {
-		other = "www." + other
-	}
-	from, err := parseHostname(other)
-	if err != nil || host == "" || host.wildcard() || r.hosts[from] != nil {
+	from := otherWWW(host)
+	switch {
+	case from == "":
+		return
+	case !r.owners.Owns(from, ingress.Namespace):
+		r.annotation(ingress, "from-to-www-redirect", ReasonConflict, string(from)+": "+hostOwned)
 		return
 	}
-	r.shareTLS(host, from)
-	r.host(from).rules[ingressPath{resource.PathMatch_PREFIX, "/"}] = &ingressRule{ingress: ingress, rule: &resource.Rule{
-		Route: fmt.Sprintf("ingress/%s/%s/www", ingress.Namespace, ingress.Name),
-		Match: &resource.Match{Path: &resource.PathMatch{Value: "/"}},
-		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
-			Hostname: string(host), Status: 308,
-		}}}},
-	}}
+	if r.addName(from, &ingressHost{isOwned: true, rules: map[ingressPath]*ingressRule{
+		{resource.PathMatch_PREFIX, "/"}: {ingress: ingress, rule: &resource.Rule{
+			Route: fmt.Sprintf("ingress/%s/%s/www", ingress.Namespace, ingress.Name),
+			Match: &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+			Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+				Hostname: string(host), Status: 308,
+			}}}},
+		}},
+	}}, host) {
+		r.shareTLS(ingress.Namespace, host, from)
+	}
 }
 
-// passThrough gives the TLS connections of a host to the backend of its "/", where nobody else has
-// a rule.
+// passThrough gives the TLS connections of a host to the backend of its "/", if no older Ingress has a rule for
+// the host. The paths of younger Ingresses are served over plain HTTP alone.
 func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
-	if host == "" || slices.ContainsFunc(slices.Collect(r.ingressesOf(host)), func(other *networkingv1.Ingress) bool { return other != ingress }) {
-		r.annotation(ingress, "ssl-passthrough", ReasonConflict, displayed(host)+" has rules of another Ingress, or is no name")
-		return
-	}
-	if says := r.asked[ingress]; says.Auth != nil || says.External != nil {
+	root := r.hosts[host].rootRule()
+	says := r.asked[ingress]
+	switch {
+	case host == "", r.hasOlder(host, ingress):
+		r.annotation(ingress, "ssl-passthrough", ReasonConflict, host.String()+" has rules of an older Ingress, or is no name")
+	case says.Auth != nil || says.External != nil:
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict,
 			"it is not carried out: nobody can be asked for a password in connections that are passed on")
-		return
-	}
-	root := r.hosts[host].rootRule()
-	if root == nil || root.backend == nil {
+	case root == nil || root.backend == nil || root.ingress != ingress:
 		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")
-		return
+	default:
+		r.tunnels[host] = &ingressTLS{tunnel: r.tunnelRule(ingress, root.backend), owner: ingress}
 	}
-	rule := &resource.Rule{
-		Route:    fmt.Sprintf("ingress/%s/%s/passthrough", ingress.Namespace, ingress.Name),
-		Backends: r.backend(ingress, root.backend, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return "spec.rules" }),
-	}
-	if says := r.asked[ingress]; len(says.Allow)+len(says.Deny) > 0 {
-		rule.Filters = []*resource.Filter{addresses(says.Allow, says.Deny)}
-	}
-	r.tunnels[host] = rule
 }
 
-// ingressesOf are those that have rules of a host.
-func (r *ingressRun) ingressesOf(host hostname) func(func(*networkingv1.Ingress) bool) {
-	return func(yield func(*networkingv1.Ingress) bool) {
-		for _, rule := range r.hosts[host].rules {
-			if !yield(rule.ingress) {
-				return
-			}
+// hasOlder reports whether an older Ingress has a rule for a host.
+func (r *ingressRun) hasOlder(host hostname, than *networkingv1.Ingress) bool {
+	for _, rule := range r.hosts[host].rules {
+		if r.ages[rule.ingress] < r.ages[than] {
+			return true
 		}
 	}
+	return false
 }

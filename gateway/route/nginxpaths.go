@@ -12,9 +12,10 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// findExpressions finds the hosts whose paths are all regular expressions: one Ingress is enough.
+// findExpressions finds the hosts whose paths are all regular expressions: one Ingress of the owner is enough.
 func (r *ingressRun) findExpressions() {
 	for _, ingress := range r.members {
 		says := r.asked[ingress]
@@ -23,8 +24,8 @@ func (r *ingressRun) findExpressions() {
 		}
 		for i := range ingress.Spec.Rules {
 			rule := &ingress.Spec.Rules[i]
-			name, err := parseHostname(rule.Host)
-			if err != nil || rule.HTTP == nil {
+			name, err := ownership.ParseHost(rule.Host)
+			if err != nil || rule.HTTP == nil || !r.owners.Owns(name, ingress.Namespace) {
 				continue
 			}
 			for j := range rule.HTTP.Paths {
@@ -36,15 +37,15 @@ func (r *ingressRun) findExpressions() {
 	}
 }
 
-// parsePath reads a path of an Ingress.
+// parsePath reads a path of an Ingress. Paths of guests are never expressions.
 func (r *ingressRun) parsePath(
 	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
-	says := r.asked[ingress]
+	says, isExpression := r.asked[ingress], r.expressions[host] && r.owners.Owns(host, ingress.Namespace)
 	isPrefix := r.class.annotations == annotationsOfNginx && value(path.PathType) == networkingv1.PathTypeImplementationSpecific
-	if strings.Trim(path.Path, "/") == "" || !r.expressions[host] && !isPrefix {
+	if strings.Trim(path.Path, "/") == "" || !isExpression && !isPrefix {
 		found, err := parseIngressPath(path)
-		if r.expressions[host] {
+		if isExpression {
 			// As an expression it is the begin of all paths.
 			found.kind = resource.PathMatch_PREFIX
 		}
@@ -52,7 +53,7 @@ func (r *ingressRun) parsePath(
 	}
 	found := ingressPath{kind: resource.PathMatch_REGULAR_EXPRESSION, value: path.Path}
 	var expression string
-	if r.expressions[host] {
+	if isExpression {
 		// nginx searches it from the begin of the path, without case.
 		expression = "(?i:" + path.Path + ")(?s:.*)"
 		if err := validRegularPath(path.Path); err != nil {

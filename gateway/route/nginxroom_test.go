@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestAliasesHaveRoom: a namespace that repeats the rules of another one's host has a quarter of its
+// TestAliasesHaveRoom: a namespace that repeats the rules of its host under other names has a quarter of its
 // room for them, and is told; the rules themselves stay.
 func TestAliasesHaveRoom(t *testing.T) {
 	const (
@@ -29,7 +29,7 @@ func TestAliasesHaveRoom(t *testing.T) {
 		names = append(names, fmt.Sprintf("a%d.example", i))
 	}
 	objects, err := routetest.Parse([]byte(class +
-		"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: victim, name: i}, spec: {ingressClassName: web, rules: [{host: a.example, http: {paths: [" + strings.Join(paths, ", ") + "]}}]}}\n---\n" +
+		"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: other, name: rules}, spec: {ingressClassName: web, rules: [{host: a.example, http: {paths: [" + strings.Join(paths, ", ") + "]}}]}}\n---\n" +
 		"{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: other, name: i, annotations: {nginx.ingress.kubernetes.io/server-alias: '" + strings.Join(names, ",") + "'}}, " +
 		"spec: {ingressClassName: web, rules: [{host: a.example, http: {paths: [{path: /other, pathType: Prefix, " + backend + "}]}}]}}\n"))
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // Keys of the ConfigMap that the parameters of an IngressClass, a GatewayClass or a Gateway
@@ -57,6 +59,8 @@ const (
 	ParameterDedicatedVIP = "dedicatedVIP"
 	// ParameterAnnotations "ingress-nginx" has the annotations of ingress-nginx carried out.
 	ParameterAnnotations = "annotations"
+	// ParameterHostOwnership is Strict or InterNamespaceAllowed: whether namespaces share hosts.
+	ParameterHostOwnership = "hostOwnership"
 )
 
 // Parameters are the settings of the proxies of a class or a Gateway.
@@ -92,6 +96,18 @@ type classParameters struct {
 	sslRedirect        bool
 	dedicatedVIP       bool
 	annotations        annotationsOf
+	// sharing is the parameter hostOwnership, if isSharingSet.
+	sharing      ownership.Sharing
+	isSharingSet bool
+}
+
+// hostOwnership returns whether namespaces share hosts. Classes that carry out annotations of ingress-nginx do
+// by default, as ingress-nginx does.
+func (p *classParameters) hostOwnership() ownership.Sharing {
+	if !p.isSharingSet && p.annotations == annotationsOfNginx {
+		return ownership.InterNamespaceAllowed
+	}
+	return p.sharing
 }
 
 // valueOfNginx is the value of annotations that has those of ingress-nginx carried out.
@@ -193,6 +209,8 @@ func (p *classParameters) setIngress(name, text string) (known bool, err error) 
 		err = parseBool(text, &p.dedicatedVIP)
 	case ParameterAnnotations:
 		err = p.setAnnotations(text)
+	case ParameterHostOwnership:
+		err = p.setHostOwnership(text)
 	default:
 		return false, nil
 	}
@@ -208,6 +226,18 @@ func (p *classParameters) setAnnotations(text string) error {
 	default:
 		p.annotations = annotationsUnknown
 		return fmt.Errorf("%q is neither ingress-nginx nor none: Ingresses that ask for protection by annotations of ingress-nginx get 500", text)
+	}
+	return nil
+}
+
+func (p *classParameters) setHostOwnership(text string) error {
+	p.sharing, p.isSharingSet = ownership.Strict, true
+	switch text {
+	case "Strict":
+	case "InterNamespaceAllowed":
+		p.sharing = ownership.InterNamespaceAllowed
+	default:
+		return fmt.Errorf("%q is neither Strict nor InterNamespaceAllowed: Strict holds", text)
 	}
 	return nil
 }

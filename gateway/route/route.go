@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // route is a route of any kind, as far as all kinds are alike.
@@ -131,7 +132,7 @@ func newRoute(
 ) *route {
 	found := &route{kind: kind, object: object, parents: spec.ParentRefs, read: read}
 	for _, text := range hosts {
-		host, err := parseHostname(string(text))
+		host, err := ownership.ParseHost(string(text))
 		if err != nil {
 			found.accepted = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "spec.hostnames: %v", err)
 			continue

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"regexp"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
+)
+
+// hostname is a host name of a rule.
+type hostname = ownership.Host
+
+// The messages for an object that loses against an object of another namespace. They name no object, because
+// the author may not be permitted to see it.
+const (
+	hostOwned = "the host is owned by an older object of another namespace"
+	pathOwned = "the path of the host belongs to an older object of another namespace"
+)
+
+// claimHosts computes the owner of each host of a fleet, from all of its Ingresses: those without room own
+// their hosts, too.
+func (c *compilation) claimHosts(of *fleet) {
+	of.owners = ownership.NewHosts(of.class.hostOwnership())
+	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
+	for age, ingress := range of.members {
+		of.ages[ingress] = age
+		if c.asked[ingress].isCanary() {
+			continue
+		}
+		owner := ownership.Owner{Namespace: ingress.Namespace, Age: age}
+		if len(ingress.Spec.Rules) == 0 && ingress.Spec.DefaultBackend != nil && of.catchAll == "" {
+			of.catchAll = ingress.Namespace
+		}
+		for i := range ingress.Spec.Rules {
+			host, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
+			if err == nil && of.owners.Claim(host, owner) && of.owners.Owns(host, ingress.Namespace) {
+				c.claimNames(of, ingress, host)
+			}
+		}
+	}
+}
+
+// claimNames claims the names that annotations of an Ingress add to one of its hosts.
+func (c *compilation) claimNames(of *fleet, ingress *networkingv1.Ingress, host hostname) {
+	says, owner := c.asked[ingress], ownership.Owner{Namespace: ingress.Namespace, Age: of.ages[ingress]}
+	if says == nil {
+		return
+	}
+	for _, text := range says.Aliases {
+		if alias, err := ownership.ParseHost(text); err == nil && alias != "" {
+			of.owners.ClaimWhole(alias, owner)
+		}
+	}
+	if other := otherWWW(host); says.FromToWWW && other != "" {
+		of.owners.ClaimWhole(other, owner)
+	}
+}
+
+// otherWWW returns a host with "www." before it, or without; "" if there is no such name.
+func otherWWW(host hostname) hostname {
+	if host == "" || host.IsWildcard() {
+		return ""
+	}
+	other, is := strings.CutPrefix(string(host), "www.")
+	if !is {
+		other = "www." + other
+	}
+	found, err := ownership.ParseHost(other)
+	if err != nil {
+		return ""
+	}
+	return found
+}
+
+// mayBeGuest reports whether an Ingress may add a path to a host that another namespace owns. The owner alone
+// decides whether paths are expressions, and a rule that would answer 500 leaves its requests to the owner.
+func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
+	says := r.asked[ingress]
+	if says == nil {
+		return true
+	}
+	if says.isRefused {
+		r.problem(ingressObject(ingress), at.field(), ReasonConflict, "the path is left out: "+hostOwned)
+		return false
+	}
+	if (says.UseRegex || says.rewrites(path)) && (regexp.QuoteMeta(path) != path || strings.Contains(says.RewriteTarget, "$")) {
+		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict, hostOwned+", which decides on expressions")
+		return false
+	}
+	return true
+}
+
+// other returns a rule of another namespace for the same path, of any kind of match, or nil.
+func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
+	for _, value := range []string{path.value, trimPrefix(path.value)} {
+		for kind := range pathOrder {
+			if found := h.rules[ingressPath{kind, value}]; found != nil && found.ingress.Namespace != namespace {
+				return found
+			}
+		}
+	}
+	return nil
+}
+
+// inheritWildcards adds the paths of a wildcard to each host that another namespace shares below it, so that
+// guests get the requests for their paths only.
+func (r *ingressRun) inheritWildcards() {
+	for name, host := range r.hosts {
+		if name == "" || name.IsWildcard() || host.isOwned {
+			continue
+		}
+		owner, _ := r.owners.Owner(name)
+		if base := r.hosts[name.Parent()]; base != nil && r.owners.Owns(name.Parent(), owner.Namespace) {
+			r.inherit(host, base, name.Parent())
+			host.isInherited = true
+		}
+	}
+}
+
+// inherit adds the paths that the owner of the name base has to a host with paths of guests alone. Of two equal
+// paths the older object's stays.
+func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
+	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
+	owned := make(map[ingressPath]*ingressRule, len(base.rules))
+	for path, rule := range base.rules {
+		if !r.owners.Owns(name, rule.ingress.Namespace) {
+			continue
+		}
+		owned[path] = rule
+		for guest := host.other(path, rule.ingress.Namespace); guest != nil && r.ages[guest.ingress] > r.ages[rule.ingress]; {
+			r.problem(ingressObject(guest.ingress), "spec.rules", ReasonConflict, pathOwned)
+			for at, found := range host.rules {
+				if found == guest {
+					delete(host.rules, at)
+				}
+			}
+			guest = host.other(path, rule.ingress.Namespace)
+		}
+	}
+	for path, rule := range owned {
+		if host.other(path, rule.ingress.Namespace) == nil {
+			host.rules[path] = rule
+		}
+	}
+}
+
+// addNames adds the names that annotations give to whole hosts, once the rules of all Ingresses are known: a
+// name that has rules of the namespace already keeps them.
+func (r *ingressRun) addNames() {
+	for _, ingress := range r.members {
+		says := r.asked[ingress]
+		if says == nil || says.isCanary() {
+			continue
+		}
+		seen := map[hostname]bool{}
+		for i := range ingress.Spec.Rules {
+			name, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
+			if err == nil && r.hosts[name] != nil && !seen[name] {
+				seen[name] = true
+				r.addNamesOf(ingress, name)
+			}
+		}
+	}
+}
+
+// addName adds a host with the paths that the owner of another host has in base, and reports whether it had no
+// rules of the owner before.
+func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool {
+	known := r.hosts[name]
+	switch {
+	case known == nil && !r.hasGuests(base, of):
+		r.hosts[name] = base
+		return true
+	case known == nil:
+		known = r.host(name)
+	case known.isOwned:
+		return false
+	}
+	r.inherit(known, base, of)
+	return true
+}
+
+// hasGuests reports whether a host has paths of other namespaces than its owner's.
+func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
+	for _, rule := range host.rules {
+		if !r.owners.Owns(name, rule.ingress.Namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// tunnelRule passes the TLS connections of a host on.
+func (r *ingressRun) tunnelRule(ingress *networkingv1.Ingress, to *networkingv1.IngressBackend) *resource.Rule {
+	rule := &resource.Rule{
+		Route:    "ingress/" + ingress.Namespace + "/" + ingress.Name + "/passthrough",
+		Backends: r.backend(ingress, to, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return "spec.rules" }),
+	}
+	if says := r.asked[ingress]; len(says.Allow)+len(says.Deny) > 0 {
+		rule.Filters = []*resource.Filter{addresses(says.Allow, says.Deny)}
+	}
+	return rule
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ownership
+
+// Claims are the host names of the routes of one kind at a listener of a Gateway. A look-up costs a map
+// access for each label of a name, however many routes there are.
+type Claims[T any] struct {
+	// at has the oldest claim of each name, under the oldest claim below each wildcard.
+	at, under map[Host]claim[T]
+}
+
+type claim[T any] struct {
+	route T
+	age   int
+	host  Host
+}
+
+// NewClaims returns claims without any route.
+func NewClaims[T any]() *Claims[T] {
+	return &Claims[T]{at: map[Host]claim[T]{}, under: map[Host]claim[T]{}}
+}
+
+// Add adds the host names of a route. Older routes, which have a smaller age, are added first.
+func (c *Claims[T]) Add(route T, age int, hosts []Host) {
+	for _, host := range hosts {
+		mine := claim[T]{route, age, host}
+		if _, known := c.at[host]; !known {
+			c.at[host] = mine
+		}
+		for wider := host; wider != ""; {
+			wider = wider.Wider()
+			if _, known := c.under[wider]; !known {
+				c.under[wider] = mine
+			}
+		}
+	}
+}
+
+// Oldest returns the oldest route that has a host in common with the names, and that host.
+func (c *Claims[T]) Oldest(hosts []Host) (route T, common Host, known bool) {
+	age := 0
+	for _, host := range hosts {
+		look := func(in map[Host]claim[T], name Host) {
+			other, has := in[name]
+			if has && (!known || other.age < age) {
+				both, _ := Intersect(host, other.host)
+				route, age, common, known = other.route, other.age, both, true
+			}
+		}
+		for wider := host; ; wider = wider.Wider() {
+			look(c.at, wider)
+			if wider == "" {
+				break
+			}
+		}
+		if host == "" || host.IsWildcard() {
+			look(c.under, host)
+		}
+	}
+	return route, common, known
+}

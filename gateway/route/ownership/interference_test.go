@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ownership_test
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	networkingv1 "k8s.io/api/networking/v1"
+	"pgregory.net/rapid"
+
+	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// TestNonInterference: the objects of namespace b, which are younger, change nothing for the clients of the hosts
+// of namespace a. Under Strict this holds for each request. If the class shares hosts, it holds for each request
+// that no rule of b takes, and always for the handshakes, which certificates and tunnels decide.
+func TestNonInterference(t *testing.T) {
+	compared := 0
+	// Rapid draws 100 worlds by default, which is too few.
+	for range 20 {
+		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
+	}
+	if compared < 10_000 {
+		t.Errorf("only %d requests were compared: the test says little", compared)
+	}
+}
+
+// interferes compares a random world with and without namespace b, and returns the number of requests.
+func interferes(t *rapid.T) (compared int) {
+	w := drawWorld(t)
+	settings := route.DefaultSettings()
+	settings.AssumeCertificates = !w.certificates
+	before := route.Compile(w.objects("a"), settings)
+	after := route.Compile(w.objects("a", "b"), settings)
+	for _, proxy := range before.Proxies {
+		at := slices.IndexFunc(after.Proxies, func(p *route.Proxy) bool { return p.Owner == proxy.Owner })
+		if at < 0 {
+			t.Fatalf("%v has no proxies any more", proxy.Owner)
+		}
+		compared += w.compare(t, newServed(t, proxy), newServed(t, after.Proxies[at]), proxy.Owner)
+	}
+	return compared
+}
+
+var (
+	// askedHosts and askedPaths are the hosts and paths of requests.
+	askedHosts = []string{"a.x", "b.x", "c.x", "a.y", "www.a.y", "b.y", "c.y", "z"}
+	askedPaths = []string{"/", "/p", "/p/q", "/P/q", "/pxq", "/r", "/.well-known/acme-challenge/t", "/oauth2/auth"}
+)
+
+// served is what the proxies of an owner do.
+type served struct {
+	*plan.Plan
+	resources map[string]*resource.Resource
+	ports     map[int32]uint16
+}
+
+func newServed(t *rapid.T, proxy *route.Proxy) *served {
+	s := &served{resources: map[string]*resource.Resource{}, ports: map[int32]uint16{}}
+	var endpoints []*resource.Resource
+	for _, backend := range proxy.Backends {
+		endpoints = append(endpoints, &resource.Resource{Name: route.EndpointsName(backend), Kind: &resource.Resource_Endpoints{
+			Endpoints: &resource.Endpoints{Endpoints: []*resource.Endpoint{{Address: "198.51.100.1", Port: 80}}},
+		}})
+	}
+	all := route.Merge(proxy.Resources, endpoints)
+	for _, r := range all {
+		s.resources[r.GetName()] = r
+	}
+	for _, port := range proxy.Ports {
+		s.ports[port.VIP] = uint16(port.Target)
+	}
+	var err error
+	if s.Plan, err = plan.New(all); err != nil {
+		t.Fatalf("the proxy does not take the configuration: %v", err)
+	}
+	return s
+}
+
+// handshake is what becomes of a TLS connection: where it is passed on, or the certificates; empty if it is refused.
+// group is the group of the rule that passes it on.
+func (s *served) handshake(name string) (result, group string) {
+	decision := s.DecideTLS(s.ports[443], name)
+	if decision.Rule != nil {
+		return prototext.Format(decision.Rule), decision.Group
+	}
+	return strings.Join(s.resources[decision.Listener].GetListener().GetCertificates(), " "), ""
+}
+
+// answer is what becomes of a request.
+func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
+	scheme, port := "http", s.ports[80]
+	if tls {
+		scheme, port = "https", s.ports[443]
+		if listener := s.resources[s.DecideTLS(port, host).Listener].GetListener(); len(listener.GetCertificates()) == 0 {
+			return plan.Decision{}, false
+		}
+	}
+	return s.Decide(port, plan.Request{Method: "GET", URL: &url.URL{Scheme: scheme, Host: host, Path: path}}), true
+}
+
+// compare compares the answers to the clients of the hosts of namespace a.
+func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (compared int) {
+	kind := owner.Kind
+	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
+		w.parameters.Data["hostOwnership"] == "" && w.parameters.Data["annotations"] == "ingress-nginx"
+	for _, host := range askedHosts {
+		if kind != "Gateway" && !w.owns(host, owner) {
+			continue
+		}
+		mayDiffer := isShared && kind != "Gateway" && w.isBelowWildcard(host, owner)
+		was, group := before.handshake(host)
+		is, groupNow := after.handshake(host)
+		if was != is && !mayDiffer && (kind != "Gateway" || group == groupNow) {
+			t.Fatalf("%s: TLS of %s was %q and is %q", kind, host, was, is)
+		}
+		for _, path := range askedPaths {
+			for _, tls := range []bool{false, true} {
+				was, has := before.answer(host, path, tls)
+				is, hasStill := after.answer(host, path, tls)
+				if mayDiffer && has != hasStill || !has && !hasStill {
+					continue
+				}
+				compared++
+				if isShared && (isOf("b", is.Rule) || kind == "Gateway" && is.Group != was.Group) {
+					continue
+				}
+				if has != hasStill || was.Status != is.Status || was.Location != is.Location || !proto.Equal(was.Rule, is.Rule) {
+					t.Fatalf("%s: %s %s, TLS %v, was answered with %d %s %v, and is with %d %s %v", kind, host, path, tls,
+						was.Status, was.Location, was.Rule, is.Status, is.Location, is.Rule)
+				}
+			}
+		}
+	}
+	return compared
+}
+
+// isOf reports whether a rule is of a namespace.
+func isOf(namespace string, rule *resource.Rule) bool {
+	parts := strings.Split(rule.GetRoute(), "/")
+	return len(parts) > 1 && parts[1] == namespace
+}
+
+// owns reports whether a host is of namespace a: by a rule, or by an annotation that adds it.
+func (w *world) owns(host string, owner route.Object) bool {
+	_, parent, _ := strings.Cut(host, ".")
+	return slices.ContainsFunc(w.of["a"].Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return isServedBy(ingress, owner) && slices.ContainsFunc(w.namesOf(ingress), func(name string) bool { return name == host || name == "*."+parent })
+	})
+}
+
+// isServedBy reports whether an Ingress is served by the proxies of an owner.
+func isServedBy(ingress *networkingv1.Ingress, owner route.Object) bool {
+	if ingress.Annotations[route.AnnotationDedicatedVIP] == "true" {
+		return owner.Kind == "Ingress" && owner.Name == ingress.Name && owner.Namespace == ingress.Namespace
+	}
+	return owner.Kind == "IngressClass"
+}
+
+// namesOf are the host names of an Ingress, but for all hosts.
+func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
+	carries := w.parameters.Data["annotations"] == "ingress-nginx"
+	if carries && ingress.Annotations[nginx.Prefix+"canary"] != "" {
+		return nil
+	}
+	for _, rule := range ingress.Spec.Rules {
+		if rule.Host != "" {
+			names = append(names, rule.Host)
+		}
+		if carries && rule.Host == "a.y" && ingress.Annotations[nginx.Prefix+"from-to-www-redirect"] == "true" {
+			names = append(names, "www.a.y")
+		}
+	}
+	if aliases := ingress.Annotations[nginx.Prefix+"server-alias"]; carries && len(ingress.Spec.Rules) > 0 && aliases != "" {
+		names = append(names, strings.Split(aliases, ",")...)
+	}
+	return names
+}
+
+// isBelowWildcard reports whether b has rules for a name that a has by a wildcard: its own certificate is served
+// for the name, where hosts are shared.
+func (w *world) isBelowWildcard(host string, owner route.Object) bool {
+	for _, ingress := range w.of["a"].Ingresses {
+		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {
+			return false
+		}
+	}
+	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == host })
+	})
+}

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -27,24 +26,6 @@ func TestMiddle(t *testing.T) {
 	}
 }
 
-func TestPrint(t *testing.T) {
-	var out strings.Builder
-	b := &bench{options: Options{Rounds: 3, Duration: time.Second, Flows: 10}, out: &out}
-	err := b.print([]result{
-		{path{name: "sender and router"}, []sample{{500000, 500000, 1000}, {500000, 500000, 1100}, {1, 1, 1000}}},
-		{path{"kube-proxy", externalIP, sinkNode}, []sample{{300000, 100000, 5000}, {300000, 100000, 5100}, {1, 1, 9000}}},
-		{path{"Millrace", externalIP, sinkNode}, []sample{{300000, 150000, 3000}, {300000, 150000, 3100}, {1, 1, 3000}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"2000 ± 0", "500000", "2.00 times the packets per second of kube-proxy"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%s\ndoes not say %q", &out, want)
-		}
-	}
-}
-
 func TestFlagPatches(t *testing.T) {
 	if add, remove := flagPatches([]string{"--a", transmitFlag}); add != nil || remove != nil {
 		t.Errorf("with the flag: %v, %v", add, remove)
@@ -56,35 +37,6 @@ func TestFlagPatches(t *testing.T) {
 	}
 	if want := []operation{{"test", args + "2", transmitFlag}, {"remove", args + "2", ""}}; !slices.Equal(remove, want) {
 		t.Errorf("removes by %v, want %v", remove, want)
-	}
-}
-
-func TestPrintForwarding(t *testing.T) {
-	results := func(ours float64) []result {
-		var all []result
-		for _, cost := range []float64{200, 250, 1200, 200 + ours} {
-			all = append(all, result{samples: []sample{{2000000, 1000000, cost}, {2000000, 1000000, cost}}})
-		}
-		return all
-	}
-	for _, test := range []struct {
-		ours   float64
-		strict bool
-		want   string
-		slow   bool
-	}{
-		{100, true, "10.00 times the packets per second of kube-proxy (10.00 to 10.00); 20.00 if it only sent frames back", false},
-		{400, false, "2.50 times", false},
-		{400, true, "2.50 times", true},
-	} {
-		var out strings.Builder
-		b := &bench{options: Options{Strict: test.strict}, out: &out}
-		if err := b.printForwarding(results(test.ours)); errors.Is(err, errSlow) != test.slow || (err != nil) != test.slow {
-			t.Errorf("%.0f ns, strict %t: %v", test.ours, test.strict, err)
-		}
-		if !strings.Contains(out.String(), test.want) {
-			t.Errorf("%s\ndoes not say %q", &out, test.want)
-		}
 	}
 }
 

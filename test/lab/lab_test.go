@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build e2e
+//go:build e2e && long
 
 // These tests run the built lab as root. There can be one lab on a machine: they
 // fail when one is up.

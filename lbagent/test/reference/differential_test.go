@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	packets = flag.Int("packets", 60_000, "how many packets the differential test sends")
+	packets = flag.Int("packets", 30_000, "how many packets the differential test sends")
 	seedOf  = flag.Uint64("seed", 0, "seed of the packets; zero draws one")
 )
 

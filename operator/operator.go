@@ -7,7 +7,6 @@ package operator
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,10 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/api/serving/managed"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
@@ -138,20 +137,21 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := setupServers(mgr, configuration, reading); err != nil {
 		return err
 	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("adding the health probe: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("caches", synced(mgr.GetCache())); err != nil {
-		return fmt.Errorf("adding the readiness probe: %w", err)
-	}
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("running the operator: %w", err)
 	}
 	return nil
 }
 
-// setupServers adds the webhook and the certificates of servers, as far as they are wanted.
+// setupServers adds probes, metrics, the webhook and the certificates of servers, as configured.
 func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Reading) error {
+	if err := errors.Join(
+		managed.AddProbes(mgr, configuration.ProbeAddress, "caches", synced(mgr.GetCache())),
+		managed.AddMetrics(mgr, managed.Metrics{
+			Address: configuration.MetricsAddress, Secure: configuration.MetricsSecure, CertDir: configuration.MetricsCertDir,
+		})); err != nil {
+		return err
+	}
 	if address := configuration.WebhookAddress; address != "" && address != "0" {
 		if err := webhook.Setup(mgr, webhook.Options{
 			Address: address, CertDir: configuration.WebhookCertDir,
@@ -185,10 +185,10 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		// Run returns right after the manager has stopped, so that the next
 		// leader need not wait for the Lease to run out.
 		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        configuration.ProbeAddress,
-		Metrics:                       metricsOptions(configuration),
-		Controller:                    config.Controller{ReconciliationTimeout: reconcileTimeout},
-		Client:                        client.Options{FieldOwner: leaseName},
+		// Package managed serves metrics.
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{ReconciliationTimeout: reconcileTimeout},
+		Client:     client.Options{FieldOwner: leaseName},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
@@ -202,18 +202,6 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 			},
 		},
 	}
-}
-
-// metricsOptions serve metrics to those whom the API server knows and permits it.
-func metricsOptions(configuration Config) metricsserver.Options {
-	options := metricsserver.Options{BindAddress: configuration.MetricsAddress}
-	if configuration.MetricsSecure {
-		options.SecureServing = true
-		options.FilterProvider = filters.WithAuthenticationAndAuthorization
-		options.CertDir = configuration.MetricsCertDir
-		options.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
-	}
-	return options
 }
 
 // ownNamespace returns the configured namespace, else that of the pod (which the kubelet

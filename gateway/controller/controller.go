@@ -27,10 +27,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/api/serving"
+	"github.com/millrace-lb/millrace/api/serving/managed"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
@@ -202,7 +203,11 @@ func (c *controller) setup(ctx context.Context) error {
 			return fmt.Errorf("add a part to the manager: %w", err)
 		}
 	}
-	return errors.Join(c.mgr.AddHealthzCheck("ping", healthz.Ping), c.mgr.AddReadyzCheck("serving", c.ready))
+	return errors.Join(
+		managed.AddProbes(c.mgr, c.config.ProbeAddress, "serving", c.ready),
+		managed.AddMetrics(c.mgr, managed.Metrics{
+			Address: c.config.MetricsAddress, Secure: c.config.MetricsSecure, CertDir: c.config.MetricsCertDir,
+		}))
 }
 
 func (c *controller) newKeeper() *identity.Keeper {
@@ -288,6 +293,10 @@ func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings
 	return settings, true, nil
 }
 
+// proxyConnections has room for more proxies than a cluster has. A proxy uses one connection, and a
+// second one while it reconnects.
+var proxyConnections = serving.Limits{Connections: 4096, PerSource: 8}
+
 // listener serves configurations; every replica does.
 type listener func(context.Context) error
 
@@ -298,9 +307,9 @@ func (l listener) NeedLeaderElection() bool { return false }
 
 func (c *controller) server(configurations *server.Server) listener {
 	return func(ctx context.Context) error {
-		at, err := net.Listen("tcp", c.config.ServeAddress)
+		at, err := serving.Listen(c.config.ServeAddress, proxyConnections)
 		if err != nil {
-			return fmt.Errorf("listen for proxies at %s: %w", c.config.ServeAddress, err)
+			return fmt.Errorf("serve proxies: %w", err)
 		}
 		transport := credentials.NewTLS(&tls.Config{GetCertificate: c.identity.GetCertificate, MinVersion: tls.VersionTLS13})
 		grpc := configurations.NewGRPC(ctx, transport)

@@ -3,8 +3,6 @@
 package controller
 
 import (
-	"crypto/tls"
-
 	"github.com/go-logr/logr"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -18,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -37,23 +34,11 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		// Run returns right after the manager has stopped, so that the next leader need not
 		// wait for the Lease to run out.
 		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        configuration.ProbeAddress,
-		Metrics:                       metricsOptions(configuration),
-		Client:                        client.Options{FieldOwner: write.FieldOwner},
-		Cache:                         cacheOptions(),
+		// Package managed serves metrics.
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Client:  client.Options{FieldOwner: write.FieldOwner},
+		Cache:   cacheOptions(),
 	}
-}
-
-// metricsOptions serve metrics to those whom the API server knows and permits it.
-func metricsOptions(configuration Config) metricsserver.Options {
-	options := metricsserver.Options{BindAddress: configuration.MetricsAddress}
-	if configuration.MetricsSecure {
-		options.SecureServing = true
-		options.FilterProvider = filters.WithAuthenticationAndAuthorization
-		options.CertDir = configuration.MetricsCertDir
-		options.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
-	}
-	return options
 }
 
 // cacheOptions bounds what is kept in memory to what is read.

@@ -9,12 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"strings"
-	"time"
 
+	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/proxy"
 )
@@ -48,11 +46,11 @@ func Run(ctx context.Context, config Config) error {
 	defer exported()
 	config.Proxy.Tracer = tracer
 	served := proxy.New(config.Proxy)
-	admin, err := net.Listen("tcp", config.AdminAddress)
+	admin, err := serving.Listen(config.AdminAddress, serving.Local())
 	if err != nil {
-		return fmt.Errorf("listen for probes at %s: %w", config.AdminAddress, err)
+		return fmt.Errorf("serve probes: %w", err)
 	}
-	probes := &http.Server{Handler: served.Admin(), ReadHeaderTimeout: 10 * time.Second}
+	probes := serving.NewHTTP(served.Admin())
 	probed := make(chan error, 1)
 	go func() { probed <- probes.Serve(admin) }()
 	defer probes.Close()

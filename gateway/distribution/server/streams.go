@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/gateway/distribution"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -27,11 +28,14 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 	server := grpc.NewServer(
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(distribution.MaxRequestBytes),
+		// A proxy uses one stream. Header fields come before its token is checked.
+		grpc.MaxConcurrentStreams(2), grpc.MaxHeaderListSize(serving.MaxHeaderBytes),
+		grpc.ConnectionTimeout(5*time.Second), grpc.ReadBufferSize(8<<10),
 		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 			return s.intercept(ctx, service, stream, next)
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: 30 * time.Second, Timeout: 10 * time.Second,
+			Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 30 * time.Second,
 			// A token is looked at when a stream opens: one that was revoked is refused then.
 			MaxConnectionAge: 30 * time.Minute, MaxConnectionAgeGrace: time.Minute,
 		}),

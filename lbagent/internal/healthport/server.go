@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/connlimit"
+	"github.com/millrace-lb/millrace/api/serving"
 )
 
 // What an agent works with, but for tests.
@@ -169,17 +169,10 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 		return
 	}
 	delete(s.refused, key)
-	server := &http.Server{
-		Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 14,
-	}
+	server := serving.NewHTTP(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { s.answer(w, key) }))
 	s.open[key] = server
 	go func() {
-		if err := server.Serve(connlimit.New(listener, maxConnections, 0)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(serving.Limit(listener, serving.Limits{Connections: maxConnections})); !errors.Is(err, http.ErrServerClosed) {
 			s.config.Logger.Error(err, "A healthCheckNodePort is not served any more", "network", network, "port", key.Port)
 		}
 	}()

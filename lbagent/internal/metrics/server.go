@@ -10,21 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/millrace-lb/millrace/lbagent/internal/connlimit"
+	"github.com/millrace-lb/millrace/api/serving"
 )
-
-// maxConnections bounds what untrusted hosts can make a node keep: a few scrapers need a few.
-const maxConnections = 64
-
-// maxOfSource bounds the connections of one source, so that nobody keeps others out by connections
-// that say nothing. Scrapers behind one address have room.
-const maxOfSource = 16
 
 // Health tells what is wrong with the agent; nil means nothing.
 type Health struct {
@@ -46,11 +38,11 @@ type Protection struct {
 // Listen opens an address to serve on, so that a wrong or taken one is found at the start.
 // flag is what sets it.
 func Listen(address, flag string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
+	listener, err := serving.Listen(address, serving.Local())
 	if err != nil {
-		return nil, fmt.Errorf("listen on %q: %w (--%s)", address, err, flag)
+		return nil, fmt.Errorf("--%s: %w", flag, err)
 	}
-	return connlimit.New(listener, maxConnections, maxOfSource), nil
+	return listener, nil
 }
 
 // Serve serves /metrics until ctx is done.
@@ -85,14 +77,7 @@ func ServeHealth(ctx context.Context, listener net.Listener, health Health) erro
 }
 
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{
-		Handler:           handler,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      time.Minute,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    1 << 16,
-	}
+	server := serving.NewHTTP(handler)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -8,10 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,9 +25,14 @@ import (
 	"k8s.io/apiserver/pkg/util/compatibility"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/liveapi/internal/openapi"
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
+
+// connections has room for the agents of 5,000 nodes, which watch EndpointSlices here, and for
+// replicas of the cluster's API server.
+var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
 // Options of a Server.
 type Options struct {
@@ -110,25 +113,18 @@ func New(options Options) (*Server, error) {
 
 // apply listens, and finds out how users are told apart.
 func apply(options Options, configuration *genericapiserver.Config) error {
-	host, portText, err := net.SplitHostPort(options.Address)
+	listener, err := serving.Listen(options.Address, connections)
 	if err != nil {
 		return fmt.Errorf("--bind-address: %w", err)
 	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return fmt.Errorf("--bind-address: %q is no port", portText)
-	}
-	serving := genericoptions.NewSecureServingOptions()
-	serving.BindAddress, serving.BindPort = net.ParseIP(host), int(port)
-	if serving.BindAddress == nil {
-		serving.BindAddress = net.IPv6zero
-	}
-	serving.MinTLSVersion = "VersionTLS12"
+	secure := genericoptions.NewSecureServingOptions()
+	secure.Listener = listener
+	secure.MinTLSVersion = "VersionTLS12"
 	// One connection of the cluster's API server carries the requests of many users.
-	serving.HTTP2MaxStreamsPerConnection = 1000
-	serving.ServerCert.CertKey.CertFile = filepath.Join(options.CertDir, "tls.crt")
-	serving.ServerCert.CertKey.KeyFile = filepath.Join(options.CertDir, "tls.key")
-	if err := serving.WithLoopback().ApplyTo(&configuration.SecureServing, &configuration.LoopbackClientConfig); err != nil {
+	secure.HTTP2MaxStreamsPerConnection = 1000
+	secure.ServerCert.CertKey.CertFile = filepath.Join(options.CertDir, "tls.crt")
+	secure.ServerCert.CertKey.KeyFile = filepath.Join(options.CertDir, "tls.key")
+	if err := secure.WithLoopback().ApplyTo(&configuration.SecureServing, &configuration.LoopbackClientConfig); err != nil {
 		return fmt.Errorf("listening on %s: %w", options.Address, err)
 	}
 	authentication := genericoptions.NewDelegatingAuthenticationOptions()

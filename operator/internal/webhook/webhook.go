@@ -10,9 +10,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"path/filepath"
-	"strconv"
 
 	"github.com/go-logr/logr"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -30,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	"github.com/millrace-lb/millrace/api/serving"
+	"github.com/millrace-lb/millrace/api/serving/managed"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/review"
@@ -40,6 +40,12 @@ const (
 	warningsPath = "/warnings"
 	defaultsPath = "/service-defaults"
 )
+
+// connections leaves room for the API servers of a large control plane beside other clients.
+var connections = serving.Limits{Connections: 128, PerSource: 32}
+
+// requests bounds the memory of reviews. A review has at most two objects of 1 MiB each.
+var requests = serving.Requests{BodyBytes: 3 << 20, InFlight: 8, PerSource: 2}
 
 // Options say where and for whom warnings are served.
 type Options struct {
@@ -58,14 +64,6 @@ type Options struct {
 
 // Setup adds the webhook to a manager. Every replica serves it, the leader or not.
 func Setup(mgr ctrl.Manager, options Options) error {
-	host, text, err := net.SplitHostPort(options.Address)
-	if err != nil {
-		return fmt.Errorf("reading the address of the webhook: %w", err)
-	}
-	port, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return fmt.Errorf("reading the port of the webhook: %w", err)
-	}
 	h := &handler{
 		reader:  mgr.GetClient(),
 		live:    mgr.GetAPIReader(),
@@ -75,14 +73,12 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		reading: options.Reading,
 		logger:  mgr.GetLogger().WithName("webhook"),
 	}
-	server := webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){
-		func(config *tls.Config) {
-			config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				pair, err := tls.LoadX509KeyPair(filepath.Join(options.CertDir, "tls.crt"), filepath.Join(options.CertDir, "tls.key"))
-				return &pair, err
-			}
-		},
-	}})
+	certificate := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(options.CertDir, "tls.crt"), filepath.Join(options.CertDir, "tls.key"))
+		return &pair, err
+	}
+	// The server of controller-runtime only instruments the handlers.
+	server := webhook.NewServer(webhook.Options{})
 	server.Register(warningsPath, &webhook.Admission{Handler: h})
 	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.fillIn)})
 	// The first request needs not wait for the caches, of which those of a replica that does not
@@ -97,7 +93,11 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return fmt.Errorf("registering the metrics of the webhook: %w", err)
 	}
-	return errors.Join(mgr.Add(server), mgr.Add(everywhere{filled}), mgr.Add(everywhere{inspector}))
+	return errors.Join(managed.Add(mgr, managed.Server{
+		Name: "webhook", Address: options.Address, Limits: connections,
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, GetCertificate: certificate},
+	}, serving.LimitRequests(server.WebhookMux(), requests)),
+		mgr.Add(everywhere{filled}), mgr.Add(everywhere{inspector}))
 }
 
 // everywhere runs also where the replica does not lead.

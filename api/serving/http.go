@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package serving provides the listeners and HTTP servers of all programs. They bound connections,
+// header bytes, bodies and time, so that a client without credentials cannot make a program grow.
+package serving
+
+import (
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// MaxHeaderBytes is the size of a request's header that a server accepts. Tokens of ServiceAccounts
+// take 1 to 2 KiB.
+const MaxHeaderBytes = 16 << 10
+
+// Local returns the limits of a port for probes and metrics, which has a few clients.
+func Local() Limits { return Limits{Connections: 64, PerSource: 16} }
+
+// NewHTTP returns an HTTP/1.1 server. Its timeouts cover the TLS handshake as well. HTTP/2 is off:
+// one connection could hold many requests.
+func NewHTTP(handler http.Handler) *http.Server {
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
+	return &http.Server{
+		Handler:           handler,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    MaxHeaderBytes,
+	}
+}
+
+// Requests bounds the requests that a handler serves at a time.
+type Requests struct {
+	// BodyBytes is the size of a request's body.
+	BodyBytes int64
+	// InFlight is the number of requests of all sources.
+	InFlight int64
+	// PerSource is the number of requests of one source, an IPv4 address or an IPv6 /64.
+	PerSource int64
+}
+
+// LimitRequests delays requests beyond the limits and fails reads of bodies that are too long. A
+// delayed request holds its connection alone: its body has not been read.
+func LimitRequests(handler http.Handler, limits Requests) http.Handler {
+	all := semaphore.NewWeighted(limits.InFlight)
+	sources := &semaphores{size: limits.PerSource, of: map[netip.Prefix]*shared{}}
+	limited := http.MaxBytesHandler(handler, limits.BodyBytes)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		source := sourceOf(address(r.RemoteAddr))
+		own := sources.get(source)
+		defer sources.put(source)
+		for _, each := range []*semaphore.Weighted{own, all} {
+			if err := each.Acquire(r.Context(), 1); err != nil {
+				http.Error(w, "too many requests in flight", http.StatusServiceUnavailable)
+				return
+			}
+			defer each.Release(1)
+		}
+		limited.ServeHTTP(w, r)
+	})
+}
+
+// semaphores has a semaphore for each source with requests.
+type semaphores struct {
+	size int64
+
+	mu sync.Mutex
+	of map[netip.Prefix]*shared
+}
+
+// shared is a semaphore and the number of requests that use or await it.
+type shared struct {
+	semaphore *semaphore.Weighted
+	users     int
+}
+
+func (s *semaphores) get(source netip.Prefix) *semaphore.Weighted {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.of[source]
+	if found == nil {
+		found = &shared{semaphore: semaphore.NewWeighted(s.size)}
+		s.of[source] = found
+	}
+	found.users++
+	return found.semaphore
+}
+
+func (s *semaphores) put(source netip.Prefix) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[source].users--; s.of[source].users == 0 {
+		delete(s.of, source)
+	}
+}
+
+// address is a remote address in net/http's text form.
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }

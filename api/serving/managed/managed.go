@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package managed adds the HTTP servers of package serving to a controller-runtime manager: probes,
+// metrics and webhooks. The manager's own servers have no bounds on connections.
+package managed
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+
+	"github.com/millrace-lb/millrace/api/serving"
+)
+
+// Server is a server to add.
+type Server struct {
+	// Name appears in log lines.
+	Name string
+	// Address is "host:port".
+	Address string
+	// Limits bounds its connections.
+	Limits serving.Limits
+	// TLS is nil for plain HTTP.
+	TLS *tls.Config
+}
+
+// Add opens the listener and adds a server to the manager. It serves on every replica, from before
+// the caches are filled.
+func Add(mgr manager.Manager, s Server, handler http.Handler) error {
+	var listener net.Listener
+	listener, err := serving.Listen(s.Address, s.Limits)
+	if err != nil {
+		return fmt.Errorf("serving %s: %w", s.Name, err)
+	}
+	if s.TLS != nil {
+		listener = tls.NewListener(listener, s.TLS)
+	}
+	if err := mgr.Add(&manager.Server{Name: s.Name, Server: serving.NewHTTP(handler), Listener: listener}); err != nil {
+		return fmt.Errorf("adding the server of %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+// AddProbes serves /healthz and /readyz at address, or nothing if it is "0". The process is ready
+// when ready returns nil.
+func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker) error {
+	if address == "0" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	for path, handler := range map[string]*healthz.Handler{
+		"/healthz": {Checks: map[string]healthz.Checker{"ping": healthz.Ping}},
+		"/readyz":  {Checks: map[string]healthz.Checker{check: ready}},
+	} {
+		mux.Handle(path, http.StripPrefix(path, handler))
+		mux.Handle(path+"/", http.StripPrefix(path, handler))
+	}
+	return Add(mgr, Server{Name: "probes", Address: address, Limits: serving.Local()}, mux)
+}
+
+// Metrics configures how metrics are served.
+type Metrics struct {
+	// Address is "host:port", or "0" for no server.
+	Address string
+	// Secure serves over TLS and requires a token that the API server authenticates and authorizes.
+	Secure bool
+	// CertDir has tls.crt and tls.key. Without these files the certificate is self-signed.
+	CertDir string
+}
+
+// AddMetrics serves the metrics of controller-runtime's registry at /metrics.
+func AddMetrics(mgr manager.Manager, m Metrics) error {
+	if m.Address == "0" {
+		return nil
+	}
+	handler := promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError})
+	server := Server{Name: "metrics", Address: m.Address, Limits: serving.Local()}
+	if m.Secure {
+		filter, err := filters.WithAuthenticationAndAuthorization(mgr.GetConfig(), mgr.GetHTTPClient())
+		if err != nil {
+			return fmt.Errorf("authenticating readers of metrics: %w", err)
+		}
+		if handler, err = filter(mgr.GetLogger().WithName("metrics"), handler); err != nil {
+			return fmt.Errorf("authenticating readers of metrics: %w", err)
+		}
+		if server.TLS, err = certificate(mgr, m.CertDir); err != nil {
+			return fmt.Errorf("the certificate of metrics: %w", err)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", handler)
+	return Add(mgr, server, mux)
+}
+
+// certificate returns a configuration that serves the certificate of a directory and follows its
+// replacements, or a self-signed certificate if the directory has none.
+func certificate(mgr manager.Manager, dir string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	file, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	if dir != "" && exists(file) && exists(key) {
+		watcher, err := certwatcher.New(file, key)
+		if err != nil {
+			return nil, err
+		}
+		config.GetCertificate = watcher.GetCertificate
+		return config, mgr.Add(watcher)
+	}
+	certificate, privateKey, err := cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificate, privateKey)
+	config.Certificates = []tls.Certificate{pair}
+	return config, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -179,6 +179,34 @@ func TestNetworkPoliciesFit(t *testing.T) {
 	}
 }
 
+// The NetworkPolicy of the operator matches its pods and permits each of their ports except the
+// kubelet's.
+func TestOperatorNetworkPolicy(t *testing.T) {
+	objects := load(t, "lab-webhook")
+	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
+	policy := find[networkingv1.NetworkPolicy](t, load(t, "operator"), "NetworkPolicy")
+	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+	if err != nil || !selector.Matches(labels.Set(template.Labels)) {
+		t.Errorf("the policy does not match the operator's pods: %v, %v", selector, err)
+	}
+	var permitted, ports []string
+	for _, rule := range policy.Spec.Ingress {
+		for _, port := range rule.Ports {
+			permitted = append(permitted, port.Port.StrVal)
+		}
+	}
+	for _, port := range template.Spec.Containers[0].Ports {
+		if port.Name != "health" {
+			ports = append(ports, port.Name)
+		}
+	}
+	slices.Sort(permitted)
+	slices.Sort(ports)
+	if !slices.Equal(permitted, ports) {
+		t.Errorf("ports %v are permitted, the operator has %v", permitted, ports)
+	}
+}
+
 // A rollout of the agents takes as long in a large cluster as in one of ten nodes.
 func TestAgentsRollOutInParts(t *testing.T) {
 	update := find[appsv1.DaemonSet](t, load(t, "lbagent"), "DaemonSet").Spec.UpdateStrategy.RollingUpdate

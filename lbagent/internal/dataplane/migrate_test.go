@@ -285,7 +285,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// Of connections only those that do not fit are forgotten, also of those that come later.
+// A connection whose time does not fit is forgotten, and the others are kept. The same holds for
+// connections that the attached programs write after the maps are copied.
 func TestTooLargeConnection(t *testing.T) {
 	cfg := smallConfig(mountBPF(t))
 	d := openDataplane(t, cfg)
@@ -304,16 +305,19 @@ func TestTooLargeConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	put := func(client byte) {
+	put := func(client, high byte) {
 		key, value := make([]byte, m.KeySize()), make([]byte, m.ValueSize())
-		key[0], value[seen+7] = client, 1
+		key[0], value[seen], value[seen+7] = client, 9, high
 		if err := m.Put(key, value); err != nil {
 			t.Fatal(err)
 		}
 	}
-	put(200)
+	put(200, 1)
 	again := openDataplane(t, cfg)
-	put(201)
+	put(201, 1)
+	put(202, 0)
+	late := bpf.DatapathConnectionKey4{Client: 202}
+	want["connections"].(map[bpf.DatapathConnectionKey4]bpf.DatapathConnection)[late] = bpf.DatapathConnection{Seen: 9}
 	if err := again.Attach(nil); err != nil {
 		t.Fatal(err)
 	}

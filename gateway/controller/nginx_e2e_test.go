@@ -22,6 +22,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
@@ -148,25 +149,26 @@ func (e *environment) nginxObjects(t *testing.T) {
 	})
 	e.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("secret") + "\n")}})
 	e.create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "map"}, Data: map[string][]byte{"joe": []byte(sha("secret"))}})
-	text, err := os.ReadFile("testdata/ingress-nginx.yaml")
+	e.apply(t, "testdata/ingress-nginx.yaml")
+}
+
+// apply creates the ConfigMaps, IngressClasses, Services and Ingresses of a file.
+func (e *environment) apply(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	must(t, err)
+	kinds := map[string]func() client.Object{
+		"ConfigMap":    func() client.Object { return &corev1.ConfigMap{} },
+		"IngressClass": func() client.Object { return &networkingv1.IngressClass{} },
+		"Service":      func() client.Object { return &corev1.Service{} },
+		"Ingress":      func() client.Object { return &networkingv1.Ingress{} },
+	}
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var meta metav1.TypeMeta
 		must(t, yaml.Unmarshal([]byte(document), &meta))
-		switch meta.Kind {
-		case "ConfigMap":
-			object := &corev1.ConfigMap{}
-			must(t, yaml.UnmarshalStrict([]byte(document), object))
-			e.create(t, object)
-		case "IngressClass":
-			object := &networkingv1.IngressClass{}
-			must(t, yaml.UnmarshalStrict([]byte(document), object))
-			e.create(t, object)
-		default:
-			object := &networkingv1.Ingress{}
-			must(t, yaml.UnmarshalStrict([]byte(document), object))
-			e.create(t, object)
-		}
+		object := kinds[meta.Kind]()
+		must(t, yaml.UnmarshalStrict([]byte(document), object))
+		e.create(t, object)
 	}
 }
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build e2e
+
+package controller_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/resource"
+	gatewayroute "github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
+	"github.com/millrace-lb/millrace/test/isolated"
+)
+
+// TestTenants: a tenant with all rights in one namespace changes nothing for the clients of older hosts of another
+// namespace, in a class whose hosts are shared. It has a real API server, the controller and a real proxy.
+func TestTenants(t *testing.T) {
+	if !isolated.Test(t) {
+		return
+	}
+	for _, arguments := range []string{"link set lo up", "address add " + podOfShop + "/32 dev lo", "address add " + podOfNext + "/32 dev lo"} {
+		if output, err := exec.Command("ip", strings.Fields(arguments)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v: %s", arguments, err, output)
+		}
+	}
+	e := newEnvironment(t)
+	e.client.MakeNamespaces(t, "other")
+	e.pods(t, "shop", podOfShop)
+	e.securePod(t, "secure", podOfNext)
+	e.certificate(t, namespace, "*.mine.example.com")
+	e.certificate(t, "other", "*.mine.example.com", "through.example.com", "plain.example.com")
+	e.apply(t, "testdata/tenants-older.yaml")
+	address, _ := e.run(t, nil)
+	account := types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-nginx"}
+	e.olderProxy(t, address, e.token(t, account, infrastructure.Audience, e.pod(t, account, "nginx-1")), func(*resource.Filter) bool { return false })
+	check := func(t *testing.T) {
+		for _, test := range []struct{ name, url, want string }{
+			{"plain HTTP", "http://plain.example.com/", "200 shop / plain.example.com"},
+			{"an alias", "http://alias.example.com/x", "200 shop /x alias.example.com"},
+			{"a host with a certificate for a wildcard", "https://pay.mine.example.com/", "200 shop / pay.mine.example.com"},
+			{"a host whose TLS is passed on", "https://through.example.com/", "200 secure"},
+			{"a guarded literal path", "http://literal.example.com/c++", "403"},
+			{"a path that it would match as an expression", "http://literal.example.com/ccc", "200 shop /ccc literal.example.com"},
+			{"a path that the guest's expression matches", "http://literal.example.com/xy", "200 shop /xy literal.example.com"},
+		} {
+			t.Run(test.name, func(t *testing.T) { e.hears(t, ask{url: test.url}, test.want) })
+		}
+		t.Run("a host without TLS", func(t *testing.T) { refusesTLS(t, "plain.example.com") })
+	}
+	if !t.Run("before", check) {
+		t.FailNow()
+	}
+	e.isOlder(t, "literal-open")
+	e.apply(t, "testdata/tenants-younger.yaml")
+	e.hears(t, ask{url: "http://last.example.com/"}, "301 https://last.example.com")
+	t.Run("after", func(t *testing.T) {
+		t.Run("all", check)
+		for name, text := range map[string]string{
+			"listed": "the host is owned by an older object of another namespace", "guest": "the host is owned by an older object of another namespace",
+			"alias": "belongs to an older object of another namespace", "expression": "which decides on expressions",
+		} {
+			ingress := &networkingv1.Ingress{}
+			must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: "other", Name: name}, ingress))
+			e.warnedOf(t, ingress, gatewayroute.ReasonConflict, text)
+		}
+	})
+}
+
+// certificate makes the Secret tls of a namespace.
+func (e *environment) certificate(t *testing.T, of string, names ...string) {
+	t.Helper()
+	chain, key, err := routetest.Certificate(names...)
+	must(t, err)
+	e.create(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: of, Name: "tls"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key},
+	})
+}
+
+// securePod has a Service with one endpoint that ends TLS itself.
+func (e *environment) securePod(t *testing.T, name, address string) {
+	t.Helper()
+	e.create(t, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	})
+	e.create(t, slice(name, address))
+	chain, key, err := routetest.Certificate("through.example.com")
+	must(t, err)
+	pair, err := tls.X509KeyPair(chain, key)
+	must(t, err)
+	listener, err := tls.Listen("tcp", address+":8080", &tls.Config{Certificates: []tls.Certificate{pair}})
+	must(t, err)
+	server := &http.Server{
+		Handler:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprint(w, name) }),
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { must(t, server.Close()) })
+}
+
+// isOlder waits until new objects are younger than an Ingress: ages are in whole seconds.
+func (e *environment) isOlder(t *testing.T, name string) {
+	t.Helper()
+	ingress := &networkingv1.Ingress{}
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
+	eventually(t, func(context.Context) error {
+		if !time.Now().Truncate(time.Second).After(ingress.CreationTimestamp.Time) {
+			return errors.New("new objects would be as old")
+		}
+		return nil
+	})
+}
+
+// refusesTLS checks that the handshake for a host is refused.
+func refusesTLS(t *testing.T, host string) {
+	t.Helper()
+	connection, err := net.Dial("tcp", ofProxies+":8443")
+	must(t, err)
+	defer connection.Close()
+	client := tls.Client(connection, &tls.Config{ServerName: host, InsecureSkipVerify: true})
+	if err := client.HandshakeContext(t.Context()); err == nil {
+		t.Errorf("%s has the certificate of %v", host, client.ConnectionState().PeerCertificates[0].DNSNames)
+	}
+}

@@ -182,14 +182,16 @@ func TestNetworkPoliciesFit(t *testing.T) {
 // The NetworkPolicy of the operator matches its pods and permits each of their ports except the
 // kubelet's.
 func TestOperatorNetworkPolicy(t *testing.T) {
-	objects := load(t, "lab-webhook")
+	objects := load(t, "operator")
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
-	policy := find[networkingv1.NetworkPolicy](t, load(t, "operator"), "NetworkPolicy")
+	policy := find[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy")
 	selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
 	if err != nil || !selector.Matches(labels.Set(template.Labels)) {
 		t.Errorf("the policy does not match the operator's pods: %v, %v", selector, err)
 	}
-	var permitted, ports []string
+	// config/webhook adds the port.
+	ports := []string{"webhook"}
+	var permitted []string
 	for _, rule := range policy.Spec.Ingress {
 		for _, port := range rule.Ports {
 			permitted = append(permitted, port.Port.StrVal)

@@ -378,23 +378,3 @@ func FuzzSelection(f *testing.F) {
 		}
 	})
 }
-
-// A pass of a large node costs its recorder little: the lists are walked, and what is the same in
-// both is not looked into.
-func BenchmarkSee(b *testing.B) {
-	const vips = 10_000
-	m := &model.Model{}
-	decisions := make([]announce.Decision, 0, vips)
-	for i := range vips {
-		address := netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})
-		m.Frontends = append(m.Frontends, &model.Frontend{Key: forwarding.FrontendKey{VIP: address, Port: 80, Protocol: 6}, Service: web})
-		decisions = append(decisions, announce.Decision{VIP: address, Peers: []string{"tor1", "tor2"}})
-	}
-	k := NewKeeper()
-	other := *m
-	other.Frontends = slices.Clone(m.Frontends)
-	states := []State{{Time: start, Model: m, Decisions: decisions}, {Time: start, Model: &other, Decisions: slices.Clone(decisions)}}
-	for i := 0; b.Loop(); i++ {
-		k.See(&states[i%2])
-	}
-}

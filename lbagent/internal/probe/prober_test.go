@@ -4,7 +4,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -314,30 +313,4 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%x decoded as %+v", b, m)
 		}
 	})
-}
-
-// BenchmarkRound is one probe to each of so many nodes, answered on the loopback.
-func BenchmarkRound(b *testing.B) {
-	for _, count := range []int{10, 200} {
-		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
-			for id := 2; id < 2+count; id++ {
-				newResponder(b, forwarding.NodeID(id), Key{1})
-				want.Targets[forwarding.NodeID(id)] = target4(id)
-			}
-			p := New(testPort, logr.Discard())
-			p.Want(want)
-			p.take(time.Now())
-			b.Cleanup(p.sockets.Close)
-			for b.Loop() {
-				for _, id := range p.order {
-					p.probe(id, time.Now())
-				}
-				p.drain(time.Now())
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(p.Counters().Sent), "ns/probe")
-			b.ReportMetric(messageSize+8+20+14, "bytes/frame")
-			b.ReportMetric(float64(membership.Interval(count).Milliseconds()), "ms/interval")
-		})
-	}
 }

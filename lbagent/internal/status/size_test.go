@@ -151,12 +151,3 @@ func TestCut(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkBuild is a pass's share of the report on a node with 10,000 VIPs.
-func BenchmarkBuild(b *testing.B) {
-	o := worst(10_000)
-	report := &millracev1beta1.LBNodeReport{}
-	for b.Loop() {
-		Build(o, report, earlier)
-	}
-}

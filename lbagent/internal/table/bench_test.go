@@ -66,14 +66,3 @@ func BenchmarkAdvance(b *testing.B) {
 		}
 	})
 }
-
-func BenchmarkShares(b *testing.B) {
-	ids := endpointIDs{}
-	for n := 1; n <= 20; n++ {
-		ids[endpointNumber(n, false)] = 1
-	}
-	equal := equalShares(ids, 1)
-	for b.Loop() {
-		Shares(equal)
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -281,31 +280,4 @@ func TestNothingIsLeft(t *testing.T) {
 			}
 		}
 	})
-}
-
-// BenchmarkAnnouncements is of 1,000 nodes and 20,000 VIPs: 300 MiB would be too much.
-func BenchmarkAnnouncements(b *testing.B) {
-	nodes := []string{}
-	for i := range 1000 {
-		nodes = append(nodes, fmt.Sprintf("node-%04d", i))
-	}
-	s := answering(start, nodes...)
-	for i, node := range nodes {
-		groups := make([]console.VIPGroup, 4)
-		for j := range 20000 {
-			group := &groups[(i+j)%4]
-			group.Addresses = append(group.Addresses, netip.AddrFrom4([4]byte{10, 0, byte(j >> 8), byte(j)}))
-		}
-		for j := range groups {
-			groups[j].Peers = strings.Split("r1,r2,r3"[:2+3*(j%3)], ",")
-		}
-		groups[3].Peers, groups[3].Reason = nil, "NoEndpoint"
-		s.SetState(node, &live.State{Whole: true, VIPs: groups}, start)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if all, _ := s.Announcements(start, 10); len(all) != 20000 {
-			b.Fatal(len(all))
-		}
-	}
 }

@@ -198,15 +198,3 @@ func TestSharersAmongMany(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkSharers plans a Service twice whose sharing key 10,000 VIPs have.
-func BenchmarkSharers(b *testing.B) {
-	for _, test := range keyedByMany {
-		b.Run(test.name, func(b *testing.B) {
-			plan := planAmong(10_000, test.namespace, test.shared, test.port)
-			for b.Loop() {
-				plan()
-			}
-		})
-	}
-}

@@ -82,16 +82,3 @@ func TestSized(t *testing.T) {
 		t.Errorf("the second VIP is %+v", spread)
 	}
 }
-
-func BenchmarkBuild(b *testing.B) {
-	for _, size := range []struct{ nodes, vips int }{{200, 2000}, {1000, 10000}} {
-		b.Run(fmt.Sprintf("nodes=%d/vips=%d", size.nodes, size.vips), func(b *testing.B) {
-			in := sized(size.nodes, size.vips)
-			b.ReportAllocs()
-			b.ResetTimer()
-			for b.Loop() {
-				Build(in)
-			}
-		})
-	}
-}

@@ -141,14 +141,3 @@ func mergeSlashes(path string) string {
 	}
 	return path
 }
-
-func BenchmarkPath(b *testing.B) {
-	for _, path := range []string{"/", "/api/v1/customers/4711/orders?x", "/a//b", "/a/../b/./c", "/" + strings.Repeat("element/", 100)} {
-		b.Run(path[:min(len(path), 12)], func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				Path(path)
-			}
-		})
-	}
-}

@@ -127,10 +127,8 @@ func drawNamespace(t *rapid.T, namespace string, age int) *route.Objects {
 	}
 	if rapid.Bool().Draw(t, "grant") {
 		grant := &gatewayv1.ReferenceGrant{ObjectMeta: meta(namespace, "grant", age)}
-		for _, from := range []gatewayv1.ReferenceGrantFrom{
+		grant.Spec.From = []gatewayv1.ReferenceGrantFrom{
 			{Group: "networking.k8s.io", Kind: "Ingress", Namespace: "a"}, {Group: gatewayv1.GroupName, Kind: "HTTPRoute", Namespace: "a"},
-		} {
-			grant.Spec.From = append(grant.Spec.From, from)
 		}
 		grant.Spec.To = []gatewayv1.ReferenceGrantTo{{Kind: "Service"}}
 		found.ReferenceGrants = append(found.ReferenceGrants, grant)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/millrace-lb/millrace/test/echo/held"
 )
@@ -65,33 +63,6 @@ func (s *session) end() held.Report {
 		s.t.Fatal(err)
 	}
 	return report
-}
-
-func TestHoldConnections(t *testing.T) {
-	server := newServer(t)
-	address := strings.TrimPrefix(server.URL, "http://")
-	s := startHold(t, "--to", address, "--flows", "50", "--interval", "50ms", "--timeout", "5s")
-	if first := s.report(); first.Live != 50 || first.PerPod["p1"] != 50 {
-		t.Fatalf("at the start: %+v", first)
-	}
-	before := s.check()
-	after := s.check()
-	if after.Live != 50 || len(after.Broken) != 0 || after.Requests < before.Requests+50 {
-		t.Errorf("after a check %+v, then %+v", before, after)
-	}
-	server.CloseClientConnections()
-	broken := s.check()
-	if broken.Live != 0 || len(broken.Broken) != 50 || len(broken.PerPod) != 0 {
-		t.Errorf("after all were closed: %+v", broken)
-	}
-	for _, flow := range broken.Broken {
-		if flow.Pod != "p1" || flow.Local == "" || flow.Remote != address || flow.Requests < 3 || flow.Error == "" {
-			t.Errorf("broken flow %+v", flow)
-		}
-	}
-	if last := s.end(); last.Live != 0 {
-		t.Errorf("at the end: %+v", last)
-	}
 }
 
 // TestHoldTellsOfSilence lets one connection of two wait for ever.
@@ -190,59 +161,4 @@ func TestHoldDatagrams(t *testing.T) {
 	s.end()
 	socket.Close()
 	<-served
-}
-
-func TestHoldRefuses(t *testing.T) {
-	for _, args := range [][]string{
-		{}, {"--to", "x"}, {"--to", "127.0.0.1:1", "--from", "x"}, {"--to", "127.0.0.1:1", "--flows", "0"},
-		{"--to", "127.0.0.1:1", "--interval", "0s"}, {"surplus"}, {"--to", "127.0.0.1:1", "--first-port", "65000"},
-		{"--to", "127.0.0.1:1", "--first-port", "20000", "--udp"},
-	} {
-		if err := holdUntil(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
-			t.Errorf("%v: want a refusal", args)
-		}
-	}
-	server := newServer(t)
-	args := []string{"--to", strings.TrimPrefix(server.URL, "http://"), "--flows", "1"}
-	if err := holdUntil(t.Context(), args, strings.NewReader("unknown\n"), io.Discard); err == nil {
-		t.Error("an unknown command: want an error")
-	}
-}
-
-func TestHoldEnds(t *testing.T) {
-	for name, flags := range map[string][]string{
-		"own addresses": {"--from", "127.0.0.2,127.0.0.3,::1"},
-		"own ports":     {"--first-port", "20000"},
-	} {
-		seen := map[string]bool{}
-		config, _, err := holdFlags(append(flags, "--to", "127.0.0.1:80,[::1]:80", "--flows", "40"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range config.flows {
-			from, to := config.ends(i)
-			key := from.String()
-			if config.firstPort > 0 {
-				key = strconv.Itoa(int(from.Port()))
-			}
-			if from.Addr().Is4() != to.Addr().Is4() || seen[key] {
-				t.Errorf("%s: flow %d is from %s to %s", name, i, from, to)
-			}
-			seen[key] = true
-		}
-	}
-}
-
-func TestTallyEndsWithContext(t *testing.T) {
-	tally := newTally(1)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	tally.check(ctx, time.Hour)
-	if !tally.open() || tally.missing() != 1 {
-		t.Error("the flow has not answered")
-	}
-	tally.leave(0)
-	if tally.open() {
-		t.Error("nobody is left to answer")
-	}
 }

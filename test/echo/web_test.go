@@ -110,41 +110,6 @@ func startWeb(t *testing.T, handler http.Handler) *httptest.Server {
 
 var kinds = []string{visited.Kept, visited.Fresh, visited.HTTP2, visited.GRPC, visited.WebSocket}
 
-// TestWeb makes requests of all kinds, and ends the streams in between.
-func TestWeb(t *testing.T) {
-	first, second := newSite(identity{Pod: "p1"}), newSite(identity{Pod: "p2"})
-	served := make(chan http.Handler, 1)
-	served <- first
-	server := startWeb(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		now := <-served
-		served <- now
-		now.ServeHTTP(w, r)
-	}))
-	t.Cleanup(second.streams.close)
-	v := newVisit(t, server, "--rate", "50", "--streams", "5")
-	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.Requests >= 25 }) {
-		if kind.Failed != 0 || kind.PerPod["p1"] != kind.Requests || kind.Reopened != 0 {
-			t.Errorf("%s: %+v; want requests of p1 only", name, kind)
-		}
-	}
-
-	<-served
-	served <- second
-	first.streams.close()
-	for name, kind := range v.until(func(kind visited.Kind) bool { return kind.PerPod["p2"] >= 25 }) {
-		wanted := 0
-		if name == visited.GRPC || name == visited.WebSocket {
-			wanted = 5
-		}
-		if kind.Failed != 0 || kind.Reopened != wanted || len(kind.FirstEnds) != wanted {
-			t.Errorf("%s: %+v; want %d streams opened again", name, kind, wanted)
-		}
-	}
-	if report := v.end(); report.From <= 0 || report.To <= report.From {
-		t.Errorf("the last report is from %g to %g", report.From, report.To)
-	}
-}
-
 // TestWebCountsFailures has a server that serves nothing any more.
 func TestWebCountsFailures(t *testing.T) {
 	kept := newSite(identity{Pod: "p1"})
@@ -169,15 +134,4 @@ func TestWebCountsFailures(t *testing.T) {
 		}
 	}
 	v.end()
-}
-
-func TestWebRefuses(t *testing.T) {
-	fine := []string{"--to", "198.51.100.1:443", "--host", "a", "--grpc-host", "b"}
-	for _, args := range [][]string{
-		{}, fine, append(fine, "--ca", "nothing"), append(fine, "--rate", "0"), append(fine, "--to", "nowhere"), {"surplus"},
-	} {
-		if err := webUntil(t.Context(), args, strings.NewReader(""), io.Discard); err == nil {
-			t.Errorf("%v is taken; want a refusal", args)
-		}
-	}
 }

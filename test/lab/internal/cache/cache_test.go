@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
@@ -72,18 +71,6 @@ func TestKeyChanges(t *testing.T) {
 	slices.Sort(keys)
 	if unique := slices.Compact(slices.Clone(keys)); len(unique) != len(keys) {
 		t.Errorf("different inputs give the same key: %v", keys)
-	}
-}
-
-func TestTargets(t *testing.T) {
-	root := os.DirFS("../../../..")
-	for _, target := range append(Targets(), CNI("flannel")...) {
-		if _, err := target.Key(root, "go"); err != nil {
-			t.Errorf("%s: %v", target.Name, err)
-		}
-		if args := strings.Join(target.arguments("/out"), " "); !strings.Contains(args, "-trimpath -o /out/") {
-			t.Errorf("%s: arguments %q", target.Name, args)
-		}
 	}
 }
 
@@ -160,24 +147,5 @@ func TestFillRemovesStaleDrafts(t *testing.T) {
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestReporter(t *testing.T) {
-	report := &reporter{}
-	text := "go: downloading example.com/a v1.0.0\ninternal/cpu\nexample.com/a\n# example.com/a\na.go:1:2: undefined: x"
-	for i := range text {
-		if _, err := report.Write([]byte(text[i : i+1])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if report.modules != 1 || report.compiled != 2 {
-		t.Errorf("%d modules and %d packages, want 1 and 2", report.modules, report.compiled)
-	}
-	if got, want := report.String(), "2 packages compiled, now after example.com/a"; got != want {
-		t.Errorf("says %q, want %q", got, want)
-	}
-	if want := "# example.com/a\na.go:1:2: undefined: x"; report.rest() != want {
-		t.Errorf("rest %q, want %q", report.rest(), want)
 	}
 }

@@ -394,6 +394,17 @@ const (
 	DatapathProbeKindPROBE_ANSWER_ALONE DatapathProbeKind = 3
 )
 
+type DatapathProof uint32
+
+const (
+	DatapathProofPROOF_ASKED     DatapathProof = 0
+	DatapathProofPROOF_RENEWED   DatapathProof = 1
+	DatapathProofPROOF_CLAIMED   DatapathProof = 2
+	DatapathProofPROOF_OFFERED   DatapathProof = 3
+	DatapathProofPROOF_GIVEN     DatapathProof = 4
+	DatapathProofPROOF_CONTESTED DatapathProof = 5
+)
+
 type DatapathQuota struct {
 	_        structs.HostLayout
 	Since    uint32
@@ -770,6 +781,7 @@ const (
 	DatapathVarOverhead              = "_overhead"
 	DatapathVarProbe                 = "_probe"
 	DatapathVarProbeKind             = "_probe_kind"
+	DatapathVarProof                 = "_proof"
 	DatapathVarReservedId            = "_reserved_id"
 	DatapathVarReverseFlag           = "_reverse_flag"
 	DatapathVarRowsRead              = "_rows_read"
@@ -948,6 +960,7 @@ type DatapathVariableSpecs struct {
 	Overhead              *ebpf.VariableSpec `ebpf:"_overhead"`
 	Probe                 *ebpf.VariableSpec `ebpf:"_probe"`
 	ProbeKind             *ebpf.VariableSpec `ebpf:"_probe_kind"`
+	Proof                 *ebpf.VariableSpec `ebpf:"_proof"`
 	ReservedId            *ebpf.VariableSpec `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.VariableSpec `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.VariableSpec `ebpf:"_rows_read"`
@@ -1159,6 +1172,7 @@ type DatapathVariables struct {
 	Overhead              *ebpf.Variable `ebpf:"_overhead"`
 	Probe                 *ebpf.Variable `ebpf:"_probe"`
 	ProbeKind             *ebpf.Variable `ebpf:"_probe_kind"`
+	Proof                 *ebpf.Variable `ebpf:"_proof"`
 	ReservedId            *ebpf.Variable `ebpf:"_reserved_id"`
 	ReverseFlag           *ebpf.Variable `ebpf:"_reverse_flag"`
 	RowsRead              *ebpf.Variable `ebpf:"_rows_read"`

@@ -195,6 +195,7 @@ func holderCases(f family) []exceptionCase {
 	syn, ack := f.tcp(portNode3, "S"), f.tcp(portNode3, "A")
 	known := func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA"), ack) }
 	halfOpen := func(t *testing.T, w *world) { w.play(t, syn) }
+	offered := func(t *testing.T, w *world) { w.play(t, syn, answer(syn, f.pods[0], "SA")) }
 	// The flows are made here although the row is another node's.
 	here := func(given func(*testing.T, *world)) func(*testing.T, *world) {
 		return func(t *testing.T, w *world) {
@@ -226,7 +227,11 @@ func holderCases(f family) []exceptionCase {
 		served("by its row", known, in(selfID, 0)),
 		served("by an exception", known, in(3, flagException|flagWalk)),
 		served("for the last time", known, in(3, flagException|flagNotice|flagWalk)),
-		served("half-open", halfOpen, in(3, 0)),
+		served("half-open, and the packet proves it", offered, in(3, 0)),
+		{of: ack, fixture: fixture{
+			name: "half-open, back to the chooser", given: here(halfOpen), in: ack.arrived(v4, 3).frame(), verdict: xdpTX,
+			out: toNode3(ack.arrived(v4, 3).onwards(node3)), counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE_RETURNED),
+		}},
 		served("the ingress node is unknown", known, in(3, 0).with(func(t *tunnel) { t.ingress = 99 })),
 		own,
 	}

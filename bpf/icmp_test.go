@@ -192,8 +192,18 @@ func icmpErrorsElsewhere(f family) []fixture {
 			counts: join(f.receivedAt(portChain, chained), asked),
 		},
 		{
-			name: "from a node, known", before: [][]byte{syn.frame()},
+			name: "from a node, known", given: func(t *testing.T, w *world) { w.establish(t, syn, f.pods[0]) },
 			in: arrived(chained, chainedFlow, 2, 3), verdict: xdpPass,
+			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
+		},
+		{
+			name: "about an unproved flow goes along the row's chain", before: [][]byte{syn.frame()}, in: chained.frame(), verdict: xdpTX,
+			out:    toNode(chained, chainedFlow, v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
+			counts: join(f.receivedAt(portChain, chained), asked),
+		},
+		{
+			name: "the primary gets one about its unproved flow back and delivers it", before: [][]byte{syn.frame()},
+			in: arrived(chained, chainedFlow, selfID), verdict: xdpPass,
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},
 		{

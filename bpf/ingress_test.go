@@ -356,6 +356,9 @@ func secondChance(f family) []fixture {
 	arrived := func(p packet, chooser uint16, chain ...uint16) tunnel { return p.arrived(v4, chooser, chain...) }
 	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 	toNode3 := func(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
+	otherACK := ack.with(func(p *packet) { p.acknowledged = 1 << 30 })
+	// The endpoint has the client's port once, and two frontends lead to it.
+	contested := func(t *testing.T, w *world) { w.play(t, syn, f.tcp(portCluster, "S")) }
 	// The client's port had a connection here, whose endpoint is gone.
 	formerly := func(t *testing.T, w *world) {
 		w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
@@ -377,8 +380,21 @@ func secondChance(f family) []fixture {
 			out: delivered(udp, f.pods[0]), counts: join(f.received(udp), f.opened(portChain)),
 		},
 		{
-			name: "known ACK from the router is served", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpPass,
-			out: delivered(ack, f.pods[0]), counts: f.received(ack),
+			name: "ACK that proves a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
+			in: ack.frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]), counts: f.received(ack),
+		},
+		{
+			name: "ACK of an unproved flow goes along the row's chain", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpTX,
+			out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
+		},
+		{
+			name: "ACK that does not prove a handshake goes along the row's chain", before: [][]byte{syn.frame()},
+			replies: [][]byte{answer(syn, f.pods[0], "SA").frame()}, in: otherACK.frame(), verdict: xdpTX,
+			out: toNode2(otherACK.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(otherACK), asked),
+		},
+		{
+			name: "ACK of a flow that another frontend's flow contests goes along the row's chain", given: contested,
+			in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
 			name: "unknown ACK from a node goes along the packet's chain", in: arrived(ack, selfID, 3, 2).frame(), verdict: xdpTX,
@@ -401,8 +417,16 @@ func secondChance(f family) []fixture {
 			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "known ACK from a node is served", before: [][]byte{syn.frame()}, in: arrived(ack, selfID, 3).frame(), verdict: xdpPass,
-			out: delivered(ack, f.pods[0]),
+			name: "ACK from a node that proves a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
+			in: arrived(ack, selfID, 3).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
+		},
+		{
+			name: "ACK from a node, of an unproved flow, goes on along the chain", before: [][]byte{syn.frame()},
+			in: arrived(ack, selfID, 3).frame(), verdict: xdpTX, out: toNode3(arrived(ack, selfID, 3).onwards(node3)), counts: asked,
+		},
+		{
+			name: "the primary that gets the ACK of its unproved flow back serves it", before: [][]byte{syn.frame()},
+			in: arrived(ack, selfID).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
 		},
 		{
 			name: "ACK from a node, of a connection whose endpoint is gone, goes on along the chain", given: formerly,

@@ -173,6 +173,29 @@ func TestSecondChanceLimit(t *testing.T) {
 	}
 }
 
+// A spoofed SYN does not make its pod get the packets of a connection that another node may hold, even
+// beyond the limit: they are dropped.
+func TestUnprovedFlowBeyondLimit(t *testing.T) {
+	const flows = 100
+	w := newWorld(t)
+	for _, f := range families {
+		w.forget(t)
+		w.pointTo(t, f, 0)
+		asked := 0
+		for i := range flows {
+			w.reachLimit(t, w.Unknowns)
+			p := networked(f, 1, i)
+			w.play(t, p.with(func(p *packet) { p.flags = "S" }))
+			if w.asks(t, p, 8000) {
+				asked++
+			}
+		}
+		if asked > flows/8 {
+			t.Errorf("%s: other nodes were asked for %d of %d flows", f.name, asked, flows)
+		}
+	}
+}
+
 // reachLimit makes all VIPs and sources reach a limit in this second.
 func (w *world) reachLimit(t *testing.T, m *ebpf.Map) {
 	t.Helper()

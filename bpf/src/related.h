@@ -24,6 +24,15 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 		return XDP_ABORTED;
 	trace_step(TRACE_STAGE2);
 	connection = connection_find(&packet->flow, &table);
+	/* Another node may hold the flow: stage2. */
+	if (!connection || (table == TABLE_HALF_OPEN && packet->flow.protocol != IPPROTO_UDP)) {
+		next = second_chance(packet, self, frontend);
+		if (next == SECOND_CHANCE_DENIED)
+			return drop(DROP_SECOND_CHANCE_LIMIT);
+		if (next)
+			return send_to(next);
+		connection = connection_again(&packet->flow, &table);
+	}
 	if (connection) {
 		trace_step(table == TABLE_HALF_OPEN ? TRACE_HALF_OPEN : TRACE_ESTABLISHED);
 		trace_endpoint(connection->endpoint);
@@ -34,11 +43,6 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 			return fragment_deliver(ctx, packet, endpoint);
 		return icmp_deliver(ctx, packet, endpoint);
 	}
-	next = second_chance(packet, self, frontend);
-	if (next == SECOND_CHANCE_DENIED)
-		return drop(DROP_SECOND_CHANCE_LIMIT);
-	if (next)
-		return send_to(next);
 	return drop(packet->kind == PACKET_LATER_FRAGMENT ? DROP_FRAGMENT_EARLY :
 							    DROP_ICMP_NO_CONNECTION);
 }

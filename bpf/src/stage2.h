@@ -154,6 +154,8 @@ enum flow_found {
 	 * another node.
 	 */
 	FLOW_IS_STALE,
+	/* Nothing has proved it, nor does the packet: another node may hold the flow. */
+	FLOW_IS_UNPROVED,
 	/* The packet belongs to it, and may change more of it than counters. */
 	FLOW_IS_TOUCHED,
 	/* The packet belongs to it. */
@@ -200,6 +202,18 @@ static __always_inline int is_stale(const struct connection *connection, enum fl
 	return flow_expired(state, connection);
 }
 
+/* Reports whether neither the half-open flow nor its packet is proved. A spoofed SYN makes such a
+ * flow on one node while another node holds the connection. The reverse entry may be that of another
+ * frontend's flow, whose offer the packet may take: flow_contested.
+ */
+static __always_inline int is_unproved(const struct packet *packet,
+				       const struct tcp_numbers *numbers,
+				       const struct reverse *reverse)
+{
+	return packet->flow.protocol != IPPROTO_TCP || !reverse ||
+	       proof_by_client(reverse, numbers->acknowledged) != PROOF_GIVEN;
+}
+
 /* What the caller of flow_event knows. */
 enum flow_about {
 	/* It is in the table of half-open ones. */
@@ -216,8 +230,8 @@ static __always_inline enum flow_found flow_found(const struct packet *packet,
 									   FLOW_GOES_ON;
 }
 
-/* Takes in what the packet says of its flow, whose endpoint exists. A stale flow takes it in only
- * if no other node is left to ask.
+/* Takes in what the packet says of its flow, whose endpoint exists. A stale or unproved flow takes it
+ * in only if no other node is left to ask.
  *
  * A SYN on a living connection goes to its endpoint, which answers as RFC 5961 section 4
  * says. SYNs can be spoofed, so none moves a connection.
@@ -247,8 +261,12 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 				      flow_is_over(protocol, table, connection, reverse)))
 		return FLOW_IS_OVER;
 	state = flow_state(protocol, table, connection, reverse);
-	if (is_midstream(packet) && !(about & ABOUT_LAST) && is_stale(connection, state))
-		return FLOW_IS_STALE;
+	if (is_midstream(packet) && !(about & ABOUT_LAST)) {
+		if (is_stale(connection, state))
+			return FLOW_IS_STALE;
+		if (table == TABLE_HALF_OPEN && is_unproved(packet, &numbers, reverse))
+			return FLOW_IS_UNPROVED;
+	}
 	/* The proof in the entry is the other flow's. */
 	if (tracing || (reverse && !reverse_is_of(reverse, &packet->flow)))
 		return FLOW_IS_CONTESTED;
@@ -413,7 +431,7 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 		flow_remove(&packet->flow);
 	if (found == FLOW_IS_UNKNOWN && is_from_self(self, &packet->flow))
 		return send_elsewhere(packet, self, frontend);
-	if (found == FLOW_IS_UNKNOWN && is_midstream(packet))
+	if ((found == FLOW_IS_UNKNOWN || found == FLOW_IS_UNPROVED) && is_midstream(packet))
 		recalled = recall_endpoint(&packet->flow);
 	if (!recalled) {
 		next = chain_walk(packet, self, frontend);
@@ -421,13 +439,17 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 			return send_to(next);
 		if (found == FLOW_IS_CUT_OFF)
 			return drop(DROP_ENDPOINT_GONE);
-		if (found == FLOW_IS_STALE) {
-			flow_touch(ctx, packet, self, frontend, ABOUT_LAST);
-			return deliver_chosen(ctx, packet);
-		}
 		if (next == SECOND_CHANCE_DENIED)
 			return drop(DROP_SECOND_CHANCE_LIMIT);
 	}
+	if (found == FLOW_IS_STALE ||
+	    (found == FLOW_IS_UNPROVED && (!recalled || recalled == packet->endpoint))) {
+		flow_touch(ctx, packet, self, frontend, ABOUT_LAST);
+		return deliver_chosen(ctx, packet);
+	}
+	/* The connection whose entry was evicted had another endpoint. */
+	if (found == FLOW_IS_UNPROVED)
+		flow_remove(&packet->flow);
 	id = stage2_choose(ctx, packet, frontend, recalled);
 	next = id == -DROP_NO_ENDPOINT ? owner_before(packet, self, frontend) : 0;
 	if (next > 0)

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
+	"golang.org/x/sys/unix"
+
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
@@ -160,6 +162,40 @@ func TestSecondChance(t *testing.T) {
 	}
 	exchangeAll(t, sessions)
 	n.checkEvent(t, "second_chance_returned")
+}
+
+// A connection whose row has moved survives SYNs with its addresses and ports. The new primary gives
+// them a pod of its own, whose SYN-ACK the client answers with an ACK.
+func TestSpoofedSYNEndsNoConnection(t *testing.T) {
+	n := startNetwork(t, false)
+	sessions := n.openSessionsOnAll(t, 20)
+	n.replaceRows(t, func(row forwarding.Row) forwarding.Row {
+		return forwarding.Row{Primary: 3 - row.Primary, Chain: [3]forwarding.NodeID{row.Primary}, History: 1}
+	})
+	for _, s := range sessions {
+		spoofSYN(t, s)
+	}
+	exchangeAll(t, sessions)
+	n.checkEvent(t, "second_chance")
+}
+
+// spoofSYN sends a SYN with the addresses and ports of a session.
+func spoofSYN(t *testing.T, s *session) {
+	t.Helper()
+	from, to := netip.MustParseAddrPort(s.LocalAddr().String()), netip.MustParseAddrPort(s.RemoteAddr().String())
+	packet := tcpPacket(t, from, to, false)
+	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: to.Addr().As16()})
+	if to.Addr().Unmap().Is4() {
+		family, address = unix.AF_INET, &unix.SockaddrInet4{Addr: to.Addr().Unmap().As4()}
+	}
+	inNamespace(t, "client", func() error {
+		socket, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(socket)
+		return unix.Sendto(socket, packet, 0, address)
+	})
 }
 
 // Nodes whose ids have more than 12 bits serve as others do, with tags: what fills the MTU, and

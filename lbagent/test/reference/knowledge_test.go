@@ -3,6 +3,7 @@
 package reference
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -78,8 +79,14 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	if err != nil || halfOpen == nil {
 		return Entry{}, false
 	}
-	return c.entry(id, flow, halfOpen.Connection, false), true
+	entry := c.entry(id, flow, halfOpen.Connection, false)
+	// All numbers of the test's connections fit.
+	entry.Unproved = flow.Protocol == TCP && !slices.Contains(provable, bpf.DatapathProof(halfOpen.Reverse.Proof))
+	return entry, true
 }
+
+// provable are the states from which a client's packet with the right numbers proves a flow.
+var provable = []bpf.DatapathProof{bpf.DatapathProofPROOF_OFFERED, bpf.DatapathProofPROOF_CONTESTED, bpf.DatapathProofPROOF_GIVEN}
 
 // entry is what a node's entry of the flow says.
 func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.DatapathConnection, established bool) Entry {

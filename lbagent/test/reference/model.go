@@ -48,6 +48,8 @@ type Entry struct {
 	Endpoint forwarding.EndpointID
 	// Established flows are notified: their ingress node learns an exception.
 	Established bool
+	// Unproved flows are not established, and no midstream packet proves them: other nodes are asked first.
+	Unproved bool
 	// Over is true where a packet that begins a flow gets a new entry.
 	Over bool
 	// Yields is true where the flow may have expired: other nodes are then asked first.

@@ -22,7 +22,7 @@ func (c Cluster) stage1(at forwarding.NodeID, p packet, frontend forwarding.Fron
 		return byRow()
 	}
 	entry, ok := knowledge.Knows(holder, p.Flow)
-	if !ok || p.replaces(entry) {
+	if !ok || p.replaces(entry) || p.asksFirst(entry) {
 		return byRow()
 	}
 	held := Target{Node: holder, Endpoint: entry.Endpoint}
@@ -76,7 +76,9 @@ func (c Cluster) byRow(
 	}
 	primary := rows[0].Primary
 	var targets []Target
-	if entry, ok := knowledge.Knows(primary, p.Flow); ok {
+	entry, known := knowledge.Knows(primary, p.Flow)
+	unproved := known && p.asksFirst(entry)
+	if known && !unproved {
 		if !p.replaces(entry) {
 			targets = append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
 		}
@@ -94,8 +96,14 @@ func (c Cluster) byRow(
 	if targets = append(targets, others...); found {
 		return targets
 	}
+	if unproved {
+		return append(targets, Target{Node: primary, Endpoint: entry.Endpoint})
+	}
 	return append(targets, c.choose(primary, p, knowledge))
 }
+
+// asksFirst reports whether the packet goes to other nodes before the node with the entry takes it.
+func (p packet) asksFirst(entry Entry) bool { return entry.Unproved && p.midstream() }
 
 // path is the nodes that are asked, in their order: of each row the primary, and perhaps the chain.
 func path(rows []askedRow) []forwarding.NodeID {
@@ -124,7 +132,8 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 	if frontend.Endpoints == 0 && !known {
 		return c.stage1(at, p, frontend, knowledge)
 	}
-	if known && !p.replaces(entry) {
+	unproved := known && p.asksFirst(entry)
+	if known && !p.replaces(entry) && !unproved {
 		targets = []Target{{Node: at, Endpoint: entry.Endpoint}}
 		if !entry.Yields {
 			return targets
@@ -144,6 +153,9 @@ func (c Cluster) local(at forwarding.NodeID, p packet, frontend forwarding.Front
 			return targets
 		}
 	}
+	if unproved {
+		return append(targets, Target{Node: at, Endpoint: entry.Endpoint})
+	}
 	return append(targets, c.choose(at, p, knowledge))
 }
 
@@ -155,7 +167,7 @@ func (c Cluster) holderBy(node, at forwarding.NodeID, p packet, knowledge Knowle
 		return nil, false
 	}
 	entry, known := knowledge.Knows(holder, p.Flow)
-	if !known || p.replaces(entry) {
+	if !known || p.replaces(entry) || p.asksFirst(entry) {
 		return nil, false
 	}
 	return []Target{{Node: holder, Endpoint: entry.Endpoint}}, !entry.Yields
@@ -172,7 +184,7 @@ func (c Cluster) ask(
 		if c[id].State == nil {
 			continue
 		}
-		if entry, known := knowledge.Knows(id, p.Flow); known {
+		if entry, known := knowledge.Knows(id, p.Flow); known && !p.asksFirst(entry) {
 			targets = append(targets, Target{Node: id, Endpoint: entry.Endpoint})
 			if !entry.Yields {
 				return targets, true

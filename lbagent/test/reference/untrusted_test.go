@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 
 	"github.com/millrace-lb/millrace/bpf"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
@@ -192,7 +193,7 @@ func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, u
 }
 
 // sendTo has the router send a frame to a node.
-func (c *testCluster) sendTo(t *testing.T, at forwarding.NodeID, frame []byte) arrival {
+func (c *testCluster) sendTo(t rapid.TB, at forwarding.NodeID, frame []byte) arrival {
 	t.Helper()
 	copy(frame, append(append(net.HardwareAddr{}, c.Cluster[at].MAC...), routerMAC...))
 	got, err := c.carry(at, frame)
@@ -213,7 +214,7 @@ func (c *testCluster) holder(flow Flow) forwarding.NodeID {
 }
 
 // establish makes a connection through a node.
-func (c *testCluster) establish(t *testing.T, at forwarding.NodeID, flow Flow) {
+func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	t.Helper()
 	if err := c.renewLeases(); err != nil {
 		t.Fatal(err)
@@ -273,14 +274,18 @@ func strange(random *rand.Rand, vip netip.AddrPort, protocol uint8, flags byte, 
 	if !isError {
 		return build(source(), vip, protocol, flags, random.IntN(20))
 	}
-	shown := build(vip, source(), protocol, flagACK, 8)[ethernetLength:]
-	router := source().Addr()
+	return errorAbout(source().Addr(), Flow{Client: source(), VIP: vip, Protocol: protocol})
+}
+
+// errorAbout is an ICMP error of a router about what the VIP sent to the client of a flow.
+func errorAbout(router netip.Addr, flow Flow) []byte {
+	shown := build(flow.VIP, flow.Client, flow.Protocol, flagACK, 8)[ethernetLength:]
 	icmp := append([]byte{3, 1, 0, 0, 0, 0, 0, 0}, shown...)
 	next := byte(1)
 	if router.Is6() {
 		icmp[0], icmp[1], next = 1, 0, 58
 	}
-	frame := build(netip.AddrPortFrom(router, 0), vip, UDP, 0, len(icmp)-udpLength)
+	frame := build(netip.AddrPortFrom(router, 0), flow.VIP, UDP, 0, len(icmp)-udpLength)
 	length := ethernetLength + ipv4Length
 	if router.Is6() {
 		frame[ethernetLength+6] = next
@@ -306,7 +311,7 @@ func (c *testCluster) moveAll(t *testing.T, random *rand.Rand, times int) {
 }
 
 // become changes what the maps of all nodes hold.
-func (c *testCluster) become(t *testing.T, change func(forwarding.NodeID, *forwarding.State)) {
+func (c *testCluster) become(t rapid.TB, change func(forwarding.NodeID, *forwarding.State)) {
 	t.Helper()
 	for id, n := range c.nodes {
 		next := *c.Cluster[id].State

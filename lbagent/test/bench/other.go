@@ -28,7 +28,7 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the other object: %w", err)
 	}
-	all := map[string]*ebpf.Map{}
+	all := map[mapName]*ebpf.Map{}
 	defer func() {
 		for _, m := range all {
 			_ = m.Close()
@@ -41,8 +41,7 @@ func (w *world) loadOther(path string) (*otherPrograms, error) {
 	}
 	replace := map[string]*ebpf.Map{}
 	for name, m := range spec.Maps {
-		// The kernel keeps so many bytes of a name (BPF_OBJ_NAME_LEN).
-		same := all[name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)]]
+		same := all[mapName{name[:min(len(name), unix.BPF_OBJ_NAME_LEN-1)], m.KeySize}]
 		switch {
 		case same == nil, ofPacket[name]:
 		case name == constants:
@@ -87,8 +86,15 @@ func setConstants(other *ebpf.CollectionSpec, from *ebpf.Map) error {
 	return nil
 }
 
-// mapsOf adds the maps of a program, by name.
-func mapsOf(p *ebpf.Program, all map[string]*ebpf.Map) error {
+// mapName identifies a map of the programs. The kernel cuts names at BPF_OBJ_NAME_LEN; maps for IPv4 and
+// IPv6 whose names differ behind it have keys of different sizes.
+type mapName struct {
+	name    string
+	keySize uint32
+}
+
+// mapsOf adds the maps of a program.
+func mapsOf(p *ebpf.Program, all map[mapName]*ebpf.Map) error {
 	info, err := p.Info()
 	if err != nil {
 		return fmt.Errorf("inspect the program under test: %w", err)
@@ -103,11 +109,12 @@ func mapsOf(p *ebpf.Program, all map[string]*ebpf.Map) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("inspect a map of the program under test: %w", err), m.Close())
 		}
-		if all[about.Name] != nil {
+		name := mapName{about.Name, m.KeySize()}
+		if all[name] != nil {
 			_ = m.Close()
 			continue
 		}
-		all[about.Name] = m
+		all[name] = m
 	}
 	return nil
 }

@@ -3,6 +3,8 @@
 package route
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -27,7 +29,7 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 		refused = of.accepted
 	}
 	generation := of.object.GetGeneration()
-	accepted := condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, "", generation)
+	accepted := condition(gatewayv1.RouteConditionAccepted, true, gatewayv1.RouteReasonAccepted, strings.Join(of.notes, "; "), generation)
 	if refused != nil {
 		accepted = condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, generation)
 	}

@@ -4,6 +4,7 @@ package route
 
 import (
 	"fmt"
+	"strings"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -141,7 +142,8 @@ func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathCha
 	}
 	switch {
 	case of.Type == gatewayv1.FullPathHTTPPathModifier && of.ReplaceFullPath != nil:
-		return &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: *of.ReplaceFullPath}}, nil
+		path := "/" + strings.TrimPrefix(*of.ReplaceFullPath, "/")
+		return &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: path}}, nil
 	case of.Type == gatewayv1.PrefixMatchHTTPPathModifier && of.ReplacePrefixMatch != nil:
 		return &resource.PathChange{Kind: &resource.PathChange_ReplacePrefix{ReplacePrefix: *of.ReplacePrefixMatch}}, nil
 	}

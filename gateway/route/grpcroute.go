@@ -52,7 +52,7 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	if made.Filters, refused = c.filters(of, grpcFilters(rule.Filters)); refused != nil {
 		return nil, refused
 	}
-	if made.SessionPersistence, refused = persistence(rule.SessionPersistence, name); refused != nil {
+	if made.SessionPersistence, refused = of.persistence(rule.SessionPersistence, name); refused != nil {
 		return nil, refused
 	}
 	for i := range rule.BackendRefs {

@@ -85,10 +85,10 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 	if made.Timeouts, refused = timeouts(rule.Timeouts); refused != nil {
 		return nil, refused
 	}
-	if made.Retry, refused = retry(rule.Retry); refused != nil {
+	if made.Retry, refused = of.retry(rule.Retry); refused != nil {
 		return nil, refused
 	}
-	if made.SessionPersistence, refused = persistence(rule.SessionPersistence, name); refused != nil {
+	if made.SessionPersistence, refused = of.persistence(rule.SessionPersistence, name); refused != nil {
 		return nil, refused
 	}
 	for i := range rule.BackendRefs {
@@ -183,8 +183,8 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 // maxAttempts bounds what one request costs: with a backend that fails at once, no time limit ends it.
 const maxAttempts = 10
 
-// retry reads how often a rule tries again.
-func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
+// retry reads how often a rule tries again. The API has no maximum, so a larger number is bounded.
+func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	if of == nil {
 		return nil, nil
 	}
@@ -193,8 +193,8 @@ func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 		found.Attempts = uint32(max(*of.Attempts, 0))
 	}
 	if found.Attempts > maxAttempts {
-		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"retry.attempts: %d; a request is sent again %d times at most", found.Attempts, maxAttempts)
+		r.note("retry.attempts: %d; a request is sent again %d times at most", found.Attempts, maxAttempts)
+		found.Attempts = maxAttempts
 	}
 	for i, code := range of.Codes {
 		if code < 400 || code > 599 {
@@ -208,20 +208,26 @@ func retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	return found, refused
 }
 
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2): a name of a header or a cookie.
+func isToken(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
 // persistence reads how a client is kept at one endpoint.
-func persistence(of *gatewayv1.SessionPersistence, route string) (*resource.SessionPersistence, *refusal) {
+func (r *route) persistence(of *gatewayv1.SessionPersistence, route string) (*resource.SessionPersistence, *refusal) {
 	if of == nil {
 		return nil, nil
 	}
 	found := &resource.SessionPersistence{SessionName: value(of.SessionName)}
-	if found.SessionName == "" {
+	if !isToken(found.SessionName) {
 		sum := fnv.New64a()
 		_, _ = sum.Write([]byte(route))
 		found.SessionName = fmt.Sprintf("millrace-%x", sum.Sum64())
-	}
-	if strings.ContainsAny(found.SessionName, " \t\r\n;,=\"") {
-		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"sessionPersistence.sessionName: %q is not the name of a cookie or header", found.SessionName)
+		if name := value(of.SessionName); name != "" {
+			r.note("sessionPersistence.sessionName: %q is not the name of a cookie or header, %s is used", name, found.SessionName)
+		}
 	}
 	if value(of.Type) == gatewayv1.HeaderBasedSessionPersistence {
 		found.Kind = resource.SessionPersistence_HEADER

@@ -4,6 +4,7 @@ package route
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,13 @@ type route struct {
 	// accepted, resolved and partial are nil where all is well.
 	accepted, resolved *refusal
 	partial            *refusal
+	// notes are values that are carried out in another way than they say.
+	notes []string
+}
+
+// note adds a note about a field of the rule that is being read.
+func (r *route) note(format string, arguments ...any) {
+	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.reading)+fmt.Sprintf(format, arguments...))
 }
 
 func (r *route) from() referrer { return referrer{r.kind, r.object.GetNamespace()} }
@@ -131,10 +139,12 @@ func newRoute(
 	read func(*compilation, *route),
 ) *route {
 	found := &route{kind: kind, object: object, parents: spec.ParentRefs, read: read}
-	for _, text := range hosts {
+	var refused *refusal
+	for i, text := range hosts {
 		host, err := ownership.ParseHost(string(text))
 		if err != nil {
-			found.accepted = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "spec.hostnames: %v", err)
+			refused = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "spec.hostnames[%d]: %v", i, err)
+			found.notes = append(found.notes, refused.message)
 			continue
 		}
 		if !slices.Contains(found.hosts, host) {
@@ -142,9 +152,9 @@ func newRoute(
 		}
 	}
 	switch {
-	case found.accepted != nil:
-		// Nothing is left of the route: without a host name it would be for all hosts.
-		found.hosts = nil
+	case refused != nil && len(found.hosts) == 0:
+		// Without a host name the route would be for all hosts.
+		found.accepted = refused
 	case len(hosts) == 0:
 		found.hosts = []hostname{""}
 	}

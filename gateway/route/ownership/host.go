@@ -31,7 +31,7 @@ func ParseHost(text string) (Host, error) {
 	}
 	for label := range strings.SplitSeq(rest, ".") {
 		if !isLabel(label) {
-			return "", fmt.Errorf("%q is not a host name: a label has 1 to 63 letters, digits and hyphens, "+
+			return "", fmt.Errorf("%q is not a host name: a label has letters, digits and hyphens, "+
 				`and a wildcard is the whole first label`, text)
 		}
 	}
@@ -39,7 +39,7 @@ func ParseHost(text string) (Host, error) {
 }
 
 func isLabel(label string) bool {
-	if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+	if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
 		return false
 	}
 	for i := range len(label) {

@@ -38,10 +38,16 @@ const otherNamespace = "millrace-other"
 // gatewayAPI installs the kinds until the test ends, and returns how to take them away.
 func (e *environment) gatewayAPI(t *testing.T) (remove func()) {
 	t.Helper()
+	return e.gatewayAPIOf(t, "standard")
+}
+
+// gatewayAPIOf installs the kinds of a channel.
+func (e *environment) gatewayAPIOf(t *testing.T, channel string) (remove func()) {
+	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	must(t, err)
 	kinds := envtest.CRDInstallOptions{
-		Paths: []string{filepath.Join(strings.TrimSpace(string(out)), "config", "crd", "standard")}, ErrorIfPathMissing: true,
+		Paths: []string{filepath.Join(strings.TrimSpace(string(out)), "config", "crd", channel)}, ErrorIfPathMissing: true,
 	}
 	_, err = envtest.InstallCRDs(e.server.Admin(), kinds)
 	must(t, err)

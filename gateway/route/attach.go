@@ -18,7 +18,7 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 	if !ours {
 		return nil
 	}
-	if refused := c.unread(of); refused != nil {
+	if refused := c.unread(of, listeners); refused != nil {
 		return []metav1.Condition{
 			condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, of.object.GetGeneration()),
 		}
@@ -95,6 +95,7 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 		return refused
 	}
 	if full := c.admitRoute(of, taking); full != nil {
+		c.closeProtected(of, taking)
 		return full
 	}
 	for _, at := range taking {

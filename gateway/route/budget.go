@@ -4,6 +4,7 @@ package route
 
 import (
 	"maps"
+	"slices"
 	"sort"
 
 	"google.golang.org/protobuf/proto"
@@ -24,6 +25,9 @@ const (
 	entryBytes = 128
 	// pathBytes are for a path of an Ingress, beside its own bytes and the names in it.
 	pathBytes = 64
+	// reserveParts divides the room of a namespace: one part more is the reserve for rules that close the
+	// paths of protecting objects without room.
+	reserveParts = 4
 	// unreadTimes is how much more than its room a namespace may have in routes that are read at
 	// all: to read them takes time of all others.
 	unreadTimes = 2
@@ -36,10 +40,27 @@ type budget struct {
 	most int64
 	// fixed is what a namespace uses whatever becomes of its routes, used what it uses with them.
 	fixed, used map[string]int64
+	// reserve is the room of each namespace for closed paths, closing the part that is in use.
+	reserve int64
+	closing map[string]int64
+	// closed are the namespaces whose reserve is used: nothing of them is served.
+	closed map[string]bool
 }
 
 func newBudget(most int64) *budget {
-	return &budget{most: most, fixed: map[string]int64{}, used: map[string]int64{}}
+	return &budget{
+		most: most, fixed: map[string]int64{}, used: map[string]int64{},
+		reserve: most / reserveParts, closing: map[string]int64{}, closed: map[string]bool{},
+	}
+}
+
+// closeWith takes room of the reserve. Without room the namespace is closed, because its other objects
+// could serve requests that the object keeps out.
+func (b *budget) closeWith(namespace string, bytes int64) bool {
+	if b.closing[namespace] += bytes; b.closing[namespace] > b.reserve {
+		b.closed[namespace] = true
+	}
+	return !b.closed[namespace]
 }
 
 // take takes room for a namespace, where it has some.
@@ -55,7 +76,11 @@ func (b *budget) take(namespace string, bytes int64) bool {
 func (b *budget) fix() { b.fixed = maps.Clone(b.used) }
 
 // again makes room for routes again.
-func (b *budget) again() { b.used = maps.Clone(b.fixed) }
+func (b *budget) again() {
+	b.used = maps.Clone(b.fixed)
+	clear(b.closing)
+	clear(b.closed)
+}
 
 // share lowers what one namespace may use, so that all use no more than total, and reports whether
 // that was needed. Namespaces get room in turn: the one that uses little keeps what it has.
@@ -175,12 +200,55 @@ type charge struct {
 }
 
 // unread reports whether a route is not even read: its namespace has far more than it has room for.
-func (c *compilation) unread(of *route) *refusal {
+func (c *compilation) unread(of *route, listeners []*listener) *refusal {
 	namespace := of.object.GetNamespace()
 	if of.done || c.read[namespace] <= unreadTimes*c.settings.NamespaceBytes {
 		return nil
 	}
+	if of.protects && len(listeners) > 0 {
+		listeners[0].gateway.room.closed[namespace] = true
+	}
 	return c.settings.noRoom("spec.rules", namespace)
+}
+
+// closeProtected attaches the rules of a route without room that keep clients out. They answer 500, so
+// that no other rule serves their requests.
+func (c *compilation) closeProtected(of *route, at []candidate) {
+	if !of.protects {
+		return
+	}
+	closed, bytes := of.closed(true), int64(0)
+	for _, each := range at {
+		bytes += int64(len(each.hosts)) * (closed.bytes + entryBytes)
+	}
+	if at[0].listener.gateway.room.closeWith(of.object.GetNamespace(), bytes) {
+		for _, each := range at {
+			each.listener.attach(closed, each.hosts)
+		}
+	}
+}
+
+// closedAge sets the ages of closed routes apart: a route may be served at one listener and closed at
+// another one.
+const closedAge = 1 << 32
+
+// closed returns a route whose protecting rules, or all rules, answer 500.
+func (r *route) closed(onlyProtecting bool) *route {
+	closed := &route{
+		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, done: true,
+		accepted: refuse(ReasonNoRoom, ReasonNoRoom, "spec.rules: there is no room"),
+	}
+	if !onlyProtecting {
+		closed.age += closedAge
+	}
+	for _, found := range r.rules {
+		if found.protects || !onlyProtecting {
+			rule := &resource.Rule{Route: found.rule.Route, Match: found.rule.Match}
+			closed.rules = append(closed.rules, &orderedRule{rule: rule, rank: found.rank})
+		}
+	}
+	closed.bytes = rulesBytes(closed.rules)
+	return closed
 }
 
 // attachShared attaches all routes. Where that is more than proxies have room for, namespaces get
@@ -203,7 +271,8 @@ func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 }
 
-// admit leaves those Ingresses of a fleet for which their namespaces have room, the oldest first.
+// admit leaves those Ingresses of a fleet for which their namespaces have room, the oldest first. Of
+// others that keep clients out the paths answer 500.
 func (c *compilation) admit(of *fleet) {
 	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
 	certificates := counted{}
@@ -224,8 +293,27 @@ func (c *compilation) admit(of *fleet) {
 		c.result.Problems = append(c.result.Problems, Problem{
 			Object: ingressObject(ingress), Field: "spec", Reason: refused.reason, Message: refused.message,
 		})
+		if c.asked[ingress] != nil && isGuarded(ingress) && room.closeWith(ingress.Namespace, closedBytes(ingress)) {
+			c.asked[ingress].isRefused, c.asked[ingress].hasNoRoom = true, true
+			admitted = append(admitted, ingress)
+		}
 	}
-	of.members = admitted
+	of.members = slices.DeleteFunc(admitted, func(ingress *networkingv1.Ingress) bool { return room.closed[ingress.Namespace] })
+}
+
+// closedBytes is about how long an Ingress is on the wire if its paths answer 500.
+func closedBytes(of *networkingv1.Ingress) (bytes int64) {
+	for i := range of.Spec.Rules {
+		rule := &of.Spec.Rules[i]
+		bytes += entryBytes + int64(len(rule.Host))
+		if rule.HTTP == nil {
+			continue
+		}
+		for j := range rule.HTTP.Paths {
+			bytes += pathBytes + int64(len(rule.HTTP.Paths[j].Path)+len(of.Namespace)+len(of.Name))
+		}
+	}
+	return bytes
 }
 
 // ingressBytes is about how long an Ingress is on the wire, with the certificates that others do

@@ -5,6 +5,7 @@ package route
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +89,7 @@ type compilation struct {
 // problem adds a problem of an object.
 func (c *compilation) problem(object Object, field, reason, message string) {
 	c.result.Problems = append(c.result.Problems,
-		Problem{Object: object, Field: field, Reason: reason, Message: field + ": " + message})
+		Problem{Object: object, Field: field, Reason: reason, Message: strings.ToValidUTF8(field+": "+message, "\uFFFD")})
 }
 
 // finish sorts the result.

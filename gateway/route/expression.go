@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
+	"slices"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -83,7 +84,8 @@ func validExpression(text string) error {
 	return err
 }
 
-// spend counts the expressions of a rule, and refuses one that its route has no room for.
+// spend counts the instructions of a rule's expressions and refuses a rule beyond the limit of its route.
+// It widens the matches of a refused rule, so that they need no expressions beyond a literal prefix.
 func (r *route) spend(matches []*orderedRule) *refusal {
 	needed := 0
 	count := func(text string) {
@@ -104,10 +106,23 @@ func (r *route) spend(matches []*orderedRule) *refusal {
 		}
 	}
 	if r.steps+needed > maxRouteSteps {
+		for _, match := range matches {
+			widen(match.rule.Match)
+		}
 		return refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
 			"matches: the regular expressions of a route become %d instructions at most, those up to this rule %d",
 			maxRouteSteps, r.steps+needed)
 	}
 	r.steps += needed
 	return nil
+}
+
+// widen removes the expressions of a match, except for the literal prefix of its path.
+func widen(of *resource.Match) {
+	if of.GetPath().GetKind() == resource.PathMatch_REGULAR_EXPRESSION {
+		of.Path = couldMatch(of.Path.Value)
+	}
+	isExpression := func(value *resource.ValueMatch) bool { return value.RegularExpression }
+	of.Headers = slices.DeleteFunc(of.Headers, isExpression)
+	of.QueryParameters = slices.DeleteFunc(of.QueryParameters, isExpression)
 }

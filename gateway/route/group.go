@@ -84,6 +84,9 @@ func (l *listener) routeOf(of attachment) *route {
 	if of.route.tls != nil && !l.passthrough() {
 		return of.route.tls
 	}
+	if l.gateway.room.closed[of.route.object.GetNamespace()] {
+		return of.route.closed(false)
+	}
 	return of.route
 }
 

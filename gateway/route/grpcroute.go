@@ -3,6 +3,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -30,19 +31,15 @@ func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 // readGRPCRule reads one rule, as readHTTPRule does.
 func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
-	if refused == nil {
-		refused = of.spend(matches)
-	}
-	if refused != nil {
+	refused = cmp.Or(refused, of.spend(matches))
+	filters := grpcRuleFilters(rule)
+	if refused != nil && !protectsRule(filters) {
 		return refused
 	}
 	name := fmt.Sprintf("grpcroute/%s/%s/%d", of.object.GetNamespace(), of.object.GetName(), index)
-	made, refused := c.grpcAction(of, rule, name)
-	if refused != nil {
-		made = &resource.Rule{Route: name}
-	}
-	of.add(made, matches)
-	return refused
+	made, wrong := c.grpcAction(of, rule, name)
+	of.add(closedFor(made, name, refused, wrong), matches, protectsRule(filters))
+	return cmp.Or(refused, wrong)
 }
 
 // grpcAction reads what a rule does with what it matches.
@@ -67,21 +64,21 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	return made, nil
 }
 
-// grpcMatches reads the matches of a rule. None is a match of all.
-func grpcMatches(of []gatewayv1.GRPCRouteMatch) ([]*orderedRule, *refusal) {
+// grpcMatches reads the matches of a rule, as httpMatches does.
+func grpcMatches(of []gatewayv1.GRPCRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.GRPCRouteMatch{{}}
 	}
-	found := make([]*orderedRule, 0, len(of))
+	found = make([]*orderedRule, 0, len(of))
 	for i := range of {
-		match, refused := grpcMatch(&of[i])
-		if refused != nil {
+		match, wrong := grpcMatch(&of[i])
+		if wrong != nil && refused == nil {
+			refused = wrong
 			refused.message = fmt.Sprintf("matches[%d].%s", i, refused.message)
-			return nil, refused
 		}
 		found = append(found, match)
 	}
-	return found, nil
+	return found, refused
 }
 
 // grpcMatch reads a match. The longer service goes first, then the longer method, then more
@@ -92,21 +89,24 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	service, method := "", ""
 	if of.Method != nil {
 		service, method = value(of.Method.Service), value(of.Method.Method)
-		if match.Path, refused = grpcPath(service, method, value(of.Method.Type)); refused != nil {
-			return nil, refused
-		}
+		// An invalid method leaves no path, which matches all methods.
+		match.Path, refused = grpcPath(service, method, value(of.Method.Type))
 	}
+	left := 0
 	for i, header := range of.Headers {
 		regular := value(header.Type) == gatewayv1.GRPCHeaderMatchRegularExpression
-		if match.Headers, refused = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular); refused != nil {
+		var wrong *refusal
+		match.Headers, wrong = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular)
+		left += number(wrong != nil)
+		if wrong != nil && refused == nil {
+			refused = wrong
 			refused.message = fmt.Sprintf("headers[%d]: %s", i, refused.message)
-			return nil, refused
 		}
 	}
 	return &orderedRule{
 		rule: &resource.Rule{Match: match},
-		rank: [6]int{len(service), len(method), len(match.Headers)},
-	}, nil
+		rank: [6]int{len(service), len(method), left + len(match.Headers)},
+	}, refused
 }
 
 // grpcPath is the path of a method: /service/method. An absent one is any.

@@ -3,6 +3,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -48,27 +49,23 @@ func (r *route) drop(dropped []*refusal, of int) {
 	}
 }
 
-// readHTTPRule reads one rule: an entry for each of its matches. Where the matches can be read
-// and what is to be done cannot, the rule stays and answers 500: its requests must not go to
-// a rule that is less specific, and perhaps less strict.
+// readHTTPRule reads one rule: an entry for each of its matches. A rule with valid matches and an invalid
+// action answers 500, because its requests must not reach a less specific, perhaps less strict rule. A
+// protecting rule with an invalid match answers 500 for all requests that the match could include.
 func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
-	if refused == nil {
-		refused = of.spend(matches)
-	}
-	if refused != nil {
+	refused = cmp.Or(refused, of.spend(matches))
+	filters := httpRuleFilters(rule)
+	if refused != nil && !protectsRule(filters) {
 		return refused
 	}
 	name := "httproute/" + of.object.GetNamespace() + "/" + of.object.GetName() + "/" + strconv.Itoa(index)
-	made, refused := c.httpAction(of, rule, name)
-	if refused == nil {
-		refused = suits(made.Filters, matches)
+	made, wrong := c.httpAction(of, rule, name)
+	if wrong == nil && refused == nil {
+		wrong = suits(made.Filters, matches)
 	}
-	if refused != nil {
-		made = &resource.Rule{Route: name}
-	}
-	of.add(made, matches)
-	return refused
+	of.add(closedFor(made, name, refused, wrong), matches, protectsRule(filters))
+	return cmp.Or(refused, wrong)
 }
 
 // httpAction reads what a rule does with what it matches.
@@ -107,9 +104,9 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 }
 
 // add adds an entry for each match of a rule. All but the match is shared.
-func (r *route) add(rule *resource.Rule, matches []*orderedRule) {
+func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) {
 	for _, match := range matches {
-		match.rule = withMatch(rule, match.rule.Match)
+		match.rule, match.protects = withMatch(rule, match.rule.Match), protects
 		r.rules = append(r.rules, match)
 	}
 }
@@ -183,7 +180,7 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 // maxAttempts bounds what one request costs: with a backend that fails at once, no time limit ends it.
 const maxAttempts = 10
 
-// retry reads how often a rule tries again. The API has no maximum, so a larger number is bounded.
+// retry reads the retry policy of a rule. The API has no maximum for attempts, so a larger value is bounded.
 func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	if of == nil {
 		return nil, nil

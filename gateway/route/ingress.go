@@ -107,7 +107,9 @@ func (c *compilation) ingresses(objects *Objects) {
 func (r *ingressRun) compile() *Proxy {
 	r.addDefaultCertificate()
 	for _, ingress := range r.members {
-		r.addTLS(ingress)
+		if says := r.asked[ingress]; says == nil || !says.hasNoRoom {
+			r.addTLS(ingress)
+		}
 	}
 	r.findExpressions()
 	for _, ingress := range r.members {

@@ -88,8 +88,13 @@ func (r *ingressRun) addPath(
 	}
 	key, match, err := r.parsePath(ingress, name, path)
 	if err != nil {
-		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error())
-		return
+		says := r.asked[ingress]
+		closes := says != nil && isGuarded(ingress) && !isGuest
+		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error()+map[bool]string{true: "; requests that it could match get 500"}[closes])
+		if !closes {
+			return
+		}
+		key, match = r.closedPath(name, path)
 	}
 	if older := host.other(key, ingress.Namespace); older != nil {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict, pathOwned)
@@ -110,6 +115,9 @@ func (r *ingressRun) addPath(
 	if isGuest && rule.SessionPersistence != nil {
 		rule.SessionPersistence = nil
 		r.annotation(ingress, "affinity", ReasonConflict, hostOwned+", which decides on sessions")
+	}
+	if err != nil {
+		rule = closedRule(rule)
 	}
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }

@@ -4,6 +4,7 @@ package route
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -20,50 +21,63 @@ const (
 	rankExact
 )
 
-// httpMatches reads the matches of a rule. None is a match of all.
-func httpMatches(of []gatewayv1.HTTPRouteMatch) ([]*orderedRule, *refusal) {
+// httpMatches reads the matches of a rule. A rule without matches gets one for all requests. An invalid
+// match is returned wider: it includes all requests that it could match.
+func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.HTTPRouteMatch{{}}
 	}
-	found := make([]*orderedRule, 0, len(of))
+	found = make([]*orderedRule, 0, len(of))
 	for i := range of {
-		match, refused := httpMatch(&of[i])
-		if refused != nil {
+		match, wrong := httpMatch(&of[i])
+		if wrong != nil && refused == nil {
+			refused = wrong
 			refused.message = fmt.Sprintf("matches[%d].%s", i, refused.message)
-			return nil, refused
 		}
 		found = append(found, match)
 	}
-	return found, nil
+	return found, refused
 }
 
-// httpMatch reads one match and its rank.
+// httpMatch reads one match and its rank. It ignores invalid conditions.
 func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	path, rank, refused := pathMatch(of.Path)
-	if refused != nil {
-		return nil, refused
-	}
 	match := &resource.Match{Path: path, Method: string(value(of.Method))}
+	wrong := func(found *refusal, field string, i int) {
+		if found != nil && refused == nil {
+			refused = found
+			refused.message = fmt.Sprintf("%s[%d]: %s", field, i, refused.message)
+		}
+	}
+	// An ignored condition counts in the rank.
+	headers, parameters := 0, 0
+	var bad *refusal
 	for i, header := range of.Headers {
 		regular := value(header.Type) == gatewayv1.HeaderMatchRegularExpression
-		if match.Headers, refused = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular); refused != nil {
-			refused.message = fmt.Sprintf("headers[%d]: %s", i, refused.message)
-			return nil, refused
-		}
+		match.Headers, bad = addValue(match.Headers, strings.ToLower(string(header.Name)), header.Value, regular)
+		wrong(bad, "headers", i)
+		headers += number(bad != nil)
 	}
 	for i, parameter := range of.QueryParams {
 		regular := value(parameter.Type) == gatewayv1.QueryParamMatchRegularExpression
-		if match.QueryParameters, refused = addValue(match.QueryParameters, string(parameter.Name), parameter.Value, regular); refused != nil {
-			refused.message = fmt.Sprintf("queryParams[%d]: %s", i, refused.message)
-			return nil, refused
-		}
+		match.QueryParameters, bad = addValue(match.QueryParameters, string(parameter.Name), parameter.Value, regular)
+		wrong(bad, "queryParams", i)
+		parameters += number(bad != nil)
 	}
 	return &orderedRule{rule: &resource.Rule{Match: match}, rank: [6]int{
-		rank, len(path.Value), number(match.Method != ""), len(match.Headers), len(match.QueryParameters),
-	}}, nil
+		rank, lengthOf(path, of.Path), number(match.Method != ""), headers + len(match.Headers), parameters + len(match.QueryParameters),
+	}}, refused
 }
 
-// pathMatch reads a path. None is all paths.
+// lengthOf returns the length by which a path is ranked. Of an expression it is the length in the object.
+func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
+	if of != nil && of.Value != nil && path.Kind == resource.PathMatch_REGULAR_EXPRESSION {
+		return len(*of.Value)
+	}
+	return len(path.Value)
+}
+
+// pathMatch reads a path; nil stands for all paths. An invalid path is returned wider, as by couldMatch.
 func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal) {
 	found, rank := &resource.PathMatch{Value: "/"}, rankPrefix
 	if of == nil {
@@ -79,16 +93,17 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal)
 	case gatewayv1.PathMatchRegularExpression:
 		found.Kind, rank = resource.PathMatch_REGULAR_EXPRESSION, rankRegularExpression
 		if err := validExpression(found.Value); err != nil {
-			return nil, 0, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "path.value: %v", err)
+			return couldMatch(found.Value), rank, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "path.value: %v", err)
 		}
 		return found, rank, nil
 	default:
-		return nil, 0, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "path.type: there is no %s", kind)
+		return couldMatch(""), rankExact, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "path.type: there is no %s", kind)
 	}
-	var err error
-	if found.Value, err = canonicalPath(found.Value); err != nil {
-		return nil, 0, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "path.value: %v", err)
+	canonical, err := canonicalPath(found.Value)
+	if err != nil {
+		return couldMatch(regexp.QuoteMeta(found.Value)), rank, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "path.value: %v", err)
 	}
+	found.Value = canonical
 	if found.Kind == resource.PathMatch_PREFIX {
 		found.Value = trimPrefix(found.Value)
 	}
@@ -104,7 +119,7 @@ func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*re
 	}
 	if regular {
 		if err := validExpression(text); err != nil {
-			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "%v", err)
+			return to, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "%v", err)
 		}
 	}
 	return append(to, &resource.ValueMatch{Name: name, Value: text, RegularExpression: regular}), nil

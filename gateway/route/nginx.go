@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +21,8 @@ type asked struct {
 	*nginx.Settings
 	// isRefused says that its rules answer 500.
 	isRefused bool
+	// hasNoRoom marks an Ingress that is refused because its namespace has no room for it.
+	hasNoRoom bool
 	// filters, retry and session are those of all its rules.
 	filters []*resource.Filter
 	retry   *resource.Retry
@@ -40,9 +43,17 @@ func (a *asked) rewrites(path string) bool { return a.RewriteTarget != "" && a.R
 
 // ask reads the annotations of an Ingress whose class carries them out.
 func (c *compilation) ask(ingress *networkingv1.Ingress) {
-	settings, problems := nginx.Read(ingress.Annotations)
+	readable, broken := readableAnnotations(ingress)
+	settings, problems := nginx.Read(readable)
 	found := &asked{Settings: settings}
 	c.asked[ingress] = found
+	for _, name := range broken {
+		if isGuarded(ingress) {
+			c.refuseIngress(ingress, name, "it is not UTF-8")
+		} else {
+			c.annotation(ingress, name, ReasonInvalid, "it is not UTF-8, and does not count")
+		}
+	}
 	for _, problem := range problems {
 		if found.isCanary() && !strings.HasPrefix(problem.Name, "canary") {
 			// The annotations of the Ingress whose paths it shares count.
@@ -57,6 +68,27 @@ func (c *compilation) ask(ingress *networkingv1.Ingress) {
 			c.annotation(ingress, problem.Name, ReasonAnnotationIgnored, problem.Message)
 		}
 	}
+}
+
+// readableAnnotations returns the annotations of an Ingress that are UTF-8, and the short names of the
+// other annotations of ingress-nginx, sorted. The API server accepts any bytes from clients that speak
+// protobuf, and no message to a proxy can contain them. Other strings of Ingresses, Services and
+// ConfigMaps are validated by the API server, or only compared with names.
+func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]string, broken []string) {
+	for name, text := range ingress.Annotations {
+		if short, is := strings.CutPrefix(name, nginx.Prefix); is && !utf8.ValidString(text) {
+			broken = append(broken, short)
+		}
+	}
+	if len(broken) == 0 {
+		return ingress.Annotations, nil
+	}
+	readable = maps.Clone(ingress.Annotations)
+	for _, name := range broken {
+		delete(readable, nginx.Prefix+name)
+	}
+	slices.Sort(broken)
+	return readable, broken
 }
 
 // annotation tells of an annotation of ingress-nginx.
@@ -76,13 +108,28 @@ func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message
 // has some that keep clients out.
 func (c *compilation) guard(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
-		short, is := strings.CutPrefix(name, nginx.Prefix)
-		if is && nginx.Protects(short) && protects(name, ingress.Annotations[name]) {
+		if isGuard(ingress, name) {
 			c.asked[ingress] = &asked{Settings: &nginx.Settings{}}
-			c.refuseIngress(ingress, short, "the parameters of the class cannot be read, which may say that it is carried out")
+			c.refuseIngress(ingress, strings.TrimPrefix(name, nginx.Prefix), "the parameters of the class cannot be read, which may say that it is carried out")
 			return
 		}
 	}
+}
+
+// isGuard reports whether an annotation of ingress-nginx keeps clients out.
+func isGuard(ingress *networkingv1.Ingress, name string) bool {
+	short, is := strings.CutPrefix(name, nginx.Prefix)
+	return is && nginx.Protects(short) && protects(name, ingress.Annotations[name])
+}
+
+// isGuarded reports whether an Ingress has annotations of ingress-nginx that keep clients out.
+func isGuarded(ingress *networkingv1.Ingress) bool {
+	for name := range ingress.Annotations {
+		if isGuard(ingress, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // canaryRules is how many rules a canary adds to a path at most.

@@ -6,11 +6,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
@@ -77,6 +79,23 @@ func (r *ingressRun) parsePath(
 		}
 	}
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
+}
+
+// closedPath returns the match for all requests that an invalid path could match. The key keeps the
+// precedence of the path.
+func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
+	text := strings.ToValidUTF8(path.Path, "#")
+	if at := strings.IndexAny(text, "?#"); at >= 0 && !r.expressions[host] {
+		text = text[:at]
+	}
+	if !r.expressions[host] {
+		text = regexp.QuoteMeta(plan.CanonicalPath(text))
+	}
+	match := couldMatch(text)
+	if r.expressions[host] {
+		match.Value = "(?i:" + match.Value + ")"
+	}
+	return ingressPath{kind: match.Kind, value: path.Path}, match
 }
 
 // validRegularPath reports what is wrong with a path that is a regular expression, apart from that.

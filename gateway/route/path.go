@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
+	"github.com/millrace-lb/millrace/gateway/route/internal/literal"
 )
 
 // canonicalPath returns the path of a rule in the form in which requests are compared with it, or an
@@ -56,6 +57,13 @@ func literalExpression(path string) string {
 		}
 	}
 	return expression.String() + "(?s:.*)"
+}
+
+// couldMatch returns a match for all paths that an invalid expression could match.
+func couldMatch(expression string) *resource.PathMatch {
+	return &resource.PathMatch{
+		Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: regexp.QuoteMeta(literal.Prefix(expression)) + "(?s:.*)",
+	}
 }
 
 // decodedPath returns the path of a match that the compiler made.

@@ -8,8 +8,10 @@ import (
 	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 // protectingPrefixes are those of annotations by which other controllers configure an Ingress.
@@ -83,4 +85,72 @@ func protects(name, value string) bool {
 		return false
 	}
 	return nginx.Protects(rest)
+}
+
+// harmless lists the kinds of filters that keep no client out. Any other kind might.
+var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
+	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
+	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
+	gatewayv1.HTTPRouteFilterRequestRedirect:        true,
+	gatewayv1.HTTPRouteFilterURLRewrite:             true,
+	gatewayv1.HTTPRouteFilterRequestMirror:          true,
+	gatewayv1.HTTPRouteFilterCORS:                   true,
+}
+
+// protectsRule reports whether filters of a rule keep clients out, or might.
+func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
+	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
+}
+
+// httpRuleFilters returns the kinds of all filters of a rule and its backends.
+func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
+	add := func(filters []gatewayv1.HTTPRouteFilter) {
+		for i := range filters {
+			kinds = append(kinds, filters[i].Type)
+		}
+	}
+	add(rule.Filters)
+	for i := range rule.BackendRefs {
+		add(rule.BackendRefs[i].Filters)
+	}
+	return kinds
+}
+
+// grpcRuleFilters returns the kinds of all filters of a rule and its backends.
+func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
+	add := func(filters []gatewayv1.GRPCRouteFilter) {
+		for i := range filters {
+			kinds = append(kinds, gatewayv1.HTTPRouteFilterType(filters[i].Type))
+		}
+	}
+	add(rule.Filters)
+	for i := range rule.BackendRefs {
+		add(rule.BackendRefs[i].Filters)
+	}
+	return kinds
+}
+
+// closedFor returns the rule for a refused match or action. If only the match is refused, the guards of
+// the rule still answer before the 500.
+func closedFor(made *resource.Rule, name string, match, action *refusal) *resource.Rule {
+	switch {
+	case action != nil:
+		return &resource.Rule{Route: name}
+	case match != nil:
+		return closedRule(made)
+	}
+	return made
+}
+
+// closedRule returns a rule with the match and the guards of another rule, and without backends.
+func closedRule(of *resource.Rule) *resource.Rule {
+	closed := &resource.Rule{Route: of.Route, Match: of.Match}
+	for _, filter := range of.Filters {
+		switch filter.Kind.(type) {
+		case *resource.Filter_ClientAddresses, *resource.Filter_ClientLimit, *resource.Filter_BasicAuthentication,
+			*resource.Filter_ExternalAuthorization:
+			closed.Filters = append(closed.Filters, filter)
+		}
+	}
+	return closed
 }

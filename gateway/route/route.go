@@ -31,6 +31,8 @@ type route struct {
 	reading int
 	// unasked says that it asks a backend for each request that cannot be asked.
 	unasked bool
+	// protects marks a route with a rule that keeps clients out, or might.
+	protects bool
 	// steps are those of its regular expressions so far.
 	steps int
 	// rules are in order of precedence, with the backends that they lead to.
@@ -47,11 +49,11 @@ type route struct {
 	// accepted, resolved and partial are nil where all is well.
 	accepted, resolved *refusal
 	partial            *refusal
-	// notes are values that are carried out in another way than they say.
+	// notes name fields with a value that is bounded or replaced.
 	notes []string
 }
 
-// note adds a note about a field of the rule that is being read.
+// note adds a note about a field of the current rule.
 func (r *route) note(format string, arguments ...any) {
 	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.reading)+fmt.Sprintf(format, arguments...))
 }
@@ -69,6 +71,8 @@ type orderedRule struct {
 	rule *resource.Rule
 	// rank is compared number by number; the larger one goes first.
 	rank [6]int
+	// protects marks a rule that keeps clients out, or might.
+	protects bool
 }
 
 // routes attaches all routes to our listeners, oldest first.
@@ -111,12 +115,20 @@ func (c *compilation) allRoutes(objects *Objects) []*route {
 	all := make([]*route, 0, len(objects.HTTPRoutes)+len(objects.GRPCRoutes)+len(objects.TLSRoutes)+
 		len(objects.TCPRoutes)+len(objects.UDPRoutes))
 	for _, object := range objects.HTTPRoutes {
-		all = append(all, newRoute(kindHTTPRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
-			func(c *compilation, of *route) { c.readHTTPRoute(of, object) }))
+		made := newRoute(kindHTTPRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
+			func(c *compilation, of *route) { c.readHTTPRoute(of, object) })
+		for i := range object.Spec.Rules {
+			made.protects = made.protects || protectsRule(httpRuleFilters(&object.Spec.Rules[i]))
+		}
+		all = append(all, made)
 	}
 	for _, object := range objects.GRPCRoutes {
-		all = append(all, newRoute(kindGRPCRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
-			func(c *compilation, of *route) { c.readGRPCRoute(of, object) }))
+		made := newRoute(kindGRPCRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,
+			func(c *compilation, of *route) { c.readGRPCRoute(of, object) })
+		for i := range object.Spec.Rules {
+			made.protects = made.protects || protectsRule(grpcRuleFilters(&object.Spec.Rules[i]))
+		}
+		all = append(all, made)
 	}
 	for _, object := range objects.TLSRoutes {
 		all = append(all, newRoute(kindTLSRoute, object, object.Spec.CommonRouteSpec, object.Spec.Hostnames,

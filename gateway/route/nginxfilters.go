@@ -13,6 +13,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
+	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -150,7 +151,7 @@ func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 			continue
 		}
 		name, hash, found := strings.Cut(line, ":")
-		if !found || name == "" || !IsHash(hash) {
+		if !found || name == "" || !IsHash(hash) || plan.CheckUsers([]byte(line)) != nil {
 			left++
 			continue
 		}

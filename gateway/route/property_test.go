@@ -3,21 +3,27 @@
 package route_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/gateway/proxy"
+	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
@@ -210,5 +216,104 @@ func TestCompilerReuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// odd lists strings that an API server accepts and that a parser may misread.
+var odd = []string{
+	"", " ", "a b", "\x00", "\n", "%", "%zz", "/%ff", "//", "/../", "?", "#", "/a?b", "$1", "$x", "(", "(?!x)", "[", "*", "*.*", "-", "ä", "\u2028", "\uFFFD",
+	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
+}
+
+// TestEverythingIsTaken checks that the proxy can decode and apply the complete output of the compiler for
+// objects with odd strings. Objects of Gateway API are JSON, which is UTF-8.
+func TestEverythingIsTaken(t *testing.T) {
+	worlds := scenarios(t)
+	files := slices.Sorted(maps.Keys(worlds))
+	rapid.Check(t, func(t *rapid.T) {
+		objects := deepCopied(worlds[rapid.SampledFrom(files).Draw(t, "file")])
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
+			fields := reflect.ValueOf(objects).Elem()
+			list := fields.Field(rapid.IntRange(0, fields.NumField()-1).Draw(t, "list"))
+			if list.Kind() != reflect.Slice || list.Len() == 0 {
+				continue
+			}
+			object := list.Index(rapid.IntRange(0, list.Len()-1).Draw(t, "object"))
+			isJSON := strings.Contains(object.Type().String(), "v1.") && strings.Contains(object.Type().Elem().PkgPath(), "gateway-api")
+			var places []func(string)
+			spoil(object, &places)
+			if text := rapid.SampledFrom(odd).Draw(t, "text"); len(places) > 0 && (!isJSON || utf8.ValidString(text)) {
+				places[rapid.IntRange(0, len(places)-1).Draw(t, "place")](text)
+			}
+		}
+		for _, compiled := range route.Compile(objects, route.DefaultSettings()).Proxies {
+			resources := compiled.Resources
+			for _, port := range compiled.Backends {
+				resources = append(resources, &resource.Resource{Name: route.EndpointsName(port), Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{}}})
+			}
+			for _, r := range resources {
+				if _, err := proto.Marshal(r); err != nil {
+					t.Fatalf("resource %q cannot be sent: %v", r.GetName(), err)
+				}
+			}
+			settings := proxy.Defaults()
+			settings.Address = fmt.Sprintf("127.79.%d.1", os.Getpid()%250)
+			served := proxy.New(settings)
+			err := served.Apply(proxy.Update{Version: "1", Whole: true, Resources: resources})
+			refused := slices.DeleteFunc(served.Refused(), func(r *resource.Refusal) bool { return strings.Contains(r.GetReason(), "listen at port") })
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = served.Shutdown(ended)
+			if err != nil || len(refused) > 0 {
+				t.Fatalf("a proxy refuses %v, %v", refused, err)
+			}
+		}
+	})
+}
+
+// deepCopied copies objects.
+func deepCopied(of *route.Objects) *route.Objects {
+	copied := *of
+	fields := reflect.ValueOf(&copied).Elem()
+	for i := range fields.NumField() {
+		if fields.Field(i).Kind() != reflect.Slice {
+			continue
+		}
+		list := reflect.MakeSlice(fields.Field(i).Type(), fields.Field(i).Len(), fields.Field(i).Len())
+		for j := range list.Len() {
+			list.Index(j).Set(fields.Field(i).Index(j).MethodByName("DeepCopy").Call(nil)[0])
+		}
+		fields.Field(i).Set(list)
+	}
+	return &copied
+}
+
+// spoil collects setters for the strings of a value, except for object names, which the API server validates.
+func spoil(value reflect.Value, places *[]func(string)) {
+	switch value.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !value.IsNil() {
+			spoil(value.Elem(), places)
+		}
+	case reflect.Struct:
+		for i := range value.NumField() {
+			if name := value.Type().Field(i).Name; value.Field(i).CanSet() && name != "Namespace" && name != "Name" && name != "Status" {
+				spoil(value.Field(i), places)
+			}
+		}
+	case reflect.Slice:
+		for i := range value.Len() {
+			spoil(value.Index(i), places)
+		}
+	case reflect.Map:
+		for _, key := range value.MapKeys() {
+			if value.Type().Elem().Kind() == reflect.String {
+				*places = append(*places, func(text string) {
+					value.SetMapIndex(key, reflect.ValueOf(text).Convert(value.Type().Elem()))
+				})
+			}
+		}
+	case reflect.String:
+		*places = append(*places, value.SetString)
 	}
 }

@@ -111,5 +111,12 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||
-		service.DeletionTimestamp == nil && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
+		isKept(service) && meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
+}
+
+// isKept reports whether a Service remains without our finalizers: it is not being deleted, or another
+// controller's finalizer delays the deletion.
+func isKept(service *corev1.Service) bool {
+	return service.DeletionTimestamp == nil ||
+		slices.ContainsFunc(service.Finalizers, func(f string) bool { return !slices.Contains(finalizers, f) })
 }

@@ -132,6 +132,35 @@ func TestDeletedServiceDeparts(t *testing.T) {
 	c.expectPhases("203.0.113.0 kept")
 }
 
+// A deleted Service that another controller's finalizer keeps shows neither an address nor conditions, also if the
+// operator ends between its writes and the address is another Service's by then.
+func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
+	for writes, ended := 0, false; !ended; writes++ {
+		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", func(service *corev1.Service) {
+			service.Finalizers = []string{"example.com/other"}
+		}))
+		c.reconcile("web")
+		if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
+			t.Fatal(err)
+		}
+		whole := c.reconciler.client
+		c.restart(ending(c.api, writes))
+		_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web"}})
+		ended = err == nil
+		c.restart(whole)
+		c.reconcile("web")
+		c.add("next", func(service *corev1.Service) {
+			service.UID, service.Annotations = "2", map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.0"}
+		})
+		c.reconcile("next")
+		c.expectIngress("next", "203.0.113.0")
+		service := c.service("web")
+		if !slices.Equal(service.Finalizers, []string{"example.com/other"}) || len(service.Status.LoadBalancer.Ingress)+len(service.Status.Conditions) > 0 {
+			t.Errorf("after %d writes the Service has %v and %+v", writes, service.Finalizers, service.Status)
+		}
+	}
+}
+
 // A Service that moves has its new address at once; the old one departs, unless it is wanted back.
 func TestMovedServiceDeparts(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))

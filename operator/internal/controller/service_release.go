@@ -100,7 +100,7 @@ func (r *serviceReconciler) giveUp(ctx context.Context, cached *corev1.Service) 
 		return wait, nil
 	}
 	delete(r.contests, client.ObjectKeyFromObject(service))
-	if err := r.clearIngress(ctx, service, held); err != nil {
+	if err := r.clearIngress(ctx, service); err != nil {
 		return 0, err
 	}
 	if again, err := r.letGo(ctx, service, held); again > 0 || err != nil {
@@ -147,26 +147,23 @@ func joinAddresses(vips []*millracev1beta1.VIP) string {
 	return strings.Join(addresses, ", ")
 }
 
-// clearIngress removes what the status says of these VIPs, and leaves what
-// another load balancer may have written.
-func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service, held []*millracev1beta1.VIP) error {
-	if service.DeletionTimestamp != nil {
+// clearIngress removes from the status the addresses of VIPs that the Service has or had, and those of other
+// Services' VIPs. Entries of other load balancers stay.
+func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service) error {
+	if !isKept(service) {
 		return nil
 	}
 	base := service.DeepCopy()
-	ingress := slices.DeleteFunc(service.Status.LoadBalancer.Ingress, func(ingress corev1.LoadBalancerIngress) bool {
-		return slices.ContainsFunc(held, func(vip *millracev1beta1.VIP) bool { return vip.Spec.Address == ingress.IP })
+	service.Status.LoadBalancer.Ingress = foreignIngress(service, func(address netip.Addr) bool {
+		vip := r.ledger.object(address)
+		return vip != nil && isBound(vip) || r.had.has(client.ObjectKeyFromObject(service), service.UID, address)
 	})
-	if len(ingress) == 0 {
-		ingress = nil
-	}
-	service.Status.LoadBalancer.Ingress = ingress
 	return r.patchServiceStatus(ctx, base, service)
 }
 
 // clearConditions removes our conditions from a Service that stays.
 func (r *serviceReconciler) clearConditions(ctx context.Context, service *corev1.Service) error {
-	if service.DeletionTimestamp != nil {
+	if !isKept(service) {
 		return nil
 	}
 	base := service.DeepCopy()

@@ -31,6 +31,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/api/serving/managed"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/controller"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/live"
@@ -188,7 +189,7 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		// Package managed serves metrics.
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{ReconciliationTimeout: reconcileTimeout},
-		Client:     client.Options{FieldOwner: leaseName},
+		Client:     client.Options{FieldOwner: control.FieldOwner},
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{

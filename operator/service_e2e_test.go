@@ -33,6 +33,8 @@ func TestOperator(t *testing.T) {
 		{"deletion", deletion},
 		{"deleted while nobody watched", deletedUnseen},
 		{"deletion in order", orderlyDeletion},
+		{"restored from a backup", restored},
+		{"deleted and kept by another finalizer", keptByAnother},
 		{"freed by the documented command", freedManually},
 		{"a move in order", orderlyMove},
 		{"type change", typeChange},

@@ -25,6 +25,9 @@ const (
 	longestPause = 30 * time.Second
 )
 
+// FieldOwner is the field manager of the operator's writes.
+const FieldOwner = "millrace-operator"
+
 // New begins a controller that comes back to what failed.
 func New(mgr ctrl.Manager, name string, workers int) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).

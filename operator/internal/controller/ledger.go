@@ -34,11 +34,14 @@ type ledger struct {
 	// promised are the addresses that a plan gives which is being carried out. The table has its
 	// claims already.
 	promised map[netip.Addr]struct{}
+	// former are UIDs in claims that no Service has any more. Plans treat these claims as reservations.
+	former map[string]struct{}
 }
 
 func newLedger() *ledger {
 	l := &ledger{
 		table: ipam.NewTable(), objects: map[netip.Addr]*millracev1beta1.VIP{}, promised: map[netip.Addr]struct{}{},
+		former: map[string]struct{}{},
 	}
 	l.changes.Store(1)
 	return l
@@ -68,8 +71,38 @@ func (l *ledger) put(object *millracev1beta1.VIP) bool {
 		l.changes.Add(1)
 	}
 	l.objects[address] = object
-	l.table.Put(convert.VIP(address, object))
+	l.table.Put(l.planned(address, object))
 	return true
+}
+
+// planned returns a VIP as plans are made from it; l.mu is held.
+func (l *ledger) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
+	vip := convert.VIP(address, object)
+	for i := range vip.Claims {
+		if _, former := l.former[vip.Claims[i].UID]; former {
+			vip.Claims[i].UID = ""
+		}
+	}
+	return vip
+}
+
+// inherit makes plans treat the claims of a UID that no Service has as reservations.
+func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
+	address, ok := addressOf(object)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.former[uid] = struct{}{}
+	if known := l.objects[address]; ok && known != nil {
+		l.table.Put(l.planned(address, known))
+	}
+}
+
+// isFormer reports whether no Service has a UID of a claim any more.
+func (l *ledger) isFormer(uid string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, former := l.former[uid]
+	return former
 }
 
 // older reports whether a is an earlier version than b. Resource versions of a
@@ -126,7 +159,7 @@ func (l *ledger) promise(plan ipam.Plan) {
 	for _, write := range plan.Bind {
 		if object := l.objects[write.Address]; object != nil {
 			l.promised[write.Address] = struct{}{}
-			l.table.Put(convert.VIP(write.Address, boundVIP(object, write.Claim)))
+			l.table.Put(l.planned(write.Address, boundVIP(object, write.Claim)))
 		}
 	}
 }
@@ -142,7 +175,7 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 		if object == nil {
 			l.table.Delete(write.Address)
 		} else {
-			l.table.Put(convert.VIP(write.Address, object))
+			l.table.Put(l.planned(write.Address, object))
 		}
 		written := func(claim millracev1beta1.VIPClaim) bool { return claim.UID == write.Claim.UID }
 		kept = kept && object != nil && slices.ContainsFunc(object.Spec.Claims, written)

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
 // cluster is the reconciler of Services over objects in memory, without the lag of
@@ -56,12 +57,12 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	t.Helper()
 	scheme := testScheme()
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
-	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).Build()
+	stored := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Service{}).WithReturnManagedFields().Build()
 	c := &cluster{t: t, api: stored, told: events.NewFakeRecorder(1000)}
 	counting := interceptor.NewClient(stored, interceptor.Funcs{
 		Create: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			c.count()
-			return api.Create(ctx, object, options...)
+			return api.Create(ctx, object, append(options, client.FieldOwner(control.FieldOwner))...)
 		},
 		Update: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			c.count()
@@ -265,7 +266,7 @@ func ending(api client.Client, writes int) client.Client {
 			if err := count(); err != nil {
 				return err
 			}
-			return api.Create(ctx, object, options...)
+			return api.Create(ctx, object, append(options, client.FieldOwner(control.FieldOwner))...)
 		},
 		Patch: func(ctx context.Context, api client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 			if err := count(); err != nil {

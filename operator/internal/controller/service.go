@@ -182,13 +182,13 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 		delete(r.had, request.NamespacedName)
 		delete(r.contests, request.NamespacedName)
 		delete(r.unkept, request.NamespacedName)
-		return 0, r.releaseStale(ctx, request.NamespacedName, "")
+		return 0, r.settleStale(ctx, request.NamespacedName, nil)
 	case err != nil:
 		return 0, fmt.Errorf("reading Service %s: %w", request, err)
 	case r.written.outdated(service):
 		return 0, nil
 	}
-	if err := r.releaseStale(ctx, request.NamespacedName, service.UID); err != nil {
+	if err := r.settleStale(ctx, request.NamespacedName, service); err != nil {
 		return 0, err
 	}
 	if !r.serves(service) {
@@ -267,6 +267,11 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		}
 		if err := r.report(ctx, service, result); err != nil {
 			return 0, err
+		}
+		if !plan.Waiting {
+			if err := r.releaseStale(ctx, service); err != nil {
+				return 0, err
+			}
 		}
 		again, err := r.releaseSurplus(ctx, service, plan.Release)
 		return sooner(again, r.contests.of(service).Left(r.now())), err

@@ -38,48 +38,6 @@ func withoutClaims(claims []millracev1beta1.VIPClaim, match matchClaim) []millra
 	return slices.DeleteFunc(slices.Clone(claims), match)
 }
 
-// releaseStale takes back the addresses of Services of a name which are gone:
-// those with another UID than the present one, which is "" when there is none.
-// Claims without a UID wait for a Service to come.
-func (r *serviceReconciler) releaseStale(ctx context.Context, key types.NamespacedName, present types.UID) error {
-	stale := func(claim millracev1beta1.VIPClaim) bool {
-		return claim.Namespace == key.Namespace && claim.Name == key.Name && claim.UID != "" && claim.UID != string(present)
-	}
-	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
-		i := slices.IndexFunc(vip.Spec.Claims, stale)
-		if i < 0 {
-			continue
-		}
-		uid := types.UID(vip.Spec.Claims[i].UID)
-		gone, err := r.confirmGone(ctx, key, uid)
-		if err != nil {
-			return err
-		}
-		if !gone {
-			// The cache lags behind; the Service's own event follows.
-			continue
-		}
-		if err := r.release(ctx, vip, claimsWithUID(key.Namespace, key.Name, uid)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// confirmGone asks the API server itself whether there is no Service of that
-// name and UID.
-func (r *serviceReconciler) confirmGone(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
-	service := &corev1.Service{}
-	err := r.live.Get(ctx, key, service)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading Service %s before its address is released: %w", key, err)
-	}
-	return service.UID != uid, nil
-}
-
 // giveUp takes back the addresses of a Service that is being deleted or is no
 // longer ours: first from its status, then the VIPs, then the finalizer. The
 // conditions go last: until then they tell whose the finalizer was.

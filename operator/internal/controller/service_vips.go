@@ -55,7 +55,7 @@ func (r *serviceReconciler) carryOut(
 		r.turns.tell()
 	}()
 	// The status brings the finalizers of a Service whose addresses are new: one that vanishes before
-	// that leaves a claim by which they are found (releaseStale). Of a VIP that exists others may know.
+	// that leaves a claim by which they are found (settleStale). Of a VIP that exists others may know.
 	if len(plan.Bind) > 0 {
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return false, err

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
+)
+
+// settleStale handles the claims of a Service name whose UID no Service has: after a restore, or because a
+// Service was deleted without its finalizers. service is the current Service of the name, or nil.
+//
+// The current Service inherits such a claim. Without a Service, the claim of a restored VIP becomes a
+// reservation and any other claim is released, as are claims that were being released.
+func (r *serviceReconciler) settleStale(ctx context.Context, key types.NamespacedName, service *corev1.Service) error {
+	if service != nil && isOfAnotherOperator(service) {
+		return nil
+	}
+	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
+		i := slices.IndexFunc(vip.Spec.Claims, staleClaims(key, service))
+		if i < 0 {
+			continue
+		}
+		claim := vip.Spec.Claims[i]
+		gone, err := r.confirmGone(ctx, key, types.UID(claim.UID))
+		if err != nil {
+			return err
+		}
+		if !gone {
+			// The cache lags behind; the Service's own event follows.
+			continue
+		}
+		if service != nil && r.serves(service) && claim.Release == nil {
+			r.ledger.inherit(vip, claim.UID)
+			continue
+		}
+		if err := r.dropStale(ctx, vip, claim, service == nil && claim.Release == nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// staleClaims matches the claims of a Service name that have another UID than the current Service. Claims without
+// a UID are reservations.
+func staleClaims(key types.NamespacedName, service *corev1.Service) matchClaim {
+	current := ""
+	if service != nil {
+		current = string(service.UID)
+	}
+	return func(claim millracev1beta1.VIPClaim) bool {
+		return claim.Namespace == key.Namespace && claim.Name == key.Name && claim.UID != "" && claim.UID != current
+	}
+}
+
+// confirmGone reports whether the API server has no Service of that name and UID.
+func (r *serviceReconciler) confirmGone(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	if r.ledger.isFormer(string(uid)) {
+		return true, nil
+	}
+	service := &corev1.Service{}
+	err := r.live.Get(ctx, key, service)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading Service %s before its address is released: %w", key, err)
+	}
+	return service.UID != uid, nil
+}
+
+// dropStale releases a stale claim or, if mayReserve is true and the VIP was restored, makes it a reservation.
+func (r *serviceReconciler) dropStale(ctx context.Context, vip *millracev1beta1.VIP, claim millracev1beta1.VIPClaim, mayReserve bool) error {
+	stale := claimsWithUID(claim.Namespace, claim.Name, types.UID(claim.UID))
+	if mayReserve {
+		restored, err := r.isRestored(ctx, vip)
+		if err != nil {
+			return err
+		}
+		if restored {
+			return r.reserve(ctx, vip, stale)
+		}
+	}
+	return r.release(ctx, vip, stale)
+}
+
+// isRestored reports whether no operator has written the VIP since it was created in this cluster. Field managers
+// of a previous cluster, which backup tools may restore, are older than the object.
+func (r *serviceReconciler) isRestored(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
+	stored := &millracev1beta1.VIP{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(vip), stored); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	for _, entry := range stored.ManagedFields {
+		if entry.Manager == control.FieldOwner && entry.Subresource == "" &&
+			entry.Time != nil && !entry.Time.Before(&stored.CreationTimestamp) {
+			return false, nil
+		}
+	}
+	return stored.UID == vip.UID, nil
+}
+
+// reserve removes the UID from a claim: any future Service of its name has the address.
+func (r *serviceReconciler) reserve(ctx context.Context, vip *millracev1beta1.VIP, match matchClaim) error {
+	address, _ := addressOf(vip)
+	for range maxPlans {
+		if vip == nil || !slices.ContainsFunc(vip.Spec.Claims, match) {
+			return nil
+		}
+		next := vip.DeepCopy()
+		next.Spec.Claims[slices.IndexFunc(next.Spec.Claims, match)].UID = ""
+		if written, err := r.updateClaims(ctx, next); written || err != nil {
+			return err
+		}
+		vip = r.ledger.object(address)
+	}
+	return fmt.Errorf("reserving VIP of %s: others changed it %d times in a row", address, maxPlans)
+}
+
+// releaseStale releases the stale claims that a Service with all its addresses did not need.
+func (r *serviceReconciler) releaseStale(ctx context.Context, service *corev1.Service) error {
+	key := client.ObjectKeyFromObject(service)
+	for _, vip := range r.ledger.claimed(key.Namespace, key.Name) {
+		for _, claim := range vip.Spec.Claims {
+			if !staleClaims(key, service)(claim) || !r.ledger.isFormer(claim.UID) {
+				continue
+			}
+			if err := r.dropStale(ctx, vip, claim, false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -35,6 +35,7 @@ func TestOperator(t *testing.T) {
 		{"deletion in order", orderlyDeletion},
 		{"restored from a backup", restored},
 		{"deleted and kept by another finalizer", keptByAnother},
+		{"a pool over pods", poolOverPods},
 		{"freed by the documented command", freedManually},
 		{"a move in order", orderlyMove},
 		{"type change", typeChange},

@@ -191,6 +191,7 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 	for i, pool := range valid {
 		pool.dropOverlap(sources[i], older[i])
 		pool.dropOccupied(sources[i], occupation)
+		pool.dropHeld(sources[i])
 		if len(pool.Limits) > 0 && isEmpty(pool.Addresses) {
 			p := problems{object: poolObject(sources[i]), found: pool.Limits}
 			p.add(pool.Limits[0].Reason, "spec.addresses", "no address is left to give out")

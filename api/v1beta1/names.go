@@ -124,6 +124,9 @@ const (
 	// Ready of the Node is, while the Node is not ready; else it is absent. The
 	// operator writes it.
 	ConditionNodeReady = "NodeReady"
+	// ConditionOverlapsEndpoints of a VIPPool: True while the pool is held because endpoints have addresses that it
+	// adds; else it is absent.
+	ConditionOverlapsEndpoints = "OverlapsEndpoints"
 )
 
 // PortErrorPrefix is in front of the reason in
@@ -150,6 +153,10 @@ const (
 	// reserved if that is meant so. Of a VIP and its Service: no node serves the address; give
 	// another one.
 	ReasonOccupied = "Occupied"
+	// ReasonOverlapsEndpoints: endpoints have addresses that a new or changed pool adds, so the pool
+	// adds none of its new addresses. VIPs and endpoints are served as before. Remove the range of the
+	// pods from spec.addresses, or list addresses of hosts in spec.reserved.
+	ReasonOverlapsEndpoints = "OverlapsEndpoints"
 	// ReasonNoConflict: no other VIPAdvertisement gives the same VIPs other attributes.
 	ReasonNoConflict = "NoConflict"
 	// ReasonOverruled: another VIPAdvertisement, before this one by name, gives the same VIPs other

@@ -207,8 +207,9 @@ type VIPPoolStatus struct {
 	// +listType=atomic
 	Usable []string `json:"usable,omitempty"`
 
-	// Conditions: Ready, with reason Valid, Invalid, Overlap or Occupied. With
-	// the last two it is true as long as any address can be used.
+	// Conditions: Ready, with reason Valid, Invalid, Overlap, Occupied or OverlapsEndpoints. With
+	// the last three it is true as long as any address can be used. OverlapsEndpoints is True while
+	// endpoints have addresses that the pool would add.
 	//
 	// +optional
 	// +listType=map

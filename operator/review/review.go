@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -29,6 +30,8 @@ type State struct {
 	Occupied []desired.Occupied
 	// Namespaces are the labels of each, where a pool has quotas.
 	Namespaces map[string]labels.Set
+	// Endpoints are those with an address of the pool that is reviewed.
+	Endpoints []desired.Endpoint
 }
 
 // Service returns what would come of a Service of ours in a namespace with these labels: the
@@ -121,9 +124,23 @@ func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
 			warnings = append(warnings, exceeded(&pools[i], state)...)
 			warnings = append(warnings, prefixed("spec.addresses", unannouncedFamilies(&pools[i],
 				valid(state.Advertisements, desired.ParseAdvertisement), valid(state.Peers, desired.ParsePeer)))...)
+			warnings = append(warnings, prefixed("spec.addresses", overlapping(pools[i].Added(pool), state))...)
 		}
 	}
 	return warnings
+}
+
+// overlapping returns why the operator will hold a pool that adds addresses.
+func overlapping(added *netipx.IPSet, state *State) []string {
+	vips := table(state)
+	message := desired.OverlapMessage(slices.DeleteFunc(slices.Clone(state.Endpoints), func(endpoint desired.Endpoint) bool {
+		_, isVIP := vips.Get(endpoint.Address)
+		return isVIP || !added.Contains(endpoint.Address)
+	}))
+	if message == "" {
+		return nil
+	}
+	return []string{message}
 }
 
 // namespacesInWarnings is how many namespaces are named whose quota is less than what they have.

@@ -12,8 +12,12 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millrace-lb/millrace/api/desired"
@@ -27,12 +31,19 @@ import (
 // depends on the others.
 type poolReconciler struct {
 	client client.Client
-	pools  *poolIndex
+	// live reads past the cache.
+	live     client.Reader
+	recorder events.EventRecorder
+	pools    *poolIndex
 }
 
 func setupPools(mgr ctrl.Manager) error {
-	r := &poolReconciler{client: mgr.GetClient(), pools: newPoolIndex()}
+	r := &poolReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: control.NewRecorder(mgr), pools: newPoolIndex()}
+	r.pools.hasAdded = true
+	at := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	controller := control.New(mgr, "vippool", 1).
+		// Services wait for the addresses of a new specification.
+		Watches(&millracev1beta1.VIPPool{}, at, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1beta1.VIPPool{}, control.Gathered()).
 		Watches(&millracev1beta1.VIP{}, control.Gathered())
 	if err := r.pools.watch(mgr, controller, func(q queue, _ []netip.Addr) { q.AddAfter(reconcile.Request{}, control.Coalesce) }); err != nil {
@@ -51,15 +62,24 @@ func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	view := r.pools.pools(list.Items)
+	stored := make([]*millracev1beta1.VIPPool, 0, len(list.Items))
+	for i := range list.Items {
+		stored = append(stored, list.Items[i].DeepCopy())
+	}
+	view, err := r.hold(ctx, list.Items, vips)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	problems := control.ByObject(view.problems)
 	var failed []error
 	for i := range list.Items {
 		object := &list.Items[i]
-		base := object.DeepCopy()
+		base := stored[i]
 		fillPoolStatus(object, view, problems[object.Name], vips)
 		err := control.PatchStatus(ctx, r.client, base, object, func(p *millracev1beta1.VIPPool) any { return p.Status })
-		failed = append(failed, client.IgnoreNotFound(err))
+		if failed = append(failed, client.IgnoreNotFound(err)); err == nil {
+			r.tellHeld(base, object)
+		}
 	}
 	return ctrl.Result{}, errors.Join(failed...)
 }

@@ -40,6 +40,8 @@ type poolIndex struct {
 	madeFrom int
 	versions []poolVersion
 	made     poolView
+	// hasAdded makes views have the addresses that pools add, as the reconciler of pools needs them.
+	hasAdded bool
 }
 
 // poolView is what is known of all pools. It is shared and must not be changed.
@@ -162,11 +164,14 @@ func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 	defer x.mu.Unlock()
 	versions := make([]poolVersion, 0, len(objects))
 	for i := range objects {
-		versions = append(versions, poolVersion{objects[i].UID, objects[i].Generation})
+		versions = append(versions, poolVersion{objects[i].UID, objects[i].Generation, objects[i].Status.Usable, desired.IsHeld(&objects[i])})
 	}
 	slices.SortFunc(versions, func(x, y poolVersion) int { return cmp.Compare(x.uid, y.uid) })
-	if x.madeFrom != x.version || x.versions == nil || !slices.Equal(versions, x.versions) {
+	if x.madeFrom != x.version || x.versions == nil || !slices.EqualFunc(versions, x.versions, poolVersion.equal) {
 		usable, problems := desired.Pools(objects, x.occupation())
+		if !x.hasAdded {
+			usable = desired.Admitted(usable, objects)
+		}
 		x.made = poolView{x.made.number + 1, usable, convert.Pools(usable), problems}
 		x.madeFrom, x.versions = x.version, versions
 	}
@@ -185,10 +190,16 @@ func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
-// poolVersion is a VIPPool's specification.
+// poolVersion is the specification of a VIPPool and its usable addresses.
 type poolVersion struct {
 	uid        types.UID
 	generation int64
+	usable     []string
+	held       bool
+}
+
+func (v poolVersion) equal(other poolVersion) bool {
+	return v.uid == other.uid && v.generation == other.generation && v.held == other.held && slices.Equal(v.usable, other.usable)
 }
 
 func (x *poolIndex) occupation() desired.Occupation {

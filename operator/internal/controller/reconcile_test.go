@@ -83,6 +83,8 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		zones: newZoneCensus(l), links: newLinkCensus(l), overCapacity: newCapacityCensus(), rows: newRowsCensus(), duplicates: newDuplicateCensus(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
 		now: time.Now, announcers: newAnnouncers(l),
 	}
+	// No reconciler of pools judges what pools add.
+	c.reconciler.pools.hasAdded = true
 	c.reconciler.announcers.change("node", func(node *announcer) { node.exists, node.established = true, true })
 	return c
 }

@@ -123,7 +123,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&millracev1beta1.VIPPool{}, poolEvents(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&millracev1beta1.VIPPool{}, poolEvents(), builder.WithPredicates(poolChanges())).
 		WatchesMetadata(&corev1.Namespace{}, namespaceEvents(r.waiting), builder.WithPredicates(predicate.LabelChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, func(q queue, hosts []netip.Addr) {
 		lookAtPoolsSoon(q)

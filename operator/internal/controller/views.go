@@ -10,9 +10,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
@@ -104,6 +106,15 @@ func poolEvents() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{lookAtPools}
 	})
+}
+
+// poolChanges passes events that may change what pools give out.
+func poolChanges() predicate.Predicate {
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, wasPool := e.ObjectOld.(*millracev1beta1.VIPPool)
+		now, isPool := e.ObjectNew.(*millracev1beta1.VIPPool)
+		return wasPool && isPool && !slices.Equal(before.Status.Usable, now.Status.Usable)
+	}})
 }
 
 // lookAtPoolsSoon has a worker look at the pools, once for all nodes that come in a while.

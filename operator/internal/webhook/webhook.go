@@ -31,6 +31,7 @@ import (
 	"github.com/millrace-lb/millrace/api/serving"
 	"github.com/millrace-lb/millrace/api/serving/managed"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/review"
 )
@@ -161,6 +162,11 @@ func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]stri
 	}
 	if err != nil {
 		return nil, err
+	}
+	if parsed, problems := desired.ParsePool(pool); len(problems) == 0 && len(parsed.Added(pool).Ranges()) > 0 {
+		if state.Endpoints, err = control.EndpointsWithin(ctx, h.live, parsed.Added(pool)); err != nil {
+			return nil, err
+		}
 	}
 	return review.Pool(pool, state), nil
 }

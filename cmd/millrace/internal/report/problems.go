@@ -60,7 +60,8 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 // limits reports whether a reason, also of a pool that is ready, says that some of its
 // addresses are not given out.
 func limits(reason string) bool {
-	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied
+	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied ||
+		reason == millracev1beta1.ReasonOverlapsEndpoints
 }
 
 // ours reports whether Millrace serves a Service: by its class, or, without one

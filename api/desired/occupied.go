@@ -10,6 +10,7 @@ import (
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
@@ -22,11 +23,31 @@ type Occupied struct {
 	By string
 	// Host is true for the one address of a node or router, and false for a network.
 	Host bool
+	// Created is when the object was created, in seconds since 1970.
+	Created int64
+}
+
+// Precedes reports whether a host has its address before a VIP: of the two the older object keeps it, and the host if
+// both are of one second.
+func (o Occupied) Precedes(vip *millracev1beta1.VIP) bool { return o.Created <= created(vip) }
+
+func created(object metav1.Object) int64 {
+	at := object.GetCreationTimestamp()
+	if at.IsZero() {
+		return 0
+	}
+	return at.Unix()
 }
 
 // occupiedByHost is one address.
-func occupiedByHost(address netip.Addr, by string) Occupied {
-	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true}
+func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupied {
+	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
+}
+
+// YoungerHost returns the message for a VIP whose address a node or router has, too, that is younger.
+func YoungerHost(vip netip.Addr, by string) string {
+	return fmt.Sprintf("%s is also the address of %s, which is younger than the VIP and gets no packet from routers: "+
+		"give the host another address", vip, by)
 }
 
 // OccupiedVIP says why a VIP is not served whose address a node or router has.
@@ -44,7 +65,7 @@ func OccupiedByNode(node *corev1.Node) []Occupied {
 			continue
 		}
 		if address, err := ParseAddress(candidate.Address); err == nil {
-			occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("Node %q", node.Name)))
+			occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("Node %q", node.Name), node))
 		}
 	}
 	cidrs := node.Spec.PodCIDRs
@@ -61,7 +82,7 @@ func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 	var occupied []Occupied
 	for _, text := range node.Spec.Addresses {
 		if address, err := ParseAddress(text); err == nil {
-			occupied = append(occupied, occupiedByHost(address, by))
+			occupied = append(occupied, occupiedByHost(address, by, node))
 		}
 	}
 	return append(occupied, networks(node.Spec.PodCIDRs, by)...)
@@ -72,7 +93,7 @@ func OccupiedByPeer(peer *millracev1beta1.LBPeer) []Occupied {
 	var occupied []Occupied
 	router, _ := readRouter(&peer.Spec)
 	if address, err := parseRouter(router.Address); err == nil {
-		occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name)))
+		occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name), peer))
 	}
 	for _, text := range peer.Spec.Canaries {
 		if address, err := ParseAddress(text); err == nil {

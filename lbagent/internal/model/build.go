@@ -75,7 +75,7 @@ type builder struct {
 	// nil where none is.
 	repooled func(netip.Addr) bool
 	// occupants are the nodes and routers by their addresses.
-	occupants map[netip.Addr]string
+	occupants map[netip.Addr]desired.Occupied
 	// tooManyZones is how many zones there are where that is more than can be.
 	tooManyZones int
 }

@@ -269,7 +269,7 @@ func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 			var why string
 			if e.node == "" {
 				b.others = true
-				e.node, why = b.locator.locate(e.Address)
+				e.node, why = b.locator.locate(slice, e.Address)
 			}
 			if !b.reaches(frontend, &e) {
 				continue

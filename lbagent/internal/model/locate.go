@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -21,10 +22,17 @@ import (
 type locator struct {
 	*builder
 	*networks
-	// contradiction says of an endpoint that its node is not that of its network; empty
-	// where there is none, or where checked is false.
-	contradiction string
+	// contradiction is the oldest one, once checked is true.
+	contradiction contradiction
 	checked       bool
+}
+
+// contradiction is an endpoint that names another node than that of its network.
+type contradiction struct {
+	// message is empty without a contradiction.
+	message string
+	// since is the creation of the youngest of its EndpointSlice and the LBNodes.
+	since metav1.Time
 }
 
 // networks are those of the nodes.
@@ -32,13 +40,15 @@ type networks struct {
 	// addresses are those of nodes, pods the networks of theirs.
 	addresses map[netip.Addr]string
 	pods      map[netip.Prefix]string
+	// created are the creation times of the LBNodes.
+	created map[string]metav1.Time
 	// bits are the lengths of the networks of pods, longest first.
 	bits []int
 }
 
 // readNetworks reads the networks of the usable nodes, and what is wrong with them.
 func readNetworks(b *builder) *networks {
-	l := &networks{addresses: map[netip.Addr]string{}, pods: map[netip.Prefix]string{}}
+	l := &networks{addresses: map[netip.Addr]string{}, pods: map[netip.Prefix]string{}, created: map[string]metav1.Time{}}
 	for name, node := range b.nodes {
 		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
 			if address.IsValid() {
@@ -48,6 +58,7 @@ func readNetworks(b *builder) *networks {
 	}
 	for _, object := range oldestFirst(b.snapshot.LBNodes) {
 		if _, usable := b.nodes[object.Name]; usable {
+			l.created[object.Name] = object.CreationTimestamp
 			l.add(b, object)
 		}
 	}
@@ -73,32 +84,41 @@ func (l *networks) add(b *builder, object *millracev1beta1.LBNode) {
 	}
 }
 
-// network returns the node whose pods' network has the address, and false where none has.
-func (l *networks) network(address netip.Addr) (string, bool) {
+// network returns the node whose pods' network contains the address: of several the oldest and, of one age, the
+// node with the smallest network.
+func (l *networks) network(address netip.Addr) (oldest string, found bool) {
 	for _, bits := range l.bits {
-		if network, err := address.Prefix(bits); err == nil {
-			if node, found := l.pods[network]; found {
-				return node, true
-			}
+		network, err := address.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		if node, matches := l.pods[network]; matches && (!found || l.isOlder(node, oldest)) {
+			oldest, found = node, true
 		}
 	}
-	return "", false
+	return oldest, found
 }
 
-// locate returns the node of an endpoint that names none. Where that is not known, why
-// says so, as the end of a sentence.
-func (l *locator) locate(address netip.Addr) (node, why string) {
-	if node, found := l.addresses[address]; found {
-		return node, ""
-	}
+// isOlder reports whether the LBNode of one node was created before that of another.
+func (l *networks) isOlder(node, other string) bool {
+	created, than := l.created[node], l.created[other]
+	return created.Before(&than)
+}
+
+// locate returns the node of an endpoint that has no nodeName or, if the node is unknown, the reason as the end of
+// a sentence. It ignores contradictions in younger slices, which may be another tenant's.
+func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (node, why string) {
 	node, found := l.network(address)
+	if owner, isNode := l.addresses[address]; isNode && (!found || !l.isOlder(node, owner)) {
+		return owner, ""
+	}
 	if !found {
 		return "", "without a node: it is neither an address of a node nor in a node's podCIDRs; set nodeName to the node that its replies pass"
 	}
 	l.check()
-	if l.contradiction != "" {
+	if l.contradiction.message != "" && !slice.CreationTimestamp.Before(&l.contradiction.since) {
 		return "", fmt.Sprintf("without a node: it is in the podCIDRs of node %s, but those do not tell where pods are, as %s; set nodeName",
-			node, l.contradiction)
+			node, l.contradiction.message)
 	}
 	return node, ""
 }
@@ -112,28 +132,35 @@ func (l *locator) check() {
 	l.checked = true
 	for _, slice := range oldestFirst(l.snapshot.EndpointSlices) {
 		for i := range slice.Endpoints {
-			if found := l.contradicts(&slice.Endpoints[i]); found != "" {
+			found := l.contradicts(slice, &slice.Endpoints[i])
+			if found.message != "" && (l.contradiction.message == "" || found.since.Before(&l.contradiction.since)) {
 				l.contradiction = found
-				return
 			}
 		}
 	}
 }
 
-func (l *locator) contradicts(endpoint *discoveryv1.Endpoint) string {
+func (l *locator) contradicts(slice *discoveryv1.EndpointSlice, endpoint *discoveryv1.Endpoint) (none contradiction) {
 	named := deref(endpoint.NodeName, "")
 	if _, known := l.nodes[named]; !known || len(endpoint.Addresses) == 0 {
-		return ""
+		return none
 	}
 	address, err := desired.ParseHost(endpoint.Addresses[0])
 	if err != nil {
-		return ""
+		return none
 	}
 	if _, isNode := l.addresses[address]; isNode {
-		return ""
+		return none
 	}
-	if node, found := l.network(address); found && node != named {
-		return fmt.Sprintf("%s is on node %s and in those of node %s", address, named, node)
+	node, found := l.network(address)
+	if !found || node == named {
+		return none
 	}
-	return ""
+	since := slice.CreationTimestamp
+	for _, created := range []metav1.Time{l.created[named], l.created[node]} {
+		if since.Before(&created) {
+			since = created
+		}
+	}
+	return contradiction{fmt.Sprintf("%s is on node %s and in those of node %s", address, named, node), since}
 }

@@ -4,6 +4,7 @@ package model
 
 import (
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -95,7 +96,7 @@ type readHosts struct {
 	gateways  Gateways
 	neighbors []netip.Addr
 
-	by map[netip.Addr]string
+	by map[netip.Addr]desired.Occupied
 }
 
 func (r *readHosts) isOf(s *Snapshot) bool {
@@ -115,29 +116,39 @@ func (b *builder) readHosts() bool {
 	return last == nil || !maps.Equal(last.by, b.previous.hosts.by)
 }
 
-// hosts names who has the addresses of nodes and routers, as far as this node knows them. Packets to
-// a VIP with such an address would be kept from the node or router.
-func (b *builder) hosts() map[netip.Addr]string {
-	hosts := map[netip.Addr]string{}
-	add := func(address netip.Addr, by string) {
-		if _, known := hosts[address]; !known {
-			hosts[address] = by
+// hosts returns the oldest node or router of each address, as far as this node knows them. Packets to
+// a VIP with such an address would be kept from the node or router. Hosts that no object names are older
+// than any VIP.
+func (b *builder) hosts() map[netip.Addr]desired.Occupied {
+	hosts := map[netip.Addr]desired.Occupied{}
+	add := func(host desired.Occupied) {
+		if known, found := hosts[host.Range.From()]; !found || host.Created < known.Created {
+			hosts[host.Range.From()] = host
 		}
 	}
 	for _, occupied := range b.occupied() {
 		if occupied.Host {
-			add(occupied.Range.From(), occupied.By)
+			add(occupied)
+		}
+	}
+	unnamed := func(addresses []netip.Addr, by string) {
+		for _, address := range addresses {
+			add(desired.Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: math.MinInt64})
 		}
 	}
 	for _, gateways := range b.snapshot.Gateways {
-		for _, gateway := range gateways {
-			add(gateway, "the gateway of this node")
-		}
+		unnamed(gateways, "the gateway of this node")
 	}
-	for _, neighbor := range b.snapshot.DynamicNeighbors {
-		add(neighbor, "a router with a session to this node")
-	}
+	unnamed(b.snapshot.DynamicNeighbors, "a router with a session to this node")
 	return hosts
+}
+
+// occupant returns the host that keeps its address from a VIP, or "".
+func occupant(hosts map[netip.Addr]desired.Occupied, address netip.Addr, vip *millracev1beta1.VIP) string {
+	if host, found := hosts[address]; found && host.Precedes(vip) {
+		return host.By
+	}
+	return ""
 }
 
 // occupied are the addresses of nodes, their pods and routers.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
@@ -42,6 +43,8 @@ type readVIP struct {
 	VIP
 	frontends []*Frontend
 	problems  []Problem
+	// younger is a younger node or router with the same address, or empty.
+	younger string
 	// alone is true where all was read from its own object, its Services and their
 	// EndpointSlices.
 	alone bool
@@ -158,7 +161,7 @@ func claimed(vip *millracev1beta1.VIP) []ServiceName {
 // stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
 // nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are
 // others, all are looked at.
-func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map[netip.Addr]string, endpoints *endpoints) []*millracev1beta1.VIP {
+func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map[netip.Addr]desired.Occupied, endpoints *endpoints) []*millracev1beta1.VIP {
 	stale := slices.Clone(came)
 	known := make(map[*millracev1beta1.VIP]bool, len(came))
 	for _, object := range came {
@@ -180,7 +183,7 @@ func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map
 	}
 	if others {
 		for object, vip := range f.read {
-			if vip.Occupant != occupants[vip.Address] || endpoints.leadElsewhere(object) {
+			if vip.Occupant+vip.younger != occupants[vip.Address].By || endpoints.leadElsewhere(object) {
 				add(object)
 			}
 		}

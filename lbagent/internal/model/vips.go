@@ -70,10 +70,14 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 		read.Services = append(read.Services, VIPService{Name: claimant.name, Labels: claimant.service.Labels})
 	}
 	slices.SortFunc(read.Services, func(a, b VIPService) int { return a.Name.compare(b.Name) })
-	if read.Occupant = b.occupants[address]; read.Occupant != "" {
+	if read.Occupant = occupant(b.occupants, address, object); read.Occupant != "" {
 		b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied,
 			"%s", desired.OccupiedVIP(address, read.Occupant))
 	} else {
+		if host, found := b.occupants[address]; found {
+			read.younger = host.By
+			b.problem(ObjectReference{Kind: "VIP", Name: object.Name}, millracev1beta1.ReasonOccupied, "%s", desired.YoungerHost(address, host.By))
+		}
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
 	}
 	for _, frontend := range read.frontends {

@@ -31,8 +31,8 @@ import (
 type poolIndex struct {
 	mu       sync.Mutex
 	occupied map[occupant][]desired.Occupied
-	// hosts are the nodes and routers that have an address, as Occupied.By names them, sorted.
-	hosts map[netip.Addr][]string
+	// hosts are the nodes and routers that have an address, sorted by Occupied.By.
+	hosts map[netip.Addr][]desired.Occupied
 	// version counts changes of occupied.
 	version int
 	// madeFrom and versions are what the pools were computed from: every Service
@@ -59,7 +59,7 @@ type poolView struct {
 type occupant struct{ kind, namespace, name string }
 
 func newPoolIndex() *poolIndex {
-	return &poolIndex{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]string{}}
+	return &poolIndex{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]desired.Occupied{}}
 }
 
 // watch keeps the index by the events of a controller, whose workers start when
@@ -131,7 +131,7 @@ func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Ad
 			continue
 		}
 		changed = append(changed, address)
-		at := slices.Index(x.hosts[address], occupied.By)
+		at := slices.Index(x.hosts[address], occupied)
 		if x.hosts[address] = slices.Delete(x.hosts[address], at, at+1); len(x.hosts[address]) == 0 {
 			delete(x.hosts, address)
 		}
@@ -142,20 +142,24 @@ func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Ad
 			continue
 		}
 		changed = append(changed, address)
-		at, _ := slices.BinarySearch(x.hosts[address], occupied.By)
-		x.hosts[address] = slices.Insert(x.hosts[address], at, occupied.By)
+		at, _ := slices.BinarySearchFunc(x.hosts[address], occupied, func(a, b desired.Occupied) int { return cmp.Compare(a.By, b.By) })
+		x.hosts[address] = slices.Insert(x.hosts[address], at, occupied)
 	}
 	return changed
 }
 
-// host names a node or router that has an address; empty where none has.
-func (x *poolIndex) host(address netip.Addr) string {
+// host returns a node or router with the address of a VIP: as occupant if it keeps the address, and as younger if the
+// VIP does. Both are empty without such a host.
+func (x *poolIndex) host(address netip.Addr, vip *millracev1beta1.VIP) (occupant, younger string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if hosts := x.hosts[address]; len(hosts) > 0 {
-		return hosts[0]
+	for _, host := range x.hosts[address] {
+		if host.Precedes(vip) {
+			return host.By, ""
+		}
+		younger = cmp.Or(younger, host.By)
 	}
-	return ""
+	return "", younger
 }
 
 // pools returns what is known of all pools.

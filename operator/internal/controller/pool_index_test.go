@@ -43,14 +43,30 @@ func TestHosts(t *testing.T) {
 		{occupant{kind: "Node", name: "b"}, nil, []netip.Addr{two}, "", ""},
 	} {
 		changed, _ := b.put(step.key, step.occupied)
-		if !slices.Equal(changed, step.changed) || b.host(one) != step.one || b.host(two) != step.two {
-			t.Errorf("step %d: changed %v; %s has one, %s has two", i, changed, b.host(one), b.host(two))
+		host := func(address netip.Addr) string {
+			by, younger := b.host(address, &millracev1beta1.VIP{})
+			return by + younger
 		}
-		if network := b.host(netip.MustParseAddr("203.0.113.9")); network != "" {
+		if !slices.Equal(changed, step.changed) || host(one) != step.one || host(two) != step.two {
+			t.Errorf("step %d: changed %v; %s has one, %s has two", i, changed, host(one), host(two))
+		}
+		if network := host(netip.MustParseAddr("203.0.113.9")); network != "" {
 			t.Errorf("step %d: an address of a network is %s", i, network)
 		}
 	}
 	if len(b.hosts) > 0 {
 		t.Errorf("left are %v", b.hosts)
+	}
+
+	// The older one of a host and a VIP keeps the address.
+	at := func(second int64) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: "at", CreationTimestamp: metav1.Unix(second, 0)}
+	}
+	peer := &millracev1beta1.LBPeer{ObjectMeta: at(5), Spec: millracev1beta1.LBPeerSpec{Router: &millracev1beta1.Router{Address: one.String()}}}
+	b.put(occupant{kind: "LBPeer", name: "at"}, desired.OccupiedByPeer(peer))
+	for second, want := range map[int64][2]string{4: {"", `LBPeer "at"`}, 5: {`LBPeer "at"`, ""}, 6: {`LBPeer "at"`, ""}} {
+		if host, younger := b.host(one, &millracev1beta1.VIP{ObjectMeta: at(second)}); [2]string{host, younger} != want {
+			t.Errorf("a VIP of second %d has the hosts %q and %q", second, host, younger)
+		}
 	}
 }

@@ -49,8 +49,9 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 			// It was deleted this moment; the VIP's event follows.
 			continue
 		}
+		host, _ := r.pools.host(address, vip)
 		subject.Addresses = append(subject.Addresses, served.Address{
-			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service), Host: r.pools.host(address),
+			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service), Host: host,
 			Duplicate: r.duplicates.of(address),
 		})
 	}

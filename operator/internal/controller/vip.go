@@ -152,13 +152,17 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 	if len(problems) > 0 {
 		return control.Ready(vip.Generation, problems, ""), nil
 	}
-	if host := r.pools.host(address); host != "" {
+	host, younger := r.pools.host(address, vip)
+	if host != "" {
 		return control.Ready(vip.Generation, []desired.Problem{{
 			Reason: millracev1beta1.ReasonOccupied, Message: desired.OccupiedVIP(address, host),
 		}}, ""), nil
 	}
 	if problems := portsTwice(vip); len(problems) > 0 {
 		return control.Ready(vip.Generation, problems, ""), nil
+	}
+	if younger != "" {
+		return control.Ready(vip.Generation, nil, desired.YoungerHost(address, younger)), nil
 	}
 	if vip.Spec.Pool == "" {
 		return control.Ready(vip.Generation, nil, ""), nil

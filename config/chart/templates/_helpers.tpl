@@ -9,11 +9,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
 {{- end }}
 
-{{/* millrace.image (list $ NAME) is the image of that name. */}}
+{{/* millrace.image (list $ NAME) is the image of that name. A runtime ignores the tag beside a digest, so
+another tag than the chart's would run no other image. */}}
 {{- define "millrace.image" -}}
 {{- $values := (index . 0).Values.images }}
-{{- $image := printf "%s/%s:%s" $values.registry (index . 1) $values.tag }}
-{{- with get ($values.digests | default dict) (index . 1) }}{{ $image = printf "%s@%s" $image . }}{{ end }}
+{{- $version := (index . 0).Chart.AppVersion }}
+{{- $name := index . 1 }}
+{{- $image := printf "%s/%s:%s" $values.registry $name $values.tag }}
+{{- with get ($values.digests | default dict) $name }}
+{{- if ne $values.tag $version }}
+{{- printf "images.tag is %s, but images.digests.%s selects the image %s of %s whatever the tag is: set images.digests.%s=null to use the tag (each image has a digest), or leave images.tag out" $values.tag $name . $version $name | fail }}
+{{- end }}
+{{- $image = printf "%s@%s" $image . }}
+{{- end }}
 {{- $image }}
 {{- end }}
 

@@ -34,6 +34,10 @@ const (
 	// Where the Deployment is gone, the annotation of the agents' DaemonSet counts: a try that was told
 	// leaves it there.
 	annotation = "millrace.io/release-services"
+	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup, and on no node, so that
+	// the DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with
+	// it.
+	holdLabel = "millrace.io/uninstalling"
 )
 
 // uninstallation is what the hooks of the Helm chart run before anything is deleted.
@@ -43,29 +47,44 @@ type uninstallation struct {
 	namespace string
 	// release takes the addresses from Services, whatever the workloads' annotations say.
 	release bool
-	out     io.Writer
+	// helm is the release of the hook; nil: an administrator runs the program.
+	helm *helmRelease
+	out  io.Writer
 }
 
 func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	u := uninstallation{out: stdout}
 	flags := program.Flags("operator uninstall", stderr)
 	flags.StringVar(&u.namespace, "namespace", "millrace-system", "namespace of the installation")
-	await := flags.Bool("await-cleanup", false, "only wait until the DaemonSet "+cleanup+" has cleaned all nodes")
+	await := flags.Bool("await-cleanup", false, "only start the DaemonSet "+cleanup+" and wait until it has cleaned all nodes")
+	release := flags.String("helm-release", "", "change nothing unless Helm uninstalls this release, NAMESPACE/NAME (default: act)")
+	revisions := flags.String("helm-revisions", "1-50", "first and last revision of the release that may be read")
 	flags.BoolVar(&u.release, "release-services", false, "take the addresses from Services that still have some")
 	timeout := flags.Duration("timeout", 4*time.Minute, "how long to wait")
 	config.RegisterFlags(flags)
 	if done, err := program.Parse(flags, arguments, version, stdout); done || err != nil {
 		return err
 	}
+	if *release != "" {
+		var err error
+		if u.helm, err = parseHelmRelease(*release, *revisions); err != nil {
+			return err
+		}
+	}
 	rest, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
 	}
+	// Helm's record may be any of helm-revisions; the client would limit itself to five requests a second.
+	rest.QPS = -1
 	if u.client, err = kubernetes.NewForConfig(rest); err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
+	if acts, err := u.isUnderWay(ctx); err != nil || !acts {
+		return err
+	}
 	if *await {
 		return u.awaitCleanup(ctx)
 	}
@@ -215,10 +234,16 @@ func (u uninstallation) remove(ctx context.Context, name string, remove func(con
 	return nil
 }
 
-// awaitCleanup waits until a pod on each node says that nothing is left there.
+// awaitCleanup lets the cleanup's pods run, and waits until one on each node reports that nothing is left
+// there.
 func (u uninstallation) awaitCleanup(ctx context.Context) error {
+	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {%q: null}}}}}`, holdLabel)
+	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, cleanup, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("removing the node selector %s of DaemonSet %s: %w", holdLabel, cleanup, err)
+	}
 	var unready []string
-	err := u.poll(ctx, func(ctx context.Context) (bool, error) {
+	err = u.poll(ctx, func(ctx context.Context) (bool, error) {
 		set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, cleanup, metav1.GetOptions{})
 		if err != nil {
 			return false, err

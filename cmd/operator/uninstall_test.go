@@ -223,9 +223,17 @@ func TestUninstallWaits(t *testing.T) {
 func TestAwaitCleanup(t *testing.T) {
 	set := &appsv1.DaemonSet{ObjectMeta: at(cleanup), Status: appsv1.DaemonSetStatus{DesiredNumberScheduled: 1, NumberReady: 1}}
 	set.Generation, set.Status.ObservedGeneration = 1, 1
+	set.Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux", holdLabel: "true"}
 	u, out := uninstalls(t, false, set, pod("cleanup", corev1.ConditionTrue))
 	if err := u.awaitCleanup(t.Context()); err != nil || out.String() != "all nodes are clean\n" {
 		t.Errorf("got %v, printed %q", err, out)
+	}
+	started, err := u.client.AppsV1().DaemonSets("millrace-system").Get(t.Context(), cleanup, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if selector := started.Spec.Template.Spec.NodeSelector; len(selector) != 1 || selector["kubernetes.io/os"] != "linux" {
+		t.Errorf("the pods of the cleanup are scheduled by %v", selector)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

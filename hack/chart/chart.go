@@ -34,6 +34,10 @@ type Version struct {
 // Development is that of a checkout, whose images are those of config/.
 var Development = Version{Chart: "0.0.0-dev", App: "dev", Registry: "ghcr.io/millrace-lb"}
 
+// holdLabel is in the node selector of the cleanup's DaemonSet until a hook has checked that Helm
+// uninstalls the release: hooks that another tool applies run no pod on a node.
+const holdLabel = "millrace.io/uninstalling"
+
 // component is what a value switches on: resources beside the default, and what they need of it.
 type component struct {
 	// name is that of the template, and of the value.
@@ -96,6 +100,10 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 		object.SetAnnotations(map[string]string{
 			"helm.sh/hook": "pre-delete", "helm.sh/hook-weight": "2", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
 		})
+		// No node has the label. The hook that awaits the cleanup removes it.
+		if err := unstructured.SetNestedField(object.Object, "true", "spec", "template", "spec", "nodeSelector", holdLabel); err != nil {
+			return nil, fmt.Errorf("holding %s: %w", object.GetName(), err)
+		}
 	}
 	return files, addTemplates(files, "cleanup", ".Values.uninstall.hooks", cleanup)
 }

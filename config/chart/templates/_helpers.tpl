@@ -48,6 +48,8 @@ metadata:
     {{- include "millrace.hook" $ | nindent 4 }}
 spec:
   backoffLimit: 0
+  # The pod template of a Job is immutable: one that was applied without Helm is gone before the next version.
+  ttlSecondsAfterFinished: 3600
   template:
     metadata:
       labels:

@@ -69,7 +69,7 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 	there := slices.Concat(list.Answered, list.Silent)
 	for _, node := range nodes {
 		if !slices.Contains(there, node) {
-			fmt.Fprintf(env.stderr, "millrace: %s: no agent runs on node %s; there are agents on %s\n", node, node, strings.Join(there, ", "))
+			fmt.Fprintf(env.stderr, "millrace: %v\n", cluster.NoAgent(node, there))
 		}
 	}
 	told := report.SessionsLive(list, nodes)
@@ -86,7 +86,7 @@ var errNobody = errors.New("live.millrace.io has no answer of any node")
 // missing.
 func withLive(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
-		return fmt.Errorf("%w; nor is it allowed in place of that %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
+		return fmt.Errorf("%w; the same by live.millrace.io: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
 	}
 	return err
 }

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror/apierrortest"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
@@ -49,7 +50,7 @@ func (a aggregated) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 		out.WriteHeader(code)
 		answer = metav1.Status{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reasons[code],
-			Message: "refused " + request.URL.Path,
+			Message: apierrortest.Denied(request.URL.Path),
 		}
 	} else if request.URL.Path != liveRoot {
 		out.Header().Add("Warning", `299 - "1 of 3 nodes did not answer: node3"`)
@@ -113,7 +114,7 @@ func TestLiveOrAgents(t *testing.T) {
 		"peers":            {there(), "bgp peers", api, warned, exitOK},
 		"peers of a node":  {there(), "bgp peers --node node1", api, warned, exitOK},
 		"a node without":   {there(), "bgp peers --node node2 -o json", `"node": "node2"`, warned, exitOK},
-		"no such node":     {there(), "bgp peers --node node7", "", "no agent runs on node node7; there are agents on node1, node2, node3", exitError},
+		"no such node":     {there(), "bgp peers --node node7", "", "no agent on node node7; did you mean node1?", exitError},
 		"a silent node":    {there(), "bgp peers --node node3", "", warned, exitError},
 		"top":              {there(), "top --once", "2 nodes, 1 frontend, over 10 s, drops: no_frontend 3.00/s\n", warned, exitOK},
 		"top of a tenant":  {there().with(liveTraffic, http.StatusForbidden).with(livePods, http.StatusForbidden), "top --once -n shop", "drops: no_endpoint 1.00/s", warned, exitOK},
@@ -131,8 +132,8 @@ func TestLiveOrAgents(t *testing.T) {
 		"another resource": {there().with(liveRoot, metav1.APIResourceList{}), "vips", agent, "", exitOK},
 		"top of neither": {
 			there().with(liveTraffic, http.StatusForbidden).with(livePods, http.StatusForbidden), "top --once", "",
-			"millrace: not allowed: refused " + livePods + "; ClusterRole millrace-viewer, and Role millrace-viewer in the namespace of Millrace, have what is needed; " +
-				"nor is it allowed in place of that to list servicetraffic of live.millrace.io; ClusterRole millrace-live-viewer has what is needed", exitError,
+			"millrace: not allowed: user jane may not list pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it; " +
+				"the same by live.millrace.io: user jane may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it", exitError,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +174,7 @@ func TestNeitherLiveNorAgents(t *testing.T) {
 		t.Errorf("code %d, stdout %s, stderr %s", code, stdout, stderr)
 	}
 	_, stderr, code = runWith(t, p, "bgp peers --kubeconfig "+kubeconfigOf(t, httptestOf(t, there().with(liveSessions, http.StatusForbidden))))
-	if code != exitError || !strings.Contains(stderr, "run a command in pod a; nor is it allowed in place of that to list bgpsessions of live.millrace.io") {
+	if code != exitError || !strings.Contains(stderr, "run a command in pod a; the same by live.millrace.io: user jane may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it") {
 		t.Errorf("code %d, stderr %s", code, stderr)
 	}
 }

@@ -69,6 +69,12 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 		}
 		nodes = all
 	}
+	// A name that is wrong changes nothing.
+	for _, node := range nodes {
+		if _, err := moving.Announcer(ctx, node); err != nil {
+			return err
+		}
+	}
 	if len(nodes) == 0 {
 		return errors.New("no node has an agent of Millrace: install it first")
 	}

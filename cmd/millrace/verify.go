@@ -35,6 +35,9 @@ func bgpVerifyCommand(env environment, config *cluster.Config) *cobra.Command {
 				verdicts = slices.DeleteFunc(verdicts, func(v canary.Verdict) bool { return v.Peer != args[0] })
 			}
 			if len(verdicts) == 0 && !asJSON {
+				if err := cluster.HasPeer(command.Context(), *config, args); err != nil {
+					return err
+				}
 				return fmt.Errorf("verify routers: no node has an established session with an LBPeer that has spec.canaries%s", of(args))
 			}
 			options := render.Options{Format: jsonFormat(asJSON), Width: env.width, Colour: env.colour}

@@ -24,6 +24,7 @@ func verified(t *testing.T, reports ...string) string {
 		}
 		items[resource] += item
 	}
+	join("lbpeers", `{"metadata":{"name":"tor1"}},{"metadata":{"name":"tor2"}}`)
 	for i, report := range reports {
 		join("lbnodes", fmt.Sprintf(`{"metadata":{"name":"node%d"},"spec":{"id":%d}}`, i+1, i+1))
 		session := `{"peer":%q,"address":"198.51.100.%d","state":"Established","canaries":[%s]}`
@@ -82,7 +83,8 @@ tor1  198.51.100.1  203.0.113.250  node1  no         0/1           ?           o
 Router 198.51.100.1, canary 203.0.113.250: no node announces the canary and has probed for long enough.
 `},
 		"no canaries":         {cluster: emptyCluster(t), code: exitError, stderr: none + "\n"},
-		"no such peer":        {cluster: reached, arguments: "tor3", code: exitError, stderr: none + " and is called tor3\n"},
+		"no such peer":        {cluster: reached, arguments: "tor3", code: exitError, stderr: "millrace: no LBPeer tor3; did you mean tor1?\n"},
+		"a peer without":      {cluster: emptyCluster(t), arguments: "tor1", code: exitError, stderr: "millrace: no LBPeer tor1\n"},
 		"no canaries as JSON": {cluster: emptyCluster(t), arguments: "-o json", code: exitProblems, stdout: "{\n  \"routers\": []\n}\n"},
 		"no such format":      {cluster: reached, arguments: "-o xml", code: exitError, stderr: "millrace: --output=xml: must be json\n"},
 		"too many peers":      {cluster: reached, arguments: "tor1 tor2", code: exitError, stderr: "millrace: accepts at most 1 arg(s), received 2\n"},

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	consoleapi "github.com/millrace-lb/millrace/api/console"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
@@ -100,6 +102,10 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 		}
 	}
 	events, err := w.events(ctx, namespace, name, told)
+	var missing *apierror.Missing
+	if errors.As(err, &missing) {
+		return render.Why{}, err
+	}
 	if err != nil {
 		fmt.Fprintf(w.env.stderr, "millrace: without the events of the API server: %v\n", err)
 	}

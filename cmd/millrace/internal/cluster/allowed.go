@@ -55,7 +55,7 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 	}
 	kinds, refused, err := allowed(ctx, reader, config.Namespace)
 	if err != nil {
-		return explain(restConfig.Host, err)
+		return config.explain(restConfig.Host, err)
 	}
 	if err := w.open(); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,6 +27,7 @@ import (
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -65,7 +67,7 @@ func readOnce(ctx context.Context, config Config) (in *report.Input, routed bool
 		routed, err = addRoutes(ctx, reader, in)
 	}
 	if err != nil {
-		return nil, false, explain(restConfig.Host, err)
+		return nil, false, config.explain(restConfig.Host, err)
 	}
 	return in, routed, nil
 }
@@ -124,7 +126,7 @@ func SelectNodes(ctx context.Context, config Config, selector labels.Selector) (
 	}
 	var nodes corev1.NodeList
 	if err := reader.List(ctx, &nodes, client.MatchingLabelsSelector{Selector: selector}); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	names := make(map[string]bool, len(nodes.Items))
 	for i := range nodes.Items {
@@ -155,13 +157,31 @@ func Pools(ctx context.Context, config Config) ([]string, error) {
 	return names, err
 }
 
+// HasPeer returns an error if an LBPeer does not exist.
+func HasPeer(ctx context.Context, config Config, names []string) error {
+	var peers millracev1beta1.LBPeerList
+	if err := readList(ctx, config, &peers); err != nil {
+		return err
+	}
+	existing := make([]string, 0, len(peers.Items))
+	for i := range peers.Items {
+		existing = append(existing, peers.Items[i].Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(existing, name) {
+			return &apierror.Missing{Kind: "LBPeer", Name: name, Names: existing}
+		}
+	}
+	return nil
+}
+
 func readList(ctx context.Context, config Config, objects client.ObjectList) error {
 	restConfig, reader, err := config.client()
 	if err != nil {
 		return err
 	}
 	if err := reader.List(ctx, objects); err != nil {
-		return explain(restConfig.Host, err)
+		return config.explain(restConfig.Host, err)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror/apierrortest"
 )
 
 // An API server, as far as lists go: body by path, or a status of failure.
@@ -27,9 +29,13 @@ func (s server) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	if code := s.failures[request.URL.Path]; code != 0 {
 		out.WriteHeader(code)
 		reason := map[int]string{http.StatusForbidden: "Forbidden", http.StatusNotFound: "NotFound", http.StatusUnauthorized: "Unauthorized"}[code]
+		message := "refused: " + request.URL.Path
+		if code == http.StatusForbidden {
+			message = apierrortest.Denied(request.URL.Path)
+		}
 		status := map[string]any{
 			"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
-			"message": "refused: " + request.URL.Path,
+			"message": message,
 		}
 		_ = json.NewEncoder(out).Encode(status)
 		return
@@ -118,8 +124,8 @@ func TestReadFailures(t *testing.T) {
 		says     string
 	}{
 		{"no CRDs", map[string]int{pathPools: http.StatusNotFound}, ErrNotInstalled, "kubectl apply"},
-		{"forbidden", map[string]int{pathVIPs: http.StatusForbidden}, ErrForbidden, "millrace-viewer"},
-		{"pods forbidden", map[string]int{pathPods: http.StatusForbidden}, ErrForbidden, pathPods},
+		{"forbidden", map[string]int{pathVIPs: http.StatusForbidden}, ErrForbidden, "user jane may not list vips.millrace.io: ClusterRole millrace-viewer permits it"},
+		{"pods forbidden", map[string]int{pathPods: http.StatusForbidden}, ErrForbidden, "pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it"},
 		{"unauthorized", map[string]int{pathVIPs: http.StatusUnauthorized}, ErrForbidden, "credentials"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

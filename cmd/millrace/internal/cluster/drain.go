@@ -42,7 +42,7 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 	}
 	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	if err := writer.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return explain(restConfig.Host, err)
+		return config.explainNamed(ctx, restConfig.Host, err)
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func Departure(ctx context.Context, config Config, node string) (millracev1beta1
 	}
 	var object millracev1beta1.LBNode
 	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &object); err != nil {
-		return "", explain(restConfig.Host, err)
+		return "", config.explainNamed(ctx, restConfig.Host, err)
 	}
 	return object.Spec.Departure, nil
 }

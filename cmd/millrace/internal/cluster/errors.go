@@ -6,18 +6,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
 // Why a cluster could not be read.
 var (
 	ErrNoConfig     = errors.New("no cluster to read")
-	ErrUnreachable  = errors.New("the API server does not answer")
-	ErrNotInstalled = errors.New("Millrace is not installed in this cluster")
-	ErrForbidden    = errors.New("not allowed")
+	ErrUnreachable  = apierror.ErrUnreachable
+	ErrNotInstalled = apierror.ErrNotInstalled
+	ErrForbidden    = apierror.ErrForbidden
 )
 
 func explainConfig(err error) error {
@@ -27,21 +29,41 @@ func explainConfig(err error) error {
 	return fmt.Errorf("%w: %w; see --kubeconfig and --context", ErrNoConfig, err)
 }
 
-// explain turns what a request met into one sentence that says what to do.
-func explain(host string, err error) error {
-	var network *url.Error
-	switch {
-	case errors.Is(err, context.Canceled):
-		return err
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%w: %s has no resource of millrace.io/v1beta1; install it with: kubectl apply --server-side -k config/default", ErrNotInstalled, host)
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: %w; ClusterRole millrace-viewer, and Role millrace-viewer in the namespace of Millrace, have what is needed", ErrForbidden, err)
-	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w: %s does not accept the credentials of this context: %w", ErrForbidden, host, err)
-	case errors.As(err, &network):
-		return fmt.Errorf("%w at %s: %w; see --kubeconfig and --context", ErrUnreachable, host, network.Err)
-	default:
-		return fmt.Errorf("read from %s: %w", host, err)
+// explain turns the error of a request into one sentence with what to do.
+func (c Config) explain(host string, err error) error {
+	return apierror.Explain(err, apierror.Request{Host: host, Namespace: c.Namespace})
+}
+
+// explainNamed is explain for a request that names an object: of an object that does not exist it suggests
+// another name.
+func (c Config) explainNamed(ctx context.Context, host string, err error) error {
+	return apierror.Explain(err, apierror.Request{
+		Host: host, Namespace: c.Namespace, Names: func(resource schema.GroupResource) []string { return c.names(ctx, resource) },
+	})
+}
+
+// names returns the names of a resource's objects, and nil if they cannot be listed.
+func (c Config) names(ctx context.Context, resource schema.GroupResource) []string {
+	_, mapper, err := kinds()
+	if err != nil {
+		return nil
 	}
+	kind, err := mapper.KindFor(resource.WithVersion(""))
+	if err != nil {
+		return nil
+	}
+	_, reader, err := c.client()
+	if err != nil {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	if err := reader.List(ctx, list); err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names
 }

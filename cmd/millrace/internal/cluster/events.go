@@ -10,9 +10,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
@@ -34,12 +38,16 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 	if err != nil {
 		return nil, err
 	}
+	_, err = clients.CoreV1().Services(namespace).Get(ctx, service, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, config.noService(ctx, clients, types.NamespacedName{Namespace: namespace, Name: service})
+	}
 	about := subjects{"Service": {service: true}, "EndpointSlice": {}, "Pod": {}, "VIP": {}}
 	slices, err := clients.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,
 	})
 	if err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	about.addSlices(slices.Items)
 	vips, err := VIPs(ctx, config)
@@ -53,7 +61,7 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 		for {
 			events, err := clients.CoreV1().Events(of).List(ctx, options)
 			if err != nil {
-				return nil, explain(restConfig.Host, err)
+				return nil, config.explain(restConfig.Host, err)
 			}
 			for i := range events.Items {
 				event := &events.Items[i]
@@ -70,6 +78,18 @@ func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.
 		}
 	}
 	return told, nil
+}
+
+// noService returns the error about a Service that does not exist.
+func (c Config) noService(ctx context.Context, clients kubernetes.Interface, name types.NamespacedName) error {
+	missing := &apierror.Missing{Kind: "Service", Name: name.String()}
+	services, err := clients.CoreV1().Services(name.Namespace).List(ctx, metav1.ListOptions{})
+	if err == nil {
+		for i := range services.Items {
+			missing.Names = append(missing.Names, name.Namespace+"/"+services.Items[i].Name)
+		}
+	}
+	return missing
 }
 
 // subjects are names by kind. Those of pods are without their ends.

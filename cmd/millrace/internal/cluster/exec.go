@@ -22,6 +22,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -43,7 +44,7 @@ func FindAgents(ctx context.Context, config Config) (*Agents, error) {
 	}
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods, client.InNamespace(config.Namespace)); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	found := report.AgentPods(pods.Items)
 	if len(found) == 0 {
@@ -75,15 +76,15 @@ func (a *Agents) Nodes() []string {
 func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Writer) error {
 	pod := a.pods[node]
 	if pod == nil {
-		return fmt.Errorf("no agent runs on node %s; there are agents on %s", node, strings.Join(a.Nodes(), ", "))
+		return NoAgent(node, a.Nodes())
 	}
 	command := slices.Concat([]string{"/lbagent"}, asInstalled(pod, args), []string{"--until-eof"})
-	complaints, err := runIn(ctx, a.config, inContainer{pod, agentContainer, command}, out)
+	complaints, err := runIn(ctx, a.config, inContainer{pod, agentContainer, command, true}, out)
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
 	case errors.Is(err, ErrForbidden):
-		return fmt.Errorf("%w; Role millrace-tracer in the namespace of Millrace has what is needed", err)
+		return err
 	case complaints != "":
 		return errors.New(strings.TrimPrefix(complaints, "lbagent: "))
 	default:
@@ -96,6 +97,22 @@ type inContainer struct {
 	pod       *corev1.Pod
 	container string
 	command   []string
+	// own is true for a pod of Millrace.
+	own bool
+}
+
+// explain turns a refusal into a sentence with the role that permits the command.
+func (c inContainer) explain(err error) error {
+	of := Config{}
+	if c.own {
+		of.Namespace = c.pod.Namespace
+	}
+	return of.explain("", err)
+}
+
+// NoAgent is the error about a node without an agent; running are the nodes that have one.
+func NoAgent(node string, running []string) error {
+	return &apierror.Missing{Kind: "agent on node", Name: node, Names: running}
 }
 
 // runIn runs a command, writes what it prints to out, and returns what it says on standard error.
@@ -120,7 +137,7 @@ func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Wr
 	case err == nil:
 		return complaints, nil
 	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"):
-		return complaints, fmt.Errorf("%w: to run a command in pod %s: %w", ErrForbidden, what.pod.Name, err)
+		return complaints, what.explain(err)
 	default:
 		return complaints, fmt.Errorf("run a command in pod %s: %w", what.pod.Name, err)
 	}
@@ -200,7 +217,7 @@ func (a *Agents) PodAt(ctx context.Context, service, address string) (string, er
 	err := a.reader.List(ctx, &endpoints, client.InNamespace(namespace),
 		client.MatchingLabels{discoveryv1.LabelServiceName: name})
 	if err != nil {
-		return "", explain(a.config.Host, err)
+		return "", Config{}.explain(a.config.Host, err)
 	}
 	for _, list := range endpoints.Items {
 		for _, endpoint := range list.Endpoints {

@@ -28,7 +28,7 @@ import (
 
 // Handover is a cluster whose nodes move from MetalLB's speakers, or back.
 type Handover struct {
-	host    string
+	explain func(context.Context, error) error
 	reader  client.Reader
 	clients kubernetes.Interface
 	// configurations are the FRRConfigurations of frr-k8s.
@@ -58,7 +58,8 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 		return nil, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
 	return &Handover{
-		host: restConfig.Host, reader: reader, clients: clients, configurations: others.Resource(frrk8s.Resource),
+		explain: func(ctx context.Context, err error) error { return config.explainNamed(ctx, restConfig.Host, err) },
+		reader:  reader, clients: clients, configurations: others.Resource(frrk8s.Resource),
 		namespace: namespace, name: name,
 		run: func(ctx context.Context, what inContainer) ([]byte, error) {
 			var out bytes.Buffer
@@ -83,7 +84,7 @@ func (h *Handover) KeepOff(ctx context.Context) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has: %w", h.namespace, h.name, err)
+		return fmt.Errorf("keep DaemonSet %s/%s off nodes that Millrace has: %w", h.namespace, h.name, h.explain(ctx, err))
 	}
 	return nil
 }
@@ -91,7 +92,7 @@ func (h *Handover) KeepOff(ctx context.Context) error {
 func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 	set, err := h.clients.AppsV1().DaemonSets(h.namespace).Get(ctx, h.name, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, err)
+		return nil, fmt.Errorf("read DaemonSet %s/%s; --speaker names another: %w", h.namespace, h.name, h.explain(ctx, err))
 	}
 	return set, nil
 }
@@ -132,7 +133,7 @@ func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
 	var vips millracev1beta1.VIPList
 	var services corev1.ServiceList
 	if err := list(ctx, h.reader, []client.ObjectList{&vips, &services}); err != nil {
-		return nil, explain(h.host, err)
+		return nil, h.explain(ctx, err)
 	}
 	return handover.Unclaimed(services.Items, vips.Items), nil
 }
@@ -141,7 +142,7 @@ func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
 func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 	var nodes millracev1beta1.LBNodeList
 	if err := h.reader.List(ctx, &nodes); err != nil {
-		return nil, explain(h.host, err)
+		return nil, h.explain(ctx, err)
 	}
 	names := make([]string, 0, len(nodes.Items))
 	for i := range nodes.Items {
@@ -155,7 +156,7 @@ func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
 	object, err := h.clients.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("read Node %s: %w", node, err)
+		return "", h.explain(ctx, err)
 	}
 	return object.Labels[millracev1beta1.LabelAnnouncer], nil
 }
@@ -171,7 +172,7 @@ func (h *Handover) SetAnnouncer(ctx context.Context, node, value string) error {
 		return fmt.Errorf("encode the label: %w", err)
 	}
 	if _, err := h.clients.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("label Node %s: %w", node, err)
+		return fmt.Errorf("label Node %s: %w", node, h.explain(ctx, err))
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ func (h *Handover) MovingPeers(ctx context.Context) (map[string]bool, error) {
 func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := h.reader.Get(ctx, client.ObjectKey{Name: node}, report); err != nil {
-		return nil, explain(h.host, err)
+		return nil, h.explain(ctx, err)
 	}
 	return report, nil
 }
@@ -206,7 +207,7 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 		LabelSelector: metav1.FormatLabelSelector(set.Spec.Selector), FieldSelector: "spec.nodeName=" + node,
 	})
 	if err != nil {
-		return handover.Speaker{}, fmt.Errorf("list the pods of DaemonSet %s/%s on node %s: %w", h.namespace, h.name, node, err)
+		return handover.Speaker{}, fmt.Errorf("list the pods of DaemonSet %s/%s on node %s: %w", h.namespace, h.name, node, h.explain(ctx, err))
 	}
 	if len(pods.Items) == 0 {
 		return handover.Speaker{}, nil

@@ -134,7 +134,7 @@ func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error)
 	for _, name := range nodes {
 		node, err := h.clients.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("read Node %s: %w", name, err)
+			return nil, h.explain(ctx, err)
 		}
 		if err := conflict(others, wanted, node); err != nil {
 			return nil, err
@@ -217,9 +217,9 @@ func hasFRR(pod *corev1.Pod) bool {
 
 // sessions are those of the FRR in a pod.
 func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
-	printed, err := h.run(ctx, inContainer{pod, frrk8s.Container, frrk8s.ShowSessions})
+	printed, err := h.run(ctx, inContainer{pod: pod, container: frrk8s.Container, command: frrk8s.ShowSessions})
 	if errors.Is(err, ErrForbidden) {
-		return nil, fmt.Errorf("%w; FRR's sessions are read by its %s, which needs pods/exec", err, frrk8s.ShowSessions[0])
+		return nil, fmt.Errorf("%w; FRR's sessions are read by its %s", err, frrk8s.ShowSessions[0])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", strings.Join(frrk8s.ShowSessions, " "), err, printed)
@@ -231,7 +231,7 @@ func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessio
 func (h *Handover) movingPeers(ctx context.Context) ([]millracev1beta1.LBPeer, error) {
 	var peers millracev1beta1.LBPeerList
 	if err := h.reader.List(ctx, &peers); err != nil {
-		return nil, explain(h.host, err)
+		return nil, h.explain(ctx, err)
 	}
 	return slices.DeleteFunc(peers.Items, func(peer millracev1beta1.LBPeer) bool {
 		return peer.Spec.NodeSelector == nil || peer.Spec.NodeSelector.MatchLabels[millracev1beta1.LabelAnnouncer] == ""

@@ -24,6 +24,7 @@ var ErrNoLive = errors.New("live.millrace.io is not installed")
 // Live is the aggregated API of a cluster. Agents are asked in place of it where it is not there,
 // or may not be read.
 type Live struct {
+	of     Config
 	config *rest.Config
 	client client.WithWatch
 	// resources are those that it has.
@@ -52,7 +53,7 @@ func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, er
 	case err != nil:
 		return nil, fmt.Errorf("%s does not answer: %w", livev1alpha1.GroupVersion.Group, err)
 	}
-	live := &Live{config: restConfig, resources: map[string]bool{}}
+	live := &Live{of: config, config: restConfig, resources: map[string]bool{}}
 	for i := range list.APIResources {
 		live.resources[list.APIResources[i].Name] = true
 	}
@@ -73,32 +74,32 @@ func (l *Live) Announcements(ctx context.Context, name string) (*livev1alpha1.VI
 	if name != "" {
 		options = append(options, client.MatchingFields{metav1.ObjectNameField: name})
 	}
-	return list, l.list(ctx, livev1alpha1.ResourceVIPAnnouncements, "ClusterRole millrace-viewer", list, options...)
+	return list, l.list(ctx, livev1alpha1.ResourceVIPAnnouncements, list, options...)
 }
 
 // Sessions are those of all nodes.
 func (l *Live) Sessions(ctx context.Context) (*livev1alpha1.BGPSessionList, error) {
 	list := &livev1alpha1.BGPSessionList{}
-	return list, l.list(ctx, livev1alpha1.ResourceBGPSessions, "ClusterRole millrace-viewer", list)
+	return list, l.list(ctx, livev1alpha1.ResourceBGPSessions, list)
 }
 
 // Traffic is that of the Services of a namespace; empty: of all.
 func (l *Live) Traffic(ctx context.Context, namespace string) (*livev1alpha1.ServiceTrafficList, error) {
 	list := &livev1alpha1.ServiceTrafficList{}
-	return list, l.list(ctx, livev1alpha1.ResourceServiceTraffic, "ClusterRole millrace-live-viewer", list, client.InNamespace(namespace))
+	return list, l.list(ctx, livev1alpha1.ResourceServiceTraffic, list, client.InNamespace(namespace))
 }
 
-// list reads a list. An error says which role allows it, where that is what is missing.
-func (l *Live) list(ctx context.Context, resource, role string, list client.ObjectList, options ...client.ListOption) error {
+// list reads a list.
+func (l *Live) list(ctx context.Context, resource string, list client.ObjectList, options ...client.ListOption) error {
 	if !l.resources[resource] {
 		return ErrNoLive
 	}
 	err := l.client.List(ctx, list, options...)
-	switch {
-	case err == nil || ctx.Err() != nil:
+	if err == nil || ctx.Err() != nil {
 		return err
-	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: to list %s of %s; %s has what is needed", ErrForbidden, resource, livev1alpha1.GroupVersion.Group, role)
+	}
+	if err = l.of.explain(l.config.Host, err); errors.Is(err, ErrForbidden) {
+		return err
 	}
 	return fmt.Errorf("read %s of %s: %w", resource, livev1alpha1.GroupVersion.Group, err)
 }

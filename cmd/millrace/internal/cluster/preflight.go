@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,26 +45,26 @@ func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
 	found := &rivals.Cluster{}
 	version, err := clients.Discovery().ServerVersion()
 	if err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	found.Server = version.GitVersion
 	nodes, err := clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	for i := range nodes.Items {
 		found.Kubelets = append(found.Kubelets, nodes.Items[i].Status.NodeInfo.KubeletVersion)
 	}
 	sets, err := clients.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	for i := range sets.Items {
 		found.Workloads = append(found.Workloads, workloadOf(&sets.Items[i].ObjectMeta))
 	}
 	deployments, err := clients.AppsV1().Deployments("").List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	for i := range deployments.Items {
 		found.Workloads = append(found.Workloads, workloadOf(&deployments.Items[i].ObjectMeta))
@@ -73,7 +74,7 @@ func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
 		if err == nil {
 			found.Cilium = settings.Data
 		} else if !apierrors.IsNotFound(err) {
-			return nil, explain(restConfig.Host, err)
+			return nil, config.explain(restConfig.Host, err)
 		}
 	}
 	return found, nil
@@ -127,16 +128,16 @@ func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, e
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "app.kubernetes.io/name": trialName},
 	}}, metav1.CreateOptions{})
 	if err != nil {
-		return trial, explainTrial(restConfig.Host, err)
+		return trial, config.explainTrial(restConfig.Host, err)
 	}
 	trial.namespace = namespace.Name
 	for i := range secrets {
 		if _, err := clients.CoreV1().Secrets(trial.namespace).Create(ctx, &secrets[i], metav1.CreateOptions{}); err != nil {
-			return trial, explainTrial(restConfig.Host, err)
+			return trial, config.explainTrial(restConfig.Host, err)
 		}
 	}
 	if _, err := clients.AppsV1().DaemonSets(trial.namespace).Create(ctx, trialSet(image.Name, secrets), metav1.CreateOptions{}); err != nil {
-		return trial, explainTrial(restConfig.Host, err)
+		return trial, config.explainTrial(restConfig.Host, err)
 	}
 	return trial, trial.await(ctx)
 }
@@ -160,11 +161,12 @@ func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []
 	return copies, nil
 }
 
-func explainTrial(host string, err error) error {
-	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w: %w; who installs Millrace may make a namespace and a DaemonSet in it", ErrForbidden, err)
+func (c Config) explainTrial(host string, err error) error {
+	err = c.explain(host, err)
+	if errors.Is(err, ErrForbidden) {
+		return fmt.Errorf("%w; preflight needs to create a namespace and a DaemonSet in it, as the installation does", err)
 	}
-	return explain(host, err)
+	return err
 }
 
 // await waits until the pods run, for those of all nodes for a while.

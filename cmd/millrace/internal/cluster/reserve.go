@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/reserve"
 )
 
@@ -36,16 +37,20 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 	}
 	var pools millracev1beta1.VIPPoolList
 	if err := reader.List(ctx, &pools); err != nil {
-		return netip.Addr{}, explain(restConfig.Host, err)
+		return netip.Addr{}, config.explain(restConfig.Host, err)
 	}
 	object := poolNamed(pools.Items, pool)
 	if object == nil {
-		return netip.Addr{}, fmt.Errorf("there is no VIPPool %s: see `kubectl get vippools`", pool)
+		missing := &apierror.Missing{Kind: "VIPPool", Name: pool}
+		for i := range pools.Items {
+			missing.Names = append(missing.Names, pools.Items[i].Name)
+		}
+		return netip.Addr{}, missing
 	}
 	for range maxTries {
 		var vips millracev1beta1.VIPList
 		if err := reader.List(ctx, &vips); err != nil {
-			return netip.Addr{}, explain(restConfig.Host, err)
+			return netip.Addr{}, config.explain(restConfig.Host, err)
 		}
 		address, err := reserve.Next(object, vips.Items, family)
 		if err != nil {
@@ -55,11 +60,8 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 		if err == nil {
 			return address, nil
 		}
-		switch {
-		case apierrors.IsForbidden(err):
-			return netip.Addr{}, fmt.Errorf("%w: %w; to reserve is to create vips.millrace.io, which no role of Millrace for people permits", ErrForbidden, err)
-		case !apierrors.IsAlreadyExists(err):
-			return netip.Addr{}, explain(restConfig.Host, err)
+		if !apierrors.IsAlreadyExists(err) {
+			return netip.Addr{}, config.explain(restConfig.Host, err)
 		}
 	}
 	return netip.Addr{}, fmt.Errorf("others took the address of VIPPool %s %d times in a row: try again", pool, maxTries)

@@ -34,16 +34,16 @@ func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 	}
 	in := &routing.Input{Namespace: config.Namespace}
 	if err := readBuiltin(ctx, reader, in); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	if err := readGatewayAPI(ctx, reader, in); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	if err := readConfigMaps(ctx, reader, in); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	if err := readRoom(ctx, reader, in); err != nil {
-		return nil, explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
 	return in, nil
 }

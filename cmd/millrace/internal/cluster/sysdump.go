@@ -24,7 +24,7 @@ func ToDump(ctx context.Context, config Config, version string) (sysdump.Cluster
 		return sysdump.Cluster{}, fmt.Errorf("make a client for %s: %w", restConfig.Host, err)
 	}
 	if _, err := clients.Discovery().ServerVersion(); err != nil {
-		return sysdump.Cluster{}, explain(restConfig.Host, err)
+		return sysdump.Cluster{}, config.explain(restConfig.Host, err)
 	}
 	of := sysdump.Cluster{Objects: objects, Clients: clients, Namespace: config.Namespace, Version: version}
 	agents, err := FindAgents(ctx, config)

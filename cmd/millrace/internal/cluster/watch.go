@@ -176,7 +176,7 @@ func (w *watcher) failed(_ context.Context, _ *toolscache.Reflector, err error) 
 func (w *watcher) refused(ctx context.Context) error {
 	select {
 	case err := <-w.refusal:
-		return explain(w.host, err)
+		return w.config.explain(w.host, err)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -218,7 +218,7 @@ func (w *watcher) read(ctx context.Context) (*report.Input, error) {
 		_, err = addRoutes(ctx, w.cache, in)
 	}
 	if err != nil {
-		return nil, explain(w.host, err)
+		return nil, w.config.explain(w.host, err)
 	}
 	return in, nil
 }

@@ -3,6 +3,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
 // ErrNoSuchVIP is that a VIP was asked for that there is not.
@@ -51,6 +53,9 @@ func (c Choice) Apply(in *Input) error {
 			}
 		}
 		if !found {
+			if missing := c.missing(in, wanted); missing != nil {
+				return fmt.Errorf("%w: %w", ErrNoSuchVIP, missing)
+			}
 			return fmt.Errorf("%w: %s; see millrace vips", ErrNoSuchVIP, subject)
 		}
 	}
@@ -63,6 +68,30 @@ func (c Choice) Apply(in *Input) error {
 	}
 	in.VIPs = vips
 	return nil
+}
+
+// missing returns an error for a Service that does not exist, and nil for anything else.
+func (c Choice) missing(in *Input, wanted string) error {
+	if _, err := netip.ParseAddr(wanted); err == nil {
+		return nil
+	}
+	namespace, name, full := strings.Cut(wanted, "/")
+	if !full {
+		namespace, name = cmp.Or(c.Namespace, c.Default), wanted
+	}
+	missing := &apierror.Missing{Kind: "Service", Name: strings.TrimPrefix(namespace+"/"+name, "/")}
+	for i := range in.Services {
+		service := &in.Services[i]
+		switch {
+		case service.Name == name && (namespace == "" || service.Namespace == namespace):
+			return nil
+		case namespace == "":
+			missing.Names = append(missing.Names, service.Name)
+		default:
+			missing.Names = append(missing.Names, service.Namespace+"/"+service.Name)
+		}
+	}
+	return missing
 }
 
 // matcher returns which VIPs are wanted, and why there may be none.

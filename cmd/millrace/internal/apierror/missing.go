@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apierror
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Missing is the error about an object that does not exist.
+type Missing struct {
+	// Kind is the kind in a message: node, VIPPool.
+	Kind, Name string
+	// Names are the names of the objects that exist, or nil.
+	Names []string
+}
+
+// listed is how many names a message lists if no name is similar.
+const listed = 5
+
+// Error implements error.
+func (m *Missing) Error() string {
+	text := "no " + m.Kind + " " + m.Name
+	names := slices.Sorted(slices.Values(m.Names))
+	if similar := nearest(m.Name, names); similar != "" {
+		return text + "; did you mean " + similar + "?"
+	}
+	if len(names) > 0 && len(names) <= listed {
+		text += "; there are only " + strings.Join(names, ", ")
+	}
+	return text
+}
+
+// kinds are the kinds of resources in messages.
+var kinds = map[string]string{
+	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",
+	"vippools": "VIPPool", "vips": "VIP", "lbpeers": "LBPeer", "vipadvertisements": "VIPAdvertisement", "viproutes": "VIPRoute",
+	"lbnodes": "LBNode", "lbnodereports": "LBNodeReport",
+}
+
+func kindOf(resource schema.GroupResource) string {
+	if kind := kinds[resource.Resource]; kind != "" {
+		return kind
+	}
+	return resource.String()
+}
+
+// nearest returns the first name that differs least from the one that was given, and empty if all of them
+// differ in more than a third of it.
+func nearest(given string, names []string) string {
+	found, least := "", max(1, (len(given)+1)/3)+1
+	for _, name := range names {
+		if d := distance(strings.ToLower(given), strings.ToLower(name)); d < least {
+			found, least = name, d
+		}
+	}
+	return found
+}
+
+// distance returns how many characters are inserted, deleted or replaced to make b of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apierror
+
+import "slices"
+
+// grant is a rule of a role for people.
+type grant struct {
+	role string
+	// own is true for a Role of the namespace of Millrace, and false for a ClusterRole.
+	own              bool
+	group            string
+	resources, verbs []string
+}
+
+var read = []string{"get", "list", "watch"}
+
+// grants are the rules of the roles of config/rbac and config/liveapi, and then those of the built-in role
+// view that commands need.
+var grants = []grant{
+	{"millrace-viewer", false, "millrace.io", []string{"vippools", "vips", "lbpeers", "vipadvertisements", "viproutes", "lbnodes", "lbnodereports"}, read},
+	{"millrace-viewer", false, "live.millrace.io", []string{"vipannouncements", "bgpsessions"}, read},
+	{"millrace-viewer", false, "", []string{"services", "namespaces"}, read},
+	{"millrace-viewer", false, "discovery.k8s.io", []string{"endpointslices"}, read},
+	{"millrace-viewer", false, "", []string{"configmaps"}, []string{"get"}},
+	{"millrace-viewer", false, "networking.k8s.io", []string{"ingressclasses", "ingresses"}, read},
+	{"millrace-viewer", false, "gateway.networking.k8s.io", []string{
+		"gatewayclasses", "gateways", "listenersets", "httproutes", "grpcroutes", "tlsroutes", "tcproutes", "udproutes",
+		"referencegrants", "backendtlspolicies",
+	}, read},
+	{"millrace-live-viewer", false, "live.millrace.io", []string{"servicetraffic", "flows", "drops"}, read},
+	{"millrace-viewer", true, "", []string{"pods"}, read},
+	{"millrace-viewer", true, "apps", []string{"deployments"}, []string{"get"}},
+	{"millrace-tracer", true, "", []string{"pods/exec"}, []string{"get", "create"}},
+	{builtin, false, "", []string{"pods", "events"}, read},
+	{builtin, false, "apps", []string{"daemonsets", "deployments"}, read},
+}
+
+// builtin is the role of Kubernetes that permits to read most of a namespace.
+const builtin = "view"
+
+// role names the role that permits a request, if there is one. installed is the namespace of Millrace.
+func (d denied) role(installed string) string {
+	for _, of := range grants {
+		permits := of.group == d.group && slices.Contains(of.resources, d.resource) && slices.Contains(of.verbs, d.verb)
+		switch {
+		case !permits || of.own && d.namespace != installed:
+		case of.own:
+			return "Role " + of.role + " of namespace " + installed
+		default:
+			return "ClusterRole " + of.role
+		}
+	}
+	return ""
+}

@@ -107,10 +107,14 @@ func nodeTable(nodes []report.Node, format Format) *table {
 		t.columns = append(t.columns, column{heading: "ID"}, column{heading: "ZONE"}, column{heading: "ADDRESSES"}, column{heading: "PEERS"})
 	}
 	for _, node := range nodes {
+		established, announced := strconv.Itoa(node.Established()), strconv.Itoa(node.Announced)
+		if isStale(&node) {
+			established, announced = unknown, unknown
+		}
 		row := []string{
 			node.Name, node.Ready, node.Agent,
-			fmt.Sprintf("%d/%d", node.Established(), len(node.Sessions)),
-			fmt.Sprintf("%d/%d", node.Announced, node.Programmed),
+			fmt.Sprintf("%s/%d", established, len(node.Sessions)),
+			fmt.Sprintf("%s/%d", announced, node.Programmed),
 			interfaces(node.Interfaces), orNone(node.Version),
 		}
 		if format == Wide {
@@ -188,13 +192,17 @@ func listLines(items []string, width int) []string {
 
 // summary is the report in one line.
 func summary(view *report.View) string {
-	ready, established, sessions, announced, inUse := 0, 0, 0, 0, 0
+	ready, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {
 		if node.Ready == "True" && node.Agent == report.AgentReady {
 			ready++
 		}
-		established += node.Established()
 		sessions += len(node.Sessions)
+		if isStale(&node) {
+			unsure += len(node.Sessions)
+			continue
+		}
+		established += node.Established()
 	}
 	for _, vip := range view.VIPs {
 		if vip.InUse() {
@@ -208,9 +216,16 @@ func summary(view *report.View) string {
 	if view.Answered == 0 {
 		vips = fmt.Sprintf("%s in use", count(inUse, "VIP"))
 	}
-	return fmt.Sprintf("%s, %d of %d nodes ready, %d of %d BGP sessions established",
+	text := fmt.Sprintf("%s, %d of %d nodes ready, %d of %d BGP sessions established",
 		vips, ready, len(view.Nodes), established, sessions)
+	if unsure > 0 {
+		text += fmt.Sprintf(" (%d unknown)", unsure)
+	}
+	return text
 }
+
+// isStale reports whether a node's report may be old: no agent is known to run there.
+func isStale(node *report.Node) bool { return node.Agent != report.AgentReady }
 
 func orNone(text string) string {
 	if text == "" {

@@ -8,7 +8,7 @@ import * as notices from './notices.js';
 import { Panel } from './panel.js';
 import * as rows from './rows.js';
 import { Store, follow, setToken } from './store.js';
-import { clock, dot, el, number } from './text.js';
+import { clock, dot, el, number, ratioClass, ratioText } from './text.js';
 
 const byId = (id) => document.getElementById(id);
 
@@ -117,7 +117,7 @@ function totals() {
   byId('cluster').textContent = head.cluster;
   document.title = `${store.problems.size ? `(${store.problems.size}) ` : ''}${head.cluster} – Millrace`;
   const ratio = (name, count) => count.all > 0 && [el('dt', {}, name),
-    el('dd', { class: count.good < count.all ? 'less' : null }, `${count.good.toLocaleString('en')}/${count.all.toLocaleString('en')}`)];
+    el('dd', { class: ratioClass(count) || null, title: count.unknown ? `${count.unknown} not known` : null }, ratioText(count))];
   const rate = (name, value) => head.rates && [el('dt', {}, name), el('dd', { class: 'rate' }, number(value))];
   const parts = [
     ratio('Nodes', head.nodes), ratio('BGP', head.sessions), ratio('BFD', head.bfd), ratio('VIPs', head.vips), ratio('Endpoints', head.endpoints),
@@ -143,7 +143,7 @@ function heading(name, items) {
   column.count.textContent = counted.length.toLocaleString('en');
   const levels = {};
   for (const item of counted) levels[item.level] = (levels[item.level] ?? 0) + 1;
-  const buttons = ['bad', 'warning'].filter((level) => levels[level]).map((level) => el('button', {
+  const buttons = ['bad', 'warning', 'unknown'].filter((level) => levels[level]).map((level) => el('button', {
     type: 'button', class: 'level', 'aria-label': `${levels[level]} ${name} ${level}: search for them`, on: { click: () => find(`is:${level}`) },
   }, dot(level), String(levels[level])));
   column.levels.replaceChildren(...buttons);
@@ -215,7 +215,7 @@ function edges(items, related) {
     const at = stands.get(node.id);
     if (!at) continue;
     for (const session of node.sessions ?? []) {
-      const level = !session.up ? 'bad' : session.bfd && session.bfd !== 'Up' ? 'warning' : 'good';
+      const level = session.stale ? 'unknown' : !session.up ? 'bad' : session.bfd && session.bfd !== 'Up' ? 'warning' : 'good';
       list.push({ from: ['routers', `router/${session.peer}`], to: ['nodes', at], level,
         strong: isStrong(['routers', `router/${session.peer}`], ['nodes', node.id]) });
     }

@@ -2,7 +2,7 @@
 
 // The panel: what is wrong, or the details of what is selected.
 
-import { ago, clock, compare, dot, el, levelText, number, plural, severity } from './text.js';
+import { ago, clock, compare, dot, el, levelText, number, plural, ratioNote, severity } from './text.js';
 import { liveMissing, silent } from './notices.js';
 import { ask } from './store.js';
 import { sessionCount } from './rows.js';
@@ -130,9 +130,11 @@ export class Panel {
     const { head, problems } = this.store;
     if (!head) return;
     const list = [...problems.values()].sort((a, b) => severity[a.level] - severity[b.level] || compare(a.object, b.object));
-    this.part('title', [list.length, list.map((problem) => problem.level), head.away?.seen], () => title(
-      list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : head.away ? 'unknown' : 'good',
-      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
+    const rows = [this.store.routers, this.store.nodes, this.store.services].flatMap((of) => [...of.values()]);
+    const unknown = Boolean(head.refused?.length) || rows.some((row) => row.level === 'unknown');
+    this.part('title', [list.length, list.map((problem) => problem.level), head.away?.seen, unknown], () => title(
+      list.length ? (list.some((problem) => problem.level === 'bad') ? 'bad' : 'warning') : head.away || unknown ? 'unknown' : 'good',
+      list.length ? plural(list.length, 'problem') : head.away ? 'Nothing was wrong' : unknown ? 'Not all is known' : 'Nothing is wrong', head.away ? `at ${clock(head.away.seen)}` : ''));
     this.part('refused', [head.refused, liveMissing(head), silent(head)], ([, ...notes]) => [
       notes.filter(Boolean).map((note) => el('p', { class: 'notice' }, note)),
       head.refused?.length && section('Not readable', head.refused.map((refusal) => el('div', { class: 'item' },
@@ -156,14 +158,16 @@ export class Panel {
     const name = this.id.slice('zone/'.length);
     const nodes = [...this.store.nodes.values()].filter((node) => (node.zone ?? '') === name);
     const counts = nodes.map(sessionCount);
-    const sum = { good: counts.reduce((n, c) => n + c.good, 0), all: counts.reduce((n, c) => n + c.all, 0) };
-    const down = nodes.flatMap((node) => (node.sessions ?? []).filter((session) => !session.up)
+    const total = (name) => counts.reduce((n, c) => n + c[name], 0);
+    const sum = { good: total('good'), all: total('all'), unknown: total('unknown') };
+    const down = nodes.flatMap((node) => (node.sessions ?? []).filter((session) => !session.up && !session.stale)
       .map((session) => ({ node: node.name, peer: session.peer, state: session.state, bfd: session.bfd })));
     this.loaded(null);
-    this.part('title', [name, down.length], () => this.head(down.length ? 'warning' : 'good', name || 'no zone', 'Zone'));
+    const level = down.length ? 'warning' : sum.unknown ? 'unknown' : 'good';
+    this.part('title', [name, level], () => this.head(level, name || 'no zone', 'Zone'));
     this.part('facts', [nodes.length, sum], () => facts([
       { name: 'Nodes', text: String(nodes.length) },
-      { name: 'BGP sessions', text: `${sum.good} of ${sum.all} established, ${sum.all - sum.good} down` },
+      { name: 'BGP sessions', text: `${sum.good} of ${sum.all} established, ${down.length} down${ratioNote(sum)}` },
     ]));
     this.part('down', down, () => down.length > 0 && section(plural(down.length, 'session') + ' down', sessionTable(down, this.select)));
     const wrong = nodes.filter((node) => node.level !== 'good').slice(0, 200);
@@ -330,15 +334,15 @@ function sessionTable(sessions, select, kind) {
   return el('table', {}, el('thead', {}, el('tr', {},
     [kind === 'node' ? 'Router' : 'Node', 'BGP', 'BFD', 'Since'].map((heading) => el('th', { scope: 'col' }, heading)))),
   el('tbody', {}, sessions.map((session) => {
-    const up = session.up ?? false;
+    const level = (up) => (session.stale ? 'unknown' : up ? 'good' : 'bad');
     const why = [session.message, session.lastError && session.lastError !== session.message && `last error: ${session.lastError}`, session.bfdMessage]
       .filter(Boolean).join('; ');
     const figures = [session.flaps > 0 && plural(session.flaps, 'flap'), session.routesSent > 0 && plural(session.routesSent, 'route')].filter(Boolean).join(', ');
     return [el('tr', {},
       el('td', {}, kind === 'node' ? link(session.peer, `router/${session.peer}`, select) : link(session.node, `node/${session.node}`, select),
         kind === undefined && el('span', { class: 'dim' }, ` ${session.peer}`)),
-      el('td', {}, dot(up ? 'good' : 'bad'), session.state),
-      el('td', {}, session.bfd ? [dot(session.bfd === 'Up' ? 'good' : 'bad'), session.bfd] : el('span', { class: 'dim' }, '–')),
+      el('td', {}, dot(level(session.up ?? false)), session.state),
+      el('td', {}, session.bfd ? [dot(level(session.bfd === 'Up')), session.bfd] : el('span', { class: 'dim' }, '–')),
       el('td', { class: 'dim' }, session.since ? ago(session.since) : '')),
     (why || figures) && el('tr', { class: 'more' }, el('td', { colspan: '4' }, [why, figures].filter(Boolean).join(' · ')))].filter(Boolean);
   }).flat()));
@@ -350,8 +354,8 @@ function announcements(vip, select) {
   const withheld = vip.withheldBy ?? [];
   const count = by.reduce((sum, group) => sum + group.nodes.length, 0);
   return el('div', { class: 'item' },
-    el('span', { class: 'line' }, dot(count ? 'good' : 'bad'), el('b', { class: 'mono' }, vip.address),
-      el('span', { class: 'dim' }, count ? `announced by ${plural(count, 'node')}` : 'announced by no node')),
+    el('span', { class: 'line' }, dot(count ? 'good' : withheld.length ? 'bad' : 'unknown'), el('b', { class: 'mono' }, vip.address),
+      el('span', { class: 'dim' }, count ? `announced by ${plural(count, 'node')}` : withheld.length ? 'announced by no node' : 'no node has answered')),
     by.map((group) => el('span', { class: 'message' }, `to ${group.peers.join(', ')}: `, nodeNames(group.nodes, names, select))),
     withheld.map((group) => el('span', { class: 'message' }, el('b', {}, group.reason ?? 'withheld'), ` ${group.message ?? ''} `, nodeNames(group.nodes, names, select))));
 }

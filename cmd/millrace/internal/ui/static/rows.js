@@ -3,7 +3,7 @@
 // Which rows a column has, and how they look. Above 60 nodes, nodes are grouped by zone, and in a zone
 // by problem.
 
-import { compare, dot, el, levelText, number, plural, severity, worse } from './text.js';
+import { compare, dot, el, levelText, number, plural, ratioClass, ratioNote, ratioText, severity, worse } from './text.js';
 
 /** ungrouped is how many nodes are listed one by one. */
 export const ungrouped = 60;
@@ -96,7 +96,7 @@ function groupOf(id, name, members, type) {
   const sessions = members.flatMap((node) => node.sessions ?? []);
   return {
     id, name, type, level: levelOf(members), members: members.map((node) => node.id),
-    up: sessions.filter((session) => session.up).length, all: sessions.length,
+    sessions: sumOf(sessions),
     bad: members.filter((node) => node.level !== 'good' && node.level !== 'idle').length,
   };
 }
@@ -129,12 +129,17 @@ export function podItems(store, details, matches) {
 }
 
 const cell = (kind, text, title) => el('span', { class: kind, title }, text);
-const ratio = (count, title) => cell(`figure ${count.good < count.all ? 'less' : ''}`, `${count.good}/${count.all}`, title);
+const ratio = (count, title) => cell(`figure ${ratioClass(count)}`, ratioText(count), title + ratioNote(count));
+
+const sumOf = (sessions) => ({
+  good: sessions.filter((session) => session.up && !session.stale).length,
+  all: sessions.length, unknown: sessions.filter((session) => session.stale).length,
+});
 
 /** sessionCount counts those of a node. */
 export function sessionCount(node) {
   const sessions = node.sessions ?? [];
-  return { good: sessions.filter((session) => session.up).length, all: sessions.length };
+  return sumOf(sessions);
 }
 
 export const drawRouter = (row) => [
@@ -143,8 +148,8 @@ export const drawRouter = (row) => [
 ];
 
 export const labelRouter = (row) => [
-  `router ${row.name}`, levelText(row.level), row.note, `${row.sessions.good} of ${row.sessions.all} BGP sessions established`,
-  row.bfd.all > 0 && `${row.bfd.good} of ${row.bfd.all} BFD sessions up`,
+  `router ${row.name}`, levelText(row.level), row.note, `${row.sessions.good} of ${row.sessions.all} BGP sessions established${ratioNote(row.sessions)}`,
+  row.bfd.all > 0 && `${row.bfd.good} of ${row.bfd.all} BFD sessions up${ratioNote(row.bfd)}`,
 ].filter(Boolean).join(', ');
 
 export function drawNode(row) {
@@ -153,7 +158,7 @@ export function drawNode(row) {
     const note = row.share !== undefined ? 'announce' : row.type === 'zone' ? plural(all, 'node') : String(all);
     return [cell('fold', row.open ? '▾' : '▸'), dot(row.level), cell('name', row.name), cell('note', note),
       row.share !== undefined ? cell('figure share', `${row.share}/${all}`, 'nodes that announce the selected Service')
-        : row.all > 0 && ratio({ good: row.up, all: row.all }, 'BGP sessions established')];
+        : row.sessions.all > 0 && ratio(row.sessions, 'BGP sessions established')];
   }
   const sessions = sessionCount(row);
   return [dot(row.level), cell('name', row.name), cell('note', row.type === 'member' ? '' : row.level === 'good' ? row.zone ?? '' : row.reason ?? ''),
@@ -164,11 +169,11 @@ export function labelNode(row) {
   if (row.type === 'zone' || row.type === 'group') {
     const share = row.share === undefined ? '' : `${row.share} announce the selected Service, `;
     return `${row.type === 'zone' ? 'zone ' : ''}${row.name}, ${plural(row.members.length, 'node')}, ${share}${plural(row.bad, 'with a problem', 'with problems')}, ` +
-      `${row.up} of ${row.all} BGP sessions established`;
+      `${row.sessions.good} of ${row.sessions.all} BGP sessions established${ratioNote(row.sessions)}`;
   }
   const sessions = sessionCount(row);
   return [`node ${row.name}`, row.zone && `zone ${row.zone}`, levelText(row.level), row.note,
-    `${sessions.good} of ${sessions.all} BGP sessions established`, `announces ${plural(row.announced, 'VIP')}`].filter(Boolean).join(', ');
+    `${sessions.good} of ${sessions.all} BGP sessions established${ratioNote(sessions)}`, `announces ${plural(row.announced, 'VIP')}`].filter(Boolean).join(', ');
 }
 
 const serviceName = (row) => (row.namespace ? [el('span', { class: 'dim' }, `${row.namespace}/`), row.name] : row.name);

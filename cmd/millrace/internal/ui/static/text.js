@@ -67,6 +67,19 @@ export function levelText(level) {
   return levels[level] ?? level;
 }
 
+/** ratioText is how many of all are good; with a question mark where that is not known of some. */
+export function ratioText(count) {
+  const all = count.all.toLocaleString('en');
+  if (count.unknown && count.unknown === count.all) return `?/${all}`;
+  return `${count.good.toLocaleString('en')}/${all}${count.unknown ? '?' : ''}`;
+}
+
+/** ratioClass is the colour of a ratio: those that are not good come first, then those that are not known. */
+export const ratioClass = (count) => (count.good + (count.unknown ?? 0) < count.all ? 'less' : count.unknown ? 'unknown' : '');
+
+/** ratioNote says of how many it is not known. */
+export const ratioNote = (count) => (count.unknown ? `, ${count.unknown} not known` : '');
+
 export const severity = { bad: 0, warning: 1, unknown: 2, idle: 3, good: 4 };
 
 /** worse is the worse of two levels. */

@@ -61,6 +61,8 @@ type announced struct {
 	count  int
 	nodes  []string
 	ranges []string
+	// stale is true if the aggregated API does not answer any more.
+	stale bool
 }
 
 func newBuilder(state *State) *builder {
@@ -80,6 +82,9 @@ func newBuilder(state *State) *builder {
 	}
 	if list := state.Announcements; list != nil && len(list.Answered) > 0 {
 		b.addLive()
+	}
+	if len(b.announced) == 0 {
+		b.addReports()
 	}
 	b.found = append(b.report.Problems, b.explained()...)
 	return b
@@ -111,7 +116,7 @@ func (b *builder) addLive() {
 	list := b.state.Announcements
 	for i := range list.Items {
 		item := &list.Items[i]
-		known := announced{count: int(item.Nodes.Announcing)}
+		known := announced{count: int(item.Nodes.Announcing), stale: b.state.Live != nil && !b.state.Live.Seen.IsZero()}
 		if len(b.state.Input.LBNodes) <= few {
 			for _, group := range item.Announced {
 				nodes, err := report.NodesIn(group.NodeRanges, list.Answered)
@@ -129,6 +134,43 @@ func (b *builder) addLive() {
 		}
 		b.announced[item.Address] = known
 	}
+}
+
+// addReports adds the announcements that the counts of the nodes' reports prove: a node announces all VIPs of
+// Services, or no VIP. Other counts do not show which VIPs they are.
+func (b *builder) addReports() {
+	inUse := 0
+	for i := range b.report.VIPs {
+		if b.report.VIPs[i].InUse() {
+			inUse++
+		}
+	}
+	var all []string
+	complete := len(b.report.Nodes) > 0 && !b.refused["lbnodereports"]
+	for i := range b.report.Nodes {
+		node := &b.report.Nodes[i]
+		switch {
+		case b.isStale(node):
+			complete = false
+		case node.Announced == inUse && node.Programmed == inUse:
+			all = append(all, node.Name)
+		case node.Announced > 0:
+			complete = false
+		}
+	}
+	if len(all) == 0 && !complete {
+		return
+	}
+	for i := range b.report.VIPs {
+		if vip := &b.report.VIPs[i]; vip.InUse() {
+			b.announced[vip.Address] = announced{count: len(all), nodes: all}
+		}
+	}
+}
+
+// isStale reports whether a node's report may be old.
+func (b *builder) isStale(node *report.Node) bool {
+	return b.refused["pods"] || node.Agent != report.AgentReady || node.Ready == "Unknown"
 }
 
 // explained are problems of VIPs that no node or one alone announces, as the report explains them. It
@@ -272,13 +314,12 @@ func (b *builder) head(view *View) Head {
 		Cluster: b.state.Cluster, Away: b.state.Away, Live: b.state.Live, Refused: b.state.Refused, Next: b.report.Next,
 	}
 	for i := range view.Nodes {
-		head.Nodes.add(view.Nodes[i].Level == Good || view.Nodes[i].Level == Idle)
+		level := view.Nodes[i].Level
+		head.Nodes.add(level == Good || level == Idle, level != Unknown)
 	}
 	for _, router := range view.Routers {
-		head.Sessions.Good += router.Sessions.Good
-		head.Sessions.All += router.Sessions.All
-		head.BFD.Good += router.BFD.Good
-		head.BFD.All += router.BFD.All
+		head.Sessions.addAll(router.Sessions)
+		head.BFD.addAll(router.BFD)
 	}
 	for i := range b.report.VIPs {
 		vip := &b.report.VIPs[i]
@@ -286,11 +327,10 @@ func (b *builder) head(view *View) Head {
 			continue
 		}
 		known, is := b.announced[vip.Address]
-		head.VIPs.add(is && known.count > 0 || !is && b.worst[b.rows[vip.Address][0]].Level != Bad)
+		head.VIPs.add(known.count > 0, is && !known.stale || b.worst[b.rows[vip.Address][0]].Level == Bad)
 	}
 	for i := range view.Services {
-		head.Endpoints.Good += view.Services[i].Endpoints.Good
-		head.Endpoints.All += view.Services[i].Endpoints.All
+		head.Endpoints.addAll(view.Services[i].Endpoints)
 	}
 	if list := b.state.Announcements; list != nil {
 		head.Silent = len(list.Silent)

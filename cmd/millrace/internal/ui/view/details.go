@@ -62,6 +62,8 @@ type SessionDetails struct {
 	Message    string    `json:"message,omitempty"`
 	BFD        string    `json:"bfd,omitempty"`
 	BFDMessage string    `json:"bfdMessage,omitempty"`
+	// Stale is true if the node's report may be old.
+	Stale bool `json:"stale,omitempty"`
 }
 
 // Pod is an endpoint.
@@ -96,6 +98,14 @@ func DetailsOf(state *State, view *View, id string) (*Details, bool) {
 		found = details.ofService(state, view, namespace, name)
 	case "vip":
 		found = details.ofVIP(state, name)
+	}
+	stale := map[string]bool{}
+	for i := range view.Nodes {
+		node := &view.Nodes[i]
+		stale[node.Name] = slices.ContainsFunc(node.Sessions, func(session Session) bool { return session.Stale })
+	}
+	for i := range details.Sessions {
+		details.Sessions[i].Stale = stale[details.Sessions[i].Node]
 	}
 	for _, problem := range view.Problems {
 		if problem.Row == id || slices.Contains(addressesOf(view, id), strings.TrimPrefix(problem.Object, "VIP/")) {

@@ -31,7 +31,7 @@ func (b *builder) nodes() []Node {
 		for _, session := range from.Sessions {
 			established := session.State == string(millracev1beta1.SessionEstablished)
 			node.Sessions = append(node.Sessions, Session{
-				Peer: session.Peer, State: session.State, Up: established, BFD: bfd[[2]string{from.Name, session.Peer}],
+				Peer: session.Peer, State: session.State, Up: established, BFD: bfd[[2]string{from.Name, session.Peer}], Stale: b.isStale(from),
 			})
 		}
 		departure := departures[from.Name]
@@ -43,6 +43,8 @@ func (b *builder) nodes() []Node {
 			node.Level, node.Reason, node.Note = problem.Level, problem.Reason, problem.Message
 		case b.refused["lbnodereports"]:
 			node.Level, node.Note = Unknown, "its LBNodeReport may not be read"
+		case b.refused["pods"]:
+			node.Level, node.Note = Unknown, "pods may not be read: its agent may not run, and its report may be old"
 		}
 		nodes = append(nodes, node)
 	}
@@ -90,9 +92,9 @@ func (b *builder) routers(nodes []Node) []Router {
 				place[session.Peer] = at
 				routers = append(routers, Router{ID: routerID(session.Peer), Name: session.Peer, Level: Good})
 			}
-			routers[at].Sessions.add(session.Up)
+			routers[at].Sessions.add(session.Up, !session.Stale)
 			if session.BFD != "" {
-				routers[at].BFD.add(session.BFD == bfdUp)
+				routers[at].BFD.add(session.BFD == bfdUp, !session.Stale)
 			}
 		}
 	}
@@ -113,12 +115,14 @@ func (b *builder) judge(router *Router) {
 		router.Level, router.Note = Unknown, "LBNodeReports may not be read"
 	case router.Sessions.All == 0:
 		router.Level, router.Note = Idle, "no node has a session with it"
-	case router.Sessions.Good == 0:
+	case router.Sessions.Good+router.Sessions.Unknown == 0:
 		router.Level, router.Note = Bad, "no session is established"
-	case router.Sessions.Good < router.Sessions.All:
+	case router.Sessions.Good+router.Sessions.Unknown < router.Sessions.All:
 		router.Level, router.Note = Warning, "some sessions are not established"
-	case router.BFD.Good < router.BFD.All:
+	case router.BFD.Good+router.BFD.Unknown < router.BFD.All:
 		router.Level, router.Note = Warning, "some BFD sessions are not up"
+	case router.Sessions.Unknown > 0:
+		router.Level, router.Note = Unknown, "some sessions are of nodes whose agent is not known to run"
 	}
 }
 
@@ -189,6 +193,9 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 		return
 	}
 	known, is := b.announced[vip.Address]
+	if row.Level == Good && (!is || known.stale) {
+		row.Level, row.Note = Unknown, "whether a node announces "+vip.Address+" is not known"
+	}
 	if !is {
 		return
 	}
@@ -199,7 +206,7 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 		row.By = slices.Compact(slices.SortedFunc(slices.Values(slices.Concat(row.By, known.nodes)), report.CompareNames))
 	}
 	row.Ranges = joined(row.Ranges, known.ranges)
-	if known.count == 0 && row.Level != Bad {
+	if known.count == 0 && !known.stale && row.Level != Bad {
 		row.Level, row.Reason, row.Note = Bad, report.ReasonNotAnnounced, "no node announces "+vip.Address
 	}
 }

@@ -78,17 +78,27 @@ type View struct {
 	Answered []string
 }
 
-// Count is how many of all are good.
+// Count is how many of all are good, and of how many that is not known.
 type Count struct {
-	Good int `json:"good"`
-	All  int `json:"all"`
+	Good    int `json:"good"`
+	All     int `json:"all"`
+	Unknown int `json:"unknown,omitempty"`
 }
 
-func (c *Count) add(good bool) {
+func (c *Count) add(good, known bool) {
 	c.All++
-	if good {
+	switch {
+	case !known:
+		c.Unknown++
+	case good:
 		c.Good++
 	}
+}
+
+func (c *Count) addAll(other Count) {
+	c.Good += other.Good
+	c.All += other.All
+	c.Unknown += other.Unknown
 }
 
 // Head is about the whole cluster.
@@ -97,7 +107,7 @@ type Head struct {
 	Nodes    Count  `json:"nodes"`
 	Sessions Count  `json:"sessions"`
 	BFD      Count  `json:"bfd"`
-	// VIPs are those of Services. Without the aggregated API Good counts those without a problem.
+	// VIPs are those of Services that a node announces, by the aggregated API or else by the nodes' reports.
 	VIPs      Count `json:"vips"`
 	Endpoints Count `json:"endpoints"`
 	// Rates are absent without the aggregated API.
@@ -159,6 +169,8 @@ type Session struct {
 	State string `json:"state"`
 	Up    bool   `json:"up"`
 	BFD   string `json:"bfd,omitempty"`
+	// Stale is true if the node's report may be old: no agent is known to run there.
+	Stale bool `json:"stale,omitempty"`
 }
 
 // Service is a Service with its VIPs, or a VIP that no Service has.

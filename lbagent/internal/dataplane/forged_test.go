@@ -108,11 +108,7 @@ func attack(t *testing.T, namespace string, to netip.Addr, control func(fd int) 
 
 // Pods and processes of a node cannot speak in the node's name: nothing of what they forge gets
 // to another node.
-func TestForgedHere(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testForgedHere(t, clsact) })
-	}
-}
+func TestForgedHere(t *testing.T) { inBothWays(t, testForgedHere) }
 
 func testForgedHere(t *testing.T, clsact bool) {
 	n := startNetwork(t, clsact)

@@ -48,6 +48,13 @@ func newUplink(t *testing.T, name, kind string) Uplink {
 // first one leads to the second.
 var ways = map[string]bool{"tcx": false, "clsact": true}
 
+func inBothWays(t *testing.T, test func(t *testing.T, clsact bool)) {
+	t.Helper()
+	for way, clsact := range ways {
+		t.Run(way, func(t *testing.T) { test(t, clsact) })
+	}
+}
+
 // attached is the programs on an interface.
 func attached(t *testing.T, uplink Uplink, byFilter bool) (xdp bool, tc int) {
 	t.Helper()
@@ -113,11 +120,7 @@ func linkPins(t *testing.T, d *Dataplane) int {
 	return len(pins)
 }
 
-func TestAttachReconciles(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testAttachReconciles(t, clsact) })
-	}
-}
+func TestAttachReconciles(t *testing.T) { inBothWays(t, testAttachReconciles) }
 
 func testAttachReconciles(t *testing.T, clsact bool) {
 	cfg := smallConfig(mountBPF(t))
@@ -213,56 +216,52 @@ func TestAttachPartly(t *testing.T) {
 // The pins of an interface that is gone are removed, and its index may come back
 // with another interface.
 func TestAttachAfterInterfaceGone(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) {
-			cfg := smallConfig(mountBPF(t))
-			cfg.Clsact = clsact
-			d := openDataplane(t, cfg)
-			uplink := newUplink(t, "gone", "veth")
-			if err := d.Attach([]Uplink{uplink}); err != nil {
-				t.Fatal(err)
-			}
-			run(t, "ip", "link", "delete", "gone")
-			run(t, "ip", "link", "add", "again", "index", strconv.Itoa(uplink.Index), "type", "bridge")
-			t.Cleanup(func() { run(t, "ip", "link", "delete", "again") })
-			uplink.Name = "again"
-			other := openDataplane(t, cfg)
-			if err := other.Attach([]Uplink{uplink}); err != nil {
-				t.Fatal(err)
-			}
-			checkAttached(t, other, uplink, true)
-			if err := other.Attach(nil); err != nil {
-				t.Fatal(err)
-			}
-			checkAttached(t, other, uplink, false)
-			if pins := linkPins(t, other); pins != 0 {
-				t.Errorf("%d pinned links, want 0", pins)
-			}
-		})
-	}
+	inBothWays(t, func(t *testing.T, clsact bool) {
+		cfg := smallConfig(mountBPF(t))
+		cfg.Clsact = clsact
+		d := openDataplane(t, cfg)
+		uplink := newUplink(t, "gone", "veth")
+		if err := d.Attach([]Uplink{uplink}); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "ip", "link", "delete", "gone")
+		run(t, "ip", "link", "add", "again", "index", strconv.Itoa(uplink.Index), "type", "bridge")
+		t.Cleanup(func() { run(t, "ip", "link", "delete", "again") })
+		uplink.Name = "again"
+		other := openDataplane(t, cfg)
+		if err := other.Attach([]Uplink{uplink}); err != nil {
+			t.Fatal(err)
+		}
+		checkAttached(t, other, uplink, true)
+		if err := other.Attach(nil); err != nil {
+			t.Fatal(err)
+		}
+		checkAttached(t, other, uplink, false)
+		if pins := linkPins(t, other); pins != 0 {
+			t.Errorf("%d pinned links, want 0", pins)
+		}
+	})
 }
 
 func TestRemove(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) {
-			cfg := smallConfig(mountBPF(t))
-			cfg.Clsact = clsact
-			d := openDataplane(t, cfg)
-			uplink := newUplink(t, "removed", "veth")
-			if err := d.Attach([]Uplink{uplink}); err != nil {
+	inBothWays(t, func(t *testing.T, clsact bool) {
+		cfg := smallConfig(mountBPF(t))
+		cfg.Clsact = clsact
+		d := openDataplane(t, cfg)
+		uplink := newUplink(t, "removed", "veth")
+		if err := d.Attach([]Uplink{uplink}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := Remove(cfg.PinRoot); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 {
-				if err := Remove(cfg.PinRoot); err != nil {
-					t.Fatal(err)
-				}
-			}
-			checkAttached(t, d, uplink, false)
-			if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the pin directory is left: %v", err)
-			}
-		})
-	}
+		}
+		checkAttached(t, d, uplink, false)
+		if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the pin directory is left: %v", err)
+		}
+	})
 }
 
 // Content that does not fit is refused, and everything stays as it was.
@@ -354,11 +353,7 @@ func TestInterruptedStart(t *testing.T) {
 }
 
 // Three capabilities are enough for everything, the first start and the next ones.
-func TestCapabilities(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testCapabilities(t, clsact) })
-	}
-}
+func TestCapabilities(t *testing.T) { inBothWays(t, testCapabilities) }
 
 func testCapabilities(t *testing.T, clsact bool) {
 	cfg := smallConfig(mountBPF(t))

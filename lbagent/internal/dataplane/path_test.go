@@ -18,11 +18,7 @@ import (
 )
 
 // The whole path with real TCP and UDP: client, router with ECMP, two nodes, pods.
-func TestPath(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testPath(t, clsact) })
-	}
-}
+func TestPath(t *testing.T) { inBothWays(t, testPath) }
 
 func testPath(t *testing.T, clsact bool) {
 	n := startNetwork(t, clsact)

@@ -80,11 +80,7 @@ func (l *load) end() {
 
 // Restarts under load lose no packet, with the same maps as well as with other sizes;
 // connections keep their pods though new ones would get others.
-func TestUpgrade(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testUpgrade(t, clsact) })
-	}
-}
+func TestUpgrade(t *testing.T) { inBothWays(t, testUpgrade) }
 
 func testUpgrade(t *testing.T, clsact bool) {
 	n := startNetwork(t, clsact)

@@ -123,11 +123,7 @@ func TestAttachStacked(t *testing.T) {
 }
 
 // Whatever happens to another uplink, no packet through the first is lost.
-func TestUplinkChanges(t *testing.T) {
-	for way, clsact := range ways {
-		t.Run(way, func(t *testing.T) { testUplinkChanges(t, clsact) })
-	}
-}
+func TestUplinkChanges(t *testing.T) { inBothWays(t, testUplinkChanges) }
 
 func testUplinkChanges(t *testing.T, clsact bool) {
 	n := startNetwork(t, clsact)

@@ -130,7 +130,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 					continue
 				}
 				compared++
-				if isShared && (isOf("b", is.Rule) || kind == "Gateway" && is.Group != was.Group) {
+				if isShared && w.isTaken(host, is.Rule) || kind == "Gateway" && (is.Group != was.Group || strings.Contains(is.Rule.GetRoute(), "/b/")) {
 					continue
 				}
 				if has != hasStill || was.Status != is.Status || was.Location != is.Location || !proto.Equal(was.Rule, is.Rule) {
@@ -143,10 +143,16 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 	return compared
 }
 
-// isOf reports whether a rule is of a namespace.
-func isOf(namespace string, rule *resource.Rule) bool {
+// isTaken reports whether a rule is a path that an Ingress of namespace b has for a host.
+func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	parts := strings.Split(rule.GetRoute(), "/")
-	return len(parts) > 1 && parts[1] == namespace
+	if len(parts) != 5 || parts[1] != "b" {
+		return false
+	}
+	_, parent, _ := strings.Cut(host, ".")
+	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == host || rule.Host == "*."+parent })
+	})
 }
 
 // owns reports whether a host is of namespace a: by a rule, or by an annotation that adds it.

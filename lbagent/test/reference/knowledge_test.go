@@ -111,16 +111,24 @@ func (c *testCluster) Learned(id forwarding.NodeID, flow Flow) (forwarding.NodeI
 	return forwarding.NodeID(rig.ExceptionNode(about)), Yes
 }
 
-// Moved compares the times of the changes.
+// Moved compares the times of the changes. A row that moved counts as moved for as long as another row of
+// its group does, with which it shares the mark.
 func (c *testCluster) Moved(slot forwarding.NodeTableSlot, row uint32) Doubt {
-	switch since := time.Since(c.moved[slot][row]); {
-	case since < surelyMoved:
-		return Yes
-	case since < hardlyMoved:
-		return Maybe
-	default:
+	moved := c.moved[slot]
+	if moved[row].IsZero() {
 		return No
 	}
+	if time.Since(moved[row]) < surelyMoved {
+		return Yes
+	}
+	const group = uint32(bpf.DatapathShapeROW_GROUP)
+	first := (slot.First() + row) / group * group
+	for other := max(first, slot.First()); other < first+group && int(other-slot.First()) < slot.Rows(); other++ {
+		if time.Since(moved[other-slot.First()]) < hardlyMoved {
+			return Maybe
+		}
+	}
+	return No
 }
 
 // IsYoung reads the mark of the group. No test lasts as long as connections do.

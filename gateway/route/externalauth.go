@@ -27,7 +27,9 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
 	if with := filter.HTTPAuthConfig; with != nil {
 		// The request's path follows, which begins with a slash.
-		made.Path = strings.TrimSuffix(with.Path, "/")
+		if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
+			made.Path = "/" + made.Path
+		}
 		for _, name := range with.AllowedRequestHeaders {
 			if !alwaysAsked[strings.ToLower(name)] {
 				made.RequestHeaders = append(made.RequestHeaders, name)

@@ -102,7 +102,6 @@ func TestManifests(t *testing.T) {
 	t.Run("agent", func(t *testing.T) { testAgent(t, server, admin) })
 	t.Run("viewer", func(t *testing.T) { testViewer(t, server, admin) })
 	t.Run("tracer", func(t *testing.T) { testTracer(t, server, admin) })
-	t.Run("BGP", func(t *testing.T) { testBGPRules(t, admin) })
 	t.Run("VIP", func(t *testing.T) { testVIPNames(t, admin) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, admin) })
 	t.Run("full pools", func(t *testing.T) { testFullPools(t, admin) })
@@ -234,74 +233,6 @@ func testMisnamedVIP(t *testing.T, admin client.Client) {
 	vip.Finalizers = nil
 	if err := admin.Update(t.Context(), vip); err != nil {
 		t.Errorf("finalizers of a VIP that was there: %v", err)
-	}
-}
-
-// testBGPRules asks the API server for objects that its schemas must refuse, and for some that
-// they must not.
-func testBGPRules(t *testing.T, admin client.Client) {
-	peer := `"peerAddress":"198.51.100.9","localASN":64513`
-	for _, test := range []struct{ kind, spec, refused string }{
-		{"LBPeer", peer + `,"peerASN":64512`, ""},
-		{"LBPeer", peer + `,"dynamicASN":"External","ttlSecurityHops":1,"sourceInterface":"lo"`, ""},
-		{"LBPeer", `"peerAddress":"fe80::1","peerInterface":"eth0","localASN":1,"peerASN":2`, ""},
-		{"LBPeer", `"peerGateway":"IPv6","localASN":1,"peerASN":2,"sourceAddress":"2001:db8::1"`, ""},
-		{"LBPeer", peer + `,"peerASN":64512,"peerGateway":"IPv4"`, "either peerAddress or peerGateway"},
-		{"LBPeer", `"localASN":1,"peerASN":2`, "either peerAddress or peerGateway"},
-		{"LBPeer", `"peerGateway":"IPv5","localASN":1,"peerASN":2`, "peerGateway"},
-		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"maxPeers":4`, ""},
-		{"LBPeer", `"peerRange":"2001:db8::/64","localASN":1,"peerASN":2,"families":["IPv4"],"extendedNextHop":true`, ""},
-		{"LBPeer", peer + `,"peerASN":64512,"peerRange":"198.51.100.0/28"`, "either peerAddress or peerGateway"},
-		{"LBPeer", peer + `,"peerASN":64512,"maxPeers":4`, "maxPeers is for a peerRange"},
-		{"LBPeer", `"peerRange":"198.51.100.1/28","localASN":1,"peerASN":2`, "must be a network"},
-		{"LBPeer", `"peerRange":"fe80::/64","localASN":1,"peerASN":2`, "network of routers"},
-		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"maxPeers":65`, "maxPeers"},
-		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"sourceInterface":"eth0"`, "not for a range"},
-		{"LBPeer", `"peerRange":"198.51.100.0/28","localASN":1,"peerASN":2,"peerPort":1179`, "peerPort"},
-		{"LBPeer", `"peerAddress":"2001:db8::1","localASN":1,"peerASN":2,"families":["IPv4","IPv6"],"extendedNextHop":true`, ""},
-		{"LBPeer", `"peerGateway":"IPv6","localASN":1,"peerASN":2,"families":["IPv4"],"extendedNextHop":true`, ""},
-		{"LBPeer", `"peerAddress":"2001:db8::1","localASN":1,"peerASN":2,"extendedNextHop":true`, "add IPv4 to families"},
-		{"LBPeer", peer + `,"peerASN":64512,"families":["IPv4"],"extendedNextHop":true`, "for IPv6 sessions"},
-		{"LBPeer", `"peerGateway":"IPv4","localASN":1,"peerASN":2,"families":["IPv4"],"extendedNextHop":true`, "for IPv6 sessions"},
-		{"LBPeer", `"peerGateway":"IPv6","peerInterface":"eth0","localASN":1,"peerASN":2`, "link-local peerAddress"},
-		{"LBPeer", `"peerGateway":"IPv4","localASN":1,"peerASN":2,"sourceAddress":"2001:db8::1"`, "family of the gateway"},
-		{"LBPeer", peer, "either peerASN or dynamicASN"},
-		{"LBPeer", peer + `,"peerASN":64512,"dynamicASN":"Internal"`, "either peerASN or dynamicASN"},
-		{"LBPeer", peer + `,"peerASN":64512,"peerInterface":"eth0"`, "needs peerInterface"},
-		{"LBPeer", `"peerAddress":"fe80::1","localASN":1,"peerASN":2`, "needs peerInterface"},
-		{"LBPeer", peer + `,"peerASN":64512,"ebgpMultiHop":2,"ttlSecurityHops":2`, "exclude each other"},
-		{"LBPeer", peer + `,"peerASN":64512,"ttlSecurityHops":255`, "ttlSecurityHops"},
-		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"2001:db8::1"`, "family of the router's address"},
-		{"LBPeer", peer + `,"peerASN":64512,"sourceAddress":"198.51.100.2","sourceInterface":"lo"`, "either sourceAddress"},
-		{"LBPeer", peer + `,"peerASN":64512,"passive":true`, ""},
-		{"LBPeer", peer + `,"peerASN":64512,"passive":true,"peerPort":1790`, "of a passive peer"},
-		{"LBPeer", peer + `,"peerASN":64512,"passwordSecretRef":{"name":""}`, "passwordSecretRef"},
-		{"VIPAdvertisement", `"communities":["64512:1","64512:1:2","rt:4200000001:7","soo:64512:100000","no-export"],"med":0,"asPathPrepend":3`, ""},
-		{"VIPAdvertisement", `"communities":["no-way"]`, "communities"},
-		{"VIPAdvertisement", `"communities":["rt:1:4294967296"]`, "numbers of a community"},
-		{"VIPAdvertisement", `"med":-1`, "med"},
-		{"VIPAdvertisement", `"asPathPrepend":17`, "asPathPrepend"},
-		{"VIPAdvertisement", `"aggregationLength":24,"aggregationLengthV6":64`, ""},
-		{"VIPAdvertisement", `"aggregationLength":7`, "aggregationLength"},
-		{"VIPAdvertisement", `"aggregationLength":24,"linkBandwidth":"Endpoints"`, "exclude each other"},
-		{"VIPAdvertisement", `"aggregationLength":32,"aggregationLengthV6":128,"linkBandwidth":"Endpoints"`, ""},
-	} {
-		object := &unstructured.Unstructured{}
-		content := fmt.Sprintf(`{"apiVersion":"millrace.io/v1beta1","kind":%q,"metadata":{"generateName":"rule-"},"spec":{%s}}`,
-			test.kind, test.spec)
-		if err := object.UnmarshalJSON([]byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		err := admin.Create(t.Context(), object)
-		switch {
-		case test.refused == "" && err != nil:
-			t.Errorf("%s {%s}: %v", test.kind, test.spec, err)
-		case test.refused != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.refused)):
-			t.Errorf("%s {%s}: %v, want it refused with %q", test.kind, test.spec, err, test.refused)
-		case err == nil:
-			// Later tests ask what is told of routers that two objects are for.
-			removeAll(t, admin, []client.Object{object})
-		}
 	}
 }
 

@@ -61,19 +61,19 @@ func fromHub(_ context.Context, hub *millracev1beta1.LBPeer, peer *nextPeer) err
 	hub = hub.DeepCopy()
 	spec := &hub.Spec
 	peer.ObjectMeta, peer.Status = hub.ObjectMeta, hub.Status
-	if router := spec.Router; router != nil {
-		peer.Spec.Where = router.Address + router.Range + string(router.Gateway)
-		if router.Interface != "" {
-			peer.Spec.Where += "%" + router.Interface
-		}
-		if router.MaxPeers != nil {
-			metav1.SetMetaDataAnnotation(&peer.ObjectMeta, maxPeersAnnotation, strconv.Itoa(int(*router.MaxPeers)))
-		}
+	router := &spec.Router
+	peer.Spec.Where = router.Address + router.Range + string(router.Gateway)
+	if router.Interface != "" {
+		peer.Spec.Where += "%" + router.Interface
+	}
+	if router.MaxPeers != nil {
+		metav1.SetMetaDataAnnotation(&peer.ObjectMeta, maxPeersAnnotation, strconv.Itoa(int(*router.MaxPeers)))
 	}
 	peer.Spec.Timers = nextTimers{Hold: spec.HoldTime, Keepalive: spec.KeepaliveTime, Retry: spec.ConnectRetryTime}
 	peer.Spec.Unchanged = *spec
 	unchanged := &peer.Spec.Unchanged
-	unchanged.Router, unchanged.HoldTime, unchanged.KeepaliveTime, unchanged.ConnectRetryTime = nil, nil, nil, nil
+	unchanged.Router = millracev1beta1.Router{}
+	unchanged.HoldTime, unchanged.KeepaliveTime, unchanged.ConnectRetryTime = nil, nil, nil
 	return nil
 }
 
@@ -81,7 +81,7 @@ func fromHub(_ context.Context, hub *millracev1beta1.LBPeer, peer *nextPeer) err
 func toHub(_ context.Context, peer *nextPeer, hub *millracev1beta1.LBPeer) error {
 	copied := (&millracev1beta1.LBPeer{ObjectMeta: peer.ObjectMeta, Spec: peer.Spec.Unchanged, Status: peer.Status}).DeepCopy()
 	hub.ObjectMeta, hub.Spec, hub.Status = copied.ObjectMeta, copied.Spec, copied.Status
-	router := &millracev1beta1.Router{}
+	router := millracev1beta1.Router{}
 	switch address, link, found := strings.Cut(peer.Spec.Where, "%"); {
 	case found:
 		router.Address, router.Interface = address, link
@@ -150,7 +150,7 @@ func drawPeer(t *rapid.T) *millracev1beta1.LBPeer {
 	return &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: rapid.SampledFrom([]map[string]string{nil, {"team": "a"}}).Draw(t, "annotations")},
 		Spec: millracev1beta1.LBPeerSpec{
-			Router: &router, LocalASN: 64513, PeerASN: rapid.Int64Range(1, 1<<32-1).Draw(t, "peerASN"), PeerPort: 179,
+			Router: router, LocalASN: 64513, PeerASN: rapid.Int64Range(1, 1<<32-1).Draw(t, "peerASN"), PeerPort: 179,
 			HoldTime: seconds("hold"), KeepaliveTime: seconds("keepalive"), ConnectRetryTime: seconds("retry"),
 			MultihopTTL: number("multihopTTL"),
 			Families:    rapid.SampledFrom([][]millracev1beta1.AddressFamily{nil, {"IPv4"}, {"IPv6", "IPv4"}}).Draw(t, "families"),

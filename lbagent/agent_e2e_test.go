@@ -316,7 +316,7 @@ func (w *world) populate() {
 		w.create(&millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: lbNode.Name}})
 	}
 	peer := objects.Peers[0]
-	peer.Spec.PeerAddress = "198.51.100.1"
+	peer.Spec.Router.Address = "198.51.100.1"
 	peer.Spec.HoldTime = &metav1.Duration{Duration: 9 * time.Second}
 	peer.Spec.ConnectRetryTime = &metav1.Duration{Duration: time.Second}
 	w.create(peer)

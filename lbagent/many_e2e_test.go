@@ -201,7 +201,7 @@ func (w *world) populateNodes() {
 			w.t.Fatal(err)
 		}
 	}
-	w.peer("router", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress = "198.51.100.1" })
+	w.peer("router", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address = "198.51.100.1" })
 	w.create(&millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}})
 	w.create(&millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: "many"},

@@ -41,7 +41,7 @@ func cluster() *model.Snapshot {
 		Peers: []*millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "router"},
 			Spec: millracev1beta1.LBPeerSpec{
-				PeerAddress: "198.51.100.254", PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
+				Router: millracev1beta1.Router{Address: "198.51.100.254"}, PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
 				Families: []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6},
 			},
 		}},

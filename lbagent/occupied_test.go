@@ -28,7 +28,7 @@ func TestOccupied(t *testing.T) {
 		},
 		"a router": func(s *model.Snapshot, address netip.Addr) {
 			other := s.Peers[0].DeepCopy()
-			other.Name, other.UID, other.Spec.PeerAddress = "second", "second", address.String()
+			other.Name, other.UID, other.Spec.Router.Address = "second", "second", address.String()
 			s.Peers = append(s.Peers, other)
 		},
 		"a gateway": func(s *model.Snapshot, address netip.Addr) {

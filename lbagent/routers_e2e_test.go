@@ -70,7 +70,7 @@ func TestNextHopOfEachUplink(t *testing.T) {
 	w.install()
 	w.populate()
 	second := w.secondRouter(secondNeighbor)
-	w.peer("second", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerAddress = "203.0.113.129" })
+	w.peer("second", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Address = "203.0.113.129" })
 	w.start()
 	w.Await(30*time.Second, "the VIP at the first router", w.announced)
 	second.Await(30*time.Second, "the VIP at the second router by the node's address there", func() bool {
@@ -94,9 +94,9 @@ func TestGatewayIsPeer(t *testing.T) {
   neighbor fe80::22 activate
  exit-address-family
 `)
-	w.peer("gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerGateway = millracev1beta1.FamilyIPv4 })
+	w.peer("gateway", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Gateway = millracev1beta1.FamilyIPv4 })
 	w.peer("gateway6", func(spec *millracev1beta1.LBPeerSpec) {
-		spec.PeerGateway, spec.Families = millracev1beta1.FamilyIPv6, []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4}
+		spec.Router.Gateway, spec.Families = millracev1beta1.FamilyIPv6, []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4}
 		spec.ExtendedNextHop = true
 	})
 	w.start()
@@ -169,7 +169,7 @@ func TestRangeOfRouters(t *testing.T) {
 	w.install()
 	w.populate()
 	second := w.secondRouter(secondNeighbor + " neighbor 203.0.113.130 timers connect 1\n")
-	w.peer("rack", func(spec *millracev1beta1.LBPeerSpec) { spec.PeerRange = "203.0.113.128/28" })
+	w.peer("rack", func(spec *millracev1beta1.LBPeerSpec) { spec.Router.Range = "203.0.113.128/28" })
 	w.start()
 	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
 	at := func() bool { return second.KernelRoutes()[vip] == "203.0.113.130" }

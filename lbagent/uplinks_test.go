@@ -16,7 +16,7 @@ import (
 // What becomes of a node that announces, and its packets come in by eth0, when another uplink
 // appears that cannot have the programs.
 func TestUplinkWithoutPrograms(t *testing.T) {
-	router := cluster().Peers[0].Spec.PeerAddress
+	router := cluster().Peers[0].Spec.Router.Address
 	peer := netip.MustParseAddr(router)
 	tun := netdev.Link{Name: "tun0", Index: 7}
 	occupied := netdev.Link{Name: "eth1", Index: 3, Ethernet: true}
@@ -85,12 +85,12 @@ func TestUplinkOfOnePeer(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)
 	second := objects.Peers[0].DeepCopy()
-	second.Name, second.Spec.PeerAddress = "second", "198.51.100.250"
+	second.Name, second.Spec.Router.Address = "second", "198.51.100.250"
 	objects.Peers = append(objects.Peers, second)
 	n.uplinks = append(n.uplinks, netdev.Link{Name: "tun0", Index: 7})
 	n.leads = map[netip.Addr][]int{
-		netip.MustParseAddr(objects.Peers[0].Spec.PeerAddress): {2},
-		netip.MustParseAddr("198.51.100.250"):                  {7},
+		netip.MustParseAddr(objects.Peers[0].Spec.Router.Address): {2},
+		netip.MustParseAddr("198.51.100.250"):                     {7},
 	}
 	l := newLoop(n, objects)
 	mustPass(t, l, start)

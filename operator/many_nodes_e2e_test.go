@@ -63,7 +63,7 @@ func newManyNodes(t *testing.T) *manyNodes {
 	for _, name := range []string{"router1", "router2"} {
 		must(t, c.client.Create(t.Context(), &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.25" + name[len("router"):], PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "198.51.100.25" + name[len("router"):]}, PeerASN: 64512, LocalASN: 64513},
 		}))
 	}
 	c.operator = c.run(t)

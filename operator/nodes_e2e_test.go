@@ -24,7 +24,7 @@ func routing(t *testing.T, e *environment) {
 	peer := func(name, address string) *millracev1beta1.LBPeer {
 		peer := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: address, PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: address}, PeerASN: 64512, LocalASN: 64513},
 		}
 		must(t, e.client.Create(t.Context(), peer))
 		return peer
@@ -33,7 +33,7 @@ func routing(t *testing.T, e *environment) {
 	e.ready(t, good, &good.Status.Conditions, millracev1beta1.ReasonValid, "")
 	duplicate := peer("router2", "198.51.100.1")
 	e.ready(t, duplicate, &duplicate.Status.Conditions, millracev1beta1.ReasonInvalid,
-		`spec.peerAddress: 198.51.100.1 port 179 has the older LBPeer "router1"`)
+		`spec.router.address: 198.51.100.1 port 179 has the older LBPeer "router1"`)
 	none := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec:       millracev1beta1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},

@@ -59,7 +59,7 @@ func refusedPools(t *testing.T, e *environment) {
 	} {
 		peer := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "peer-"},
-			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: text, PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: text}, PeerASN: 64512, LocalASN: 64513},
 		}
 		if err := e.client.Create(t.Context(), peer); (err == nil) != valid {
 			t.Errorf("a peer at %s: %v, want it accepted: %t", text, err, valid)
@@ -189,7 +189,7 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.setAddresses(t, node, "203.0.113.0")
 	router := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "router1"},
-		Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "203.0.113.1", PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "203.0.113.1"}, PeerASN: 64512, LocalASN: 64513},
 	}
 	must(t, e.client.Create(t.Context(), router))
 	pool := e.pool(t, "main", nil, "203.0.113.0/29", "10.96.255.0-10.97.0.7")
@@ -220,7 +220,7 @@ func occupiedPools(t *testing.T, e *environment) {
 	// The other way round: a VIP that is reserved for a Service by hand when a router has it.
 	must(t, e.client.Create(t.Context(), &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "router2"},
-		Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "203.0.113.77", PeerASN: 64512, LocalASN: 64513},
+		Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "203.0.113.77"}, PeerASN: 64512, LocalASN: 64513},
 	}))
 	reserved := vipOf("203.0.113.77")
 	reserved.Spec.Claims = []millracev1beta1.VIPClaim{{Namespace: asks.Namespace, Name: "byhand"}}

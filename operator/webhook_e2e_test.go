@@ -224,7 +224,7 @@ func warnings(t *testing.T, e *environment) {
 	peer := &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "tor"},
 		Spec: millracev1beta1.LBPeerSpec{
-			PeerAddress: "198.51.100.101", PeerASN: 64512, LocalASN: 64513,
+			Router: millracev1beta1.Router{Address: "198.51.100.101"}, PeerASN: 64512, LocalASN: 64513,
 			PasswordSecretRef: &millracev1beta1.SecretReference{Name: "tor"},
 		},
 	}

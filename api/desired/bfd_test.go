@@ -45,7 +45,7 @@ func TestBFD(t *testing.T) {
 		"TTL of a connected neighbour": {1, &spec{MinimumTTL: &ttl}, BFD{}, []string{"p Invalid spec.bfd.minimumTTL: is for multihop sessions"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object := peerAged("p", 0, func(s *millracev1beta1.LBPeerSpec) { s.EBGPMultiHop, s.BFD = &test.hops, test.spec })
+			object := peerAged("p", 0, func(s *millracev1beta1.LBPeerSpec) { s.MultihopTTL, s.BFD = &test.hops, test.spec })
 			peer, problems := ParsePeer(&object)
 			checkProblems(t, problems, test.problems)
 			if len(problems) == 0 && peer.BFD != test.want {

@@ -14,7 +14,7 @@ import (
 
 func withCanaries(name, router string, canaries ...string) millracev1beta1.LBPeer {
 	return millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.LBPeerSpec{
-		Router: &millracev1beta1.Router{Address: router}, PeerASN: 64512, LocalASN: 64513, Canaries: canaries,
+		Router: millracev1beta1.Router{Address: router}, PeerASN: 64512, LocalASN: 64513, Canaries: canaries,
 	}}
 }
 

@@ -91,8 +91,7 @@ func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 // OccupiedByPeer returns the address of a router, and its canaries.
 func OccupiedByPeer(peer *millracev1beta1.LBPeer) []Occupied {
 	var occupied []Occupied
-	router, _ := readRouter(&peer.Spec)
-	if address, err := parseRouter(router.Address); err == nil {
+	if address, err := parseRouter(peer.Spec.Router.Address); err == nil {
 		occupied = append(occupied, occupiedByHost(address, fmt.Sprintf("LBPeer %q", peer.Name), peer))
 	}
 	for _, text := range peer.Spec.Canaries {

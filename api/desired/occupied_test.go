@@ -28,7 +28,7 @@ func TestOccupied(t *testing.T) {
 	node.Status.Addresses = append(node.Status.Addresses,
 		corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "203.0.113.11"},
 		corev1.NodeAddress{Type: corev1.NodeHostName, Address: "203.0.113.12"})
-	router := peerAged("tor", 0, func(s *millracev1beta1.LBPeerSpec) { s.PeerAddress = "10.0.0.1" })
+	router := peerAged("tor", 0, func(s *millracev1beta1.LBPeerSpec) { s.Router.Address = "10.0.0.1" })
 	all := OccupiedByNode(node)
 	all = append(all, OccupiedByNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Spec: corev1.NodeSpec{PodCIDR: "10.244.2.0/24"}})...)
 	all = append(all, OccupiedByPeer(&router)...)

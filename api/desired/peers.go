@@ -46,8 +46,6 @@ type Peer struct {
 	// a session with a node; invalid and 0 where Address is the router.
 	Range    netip.Prefix
 	MaxPeers int
-	// Fields is how messages call the fields of the router.
-	Fields RouterFields
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
 	// BFD is the zero value where the peer has no BFD session.
@@ -96,9 +94,8 @@ type Session struct {
 func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
-	router, fields := p.routerOf(spec)
-	peer := Peer{Session: Session{Name: object.Name}, Fields: fields}
-	p.router(&peer, &router)
+	peer := Peer{Session: Session{Name: object.Name}}
+	p.router(&peer, &spec.Router)
 	p.systems(&peer.Session, spec)
 	peer.Port = uint16(p.within("spec.peerPort", int64(cmp.Or(spec.PeerPort, defaultPeerPort)), 1, math.MaxUint16))
 	peer.Nodes = p.selector("spec.nodeSelector", spec.NodeSelector)
@@ -109,7 +106,11 @@ func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 		p.invalid("spec.peerPort", "is where nodes connect to; of a passive peer they do not")
 	}
 	p.times(&peer.Session, spec)
-	p.multihop(&peer.Session, spec)
+	if spec.MultihopTTL != nil {
+		if ttl := p.within("spec.multihopTTL", int64(*spec.MultihopTTL), 1, math.MaxUint8); ttl > 1 {
+			peer.MultiHopTTL = uint8(ttl)
+		}
+	}
 	peer.BFD = p.bfd(&peer.Session, spec.BFD)
 	p.security(&peer.Session, spec)
 	p.source(&peer, spec)
@@ -141,7 +142,6 @@ func (p *problems) canaries(peer *Peer, texts []string) {
 
 // router reads where the router is.
 func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
-	fields := &peer.Fields
 	switch {
 	case router.Gateway != "":
 		p.gateway(peer, router)
@@ -150,18 +150,18 @@ func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 		p.routers(peer, router)
 		return
 	case router.MaxPeers != nil:
-		p.invalid(fields.MaxPeers, "is for a range of routers")
+		p.invalid("spec.router.maxPeers", "is for a range of routers")
 	}
 	address, err := parseRouter(router.Address)
 	if err != nil {
-		p.invalid(fields.Address, "%v", err)
+		p.invalid("spec.router.address", "%v", err)
 		return
 	}
 	switch linkLocal := address.Is6() && address.IsLinkLocalUnicast(); {
 	case linkLocal && router.Interface == "":
-		p.invalid(fields.Interface, "is missing: %s is link-local, and on each interface is another router", address)
+		p.invalid("spec.router.interface", "is missing: %s is link-local, and on each interface is another router", address)
 	case !linkLocal && router.Interface != "":
-		p.invalid(fields.Interface, "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
+		p.invalid("spec.router.interface", "is for IPv6 link-local addresses; the way to %s is in the node's routes", address)
 	}
 	peer.Address = address.WithZone(router.Interface)
 }
@@ -169,35 +169,34 @@ func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	switch family := router.Gateway; {
 	case family != millracev1beta1.FamilyIPv4 && family != millracev1beta1.FamilyIPv6:
-		p.invalid(peer.Fields.Gateway, "%q is neither IPv4 nor IPv6", family)
+		p.invalid("spec.router.gateway", "%q is neither IPv4 nor IPv6", family)
 	case router.Address != "":
-		p.invalid(peer.Fields.Gateway, "and %s exclude each other", peer.Fields.Address)
+		p.invalid("spec.router.gateway", "and spec.router.address exclude each other")
 	case router.Interface != "":
-		p.invalid(peer.Fields.Interface, "is for an IPv6 link-local address")
+		p.invalid("spec.router.interface", "is for an IPv6 link-local address")
 	}
 	peer.Gateway = router.Gateway
 }
 
 // routers reads the network of the routers.
 func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
-	fields := &peer.Fields
 	prefix, err := ParsePrefix(router.Range)
 	if err != nil {
-		p.invalid(fields.Range, "%v", err)
+		p.invalid("spec.router.range", "%v", err)
 		return
 	}
 	if special, found := specialOf(prefix.Addr()); found {
-		p.invalid(fields.Range, "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
+		p.invalid("spec.router.range", "%s is %s (%s), not a network of routers", prefix, special.kind, special.prefix)
 	}
 	if router.Address != "" {
-		p.invalid(fields.Range, "and %s exclude each other", fields.Address)
+		p.invalid("spec.router.range", "and spec.router.address exclude each other")
 	}
 	if router.Interface != "" {
-		p.invalid(fields.Interface, "is for an IPv6 link-local address")
+		p.invalid("spec.router.interface", "is for an IPv6 link-local address")
 	}
 	peer.Range, peer.MaxPeers = prefix, defaultMaxPeers
 	if router.MaxPeers != nil {
-		peer.MaxPeers = int(p.within(fields.MaxPeers, int64(*router.MaxPeers), 1, 64))
+		peer.MaxPeers = int(p.within("spec.router.maxPeers", int64(*router.MaxPeers), 1, 64))
 	}
 }
 
@@ -232,8 +231,8 @@ func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
-		if ttl, field := multihopTTL(spec); ttl != nil {
-			p.invalid("spec.ttlSecurityHops", "and %s exclude each other: the hops say how far away the router may be", field)
+		if spec.MultihopTTL != nil {
+			p.invalid("spec.ttlSecurityHops", "and spec.multihopTTL exclude each other: the hops say how far away the router may be")
 		}
 	}
 	if spec.PasswordSecretRef != nil {
@@ -248,7 +247,7 @@ func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) 
 func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
 	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
-		p.invalid(peer.Fields.Range, "excludes sourceAddress and sourceInterface: routers connect to any address of the node")
+		p.invalid("spec.router.range", "excludes sourceAddress and sourceInterface: routers connect to any address of the node")
 	}
 	if spec.SourceAddress == "" {
 		return
@@ -260,9 +259,9 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	case spec.SourceInterface != "":
 		p.invalid("spec.sourceAddress", "and sourceInterface exclude each other")
 	case peer.Address.IsValid() && address.Is4() != peer.Address.Is4():
-		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Address, peer.Address)
+		p.invalid("spec.sourceAddress", "%s is not of the family of spec.router.address, %s", address, peer.Address)
 	case peer.Gateway != "" && address.Is4() != (peer.Gateway == millracev1beta1.FamilyIPv4):
-		p.invalid("spec.sourceAddress", "%s is not of the family of %s, %s", address, peer.Fields.Gateway, peer.Gateway)
+		p.invalid("spec.sourceAddress", "%s is not of the family of spec.router.gateway, %s", address, peer.Gateway)
 	}
 	peer.Source = address
 }
@@ -377,11 +376,11 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 		})
 		if same >= 0 {
 			p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
-			field, router := peer.Fields.Address, peer.Address.String()
+			field, router := "spec.router.address", peer.Address.String()
 			if peer.Gateway != "" {
-				field, router = peer.Fields.Gateway, fmt.Sprintf("the %s gateway", peer.Gateway)
+				field, router = "spec.router.gateway", fmt.Sprintf("the %s gateway", peer.Gateway)
 			} else if peer.Range.IsValid() {
-				field, router = peer.Fields.Range, fmt.Sprintf("%s or a part of it on", peer.Range)
+				field, router = "spec.router.range", fmt.Sprintf("%s or a part of it on", peer.Range)
 			}
 			p.invalid(field, "%s port %d has the older LBPeer %q for the same nodes: this one is not used",
 				router, peer.Port, used[same].peer.Name)

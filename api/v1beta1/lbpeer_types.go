@@ -10,7 +10,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbp
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec..['address','gateway','range','peerAddress','peerGateway','peerRange']`
+// +kubebuilder:printcolumn:name="Router",type=string,JSONPath=`.spec.router['address','gateway','range']`
 // +kubebuilder:printcolumn:name="Peer ASN",type=integer,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="Local ASN",type=integer,JSONPath=`.spec.localASN`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
@@ -37,65 +37,20 @@ const (
 // LBPeerSpec says how sessions with a peer are held.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || !has(self.holdTime) || duration(self.keepaliveTime) + duration(self.keepaliveTime) + duration(self.keepaliveTime) <= duration(self.holdTime)",message="holdTime must be at least three times keepaliveTime"
-// +kubebuilder:validation:XValidation:rule="has(self.router) || [has(self.peerAddress), has(self.peerGateway), has(self.peerRange)].filter(given, given).size() == 1",message="give router, or by the previous names either peerAddress or peerGateway, or peerRange"
-// +kubebuilder:validation:XValidation:rule="!has(self.router) || ![has(self.peerAddress), has(self.peerGateway), has(self.peerRange), has(self.maxPeers), has(self.peerInterface)].exists(given, given) || ((has(self.peerAddress) ? has(self.router.address) && self.peerAddress == self.router.address : !has(self.router.address)) && (has(self.peerGateway) ? has(self.router.gateway) && self.peerGateway == self.router.gateway : !has(self.router.gateway)) && (has(self.peerRange) ? has(self.router.range) && self.peerRange == self.router.range : !has(self.router.range)) && (has(self.maxPeers) ? has(self.router.maxPeers) && self.maxPeers == self.router.maxPeers : !has(self.router.maxPeers)) && (has(self.peerInterface) ? has(self.router.interface) && self.peerInterface == self.router.interface : !has(self.router.interface)))",message="router and its previous names peerAddress, peerGateway, peerRange, maxPeers and peerInterface differ: leave the previous names out"
-// +kubebuilder:validation:XValidation:rule="has(self.peerRange) || !has(self.maxPeers)",message="maxPeers is for a peerRange"
-// +kubebuilder:validation:XValidation:rule="!self.?peerRange.or(self.?router.?range).hasValue() || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a range of routers they do not"
-// +kubebuilder:validation:XValidation:rule="!self.?peerRange.or(self.?router.?range).hasValue() || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are not for a range: its routers connect to any address of the node"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerInterface) || (!has(self.peerGateway) && !has(self.peerRange))",message="peerInterface is for an IPv6 link-local peerAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; to a range of routers they do not"
+// +kubebuilder:validation:XValidation:rule="!has(self.router.range) || (!has(self.sourceAddress) && !has(self.sourceInterface))",message="sourceAddress and sourceInterface are not for a range: its routers connect to any address of the node"
 // +kubebuilder:validation:XValidation:rule="has(self.peerASN) != has(self.dynamicASN)",message="give either peerASN or dynamicASN"
-// +kubebuilder:validation:XValidation:rule="!has(self.multihopTTL) || !has(self.ebgpMultiHop) || self.multihopTTL == self.ebgpMultiHop",message="multihopTTL and its previous name ebgpMultiHop differ: leave the previous name out"
-// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || (!has(self.multihopTTL) && !has(self.ebgpMultiHop))",message="ttlSecurityHops and multihopTTL exclude each other, and so does its previous name ebgpMultiHop"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.multihopTTL)",message="ttlSecurityHops and multihopTTL exclude each other"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.sourceInterface)",message="give either sourceAddress or sourceInterface"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || [self.?peerAddress.or(self.?router.?address).orValue('none')].all(router, !isIP(router) || ip(self.sourceAddress).family() == ip(router).family())",message="sourceAddress must be of the family of the router's address"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || self.?peerGateway.or(self.?router.?gateway).orValue('none') != (ip(self.sourceAddress).family() == 4 ? 'IPv6' : 'IPv4')",message="sourceAddress must be of the family of the gateway"
-// +kubebuilder:validation:XValidation:rule="!has(self.peerAddress) || !isIP(self.peerAddress) || has(self.peerInterface) == (ip(self.peerAddress).family() == 6 && ip(self.peerAddress).isLinkLocalUnicast())",message="an IPv6 link-local peerAddress needs peerInterface, and no other address has one"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.address) || !isIP(self.router.address) || ip(self.sourceAddress).family() == ip(self.router.address).family()",message="sourceAddress must be of the family of the router's address"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !has(self.router.gateway) || self.router.gateway == (ip(self.sourceAddress).family() == 4 ? 'IPv4' : 'IPv6')",message="sourceAddress must be of the family of the gateway"
 // +kubebuilder:validation:XValidation:rule="!has(self.passive) || !self.passive || !has(self.peerPort) || self.peerPort == 179",message="peerPort is where nodes connect to; of a passive peer they do not"
 // +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (has(self.families) && 'IPv4' in self.families)",message="extendedNextHop is about IPv4 routes: add IPv4 to families"
-// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || (self.?peerGateway.or(self.?router.?gateway).orValue('IPv6') == 'IPv6' && [self.?peerRange.or(self.?router.?range).orValue('none')].all(range, !isCIDR(range) || cidr(range).ip().family() == 6) && [self.?peerAddress.or(self.?router.?address).orValue('none')].all(router, !isIP(router) || ip(router).family() == 6))",message="extendedNextHop is for IPv6 sessions"
-// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : self.?multihopTTL.or(self.?ebgpMultiHop).orValue(1) > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or multihopTTL: packets of a directly connected router must have 255"
+// +kubebuilder:validation:XValidation:rule="!has(self.extendedNextHop) || !self.extendedNextHop || ((!has(self.router.gateway) || self.router.gateway == 'IPv6') && (!has(self.router.range) || !isCIDR(self.router.range) || cidr(self.router.range).ip().family() == 6) && (!has(self.router.address) || !isIP(self.router.address) || ip(self.router.address).family() == 6))",message="extendedNextHop is for IPv6 sessions"
+// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || !has(self.bfd.minimumTTL) || (has(self.bfd.enabled) && !self.bfd.enabled) || (has(self.bfd.multihop) ? self.bfd.multihop : has(self.multihopTTL) && self.multihopTTL > 1)",message="bfd.minimumTTL is for multihop sessions, bfd.multihop or multihopTTL: packets of a directly connected router must have 255"
 type LBPeerSpec struct {
-	// Router is where the router is. It is needed, unless its previous names below are given.
-	// Where both are given they must be equal, for versions that know the previous names alone.
-	//
-	// +optional
-	Router *Router `json:"router,omitempty"`
-
-	// PeerAddress is the previous name of router.address.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address"
-	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast() || ip(self).isLoopback() || ip(self).isLinkLocalUnicast()",message="must be the address of a router: neither multicast nor unspecified"
-	PeerAddress string `json:"peerAddress,omitempty"`
-
-	// PeerGateway is the previous name of router.gateway.
-	//
-	// +optional
-	PeerGateway AddressFamily `json:"peerGateway,omitempty"`
-
-	// PeerRange is the previous name of router.range.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=49
-	// +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked()",message="must be a network such as 198.51.100.0/28"
-	// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self).ip().isGlobalUnicast()",message="must be a network of routers: neither multicast, loopback, link-local nor unspecified"
-	PeerRange string `json:"peerRange,omitempty"`
-
-	// MaxPeers is the previous name of router.maxPeers.
-	//
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=64
-	MaxPeers *int32 `json:"maxPeers,omitempty"`
-
-	// PeerInterface is the previous name of router.interface.
-	//
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:Pattern=`^[^/\s:%]+$`
-	PeerInterface string `json:"peerInterface,omitempty"`
+	// Router identifies the router, by its address, as the gateway of each node, or by a range.
+	Router Router `json:"router"`
 
 	// PeerASN is the router's autonomous system number. A session with another one is
 	// refused.
@@ -182,13 +137,6 @@ type LBPeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	MultihopTTL *int32 `json:"multihopTTL,omitempty"`
-
-	// EBGPMultiHop is the previous name of multihopTTL.
-	//
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=255
-	EBGPMultiHop *int32 `json:"ebgpMultiHop,omitempty"`
 
 	// TTLSecurityHops switches TTL security on (GTSM, RFC 5082), and is how many hops away
 	// the router may be: 1 for a directly connected one. Packets from farther away are

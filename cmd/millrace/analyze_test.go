@@ -48,7 +48,7 @@ const (
 	serviceManifest = `{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]}}
 ---
 `
-	announcedManifest = `{apiVersion: millrace.io/v1beta1, kind: LBPeer, metadata: {name: tor}, spec: {peerAddress: 198.51.100.1, peerASN: 1, localASN: 2,
+	announcedManifest = `{apiVersion: millrace.io/v1beta1, kind: LBPeer, metadata: {name: tor}, spec: {router: {address: 198.51.100.1}, peerASN: 1, localASN: 2,
  passwordSecretRef: {name: tor}}}
 ---
 {apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: all}, spec: {}}

@@ -21,7 +21,7 @@ func plain() *Objects {
 		Pools: []millracev1beta1.VIPPool{pool("public", "203.0.113.0/30")},
 		Peers: []millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "tor1"},
-			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.1", PeerASN: 1, LocalASN: 2},
+			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "198.51.100.1"}, PeerASN: 1, LocalASN: 2},
 		}},
 		Advertisements: []millracev1beta1.VIPAdvertisement{{ObjectMeta: metav1.ObjectMeta{Name: "all"}}},
 		Services:       []corev1.Service{loadBalancer("web"), loadBalancer("api")},

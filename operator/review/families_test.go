@@ -29,7 +29,7 @@ func TestFamilies(t *testing.T) {
 		},
 		"another advertisement has the peer for it": {func(o *Objects) {
 			o.Peers = append(o.Peers, *o.Peers[0].DeepCopy())
-			o.Peers[1].Name, o.Peers[1].Spec.PeerAddress = "tor2", "2001:db8:1::1"
+			o.Peers[1].Name, o.Peers[1].Spec.Router.Address = "tor2", "2001:db8:1::1"
 			o.Advertisements[0].Spec.Peers = []string{"tor1"}
 			o.Advertisements = append(o.Advertisements, millracev1beta1.VIPAdvertisement{
 				ObjectMeta: metav1.ObjectMeta{Name: "v6"}, Spec: millracev1beta1.VIPAdvertisementSpec{Peers: []string{"tor2"}},
@@ -37,7 +37,7 @@ func TestFamilies(t *testing.T) {
 		}, ""},
 		"the peer for it is of another pool": {func(o *Objects) {
 			o.Peers = append(o.Peers, *o.Peers[0].DeepCopy())
-			o.Peers[1].Name, o.Peers[1].Spec.PeerAddress = "tor2", "2001:db8:1::1"
+			o.Peers[1].Name, o.Peers[1].Spec.Router.Address = "tor2", "2001:db8:1::1"
 			o.Advertisements[0].Spec.Peers = []string{"tor1"}
 		}, v6},
 		"nodes answer on links": {func(o *Objects) {

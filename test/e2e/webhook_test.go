@@ -224,7 +224,7 @@ func asEver(t *testing.T, name string) {
 {apiVersion: millrace.io/v1beta1, kind: VIPAdvertisement, metadata: {name: NAME}, spec: {pools: [NAME]}}
 ---
 {apiVersion: millrace.io/v1beta1, kind: LBPeer, metadata: {name: NAME},
- spec: {peerAddress: 192.0.2.129, peerASN: 64512, localASN: 64513, nodeSelector: {matchLabels: {none: none}}}}
+ spec: {router: {address: 192.0.2.129}, peerASN: 64512, localASN: 64513, nodeSelector: {matchLabels: {none: none}}}}
 `, "NAME", name)
 	removed := []string{"delete", "--timeout=60s", "--ignore-not-found", "namespace/" + name, "vippool/" + name, "vipadvertisement/" + name, "lbpeer/" + name}
 	cleanup(t, removed...)

@@ -147,7 +147,7 @@ func drawPeer(t *rapid.T, name string, created int64, addresses ...string) *mill
 	return &millracev1beta1.LBPeer{
 		ObjectMeta: objectIn("", name, created),
 		Spec: millracev1beta1.LBPeerSpec{
-			Router: &millracev1beta1.Router{Address: pick(t, "router", addresses...)}, PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
+			Router: millracev1beta1.Router{Address: pick(t, "router", addresses...)}, PeerASN: 64500, LocalASN: 64512, PeerPort: 179,
 		},
 	}
 }

@@ -29,7 +29,7 @@ func TestBuildAggregates(t *testing.T) {
 		{name: "the VIP on an interface", onLink: []string{"203.0.113.1/32"}, want: []string{"203.0.113.0/28"}},
 		{name: "an address of the node", onLink: []string{"203.0.113.9/32"}, problem: "(203.0.113.9-203.0.113.9)"},
 		{name: "its network", onLink: []string{"203.0.113.0/24"}, problem: "a network of the node's own interfaces"},
-		{name: "a router", edit: func(s *Snapshot) { s.Peers[0].Spec.PeerAddress = "203.0.113.14" }, problem: `LBPeer "r"`},
+		{name: "a router", edit: func(s *Snapshot) { s.Peers[0].Spec.Router.Address = "203.0.113.14" }, problem: `LBPeer "r"`},
 		{name: "pods", edit: func(s *Snapshot) {
 			s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: "node2"},
@@ -103,7 +103,7 @@ func localService(length *int32) *Snapshot {
 		}},
 		Peers: []*millracev1beta1.LBPeer{{
 			ObjectMeta: metav1.ObjectMeta{Name: "r"},
-			Spec:       millracev1beta1.LBPeerSpec{PeerAddress: "198.51.100.254", PeerASN: 64512, LocalASN: 64513},
+			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "198.51.100.254"}, PeerASN: 64512, LocalASN: 64513},
 		}},
 		Advertisements: []*millracev1beta1.VIPAdvertisement{{
 			ObjectMeta: metav1.ObjectMeta{Name: "all"},

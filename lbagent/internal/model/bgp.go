@@ -60,9 +60,9 @@ func (b *builder) addPeer(peer *desired.Peer) {
 // routerField is the field that says which router a peer of an address is.
 func routerField(peer *desired.Peer) string {
 	if peer.Gateway != "" {
-		return peer.Fields.Gateway
+		return "spec.router.gateway"
 	}
-	return peer.Fields.Address
+	return "spec.router.address"
 }
 
 // buildRanges gives each router of a range that has connected a peer of its own. One that another
@@ -77,7 +77,7 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 		older := slices.IndexFunc(b.model.Ranges, func(r Range) bool { return r.Prefix.Overlaps(peer.Range) })
 		if older >= 0 {
 			b.problem(ObjectReference{Kind: "LBPeer", Name: peer.Name}, ReasonDuplicate,
-				"%s: %s overlaps that of LBPeer %s, which is older", peer.Fields.Range, peer.Range, b.model.Ranges[older].Name)
+				"spec.router.range: %s overlaps that of LBPeer %s, which is older", peer.Range, b.model.Ranges[older].Name)
 			continue
 		}
 		b.model.Ranges = append(b.model.Ranges, Range{
@@ -105,10 +105,10 @@ func (b *builder) foundGateway(peer *desired.Peer) bool {
 		peer.Address = gateways[0]
 		return true
 	case 0:
-		b.problem(reference, ReasonNoGateway, "%s: this node has no %s default route with a gateway", peer.Fields.Gateway, peer.Gateway)
+		b.problem(reference, ReasonNoGateway, "spec.router.gateway: this node has no %s default route with a gateway", peer.Gateway)
 	default:
-		b.problem(reference, ReasonNoGateway, "%s: the %s default route of this node has the gateways %v: "+
-			"write an LBPeer with the address of each", peer.Fields.Gateway, peer.Gateway, gateways)
+		b.problem(reference, ReasonNoGateway, "spec.router.gateway: the %s default route of this node has the gateways %v: "+
+			"write an LBPeer with the address of each", peer.Gateway, gateways)
 	}
 	return false
 }

@@ -29,7 +29,7 @@ func TestPeerGateway(t *testing.T) {
 				NodeName: testNode,
 				Peers: []*millracev1beta1.LBPeer{{
 					ObjectMeta: metav1.ObjectMeta{Name: "r"},
-					Spec:       millracev1beta1.LBPeerSpec{PeerGateway: millracev1beta1.FamilyIPv6, PeerASN: 64512, LocalASN: 64513},
+					Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv6}, PeerASN: 64512, LocalASN: 64513},
 				}},
 				Gateways: Gateways{
 					millracev1beta1.FamilyIPv4: {netip.MustParseAddr("198.51.100.1")},

@@ -226,12 +226,12 @@ func genDuration(t *rapid.T, label string) *metav1.Duration {
 func genPeer(t *rapid.T, name string) *millracev1beta1.LBPeer {
 	peer := &millracev1beta1.LBPeer{ObjectMeta: genMeta(t, "", name)}
 	peer.Spec = millracev1beta1.LBPeerSpec{
-		PeerAddress:  pick(t, "address", "198.51.100.1", "2001:db8::1", "127.0.0.1", "fe80::1%eth0", ""),
+		Router:       millracev1beta1.Router{Address: pick(t, "address", "198.51.100.1", "2001:db8::1", "127.0.0.1", "fe80::1%eth0", "")},
 		PeerASN:      pick(t, "asn", int64(64512), 0, -1, 1<<32),
 		LocalASN:     pick(t, "local asn", int64(64512), 0, -1, 1<<32),
 		PeerPort:     pick(t, "port", int32(0), 179, 65536, -1),
 		NodeSelector: genSelector(t), HoldTime: genDuration(t, "hold"), KeepaliveTime: genDuration(t, "keepalive"),
-		ConnectRetryTime: genDuration(t, "retry"), EBGPMultiHop: genPointer(t, "ttl", int32(1), 5, 0, 256),
+		ConnectRetryTime: genDuration(t, "retry"), MultihopTTL: genPointer(t, "ttl", int32(1), 5, 0, 256),
 	}
 	return peer
 }

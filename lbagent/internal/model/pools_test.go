@@ -58,7 +58,7 @@ func TestPoolPrefixes(t *testing.T) {
 				Spec:       millracev1beta1.VIPPoolSpec{Addresses: addresses, Reserved: reserved},
 				Status:     millracev1beta1.VIPPoolStatus{Usable: usable},
 			}},
-			Peers: []*millracev1beta1.LBPeer{nil, {Spec: millracev1beta1.LBPeerSpec{PeerAddress: peer.String()}}},
+			Peers: []*millracev1beta1.LBPeer{nil, {Spec: millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: peer.String()}}}},
 		}).Pools
 		for _, base := range smallSpaces {
 			for last := range 256 {

@@ -32,10 +32,10 @@ func TestRanges(t *testing.T) {
 	m := Build(&Snapshot{
 		NodeName: testNode,
 		Peers: []*millracev1beta1.LBPeer{
-			peer("one", 0, func(s *millracev1beta1.LBPeerSpec) { s.PeerAddress = "198.51.100.2" }),
-			peer("rack", 2, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "198.51.100.0/28" }),
-			peer("row", 1, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "198.51.100.0/24" }),
-			peer("six", 1, func(s *millracev1beta1.LBPeerSpec) { s.PeerRange = "2001:db8::/64" }),
+			peer("one", 0, func(s *millracev1beta1.LBPeerSpec) { s.Router.Address = "198.51.100.2" }),
+			peer("rack", 2, func(s *millracev1beta1.LBPeerSpec) { s.Router.Range = "198.51.100.0/28" }),
+			peer("row", 1, func(s *millracev1beta1.LBPeerSpec) { s.Router.Range = "198.51.100.0/24" }),
+			peer("six", 1, func(s *millracev1beta1.LBPeerSpec) { s.Router.Range = "2001:db8::/64" }),
 		},
 		DynamicNeighbors: neighbors,
 		Advertisements: []*millracev1beta1.VIPAdvertisement{{

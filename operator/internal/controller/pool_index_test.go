@@ -27,7 +27,7 @@ func TestHosts(t *testing.T) {
 		return desired.OccupiedByNode(object)
 	}
 	router := desired.OccupiedByPeer(&millracev1beta1.LBPeer{
-		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: millracev1beta1.LBPeerSpec{PeerAddress: one.String()},
+		ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: one.String()}},
 	})
 	for i, step := range []struct {
 		key      occupant
@@ -62,7 +62,7 @@ func TestHosts(t *testing.T) {
 	at := func(second int64) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: "at", CreationTimestamp: metav1.Unix(second, 0)}
 	}
-	peer := &millracev1beta1.LBPeer{ObjectMeta: at(5), Spec: millracev1beta1.LBPeerSpec{Router: &millracev1beta1.Router{Address: one.String()}}}
+	peer := &millracev1beta1.LBPeer{ObjectMeta: at(5), Spec: millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: one.String()}}}
 	b.put(occupant{kind: "LBPeer", name: "at"}, desired.OccupiedByPeer(peer))
 	for second, want := range map[int64][2]string{4: {"", `LBPeer "at"`}, 5: {`LBPeer "at"`, ""}, 6: {`LBPeer "at"`, ""}} {
 		if host, younger := b.host(one, &millracev1beta1.VIP{ObjectMeta: at(second)}); [2]string{host, younger} != want {

@@ -124,7 +124,7 @@ func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOver
 func (c *converter) session(s *session) (names []string) {
 	to := migration.NewPeer(c.name("LBPeer", s.name...))
 	to.Spec.Router = s.router()
-	if to.Spec.Router == nil {
+	if to.Spec.Router == (millracev1beta1.Router{}) {
 		s.note("peer %s has no address: it is left out", s.peer.Name)
 		return nil
 	}
@@ -176,31 +176,31 @@ func withNodes(selector *metav1.LabelSelector, operator metav1.LabelSelectorOper
 	return narrowed
 }
 
-// router says where the router is; nil where nothing does.
-func (s *session) router() *millracev1beta1.Router {
+// router returns the router of the session, or the zero value if the peer has no address.
+func (s *session) router() millracev1beta1.Router {
 	discovery := s.peer.AutoDiscovery
 	switch {
 	case s.peer.PeerAddress != "":
 		return routerAt(s.peer.PeerAddress, s.note)
 	case discovery == nil || discovery.DefaultGateway == nil:
-		return nil
+		return millracev1beta1.Router{}
 	case discovery.DefaultGateway.AddressFamily == "ipv6":
-		return &millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv6}
+		return millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv6}
 	default:
-		return &millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv4}
+		return millracev1beta1.Router{Gateway: millracev1beta1.FamilyIPv4}
 	}
 }
 
 // routerAt is a router with an address, which may have a zone.
-func routerAt(address string, note noter) *millracev1beta1.Router {
+func routerAt(address string, note noter) millracev1beta1.Router {
 	at, err := netip.ParseAddr(address)
 	if err != nil {
-		return &millracev1beta1.Router{Address: address}
+		return millracev1beta1.Router{Address: address}
 	}
 	if at.IsLinkLocalUnicast() && at.Is6() && at.Zone() == "" {
 		note("the router %s is link-local: give router.interface, too", address)
 	}
-	return &millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
+	return millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
 }
 
 // apply writes what the settings of a peer mean.

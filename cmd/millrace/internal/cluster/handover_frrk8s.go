@@ -170,7 +170,7 @@ func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, err
 	wanted := map[frrk8s.Peer]string{}
 	for i := range peers {
 		spec := &peers[i].Spec
-		if spec.Router != nil && spec.Router.Address != "" && spec.SourceAddress == "" && spec.SourceInterface == "" {
+		if spec.Router.Address != "" && spec.SourceAddress == "" && spec.SourceInterface == "" {
 			wanted[frrk8s.NewPeer("", spec.Router.Address)] = peers[i].Name
 		}
 	}

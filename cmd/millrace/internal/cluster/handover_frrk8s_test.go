@@ -90,7 +90,7 @@ func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Hando
 	kinds := map[schema.GroupVersionResource]string{frrk8s.Resource: "FRRConfigurationList"}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
 	peer := millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "router1"}}
-	peer.Spec.Router = &millracev1beta1.Router{Address: "198.51.100.101"}
+	peer.Spec.Router = millracev1beta1.Router{Address: "198.51.100.101"}
 	peer.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{millracev1beta1.LabelAnnouncer: millracev1beta1.AnnouncerMillrace}}
 	return &Handover{
 		clients: fake.NewClientset(set, node, pod("speaker", speaker.Spec), pod("frr-k8s", daemon)), configurations: others.Resource(frrk8s.Resource),

@@ -104,7 +104,7 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	if err != nil {
 		return to, fmt.Errorf("router %s: its AS number %q is none", address, r.asn)
 	}
-	to.Spec.Router = &millracev1beta1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
+	to.Spec.Router = millracev1beta1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
 	to.Spec.PeerASN, to.Spec.LocalASN = asn, number(env.values["bgp_as"], defaultASN)
 	hold := number(env.values["bgp_hold_time"], defaultHoldTime)
 	to.Spec.HoldTime = duration(hold, time.Second)

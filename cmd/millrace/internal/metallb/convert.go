@@ -106,7 +106,7 @@ func (c *converter) peer(from *bgpPeer) {
 	}
 	to := migration.NewPeer(from.Metadata.Name)
 	to.Spec = millracev1beta1.LBPeerSpec{
-		Router:   &millracev1beta1.Router{Address: spec.PeerAddress},
+		Router:   millracev1beta1.Router{Address: spec.PeerAddress},
 		LocalASN: spec.MyASN, PeerASN: spec.PeerASN, PeerPort: spec.PeerPort, SourceAddress: spec.SourceAddress,
 		HoldTime: spec.HoldTime, KeepaliveTime: spec.KeepaliveTime, ConnectRetryTime: spec.ConnectTime,
 		NodeSelector: first(spec.NodeSelectors, note, "nodeSelectors"),

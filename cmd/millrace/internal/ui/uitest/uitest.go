@@ -116,7 +116,7 @@ func Cluster(size Size) *view.State {
 	for i, name := range routers {
 		in.Peers = append(in.Peers, millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Status: millracev1beta1.LBPeerStatus{Conditions: ready},
-			Spec: millracev1beta1.LBPeerSpec{PeerAddress: fmt.Sprintf("198.51.100.%d", i+1), PeerASN: 64512},
+			Spec: millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: fmt.Sprintf("198.51.100.%d", i+1)}, PeerASN: 64512},
 		})
 	}
 	in.Pods = append(in.Pods, pod("operator", "", true))

@@ -128,11 +128,7 @@ func (b *builder) judge(router *Router) {
 
 // routerAddress is the address of a router, or how it is found.
 func routerAddress(peer *millracev1beta1.LBPeer) string {
-	spec := &peer.Spec
-	if router := spec.Router; router != nil {
-		return cmp.Or(router.Address, router.Interface, router.Range, "default gateway")
-	}
-	return cmp.Or(spec.PeerAddress, spec.PeerRange, spec.PeerInterface, "default gateway")
+	return cmp.Or(peer.Spec.Router.Address, peer.Spec.Router.Range, "default gateway")
 }
 
 // services are those that have VIPs or wait for one, and the VIPs that no Service has.

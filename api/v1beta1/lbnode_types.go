@@ -67,14 +67,6 @@ type LBNodeSpec struct {
 	//
 	// +optional
 	Departure Departure `json:"departure,omitempty"`
-
-	// BootID is a leftover of versions before status.servingBootID. Agents of those
-	// versions copy it to status.bootID when they serve, so it stays until the node's
-	// agent is a newer one; the operator then empties it. Nothing else reads it.
-	//
-	// +optional
-	// +kubebuilder:validation:MaxLength=128
-	BootID string `json:"bootID,omitempty"`
 }
 
 // Departure is why a node hands over its routes to other nodes, before it goes.
@@ -111,8 +103,7 @@ type LBNodeStatus struct {
 	// in the maps what the node forwards by. A single frontend or node that cannot be
 	// written does not count. While it differs from bootID, the node has booted and
 	// its agent is not up yet: the other nodes send it nothing. The same holds while
-	// both are empty. bootID alone is from an agent of a version before this field,
-	// which wrote it only once it served.
+	// both are empty.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -55,8 +55,7 @@ type content struct {
 	// Passwords need not be text.
 	Passwords   map[string][]byte
 	Generations []uint32
-	// Nodes came later: without them none is known.
-	Nodes []membership.Known `json:",omitempty"`
+	Nodes       []membership.Known
 }
 
 // encode returns the file that has a State.

@@ -115,12 +115,7 @@ func (b *builder) shutdown() millracev1beta1.Departure {
 // isBooting reports whether a node has booted since its agent last had everything in
 // place, or never had. An agent that is merely down changes nothing: its programs run on.
 func isBooting(status *millracev1beta1.LBNodeStatus) bool {
-	if status.ServingBootID == "" {
-		// Agents of versions before servingBootID wrote bootID alone, and only once
-		// they served.
-		return status.BootID == ""
-	}
-	return status.BootID != status.ServingBootID
+	return status.ServingBootID == "" || status.BootID != status.ServingBootID
 }
 
 // addReach reads where a node can answer for VIPs. What cannot be read is nowhere.

@@ -71,7 +71,6 @@ func readiness(node *corev1.Node) []corev1.NodeCondition {
 // identity leaves of an LBNode what agents read.
 func identity(lbNode *millracev1beta1.LBNode) {
 	lbNode.ObjectMeta = slim.Meta(&lbNode.ObjectMeta)
-	lbNode.Spec.BootID = ""
 }
 
 // matters reports whether an update can change a Snapshot's meaning. The operator

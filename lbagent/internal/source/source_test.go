@@ -360,7 +360,7 @@ func TestStrip(t *testing.T) {
 			Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"a": "b"},
 			OwnerReferences: []metav1.OwnerReference{{Name: "node1"}}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
 		},
-		Spec:   millracev1beta1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a", BootID: "old"},
+		Spec:   millracev1beta1.LBNodeSpec{ID: 5, Addresses: []string{"198.51.100.1"}, Zone: "a"},
 		Status: millracev1beta1.LBNodeStatus{BootID: "b", ServingBootID: "b"},
 	}
 	want := &millracev1beta1.LBNode{

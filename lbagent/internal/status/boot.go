@@ -64,9 +64,6 @@ func identifyBoot(previous millracev1beta1.LBNodeStatus, bootID string, serves b
 	case previous.BootID == "" && previous.ServingBootID == "":
 		// It never served, which is what the empty status says.
 		return previous
-	case previous.ServingBootID == "":
-		// An agent of an older version served in the boot before this one.
-		return millracev1beta1.LBNodeStatus{BootID: bootID, ServingBootID: previous.BootID}
 	default:
 		return millracev1beta1.LBNodeStatus{BootID: bootID, ServingBootID: previous.ServingBootID}
 	}

@@ -58,7 +58,7 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 	return control.New(mgr, "lbnode", workers).
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(nodeChanged())).
 		Watches(&millracev1beta1.LBNode{}, handler.EnqueueRequestsFromMapFunc(r.sharingID),
-			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, upgraded()))).
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
@@ -74,14 +74,6 @@ func nodeChanged() predicate.Predicate {
 			!slices.Equal(desired.NodePodCIDRs(before), desired.NodePodCIDRs(after)) ||
 			!slices.Equal(desired.NodeAddresses(before), desired.NodeAddresses(after)))
 	}}
-}
-
-// upgraded lets an LBNode through whose spec.bootID nobody reads any more.
-func upgraded() predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(object client.Object) bool {
-		node, ok := object.(*millracev1beta1.LBNode)
-		return ok && node.Spec.BootID != "" && node.Status.ServingBootID != ""
-	})
 }
 
 // sharingID maps an LBNode to itself and to those with the same id.
@@ -174,10 +166,6 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 	base := lbNode.DeepCopy()
 	lbNode.Spec.Addresses, lbNode.Spec.Zone = desired.NodeAddresses(node), desired.NodeZone(node)
 	lbNode.Spec.PodCIDRs, lbNode.Spec.Departure = desired.NodePodCIDRs(node), desired.NodeDeparture(node)
-	if lbNode.Status.ServingBootID != "" {
-		// No agent that reads it runs on the node any more.
-		lbNode.Spec.BootID = ""
-	}
 	lbNode.OwnerReferences = []metav1.OwnerReference{ownerReference(node)}
 	if equality.Semantic.DeepEqual(base, lbNode) {
 		return nil

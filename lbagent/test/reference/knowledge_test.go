@@ -3,7 +3,6 @@
 package reference
 
 import (
-	"slices"
 	"time"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -80,13 +79,13 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 		return Entry{}, false
 	}
 	entry := c.entry(id, flow, halfOpen.Connection, false)
-	// All numbers of the test's connections fit.
-	entry.Unproved = flow.Protocol == TCP && !slices.Contains(provable, bpf.DatapathProof(halfOpen.Reverse.Proof))
+	proof := bpf.DatapathProof(halfOpen.Reverse.Proof)
+	entry.Unproved = flow.Protocol == TCP && proof != bpf.DatapathProofPROOF_GIVEN
+	if proof == bpf.DatapathProofPROOF_OFFERED || proof == bpf.DatapathProofPROOF_CONTESTED {
+		entry.Offer, entry.OfferWindow = halfOpen.Reverse.Sequence+1, 1<<16
+	}
 	return entry, true
 }
-
-// provable are the states from which a client's packet with the right numbers proves a flow.
-var provable = []bpf.DatapathProof{bpf.DatapathProofPROOF_OFFERED, bpf.DatapathProofPROOF_CONTESTED, bpf.DatapathProofPROOF_GIVEN}
 
 // entry is what a node's entry of the flow says.
 func (c *testCluster) entry(id forwarding.NodeID, flow Flow, connection bpf.DatapathConnection, established bool) Entry {

@@ -48,8 +48,10 @@ type Entry struct {
 	Endpoint forwarding.EndpointID
 	// Established flows are notified: their ingress node learns an exception.
 	Established bool
-	// Unproved flows are not established, and no midstream packet proves them: other nodes are asked first.
-	Unproved bool
+	// Unproved flows are not established. Midstream packets go to other nodes first, except those that
+	// acknowledge one of the OfferWindow numbers from Offer.
+	Unproved           bool
+	Offer, OfferWindow uint32
 	// Over is true where a packet that begins a flow gets a new entry.
 	Over bool
 	// Yields is true where the flow may have expired: other nodes are then asked first.

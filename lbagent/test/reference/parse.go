@@ -48,6 +48,8 @@ type packet struct {
 	Flow
 	// flags of TCP.
 	flags byte
+	// acknowledged is the acknowledgment number of TCP.
+	acknowledged uint32
 	// l3 is the offset of the IP header in the frame, l4 that of the TCP or UDP header, end
 	// that of the first byte behind the IP packet.
 	l3, l4, end int
@@ -208,7 +210,7 @@ func (p packet) parseL4(frame []byte) (packet, reading) {
 	p.Client = netip.AddrPortFrom(p.Client.Addr(), binary.BigEndian.Uint16(l4))
 	p.VIP = netip.AddrPortFrom(p.VIP.Addr(), binary.BigEndian.Uint16(l4[2:]))
 	if p.Protocol == TCP {
-		p.flags = l4[13]
+		p.flags, p.acknowledged = l4[13], binary.BigEndian.Uint32(l4[8:])
 	}
 	return p, plain
 }

@@ -103,7 +103,9 @@ func (c Cluster) byRow(
 }
 
 // asksFirst reports whether the packet goes to other nodes before the node with the entry takes it.
-func (p packet) asksFirst(entry Entry) bool { return entry.Unproved && p.midstream() }
+func (p packet) asksFirst(entry Entry) bool {
+	return entry.Unproved && p.midstream() && p.acknowledged-entry.Offer >= entry.OfferWindow
+}
 
 // path is the nodes that are asked, in their order: of each row the primary, and perhaps the chain.
 func path(rows []askedRow) []forwarding.NodeID {

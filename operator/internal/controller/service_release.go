@@ -105,16 +105,18 @@ func joinAddresses(vips []*millracev1beta1.VIP) string {
 	return strings.Join(addresses, ", ")
 }
 
-// clearIngress removes from the status the addresses of VIPs that the Service has or had, and those of other
-// Services' VIPs. Entries of other load balancers stay.
+// clearIngress removes from the status the addresses of VIPs that the Service has or had. Entries of other load
+// balancers stay, also if another Service has a VIP with such an address.
 func (r *serviceReconciler) clearIngress(ctx context.Context, service *corev1.Service) error {
 	if !isKept(service) {
 		return nil
 	}
 	base := service.DeepCopy()
+	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
 	service.Status.LoadBalancer.Ingress = foreignIngress(service, func(address netip.Addr) bool {
 		vip := r.ledger.object(address)
-		return vip != nil && isBound(vip) || r.had.has(client.ObjectKeyFromObject(service), service.UID, address)
+		return vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) ||
+			r.had.has(client.ObjectKeyFromObject(service), service.UID, address)
 	})
 	return r.patchServiceStatus(ctx, base, service)
 }

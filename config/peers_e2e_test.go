@@ -54,7 +54,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	for _, test := range []struct {
 		name   string
 		change func(*millracev1beta1.LBPeerSpec)
-		// field and other are what a warning names; empty: there is none.
+		// field and other appear in the warning. If empty, no warning is expected.
 		field, other string
 	}{
 		{"the same address", at("2001:DB8:7:0::1"), "spec.router.address: 2001:DB8:7:0::1", "by-address"},

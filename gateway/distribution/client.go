@@ -230,7 +230,7 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 		if err != nil {
 			_, before := c.received[name]
 			c.unread[name] = &resource.Refusal{
-				Resource: name, Reason: fmt.Sprintf("read the resource %q: %v", name, err), Former: before,
+				Resource: name, Reason: fmt.Sprintf("read the resource %q: %v", name, err), Retained: before,
 			}
 			continue
 		}

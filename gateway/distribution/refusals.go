@@ -26,7 +26,7 @@ func NewRefusals(refused []*resource.Refusal) *rpc.Status {
 	said := &resource.Refusals{Total: uint32(len(refused))}
 	for _, each := range refused[:min(len(refused), maxRefusals)] {
 		said.Refusals = append(said.Refusals, &resource.Refusal{
-			Resource: each.GetResource(), Route: each.GetRoute(), Former: each.GetFormer(), Reason: shorten(each.GetReason()),
+			Resource: each.GetResource(), Route: each.GetRoute(), Retained: each.GetRetained(), Reason: shorten(each.GetReason()),
 		})
 	}
 	status := &rpc.Status{

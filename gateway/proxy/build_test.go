@@ -142,7 +142,7 @@ func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[s
 func told(p *Proxy) string {
 	var text strings.Builder
 	for _, each := range p.Refused() {
-		fmt.Fprintln(&text, each.GetResource(), each.GetRoute(), each.GetReason(), each.GetFormer())
+		fmt.Fprintln(&text, each.GetResource(), each.GetRoute(), each.GetReason(), each.GetRetained())
 	}
 	return text.String()
 }

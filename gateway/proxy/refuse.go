@@ -163,7 +163,7 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 			of.said = []*resource.Refusal{{Resource: name, Reason: fault.Error()}}
 		}
 		for _, each := range of.said {
-			each.Former = previous
+			each.Retained = previous
 		}
 	}
 	switch step {

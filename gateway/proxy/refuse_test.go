@@ -84,7 +84,7 @@ func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 		// Rules that answer 500 are no previous ones.
 		f.change(group(unknown()), httpListener("other", freePort(t), nil))
 		if got := told(f.Proxy); !strings.HasSuffix(got, "does not know false\n") {
-			t.Errorf("refused: %q, want no former rules", got)
+			t.Errorf("refused: %q, want no retained rules", got)
 		}
 	}
 	f.change(group())

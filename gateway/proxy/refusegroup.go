@@ -29,7 +29,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 	of.said, of.blank = nil, map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(bad)) {
 		of.said = append(of.said, &resource.Refusal{
-			Resource: name, Route: object, Reason: bad[object].Error(), Former: len(kept[object]) > 0,
+			Resource: name, Route: object, Reason: bad[object].Error(), Retained: len(kept[object]) > 0,
 		})
 		of.blank[object] = len(kept[object]) == 0
 	}

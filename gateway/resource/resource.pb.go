@@ -3123,9 +3123,9 @@ type Refusal struct {
 	// "httproute/ns/name". It is empty where the resource is refused as a whole.
 	Route  string `protobuf:"bytes,2,opt,name=route,proto3" json:"route,omitempty"`
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// former says that what was there before is served. Otherwise rules answer 500, as do requests
+	// retained reports whether the previous configuration is served. Otherwise rules answer 500, as do requests
 	// to a backend; a listener or certificate is absent, and of endpoints the readable are used.
-	Former        bool `protobuf:"varint,4,opt,name=former,proto3" json:"former,omitempty"`
+	Retained      bool `protobuf:"varint,4,opt,name=retained,proto3" json:"retained,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3181,9 +3181,9 @@ func (x *Refusal) GetReason() string {
 	return ""
 }
 
-func (x *Refusal) GetFormer() bool {
+func (x *Refusal) GetRetained() bool {
 	if x != nil {
-		return x.Former
+		return x.Retained
 	}
 	return false
 }
@@ -3411,12 +3411,12 @@ const file_resource_proto_rawDesc = "" +
 	"\bhtpasswd\x18\x01 \x01(\fR\bhtpasswd\"Z\n" +
 	"\bRefusals\x128\n" +
 	"\brefusals\x18\x01 \x03(\v2\x1c.millrace.gateway.v1.RefusalR\brefusals\x12\x14\n" +
-	"\x05total\x18\x02 \x01(\rR\x05total\"k\n" +
+	"\x05total\x18\x02 \x01(\rR\x05total\"o\n" +
 	"\aRefusal\x12\x1a\n" +
 	"\bresource\x18\x01 \x01(\tR\bresource\x12\x14\n" +
 	"\x05route\x18\x02 \x01(\tR\x05route\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06former\x18\x04 \x01(\bR\x06formerB2Z0github.com/millrace-lb/millrace/gateway/resourceb\x06proto3"
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bretained\x18\x04 \x01(\bR\bretainedB2Z0github.com/millrace-lb/millrace/gateway/resourceb\x06proto3"
 
 var (
 	file_resource_proto_rawDescOnce sync.Once

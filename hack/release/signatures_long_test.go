@@ -93,7 +93,7 @@ func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	}
 }
 
-// verifySignature returns what a signature is of. With a byte changed it must not hold.
+// verifySignature returns the signed payload, and checks that verification fails when a byte of it changes.
 func verifySignature(t *testing.T, verifier signature.Verifier, image v1.Image) payload.SimpleContainerImage {
 	t.Helper()
 	manifest, err := image.Manifest()

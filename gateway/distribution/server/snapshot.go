@@ -40,7 +40,7 @@ func (s *snapshot) version() string {
 		for _, e := range s.entries {
 			packed, err := e.pack()
 			if err != nil {
-				s.unsent = append(s.unsent, &resource.Refusal{Resource: e.resource.GetName(), Reason: err.Error(), Former: true})
+				s.unsent = append(s.unsent, &resource.Refusal{Resource: e.resource.GetName(), Reason: err.Error(), Retained: true})
 				continue
 			}
 			// Neither has a line feed.

@@ -56,7 +56,7 @@ var (
 	askedPaths = []string{"/", "/p", "/p/q", "/P/q", "/pxq", "/r", "/.well-known/acme-challenge/t", "/oauth2/auth"}
 )
 
-// served is what the proxies of an owner do.
+// served is the configuration of the proxies of one owner.
 type served struct {
 	*plan.Plan
 	resources map[string]*resource.Resource

@@ -31,7 +31,7 @@ var ErrExpired = errors.New("a certificate is not valid at present")
 // Secret of type kubernetes.io/tls, which replicas mount.
 func webhook(host string) generations {
 	return generations{
-		current: "tls.", next: "next.", previous: "former.", files: []string{"crt", "key"}, trusted: "crt",
+		current: "tls.", next: "next.", previous: "previous.", files: []string{"crt", "key"}, trusted: "crt",
 		left: func(now time.Time, files map[string][]byte) time.Duration {
 			return remaining(now, host, files["crt"], files["key"])
 		},

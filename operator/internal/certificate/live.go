@@ -46,7 +46,7 @@ func aggregated(host string) generations {
 		files = append(files, role.certificate, role.key)
 	}
 	return generations{
-		current: liveCurrent, next: "next.", previous: "former.", files: files, trusted: fileCA,
+		current: liveCurrent, next: "next.", previous: "previous.", files: files, trusted: fileCA,
 		left: func(now time.Time, files map[string][]byte) time.Duration { return leftOfAll(now, host, files) },
 		make: func(now time.Time) (map[string][]byte, error) { return makeAll(now, host) },
 	}

@@ -89,8 +89,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestGrants: each role of the table permits what the table says, and each rule of a role for people is in
-// the table.
+// TestGrants checks that each role of the table permits its requests, and that the table lists each rule of
+// a role for people.
 func TestGrants(t *testing.T) {
 	type right struct{ role, group, resource, verb string }
 	rights := map[right]bool{}

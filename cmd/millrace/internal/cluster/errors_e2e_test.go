@@ -24,8 +24,8 @@ import (
 
 const viewerUser = "jane"
 
-// TestErrors: what a real API server answers about objects that do not exist, and about requests that RBAC does
-// not permit, becomes a sentence. Each role that a sentence names permits the request.
+// TestErrors checks the messages for missing objects and for requests that RBAC does not permit, on a real API
+// server. Each role that a message names permits the request.
 func TestErrors(t *testing.T) {
 	server := controlplane.Start(t, "../../../..", viewerUser)
 	objects := server.Install(t, server.Admin(), client.Options{})

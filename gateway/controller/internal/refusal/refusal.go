@@ -47,8 +47,8 @@ type Part struct {
 	// Route is the object, "httproute/namespace/name"; empty: all of the resource.
 	Route  string `json:"route,omitempty"`
 	Reason string `json:"reason"`
-	// Former says that what was there before is served.
-	Former bool `json:"former,omitempty"`
+	// Retained reports whether the previous configuration is served.
+	Retained bool `json:"retained,omitempty"`
 }
 
 // None reports whether nothing is refused.
@@ -74,7 +74,7 @@ func of(proxy server.Proxy) Refusal {
 	said := proxy.Refused.GetRefusals()
 	for _, each := range said[:min(len(said), maxParts)] {
 		found.Parts = append(found.Parts, Part{
-			Resource: each.GetResource(), Route: each.GetRoute(), Reason: shorten(each.GetReason(), maxMessage/2), Former: each.GetFormer(),
+			Resource: each.GetResource(), Route: each.GetRoute(), Reason: shorten(each.GetReason(), maxMessage/2), Retained: each.GetRetained(),
 		})
 	}
 	return found
@@ -104,7 +104,7 @@ func (r Refusal) Text() string {
 
 // TextOf says it of a part.
 func (r Refusal) TextOf(part Part) string {
-	if part.Former {
+	if part.Retained {
 		return "proxy " + r.Proxy + " refuses it and serves what was there before: " + part.Reason
 	}
 	return "proxy " + r.Proxy + " refuses it: " + part.Reason

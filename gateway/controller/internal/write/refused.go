@@ -155,7 +155,7 @@ func hasCondition(conditions []metav1.Condition, kind string) bool {
 // begins.
 func partly(refused refusal.Refusal, part refusal.Part, generation int64) metav1.Condition {
 	prefix := "Dropped Rule: "
-	if part.Former {
+	if part.Retained {
 		prefix = "Fall Back: "
 	}
 	return metav1.Condition{

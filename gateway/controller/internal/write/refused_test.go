@@ -28,7 +28,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw", Annotations: map[string]string{
 		infrastructure.AnnotationOwner: infrastructure.Key(owner),
 		refusal.Annotation: `{"proxy":"edge/p","version":"1-a","total":4,"parts":[
-			{"resource":"group/a","route":"httproute/shop/cart","reason":"bad filter","former":true},
+			{"resource":"group/a","route":"httproute/shop/cart","reason":"bad filter","retained":true},
 			{"resource":"group/b","route":"httproute/shop/new","reason":"bad match"},
 			{"resource":"group/c","route":"ingress/shop/old","reason":"bad path"},
 			{"resource":"certificate/shop/x","reason":"bad key"}]}`,

@@ -30,7 +30,7 @@ var world = []string{
 	`{apiVersion: v1, kind: Secret, type: kubernetes.io/tls, metadata: {namespace: shop, name: tls, annotations: {test/certificate: "<a.example|*.example|a.example,b.example>", test/key: "<|rsa|other>"}}}`,
 	`{apiVersion: v1, kind: Secret, type: kubernetes.io/tls, metadata: {namespace: pay, name: tls, annotations: {test/certificate: "<a.example|*.example>"}}}`,
 	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: settings}, data: {trustedHops: "<1|2|x>", sslRedirect: "<true|false>", annotations: <ingress-nginx|ingress-nginx|none|x>}}`,
-	`{apiVersion: v1, kind: Secret, type: Opaque, metadata: {namespace: shop, name: users}, data: {auth: <YTp7U0hBfXg=|Yjp7U0hBfXg=|Yw==>}}`,
+	`{apiVersion: v1, kind: Secret, type: Opaque, metadata: {namespace: shop, name: users}, data: {auth: <YTp7U0hBfUVmYXRqc1VxS1lTcnF2MThPMUZsQTNoY0lIST0=|Yjp7U0hBfUVmYXRqc1VxS1lTcnF2MThPMUZsQTNoY0lIST0=|Yw==>}}`,
 	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: headers}, data: {x-a: <b|c>}}`,
 	`{apiVersion: v1, kind: ConfigMap, metadata: {namespace: shop, name: ca, annotations: {test/certificate: "<one|two>"}}}`,
 	`{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: millrace, annotations: {ingressclass.kubernetes.io/is-default-class: "<true|false>"}}, spec: {controller: <millrace.io/ingress|other>, parameters: {kind: ConfigMap, scope: Namespace, namespace: shop, name: settings}}}`,

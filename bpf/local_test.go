@@ -84,7 +84,7 @@ func TestSharedLocalDrains(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			w.sharedLocal(t, f, portNode2, true)
-			w.ingress(t, f.tcp(portNode2, "S").frame())
+			w.establish(t, f.tcp(portNode2, "S"), f.pods[0])
 			w.sharedLocal(t, f, portNode2, false)
 			ack := f.tcp(portNode2, "A")
 			if got := w.ingress(t, ack.frame()); got.verdict != xdpPass {

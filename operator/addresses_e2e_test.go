@@ -236,7 +236,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 	})
 
 	for want, arguments := range map[string][]string{
-		"there is no VIPPool none":        {"none"},
+		"no VIPPool none":                 {"none"},
 		"must be IPv4 or IPv6":            {"main", "--family=6"},
 		"must be NAMESPACE/NAME":          {"main", "--for=web"},
 		"VIPPool main has no free IPv4 a": {"main"},

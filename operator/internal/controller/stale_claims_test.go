@@ -39,7 +39,7 @@ func byOperator(after time.Duration) func(*millracev1beta1.VIP) {
 		at := metav1.NewTime(created.Add(after))
 		vip.ManagedFields = []metav1.ManagedFieldsEntry{{
 			Manager: control.FieldOwner, Operation: metav1.ManagedFieldsOperationUpdate, Time: &at,
-			APIVersion: "millrace.io/v1beta1", FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{}}`)},
+			APIVersion: "millrace.io/v1beta1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`),
 		}}
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package apierror turns an error of a request to the API server into one sentence: which object, which
-// right is missing, and what to do. It is pure.
+// right is missing, and what to do.
 package apierror
 
 import (

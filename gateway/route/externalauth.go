@@ -24,27 +24,7 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
 			"externalAuth.forwardBody: bodies are not sent to authorization servers")
 	}
-	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
-	if with := filter.HTTPAuthConfig; with != nil {
-		// The request's path follows, which begins with a slash.
-		if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
-			made.Path = "/" + made.Path
-		}
-		for _, name := range with.AllowedRequestHeaders {
-			if !alwaysAsked[strings.ToLower(name)] {
-				made.RequestHeaders = append(made.RequestHeaders, name)
-			}
-		}
-		for _, name := range with.AllowedResponseHeaders {
-			// A backend gets the Host that the rule gives it.
-			if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
-				made.ResponseHeaders = append(made.ResponseHeaders, name)
-			}
-		}
-		if len(with.AllowedResponseHeaders) > 0 {
-			made.ResponseHeaders = made.ResponseHeaders[1:]
-		}
-	}
+	made := authorizationRequest(filter.HTTPAuthConfig)
 	name, refused := c.reach(of, filter.BackendRef, speech{protocol: resource.Backend_HTTP1})
 	if refused != nil {
 		of.refuseResolved(refused.at("spec.rules[%d].filters.externalAuth.backendRef", of.reading))
@@ -56,6 +36,34 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "externalAuth: %v", err)
 	}
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: made}}, nil
+}
+
+// authorizationRequest returns the path and the headers of requests to the authorization server, and the
+// headers of its responses that backends get.
+func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuthorization {
+	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
+	if with == nil {
+		return made
+	}
+	// The request's path follows, which begins with a slash.
+	if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
+		made.Path = "/" + made.Path
+	}
+	for _, name := range with.AllowedRequestHeaders {
+		if !alwaysAsked[strings.ToLower(name)] {
+			made.RequestHeaders = append(made.RequestHeaders, name)
+		}
+	}
+	for _, name := range with.AllowedResponseHeaders {
+		// A backend gets the Host that the rule gives it.
+		if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
+			made.ResponseHeaders = append(made.ResponseHeaders, name)
+		}
+	}
+	if len(with.AllowedResponseHeaders) > 0 {
+		made.ResponseHeaders = made.ResponseHeaders[1:]
+	}
+	return made
 }
 
 // alwaysAsked is what each question has, in lower case.

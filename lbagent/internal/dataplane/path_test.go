@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/link"
-
-	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 

@@ -377,9 +377,9 @@ func testCommand(t *testing.T, e *environment) {
 		{ours, "top --once", "node-a: the driver of eth0 does not take frames: transmit 0/s, redirect 2.00/s", ""},
 		{theirs, "top --once -n shop", "3 nodes, 1 frontend, over 10 s, drops: NoEndpoint 4.00/s", ""},
 		{theirs, "top --once -n shop", "198.51.100.1:80 TCP shop/web 20.0k 16.0M 40.0 4.00", ""},
-		{theirs, "top --once -n office", "", "nor is it allowed in place of that to list servicetraffic of live.millrace.io"},
-		{theirs, "top --once", "", "nor is it allowed in place of that to list servicetraffic of live.millrace.io"},
-		{theirs, "bgp peers", "", "nor is it allowed in place of that to list bgpsessions of live.millrace.io"},
+		{theirs, "top --once -n office", "", "user tenant may not list servicetraffic.live.millrace.io in namespace office: ClusterRole millrace-live-viewer permits it"},
+		{theirs, "top --once", "", "user tenant may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it"},
+		{theirs, "bgp peers", "", "user tenant may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it"},
 	} {
 		command := exec.CommandContext(t.Context(), program, append(strings.Fields(test.line), "--kubeconfig", test.kubeconfig)...)
 		var stdout, stderr strings.Builder

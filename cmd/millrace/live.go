@@ -82,11 +82,11 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 // errNobody is that the aggregated API has no answer of any node, as just after its start.
 var errNobody = errors.New("live.millrace.io has no answer of any node")
 
-// withLive is the error of asking agents, with that of the aggregated API where each is a right that is
-// missing.
+// withLive adds liveErr, the aggregated API's error, to err, the agents' error, when both report a
+// missing right.
 func withLive(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
-		return fmt.Errorf("%w; the same by live.millrace.io: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
+		return fmt.Errorf("%w; to read live.millrace.io in its place: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
 	}
 	return err
 }

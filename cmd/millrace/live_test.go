@@ -133,7 +133,7 @@ func TestLiveOrAgents(t *testing.T) {
 		"top of neither": {
 			there().with(liveTraffic, http.StatusForbidden).with(livePods, http.StatusForbidden), "top --once", "",
 			"millrace: not allowed: user jane may not list pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it; " +
-				"the same by live.millrace.io: user jane may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it", exitError,
+				"to read live.millrace.io in its place: user jane may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it", exitError,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestNeitherLiveNorAgents(t *testing.T) {
 		t.Errorf("code %d, stdout %s, stderr %s", code, stdout, stderr)
 	}
 	_, stderr, code = runWith(t, p, "bgp peers --kubeconfig "+kubeconfigOf(t, httptestOf(t, there().with(liveSessions, http.StatusForbidden))))
-	if code != exitError || !strings.Contains(stderr, "run a command in pod a; the same by live.millrace.io: user jane may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it") {
+	if code != exitError || !strings.Contains(stderr, "run a command in pod a; to read live.millrace.io in its place: user jane may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it") {
 		t.Errorf("code %d, stderr %s", code, stderr)
 	}
 }

@@ -167,7 +167,7 @@ func TestBadInputIsNamedAndHarmsNothing(t *testing.T) {
 	}{
 		{"inverted", "vippool", `{"spec":{"addresses":["198.51.100.20-198.51.100.10"]}}`, "spec.addresses[0]"},
 		{"overlapping", "vippool", `{"spec":{"addresses":["203.0.113.64/26"]}}`, "spec.addresses[0]"},
-		{"no-address", "lbpeer", `{"spec":{"peerASN":64512,"localASN":64513}}`, "give router"},
+		{"no-address", "lbpeer", `{"spec":{"peerASN":64512,"localASN":64513}}`, "spec.router"},
 		{"bad-address", "lbpeer", `{"spec":{"router":{"address":"tor"},"peerASN":64512,"localASN":64513}}`, "spec.router.address"},
 	}
 	kinds := map[string]string{"vippool": "VIPPool", "lbpeer": "LBPeer"}

@@ -61,6 +61,12 @@ func add(objects *route.Objects, document []byte, count int) error {
 	object := item.Interface().(metav1.Object)
 	complete(object, count)
 	if secret, ok := object.(*corev1.Secret); ok {
+		for name, text := range secret.StringData {
+			if secret.Data == nil {
+				secret.Data = map[string][]byte{}
+			}
+			secret.Data[name] = []byte(text)
+		}
 		if err := fill(secret); err != nil {
 			return err
 		}

@@ -42,17 +42,23 @@ func dialHTTP2(t *testing.T, port uint32) *h2conn {
 // overHTTP2 begins HTTP/2 on a connection.
 func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
 	t.Helper()
+	c, err := tryHTTP2(t, conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// tryHTTP2 returns an error if the proxy has closed the connection already.
+func tryHTTP2(t *testing.T, conn net.Conn) (*h2conn, error) {
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	c := &h2conn{Framer: http2.NewFramer(conn, conn), Conn: conn, t: t, stream: 1}
 	c.encoder = hpack.NewEncoder(&c.block)
 	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	if err := c.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return c, c.WriteSettings()
 }
 
 // request sends fields "name value", which end the stream, and gives the stream.

@@ -95,17 +95,23 @@ type answer struct {
 	timeout time.Duration
 	// webSocket ends with the proxy; nil: the request asks for no WebSocket.
 	webSocket context.Context
+	isHTTP10  bool
 }
 
 func newAnswer(w http.ResponseWriter, r *http.Request, timeout time.Duration) *answer {
-	a := &answer{ResponseWriter: w, controller: http.NewResponseController(w)}
+	a := &answer{ResponseWriter: w, controller: http.NewResponseController(w), isHTTP10: !r.ProtoAtLeast(1, 1)}
 	if r.ProtoMajor == 2 {
 		a.timeout = timeout
 	}
 	return a
 }
 
+// WriteHeader implements http.ResponseWriter. It drops informational responses to clients of HTTP/1.0
+// (RFC 9110, section 15.2).
 func (a *answer) WriteHeader(status int) {
+	if status < 200 && a.isHTTP10 {
+		return
+	}
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
 		if header := a.Header(); header["Content-Type"] == nil {
@@ -154,6 +160,15 @@ func (a *answer) Write(b []byte) (int, error) {
 	return n, err
 }
 
+// flushBroken sends the received part of a response that its backend has broken off. net/http then
+// closes the connection or resets the stream without a flush.
+func (a *answer) flushBroken() {
+	if broken := recover(); broken != nil {
+		_ = a.FlushError()
+		panic(broken)
+	}
+}
+
 // FlushError is for http.ResponseController.
 func (a *answer) FlushError() error {
 	defer a.limit()()
@@ -170,12 +185,34 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err == nil {
 		// The limits of requests do not hold for what follows.
 		_ = conn.SetDeadline(time.Time{})
+		if buffered.Reader.Buffered() > 0 {
+			conn = &earlyConn{Conn: conn, reader: buffered.Reader}
+		}
 		if a.webSocket != nil {
 			conn = newWebSocket(a.webSocket, conn)
 		}
 	}
 	return conn, buffered, err
 }
+
+// earlyConn is the client's connection after an upgrade, if the client sent bytes behind its request.
+// net/http has read them, and httputil.ReverseProxy reads the connection only.
+type earlyConn struct {
+	net.Conn
+	reader *bufio.Reader
+}
+
+// Read implements net.Conn.
+func (c *earlyConn) Read(b []byte) (int, error) {
+	if c.reader != nil && c.reader.Buffered() > 0 {
+		return c.reader.Read(b[:min(len(b), c.reader.Buffered())])
+	}
+	c.reader = nil
+	return c.Conn.Read(b)
+}
+
+// CloseWrite closes the sending direction.
+func (c *earlyConn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // patientBody is a request's body of which something has to come now and then. On HTTP/2
 // that is until the answer begins: then both sides may talk as they like.

@@ -334,6 +334,7 @@ func (x *exchange) forward(w *answer) {
 		}()
 		ctx = limited
 	}
+	defer w.flushBroken()
 	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 

@@ -3,7 +3,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -15,8 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
@@ -179,6 +176,8 @@ func (s *server) admit(conn net.Conn) {
 	patient.reading.turns, patient.reading.client = s.proxy.turns, admission.Client(addressOf(conn))
 	if port != nil && port.tls {
 		patient.handshake.begin(s.proxy.turns, patient.reading.client)
+	} else {
+		patient.emptyBytes = maxEmptyBytes
 	}
 	s.accepted(patient, port)
 }
@@ -292,87 +291,3 @@ func (h *handover) Close() error {
 
 // Addr implements net.Listener.
 func (h *handover) Addr() net.Addr { return h.address }
-
-// patientConn ends a connection whose peer takes no bytes, and counts the headers that it reads. Its
-// place is free again when it is closed.
-type patientConn struct {
-	net.Conn
-	timeout time.Duration
-	entry   *admission.Connection
-	// evictions are of connections that were closed for its headers.
-	evictions prometheus.Counter
-	handshake handshake
-	reading   reading
-	// begun says that something was read.
-	begun bool
-}
-
-// patientOf gives the connection that is below another one, or nil.
-func patientOf(conn net.Conn) *patientConn {
-	for {
-		if patient, ok := conn.(*patientConn); ok {
-			return patient
-		}
-		above, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			return nil
-		}
-		conn = above.NetConn()
-	}
-}
-
-// entryOf gives the place of a connection, or of what it is above.
-func entryOf(conn net.Conn) *admission.Connection {
-	if patient := patientOf(conn); patient != nil {
-		return patient.entry
-	}
-	return nil
-}
-
-type entryKey struct{}
-
-// Close implements net.Conn.
-func (c *patientConn) Close() error {
-	c.handshake.end()
-	c.reading.pass()
-	c.entry.Close()
-	return c.Conn.Close()
-}
-
-func (c *patientConn) Read(b []byte) (int, error) {
-	c.handshake.pass()
-	c.reading.pass()
-	n, err := c.Conn.Read(b)
-	c.handshake.turn()
-	c.reading.took(n)
-	if n > 0 && !c.begun {
-		c.begun = true
-		// net/http decides by these bytes, too.
-		if bytes.HasPrefix(b[:n], []byte("PRI ")) {
-			c.multiplexed()
-		}
-	}
-	if evicted := c.entry.Read(n); evicted > 0 {
-		c.evictions.Add(float64(evicted))
-	}
-	return n, err
-}
-
-// multiplexed says that HTTP/2 is spoken.
-func (c *patientConn) multiplexed() {
-	c.reading.frames.Store(true)
-	c.entry.Multiplexed()
-}
-
-func (c *patientConn) Write(b []byte) (int, error) {
-	if c.timeout > 0 {
-		_ = c.SetWriteDeadline(time.Now().Add(c.timeout))
-	}
-	return c.Conn.Write(b)
-}
-
-// NetConn gives the connection itself.
-func (c *patientConn) NetConn() net.Conn { return c.Conn }
-
-// CloseWrite ends one direction.
-func (c *patientConn) CloseWrite() error { return closeWrite(c.Conn) }

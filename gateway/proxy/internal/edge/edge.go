@@ -31,6 +31,7 @@ func Canonical(r *http.Request) int {
 	// CGI hands it to programs as HTTP_PROXY, which many take for the proxy of their own requests
 	// (CVE-2016-5385 and others). It is no field of HTTP.
 	delete(r.Header, "Proxy")
+	canonicalExpect(r)
 	canonicalUpgrade(r)
 	canonicalTrailer(r)
 	return 0

@@ -34,7 +34,14 @@ func Scheme(header http.Header, tls bool) string {
 	return "http"
 }
 
-// canonicalUpgrade leaves Upgrade where it is one of HTTP/1 (RFC 9110, section 7.8), and to what
+// canonicalExpect removes Expect from requests of HTTP/1.0 (RFC 9110, section 10.1.1).
+func canonicalExpect(r *http.Request) {
+	if !r.ProtoAtLeast(1, 1) {
+		delete(r.Header, "Expect")
+	}
+}
+
+// canonicalUpgrade leaves Upgrade where it is one of HTTP/1.1 (RFC 9110, section 7.8), and to what
 // does not let a client speak past the proxy: after an upgrade to cleartext HTTP/2, requests would
 // reach the backend that no rule has seen.
 func canonicalUpgrade(r *http.Request) {
@@ -42,7 +49,7 @@ func canonicalUpgrade(r *http.Request) {
 	if r.Header["Upgrade"] == nil {
 		return
 	}
-	if r.ProtoMajor != 1 || !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") {
+	if r.ProtoMajor != 1 || r.ProtoMinor == 0 || !httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade") {
 		delete(r.Header, "Upgrade")
 		return
 	}

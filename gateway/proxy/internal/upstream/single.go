@@ -76,7 +76,13 @@ func singly(with dial) dial {
 func (t *Transport) roundTripSingle(request *http.Request) (*http.Response, error) {
 	var made *single
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { made, _ = info.Conn.(*single) }}
-	response, err := t.RoundTrip(request.WithContext(httptrace.WithClientTrace(request.Context(), trace)))
+	request = request.WithContext(httptrace.WithClientTrace(request.Context(), trace))
+	if request.Header["Upgrade"] == nil {
+		// Without it the transport would read the body after a final response, and the server would send
+		// 100 to the client for that.
+		request.Close = true
+	}
+	response, err := t.RoundTrip(request)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && made != nil {
 		made.switched.Store(true)
 	}

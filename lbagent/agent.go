@@ -68,7 +68,7 @@ func Run(ctx context.Context, config Config, logger logr.Logger) error {
 		return err
 	}
 	if config.Relay != "" {
-		if err := clients.AskRelay(config.Relay, config.LiveCertificates, logger.WithName("relay")); err != nil {
+		if err := clients.UseRelay(config.Relay, config.LiveCertificates, config.RelayToken, logger.WithName("relay")); err != nil {
 			return err
 		}
 	}

@@ -123,6 +123,7 @@ func runAgent() error {
 	config.StateDir = os.Getenv(agentState)
 	if config.Relay = os.Getenv(agentRelay); config.Relay != "" {
 		config.LiveBindAddress, config.LiveCertificates = "0", os.Getenv(relayDirectory)
+		config.RelayToken = filepath.Join(config.LiveCertificates, "token")
 	}
 	room, err := strconv.Atoi(os.Getenv(agentRoom))
 	if err != nil {

@@ -76,6 +76,8 @@ type Config struct {
 	// Relay is the URL of relays of EndpointSlices, whose certificate the same ca.crt vouches for.
 	// Empty: the API server alone is asked.
 	Relay string
+	// RelayToken is the file of the token for relays (relay.Audience), which the kubelet renews.
+	RelayToken string
 	// BFDSocket is the path of the socket of the process that holds the BFD sessions (package
 	// lbagent/bfd). Empty: there is none.
 	BFDSocket string
@@ -131,6 +133,7 @@ func DefaultConfig() Config {
 		Socket:             consoleapi.Socket,
 		LiveBindAddress:    "0",
 		LiveCertificates:   "/etc/millrace/live",
+		RelayToken:         "/var/run/secrets/millrace/relay-token",
 		BFDSocket:          control.Socket,
 		ProbePort:          7482,
 		NATExempt:          true,

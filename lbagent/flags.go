@@ -76,6 +76,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"directory with ca.crt, tls.crt and tls.key for --live-bind-address; they may come and change while the agent runs")
 	flags.StringVar(&c.Relay, "relay", c.Relay,
 		"URL of relays that tell what changes of EndpointSlices in place of the API server, as https://millrace-liveapi.millrace-system.svc; --live-certificates has their ca.crt; empty: none")
+	flags.StringVar(&c.RelayToken, "relay-token", c.RelayToken,
+		"file of a token with the audience millrace-relay, which the agent presents to relays")
 	flags.StringVar(&c.BFDSocket, "bfd-socket", c.BFDSocket,
 		"path of the socket of lbbfd, which holds the BFD sessions; empty: none")
 	flags.Uint16Var(&c.ProbePort, "probe-port", c.ProbePort,

@@ -53,7 +53,7 @@ func (w *world) installRelays() {
 	w.relays = &relays{address: fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(w.t)), directory: w.t.TempDir()}
 	certificate, key, err := certutil.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	controlplane.Must(w.t, err)
-	for name, text := range map[string][]byte{"ca.crt": certificate, "tls.crt": certificate, "tls.key": key} {
+	for name, text := range map[string][]byte{"ca.crt": certificate, "tls.crt": certificate, "tls.key": key, "token": []byte("unchecked")} {
 		controlplane.Must(w.t, os.WriteFile(filepath.Join(w.relays.directory, name), text, 0o600))
 	}
 }

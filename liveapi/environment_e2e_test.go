@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,7 +88,8 @@ func newEnvironment(t *testing.T) *environment {
 	e.client = e.server.Install(t, config, client.Options{}, livev1alpha1.AddToScheme)
 	e.client.MakeNamespaces(t, systemNamespace, "shop", "office")
 	e.client.MakeNamespaces(t, "millrace-bgp")
-	e.client.MakeOf(t, "liveapi/role.yaml", "liveapi/viewer.yaml", "rbac/agent/role.yaml", "rbac/agent/role_binding.yaml")
+	e.client.MakeOf(t, "liveapi/role.yaml", "liveapi/viewer.yaml", "rbac/agent/role.yaml", "rbac/agent/role_binding.yaml",
+		"rbac/agent/service_account.yaml")
 	e.mount(t, e.authority, e.authority.encoded())
 	return e
 }
@@ -104,6 +106,15 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	must(t, os.Rename(e.directory+".next", e.directory))
 	// It is told by that.
 	must(t, os.RemoveAll(previous))
+}
+
+// token returns a token of a service account of millrace-system for some audiences; none: the API server.
+func (e *environment) token(t *testing.T, account string, audiences ...string) string {
+	t.Helper()
+	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: account}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
+	must(t, e.client.SubResource("token").Create(t.Context(), of, request))
+	return request.Status.Token
 }
 
 func (e *environment) create(t *testing.T, object client.Object) {

@@ -67,7 +67,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		Address: configuration.Address, CertDir: configuration.CertDir, Kubeconfig: configuration.Kubeconfig,
 		Storage: liverest.Storage(liverest.Sources{Store: told, Cluster: copied, Collector: collector}),
 		Synced:  copied.Synced,
-		Streams: streams(ctx, group, configuration, logger.WithName("relay")),
+		Streams: streams(ctx, group, configuration, logger.WithName("relay")), StreamAudience: wire.Audience,
 	})
 	if err != nil {
 		return err

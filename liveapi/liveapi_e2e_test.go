@@ -414,25 +414,38 @@ func testStrangers(t *testing.T, address string) {
 	}
 }
 
-// testRelay asks as the agents of nodes do, with the rights that these are installed with. Nobody
-// else gets an answer.
+// testRelay uses the relay as agents do, with the rights of config/. Other tokens are refused, those of agents for
+// the API server among them.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
 	}}}
-	for user, want := range map[string]int{agentUser: http.StatusOK, tenant: http.StatusForbidden, "": http.StatusForbidden, "nobody": http.StatusUnauthorized} {
+	e.create(t, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "other"}})
+	for _, test := range []struct {
+		token string
+		want  int
+	}{
+		{e.token(t, "millrace-agent", relay.Audience), http.StatusOK},
+		// The tokens by which pods use the API server, and those for others.
+		{e.token(t, "millrace-agent"), http.StatusUnauthorized},
+		{e.token(t, "millrace-agent", "millrace-gateway"), http.StatusUnauthorized},
+		{agentUser, http.StatusUnauthorized},
+		{e.token(t, "other", relay.Audience), http.StatusForbidden},
+		{"", http.StatusForbidden},
+		{"nobody", http.StatusUnauthorized},
+	} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 			"https://"+e.address+relay.PathEndpointSlices+"?"+relay.Request{Snapshot: true}.Values().Encode(), nil)
 		must(t, err)
-		if user != "" {
-			request.Header.Set("Authorization", "Bearer "+user)
+		if test.token != "" {
+			request.Header.Set("Authorization", "Bearer "+test.token)
 		}
 		response, err := client.Do(request)
 		must(t, err)
-		if response.StatusCode != want {
-			t.Errorf("user %q gets %s, want %d", user, response.Status, want)
+		if response.StatusCode != test.want {
+			t.Errorf("the token %q gets %s, want %d", test.token, response.Status, test.want)
 		}
 		if response.StatusCode == http.StatusOK {
 			snapshot(t, response.Body)

@@ -22,6 +22,9 @@ import (
 // PathEndpointSlices is where agents ask, with the parameters of a Request.
 const PathEndpointSlices = "/relay/v1alpha1/endpointslices"
 
+// Audience is the audience of the tokens that agents present to relays. The API server accepts no such token.
+const Audience = "millrace-relay"
+
 // format is what agents of this version read of slices, and how events are written. A relay of another
 // one has nothing for them. It grows with each field that Slim leaves and did not leave before.
 const format = "1"

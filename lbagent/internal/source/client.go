@@ -49,10 +49,10 @@ func NewClients(kubeconfig, userAgent string) (*Clients, error) {
 	return NewClientsForConfig(config)
 }
 
-// AskRelay has EndpointSlices be watched by the relays at a URL, whose certificate the ca.crt of a
-// directory vouches for. The logger is told when the API server has to be asked after all.
-func (c *Clients) AskRelay(base, directory string, logger logr.Logger) (err error) {
-	c.Relay, err = relay.NewClient(base, directory, c.config, logger)
+// UseRelay watches EndpointSlices at the relays of a URL. The directory has the ca.crt of their certificate, and
+// token is the file of the agent's token for them.
+func (c *Clients) UseRelay(base, directory, token string, logger logr.Logger) (err error) {
+	c.Relay, err = relay.NewClient(base, directory, token, c.config.UserAgent, logger)
 	return err
 }
 

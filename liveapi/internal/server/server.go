@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -49,6 +50,8 @@ type Options struct {
 	Synced func(context.Context) bool
 	// Streams answer at paths of their own, for as long as who asks stays.
 	Streams map[string]http.Handler
+	// StreamAudience is the audience of the tokens that Streams accept.
+	StreamAudience string
 }
 
 // Server serves live.millrace.io.
@@ -82,6 +85,15 @@ func New(options Options) (*Server, error) {
 	lasts := configuration.LongRunningFunc
 	configuration.LongRunningFunc = func(r *http.Request, info *request.RequestInfo) bool {
 		return options.Streams[r.URL.Path] != nil || lasts(r, info)
+	}
+	configuration.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		chain := genericapiserver.DefaultBuildHandlerChain(api, c)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if options.Streams[r.URL.Path] != nil {
+				r = r.WithContext(authenticator.WithAudiences(r.Context(), authenticator.Audiences{options.StreamAudience}))
+			}
+			chain.ServeHTTP(w, r)
+		})
 	}
 	if err := apply(options, configuration); err != nil {
 		return nil, err

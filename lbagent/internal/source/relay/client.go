@@ -77,8 +77,9 @@ func (c *Client) note(err error) {
 }
 
 // NewClient returns one of the relays at a URL, such as "https://millrace-liveapi.millrace-system.svc".
-// The directory has ca.crt, which may come and change. The agent shows the token that config has.
-func NewClient(base, directory string, config *rest.Config, logger logr.Logger) (*Client, error) {
+// The directory has ca.crt, which may come and change. token is the file of a token for relay.Audience: a relay
+// that an attacker controls gets no token that the API server accepts.
+func NewClient(base, directory, token, userAgent string, logger logr.Logger) (*Client, error) {
 	parsed, err := url.Parse(base)
 	if err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("--relay: %q is no URL of https (as https://millrace-liveapi.millrace-system.svc)", base)
@@ -90,10 +91,7 @@ func NewClient(base, directory string, config *rest.Config, logger logr.Logger) 
 		},
 		DisableKeepAlives: true, ResponseHeaderTimeout: answerTimeout,
 	}
-	// Only who it is: TLS is that of the API server.
-	if transport, err = rest.HTTPWrappersForConfig(&rest.Config{
-		BearerToken: config.BearerToken, BearerTokenFile: config.BearerTokenFile, UserAgent: config.UserAgent,
-	}, transport); err != nil {
+	if transport, err = rest.HTTPWrappersForConfig(&rest.Config{BearerTokenFile: token, UserAgent: userAgent}, transport); err != nil {
 		return nil, fmt.Errorf("set up the connection to %s: %w", base, err)
 	}
 	return &Client{

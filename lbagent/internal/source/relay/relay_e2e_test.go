@@ -37,6 +37,9 @@ import (
 
 const patience = time.Minute
 
+// relayToken is the token of all agents for relays.
+const relayToken = "for relays alone"
+
 // environment is a real API server, and what reads from it.
 type environment struct {
 	t      *testing.T
@@ -112,8 +115,8 @@ func (c countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// relayServer is a relay at a URL. Who asks it is not asked for: that is the aggregated API's, and
-// tested there (liveapi).
+// relayServer is a relay at a URL. It compares the token only: authentication is a part of the aggregated API
+// (package liveapi).
 type relayServer struct {
 	http *httptest.Server
 	// sent is what the API server sent to it, told what it sent to agents, without TLS.
@@ -148,6 +151,10 @@ func (e *environment) relayAt(address, directory string) *relayServer {
 // counting counts what a handler writes.
 func (r *relayServer) counting(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
+		if request.Header.Get("Authorization") != "Bearer "+relayToken {
+			http.Error(response, "the token is not the one for relays", http.StatusUnauthorized)
+			return
+		}
 		handler.ServeHTTP(countingWriter{response, &r.told}, request)
 	})
 }
@@ -191,7 +198,9 @@ func (e *environment) agent(address, directory string) *agent {
 		defer a.mu.Unlock()
 		a.said.WriteString(text + "\n")
 	}, funcr.Options{})
-	client, err := NewClient("https://"+address, directory, config, logger)
+	token := filepath.Join(e.t.TempDir(), "token")
+	controlplane.Must(e.t, os.WriteFile(token, []byte(relayToken), 0o600))
+	client, err := NewClient("https://"+address, directory, token, "agent", logger)
 	controlplane.Must(e.t, err)
 	client.instead, a.client = time.Second, client
 	clients, err := kubernetes.NewForConfig(config)

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -146,93 +145,6 @@ func testVIPNames(t *testing.T, admin client.Client) {
 		case test.refused && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the name of a VIP is its address")):
 			t.Errorf("VIP %s of %s: %v, want it refused for its name", test.name, test.address, err)
 		}
-	}
-	testMisnamedVIP(t, admin)
-	testMinRows(t, admin)
-}
-
-// testMinRows gives a VIP another least number of rows than it was created with. What would move most
-// connections is refused; an operator that does not know the field may leave it out.
-func testMinRows(t *testing.T, admin client.Client) {
-	create := func(address string, rows int32) *millracev1beta1.VIP {
-		vip := &millracev1beta1.VIP{
-			ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))},
-			Spec:       millracev1beta1.VIPSpec{Address: address, MinRows: rows},
-		}
-		if err := admin.Create(t.Context(), vip); err != nil {
-			t.Fatal(err)
-		}
-		return vip
-	}
-	small, ordinary := create("203.0.113.211", millracev1beta1.MinRows), create("203.0.113.212", 0)
-	ordinary.Spec.MinRows = millracev1beta1.MinRows
-	const want = "minRows can be given only when the VIP is created"
-	if err := admin.Update(t.Context(), ordinary); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
-		t.Errorf("minRows added to a VIP: %v, want %q", err, want)
-	}
-	small.Spec.MinRows = 0
-	if err := admin.Update(t.Context(), small); err != nil {
-		t.Errorf("minRows left out: %v", err)
-	}
-}
-
-// testMisnamedVIP changes a VIP that an earlier release let in: its report and its finalizers
-// are not refused, or it could neither be told of nor removed.
-func testMisnamedVIP(t *testing.T, admin client.Client) {
-	crd := &unstructured.Unstructured{}
-	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: "vips.millrace.io"}, crd); err != nil {
-		t.Fatal(err)
-	}
-	path := []string{"spec", "versions"}
-	versions, _, err := unstructured.NestedSlice(crd.Object, path...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := versions[0].(map[string]any)
-	before := runtime.DeepCopyJSON(now)
-	unstructured.RemoveNestedField(before, "schema", "openAPIV3Schema", "x-kubernetes-validations")
-	write := func(version map[string]any) {
-		t.Helper()
-		// The API server writes the status of the CRD meanwhile.
-		eventually(t, "writing the schema", func(ctx context.Context) error {
-			if err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd); err != nil {
-				return err
-			}
-			if err := unstructured.SetNestedSlice(crd.Object, []any{version}, path...); err != nil {
-				return err
-			}
-			return admin.Update(ctx, crd)
-		})
-	}
-	write(before)
-	misnamed := func(name string) *millracev1beta1.VIP {
-		return &millracev1beta1.VIP{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/keep"}},
-			Spec:       millracev1beta1.VIPSpec{Address: "203.0.113.204"},
-		}
-	}
-	vip := misnamed("former")
-	eventually(t, "the rule is gone", func(ctx context.Context) error { return admin.Create(ctx, vip) })
-	write(now)
-	eventually(t, "the rule is back", func(ctx context.Context) error {
-		err := admin.Create(ctx, misnamed("latter"), client.DryRunAll)
-		switch {
-		case err == nil:
-			return errors.New("a VIP with a name that is not its address is let in")
-		case apierrors.IsInvalid(err):
-			return nil
-		default:
-			return err
-		}
-	})
-	vip.Status.Phase = millracev1beta1.VIPReserved
-	if err := admin.Status().Update(t.Context(), vip); err != nil {
-		t.Errorf("report on a VIP that was there: %v", err)
-	}
-	vip.Finalizers = nil
-	if err := admin.Update(t.Context(), vip); err != nil {
-		t.Errorf("finalizers of a VIP that was there: %v", err)
 	}
 }
 

@@ -126,29 +126,6 @@ func typeChange(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// sharedFinalizer has Services as the version before left them, with the finalizer of all load
-// balancers alone, and one of the version that had ours alone.
-func sharedFinalizer(t *testing.T, e *environment) {
-	e.pool(t, "main", nil, "203.0.113.0/30")
-	with := func(finalizer string) option {
-		return func(service *corev1.Service) { service.Finalizers = []string{finalizer} }
-	}
-	shared, own := with(millracev1beta1.SharedFinalizer), with(millracev1beta1.Finalizer)
-	service := e.service(t, "web", shared)
-	oldest := e.service(t, "oldest", own)
-	gone := e.service(t, "gone", shared)
-	must(t, e.client.Delete(t.Context(), gone))
-	changed := e.service(t, "changed", own)
-	update(t, e, changed, toClusterIP)
-	e.run(t)
-	e.finalizers(t, service, millracev1beta1.SharedFinalizer, millracev1beta1.Finalizer)
-	e.finalizers(t, oldest, millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer)
-	e.gone(t, gone)
-	e.bare(t, changed)
-	must(t, e.client.Delete(t.Context(), service))
-	e.gone(t, service)
-}
-
 // cloudController has the writes that the service controller of a cloud-controller-manager
 // (k8s.io/cloud-provider/controllers/service) does to a Service that is deleted, whatever its
 // class: it removes the finalizer of all load balancers, and empties the status, both by a patch

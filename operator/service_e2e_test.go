@@ -39,7 +39,6 @@ func TestOperator(t *testing.T) {
 		{"freed by the documented command", freedManually},
 		{"a move in order", orderlyMove},
 		{"type change", typeChange},
-		{"finalizers of earlier versions", sharedFinalizer},
 		{"deletion beside a cloud-controller-manager", cloudController},
 		{"finalizers of other load balancers", foreignFinalizers},
 		{"a freed address is given again last", freedLast},

@@ -5,9 +5,7 @@ package source
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,14 +61,11 @@ type Source struct {
 	services, slices, nodes        cache.SharedIndexInformer
 	vips, pools                    cache.SharedIndexInformer
 	lbNodes, peers, advertisements cache.SharedIndexInformer
-	// routes are of a kind that the API server may not have yet: see route.go.
-	routes        cache.SharedIndexInformer
-	routesMissing atomic.Bool
+	routes                         cache.SharedIndexInformer
 	// secrets are those with the passwords of BGP sessions.
 	secrets cache.SharedIndexInformer
 	// tunnelKey is one Secret, with the keys of the tunnel: see tunnelkey.go.
-	tunnelKey       cache.SharedIndexInformer
-	tunnelKeyBarred atomic.Bool
+	tunnelKey cache.SharedIndexInformer
 	// report is no part of a Snapshot.
 	report   cache.SharedIndexInformer
 	reported chan struct{}
@@ -146,9 +141,6 @@ func New(clients *Clients, nodeName string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.allowMissingRoutes(), s.allowBarredTunnelKey()); err != nil {
-		return nil, err
-	}
 	return s, nil
 }
 
@@ -222,18 +214,14 @@ func (s *Source) Run(ctx context.Context) error {
 	o := &s.objects
 	hasSynced := []cache.InformerSynced{
 		o.services.isSynced, o.slices.isSynced, o.nodes.isSynced, o.vips.isSynced, o.pools.isSynced,
-		o.lbNodes.isSynced, o.peers.isSynced, o.advertisements.isSynced,
+		o.lbNodes.isSynced, o.peers.isSynced, o.advertisements.isSynced, o.routes.isSynced, s.tunnelKey.HasSynced,
 	}
 	for _, informer := range []cache.SharedIndexInformer{
-		s.services, s.slices, s.nodes, s.vips, s.pools, s.lbNodes, s.peers, s.advertisements,
+		s.services, s.slices, s.nodes, s.vips, s.pools, s.lbNodes, s.peers, s.advertisements, s.routes, s.tunnelKey,
 	} {
 		go informer.RunWithContext(ctx)
 	}
-	go s.routes.RunWithContext(ctx)
-	go s.tunnelKey.RunWithContext(ctx)
-	hasSynced = append(hasSynced, s.routesSynced, s.tunnelKeySynced)
-	// The report is only written: an API server that does not have the kind yet holds
-	// nothing up.
+	// The report is only written, so nothing waits for it.
 	go s.report.RunWithContext(ctx)
 	// Sessions with a password wait for it; others do not.
 	go s.secrets.RunWithContext(ctx)

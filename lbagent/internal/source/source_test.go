@@ -426,17 +426,6 @@ func TestTunnelKey(t *testing.T) {
 	}
 }
 
-// An agent whose roles are old works without the key.
-func TestTunnelKeyForbidden(t *testing.T) {
-	s := newAPIServer(t)
-	s.forbidden = tunnelKeys
-	source := s.start(t)
-	awaitChange(t, source, "all but the key")
-	if got := source.Snapshot().TunnelKey; got.State != nil || got.Err == nil {
-		t.Errorf("what is forbidden is read as %+v", got)
-	}
-}
-
 // What is stored of a Secret has the key of the Secret itself, by which a list finds it again.
 func TestSecretsAreFoundAgain(t *testing.T) {
 	s := newAPIServer(t)

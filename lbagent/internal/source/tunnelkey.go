@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -21,33 +20,10 @@ func onlyTunnelKey(options *metav1.ListOptions) {
 	options.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, tunnelkey.SecretName).String()
 }
 
-// allowBarredTunnelKey notes that the agent may not read the Secret, as during an upgrade that
-// renews the agents before their roles. It then works without, and the informer goes on trying.
-// Otherwise nothing is forwarded before the Secret was looked for: other nodes drop what a node
-// without a key sends.
-func (s *Source) allowBarredTunnelKey() error {
-	err := s.tunnelKey.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
-		if apierrors.IsForbidden(err) {
-			s.tunnelKeyBarred.Store(true)
-			return
-		}
-		cache.DefaultWatchErrorHandler(ctx, reflector, err)
-	})
-	if err != nil {
-		return fmt.Errorf("watch Secret %s/%s: %w", tunnelkey.Namespace, tunnelkey.SecretName, err)
-	}
-	return nil
-}
-
-func (s *Source) tunnelKeySynced() bool { return s.tunnelKey.HasSynced() || s.tunnelKeyBarred.Load() }
-
 // tunnelSecret reads the Secret as it was last seen.
 func (s *Source) tunnelSecret() model.TunnelSecret {
 	secrets := list[*corev1.Secret](s.tunnelKey)
 	if len(secrets) == 0 {
-		if s.tunnelKeyBarred.Load() && !s.tunnelKey.HasSynced() {
-			return model.TunnelSecret{Err: errBarred}
-		}
 		return model.TunnelSecret{}
 	}
 	state, err := tunnelkey.Parse(secrets[0].Data)
@@ -70,5 +46,3 @@ func (c *Clients) TunnelKey(ctx context.Context) (*tunnelkey.State, error) {
 	}
 	return state, nil
 }
-
-var errBarred = fmt.Errorf("the agent has no right to read it: apply the roles of this version")

@@ -237,7 +237,6 @@ func (c *generated) addService(n int) {
 		c.objects.VIPs = append(c.objects.VIPs, &millracev1beta1.VIP{
 			ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(vip), UID: types.UID(vip.String())},
 			Spec: millracev1beta1.VIPSpec{
-				MinRows: millracev1beta1.MinRows,
 				Address: vip.String(), Claims: []millracev1beta1.VIPClaim{{Namespace: "default", Name: name}},
 			},
 		})
@@ -502,7 +501,7 @@ func shares(report *figures.Report) {
 		for id := range pods {
 			weights[forwarding.NodeID(id+1)] = 1
 		}
-		size := plan.SizeFor(&model.Frontend{Weights: weights, MinRows: millracev1beta1.MinRows})
+		size := plan.SizeFor(&model.Frontend{Weights: weights})
 		rows := map[forwarding.NodeID]int{}
 		for _, owner := range table.NewRendezvous().Primaries(weights, size) {
 			rows[owner]++

@@ -140,7 +140,7 @@ func (c *manyNodes) tell(t *testing.T, state millracev1beta1.SessionState) (proc
 		}
 		since := metav1.Now()
 		report.Status = millracev1beta1.LBNodeReportStatus{
-			Version: "v1.0.0", MinRows: millracev1beta1.MinRows, XDPModes: "Native", TunnelKeys: keys,
+			Version: "v1.0.0", XDPModes: "Native", TunnelKeys: keys,
 			Interfaces: []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: "Native"}, {Name: "eth1", XDPMode: "Native"}},
 			Sessions: []millracev1beta1.SessionStatus{
 				{Peer: "router1", Address: "198.51.100.251", State: state, Since: &since},

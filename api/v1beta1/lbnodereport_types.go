@@ -35,12 +35,6 @@ type LBNodeReportStatus struct {
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// MinRows is the least VIP.spec.minRows that the agent knows. Absent: it is of a version before that
-	// field, and its node tables have 4,096 rows or more.
-	//
-	// +optional
-	MinRows int32 `json:"minRows,omitempty"`
-
 	// Interfaces are the node's uplinks: at most 32, those without the programs first.
 	//
 	// +optional

@@ -37,13 +37,7 @@ type VIP struct {
 	Status VIPStatus `json:"status,omitempty"`
 }
 
-// MinRows is the VIP.spec.minRows of Services with few pods: of a node table that has room for the
-// parts of 16.
-const MinRows = 512
-
 // VIPSpec says which address a VIP is and whose.
-//
-// +kubebuilder:validation:XValidation:rule="!has(self.minRows) || has(oldSelf.minRows)",message="minRows can be given only when the VIP is created",fieldPath=".minRows"
 type VIPSpec struct {
 	// Address is the IPv4 or IPv6 address in canonical form (RFC 5952).
 	//
@@ -58,16 +52,6 @@ type VIPSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
-
-	// MinRows is how many rows the node tables of its Services have at least: a power of two. Those of
-	// more pods have 32 for each. Absent: 4,096, as all agents know. The operator sets 512 in VIPs that
-	// it creates, once the agents of all nodes know that (LBNodeReport status.minRows). It can be
-	// given at no other time: most connections would have another owner.
-	//
-	// +optional
-	// +kubebuilder:validation:Enum=512
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the least number of rows of a VIP cannot change"
-	MinRows int32 `json:"minRows,omitempty"`
 
 	// Claims are the Services that the address serves, in the order in which
 	// they got it. One without a uid reserves the address for a Service of that

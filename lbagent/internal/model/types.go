@@ -236,9 +236,6 @@ type Frontend struct {
 	// Weights are the number of usable endpoints by node, or what those weigh together where a
 	// VIPRoute gives weights; a node without one is absent.
 	Weights map[forwarding.NodeID]uint32
-	// MinRows is how many rows its node tables have at least (VIP.spec.minRows): a power of two below
-	// forwarding.Rows; zero stands for those.
-	MinRows int
 	// Zones are the weights that hold for packets which a router hands to a node of
 	// the zone (Service.spec.trafficDistribution, hints of EndpointSlices); nil for
 	// a zone without nodes. All are nil where Weights hold for all nodes.

@@ -80,9 +80,6 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 		}
 		read.frontends = b.buildFrontends(address, claimants, endpoints)
 	}
-	for _, frontend := range read.frontends {
-		frontend.MinRows = minRows(object)
-	}
 	share(read.frontends)
 	slices.SortFunc(read.frontends, func(a, b *Frontend) int { return a.Key.Compare(b.Key) })
 	read.problems, b.model.Problems = b.model.Problems, before
@@ -94,15 +91,6 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 func isDuplicate(object *millracev1beta1.VIP) bool {
 	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionUnique)
 	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1beta1.ReasonDuplicateAddress
-}
-
-// minRows returns what the VIP says of its node tables; zero where that is nothing that agents know.
-func minRows(object *millracev1beta1.VIP) int {
-	rows := int(object.Spec.MinRows)
-	if rows < forwarding.LeastRows || rows >= forwarding.Rows || rows&(rows-1) != 0 {
-		return 0
-	}
-	return rows
 }
 
 // buildFrontends returns the frontends of one VIP.

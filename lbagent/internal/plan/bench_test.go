@@ -45,7 +45,7 @@ func BenchmarkReplan(b *testing.B) {
 	models := [2]*model.Model{hugeModel(), hugeModel()}
 	for _, m := range models {
 		for i, f := range m.Frontends {
-			f.MinRows, f.Local = 512, i%2 == 1
+			f.Local = i%2 == 1
 		}
 	}
 	for i, f := range models[1].Frontends {

@@ -51,8 +51,6 @@ func genModel(t *rapid.T) *model.Model {
 					f = six
 					f.Key.VIP = genVIP(vip)
 				}
-				// Of one Service an address may be older than the rest.
-				f.MinRows = []int{0, 512, 128}[(service+vip/vips)%3]
 				if !slices.ContainsFunc(m.Frontends, func(other *model.Frontend) bool { return other.Key == f.Key }) {
 					m.Frontends = append(m.Frontends, &f)
 				}

@@ -54,6 +54,17 @@ func nodeWithID(id forwarding.NodeID) model.Node {
 	return model.Node{ID: id, Node: forwarding.Node{IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})}}
 }
 
+// large gives a frontend enough endpoints on three nodes for a table that fills a block.
+func large(f model.Frontend) model.Frontend {
+	f.Weights = map[forwarding.NodeID]uint32{selfID: podsPerNode, 2: podsPerNode, 3: podsPerNode}
+	return f
+}
+
+// smallest returns the nth slot of the tables with the fewest rows.
+func smallest(n int) forwarding.NodeTableSlot {
+	return forwarding.NodeTableSlotAt(uint32(forwarding.Rows+(n-1)*minRows), minRows)
+}
+
 // modelOf is a model of three nodes with the frontends and their VIPs.
 func modelOf(frontends ...model.Frontend) *model.Model {
 	m := &model.Model{Self: forwarding.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
@@ -112,9 +123,9 @@ func TestPlan(t *testing.T) {
 		t.Errorf("%d VIPs, want 5: a reserved one is ours as well", len(state.VIPs))
 	}
 	frontends := map[forwarding.FrontendKey]forwarding.Frontend{
-		key(1): {ID: 1, Table: 1, Endpoints: 1},
-		key(2): {ID: 2, Local: true, Table: 2, Endpoints: 2},
-		key(3): {ID: 3, Table: 3},
+		key(1): {ID: 1, Table: smallest(1), Endpoints: 1},
+		key(2): {ID: 2, Local: true, Table: smallest(2), Endpoints: 2},
+		key(3): {ID: 3, Table: smallest(3)},
 		key(4): {ID: 4, Refuses: true},
 	}
 	if !reflect.DeepEqual(state.Frontends, frontends) {
@@ -129,10 +140,10 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	owned := map[forwarding.NodeID]int{}
-	for _, row := range *state.NodeTables[1] {
+	for _, row := range *state.NodeTables[smallest(1)] {
 		owned[row.Primary]++
 	}
-	if owned[1]+owned[2] != forwarding.Rows || owned[2] < owned[1] {
+	if owned[1]+owned[2] != minRows || owned[2] < owned[1] {
 		t.Errorf("rows by node %v, want two fifths for node 1, three for node 2", owned)
 	}
 }
@@ -371,12 +382,12 @@ func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
 	// First its endpoints go, then, nothing else having changed, the node.
 	delete(m.Frontends[0].Weights, 3)
 	have, _ = advance(t, p, have, m, ample)
-	if !refersTo(have.NodeTables[1], 3) {
+	if !refersTo(have.NodeTables[smallest(1)], 3) {
 		t.Fatal("the former owner is in no chain")
 	}
 	m.Nodes = m.Nodes[:2]
 	have, _ = advance(t, p, have, m, ample)
-	if refersTo(have.NodeTables[1], 3) {
+	if refersTo(have.NodeTables[smallest(1)], 3) {
 		t.Error("the table still refers to the node that is gone")
 	}
 }
@@ -388,7 +399,8 @@ func refersTo(table *forwarding.NodeTable, node forwarding.NodeID) bool {
 }
 
 func TestLimits(t *testing.T) {
-	three := modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3), frontend(3, "c", 4))
+	a, b, c := large(frontend(1, "a", 1, 2)), large(frontend(2, "b", 3)), large(frontend(3, "c", 4))
+	three := modelOf(a, b, c)
 	cases := []struct {
 		full  forwarding.Capacity
 		limit func(*forwarding.Limits)
@@ -399,10 +411,10 @@ func TestLimits(t *testing.T) {
 		{forwarding.Endpoints, func(l *forwarding.Limits) { l.Endpoints = 3 }},
 		{forwarding.VIPs, func(l *forwarding.Limits) { l.VIPs = 2 }},
 	}
-	for _, c := range cases {
-		t.Run(c.full.String(), func(t *testing.T) {
+	for _, test := range cases {
+		t.Run(test.full.String(), func(t *testing.T) {
 			limits := ample
-			c.limit(&limits)
+			test.limit(&limits)
 			empty := forwarding.NewState()
 			p := NewPlanner(empty)
 
@@ -410,19 +422,19 @@ func TestLimits(t *testing.T) {
 			if len(state.Frontends) != 2 || hasFrontend(state, 3) {
 				t.Errorf("frontends %v, want those of the first two VIPs", state.Frontends)
 			}
-			checkFull(t, problems, c.full, "c")
+			checkFull(t, problems, test.full, "c")
 
 			// What is programmed stays, whatever comes before it in order.
 			p = NewPlanner(empty)
-			programmed, _ := advance(t, p, empty, modelOf(frontend(2, "b", 3), frontend(3, "c", 4)), limits)
+			programmed, _ := advance(t, p, empty, modelOf(b, c), limits)
 			state, problems = advance(t, p, programmed, three, limits)
 			if len(state.Frontends) != 2 || hasFrontend(state, 1) {
 				t.Errorf("frontends %v, want those that were programmed", state.Frontends)
 			}
-			checkFull(t, problems, c.full, "a")
+			checkFull(t, problems, test.full, "a")
 
 			// What is about to go takes its room until it has gone.
-			two := modelOf(frontend(1, "a", 1), frontend(3, "c", 4))
+			two := modelOf(large(frontend(1, "a", 1)), c)
 			state, _ = advance(t, p, state, two, limits)
 			if state, problems = advance(t, p, state, two, limits); len(problems) != 0 || len(state.Frontends) != 2 {
 				t.Errorf("after removals: problems %v, frontends %v", problems, state.Frontends)

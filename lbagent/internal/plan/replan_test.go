@@ -29,7 +29,7 @@ func newReplanned(t *testing.T, limits forwarding.Limits, before func(m *model.M
 }
 
 func (r *replanned) services() *model.Model {
-	m := modelOf(frontend(1, "first", 1), frontend(2, "second", 2), frontend(3, "third", 3))
+	m := modelOf(large(frontend(1, "first", 1)), large(frontend(2, "second", 2)), large(frontend(3, "third", 3)))
 	m.Zones = []string{"a", "b"}
 	if r.before != nil {
 		r.before(m)
@@ -45,7 +45,7 @@ func (r *replanned) change(m *model.Model, vips ...netip.Addr) (inPart bool, pro
 }
 
 func reachElsewhere(f *model.Frontend) {
-	f.Weights = map[forwarding.NodeID]uint32{selfID: 1, 2: 1, 3: 1}
+	f.Weights = map[forwarding.NodeID]uint32{selfID: 2 * podsPerNode, 2: podsPerNode, 3: podsPerNode}
 }
 
 // TestReplansHold has that plans in part and whole ones come to the same. Here is which are in part.
@@ -53,7 +53,6 @@ func TestReplanInPart(t *testing.T) {
 	full, narrow, few := ample, ample, ample
 	full.Frontends, narrow.NodeTables, few.EndpointTables = 2, 2, 2
 	zonal := func(m *model.Model) {
-		m.Frontends[0].Weights = map[forwarding.NodeID]uint32{selfID: 1, 2: 1}
 		m.Frontends[0].Zones[0] = map[forwarding.NodeID]uint32{selfID: 1}
 		m.Frontends[0].Zones[1] = map[forwarding.NodeID]uint32{2: 1}
 	}
@@ -69,7 +68,7 @@ func TestReplanInPart(t *testing.T) {
 	local := func(m *model.Model) { m.Frontends[0].Local = true }
 	grows := func(m *model.Model) {
 		for id := range forwarding.NodeID(5) {
-			m.Frontends[1].Weights[2+id] = podsPerNode
+			m.Frontends[1].Weights[4+id] = podsPerNode
 		}
 	}
 	moves := func(service int) func(m *model.Model) {

@@ -19,8 +19,6 @@ type recipe struct {
 	// weights are empty where a table is held.
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
-	// minRows is that of the VIP, which the size follows from, too.
-	minRows int
 	// zonal is true of a Service port with zones. It shares nothing.
 	zonal bool
 	// spreads is true where a Service port of it sends packets to other nodes. Else at is its
@@ -68,7 +66,7 @@ func (s *service) add(p *port) {
 	zonal := hasZones(f)
 	for _, r := range s.recipes {
 		// Of thousands of ports most have one map.
-		if !zonal && !r.zonal && r.minRows == f.MinRows && len(f.Backends) == 0 && delta.IsSameMap(r.weights, f.Weights) {
+		if !zonal && !r.zonal && len(f.Backends) == 0 && delta.IsSameMap(r.weights, f.Weights) {
 			p.recipe = r
 			return
 		}
@@ -80,7 +78,7 @@ func (s *service) add(p *port) {
 			return
 		}
 	}
-	p.recipe = &recipe{weights: f.Weights, minRows: f.MinRows, size: size, zonal: zonal}
+	p.recipe = &recipe{weights: f.Weights, size: size, zonal: zonal}
 	s.recipes = append(s.recipes, p.recipe)
 }
 

@@ -183,13 +183,14 @@ func TestSeparateTablesMeet(t *testing.T) {
 func TestNoRoomToSplitOff(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 1
+	filling := nodeWeights{1: podsPerNode, 2: podsPerNode, 3: podsPerNode}
 	have := forwarding.NewState()
 	p := NewPlanner(have)
-	have, problems := advance(t, p, have, modelOf(dual(nodeWeights{1: 1}, nodeWeights{1: 1})...), limits)
+	have, problems := advance(t, p, have, modelOf(dual(filling, filling)...), limits)
 	if len(problems) > 0 || len(have.Frontends) != 4 {
 		t.Fatalf("%d frontends, problems %v", len(have.Frontends), problems)
 	}
-	parted := modelOf(dual(nodeWeights{2: 1}, nodeWeights{1: 1})...)
+	parted := modelOf(dual(nodeWeights{1: podsPerNode, 2: podsPerNode, 3: 2 * podsPerNode}, filling)...)
 	have, problems = advance(t, p, have, parted, limits)
 	if slots := slotsIn(have); slots[1] != 4 {
 		t.Errorf("slots %v, want the only one for all", slots)

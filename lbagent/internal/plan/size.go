@@ -16,17 +16,17 @@ const rowsPerPod = 32
 // next to nothing.
 const podsPerNode = 32
 
+// minRows is the size of the smallest node table, which has room for the shares of 16 pods.
+const minRows = 512
+
 // SizeFor returns the size of the node table of a frontend. All nodes must come to the same: so it
 // depends on the weights and the VIP alone. The weights of a VIPRoute are no numbers of pods, and say
 // nothing of a size.
 func SizeFor(f *model.Frontend) table.Size {
-	size := table.Ordinary
 	if len(f.Backends) > 0 {
-		return size
+		return table.Ordinary
 	}
-	if f.MinRows != 0 {
-		size = table.Size{Rows: f.MinRows, Ranked: f.MinRows}
-	}
+	size := table.Size{Rows: minRows, Ranked: minRows}
 	pods := uint64(0)
 	for _, weight := range f.Weights {
 		pods += uint64(weight)

@@ -13,32 +13,28 @@ import (
 
 func TestSizeFor(t *testing.T) {
 	for _, test := range []struct {
-		name          string
-		nodes         int
-		pods          uint32
-		want, wantMin int
+		name  string
+		nodes int
+		pods  uint32
+		want  int
 	}{
-		{"no pod", 0, 0, forwarding.Rows, 512}, {"one pod", 1, 1, forwarding.Rows, 512},
-		{"just enough", 16, 1, forwarding.Rows, 512}, {"one more", 17, 1, forwarding.Rows, 1024},
-		{"just enough for the ordinary size", 128, 1, forwarding.Rows, forwarding.Rows},
-		{"one more than that", 129, 1, 2 * forwarding.Rows, 2 * forwarding.Rows},
-		{"a thousand", 1000, 1, 8 * forwarding.Rows, 8 * forwarding.Rows},
-		{"as many as a cluster has", 5000, 30, forwarding.MostRows, forwarding.MostRows},
-		{"many on few nodes", 3, 1000, forwarding.Rows, forwarding.Rows},
+		{"no pod", 0, 0, 512}, {"one pod", 1, 1, 512},
+		{"just enough", 16, 1, 512}, {"one more", 17, 1, 1024},
+		{"just enough for the ordinary size", 128, 1, forwarding.Rows},
+		{"one more than that", 129, 1, 2 * forwarding.Rows},
+		{"a thousand", 1000, 1, 8 * forwarding.Rows},
+		{"as many as a cluster has", 5000, 30, forwarding.MostRows},
+		{"many on few nodes", 3, 1000, forwarding.Rows},
 	} {
 		f := model.Frontend{Weights: map[forwarding.NodeID]uint32{}}
 		for id := range test.nodes {
 			f.Weights[forwarding.NodeID(id+1)] = test.pods
 		}
-		if got, want := SizeFor(&f), (table.Size{Rows: test.want, Ranked: forwarding.Rows}); got != want {
+		if got, want := SizeFor(&f), (table.Size{Rows: test.want, Ranked: 512}); got != want {
 			t.Errorf("%s: %+v, want %+v", test.name, got, want)
 		}
-		f.MinRows = 512
-		if got, want := SizeFor(&f), (table.Size{Rows: test.wantMin, Ranked: 512}); got != want {
-			t.Errorf("%s, 512 at least: %+v, want %+v", test.name, got, want)
-		}
 	}
-	f := model.Frontend{Weights: map[forwarding.NodeID]uint32{1: 1_000_000, 2: 3}, Backends: []model.Backend{{}}, MinRows: 512}
+	f := model.Frontend{Weights: map[forwarding.NodeID]uint32{1: 1_000_000, 2: 3}, Backends: []model.Backend{{}}}
 	if got := SizeFor(&f); got != table.Ordinary {
 		t.Errorf("with the weights of a VIPRoute: %+v", got)
 	}

@@ -43,7 +43,7 @@ func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
 	limits.NodeTables = 2 * localReserve
 	var all []model.Frontend
 	for vip := 1; vip <= limits.NodeTables; vip++ {
-		local := frontend(vip, fmt.Sprintf("local%d", vip), 1)
+		local := large(frontend(vip, fmt.Sprintf("local%d", vip), 1))
 		local.Local = true
 		all = append(all, local)
 	}
@@ -51,7 +51,7 @@ func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
 	p := NewPlanner(have)
 	for cluster := 0; cluster <= 3; cluster++ {
 		if cluster > 0 {
-			all = append(all, frontend(100+cluster, fmt.Sprintf("cluster%d", cluster), 1))
+			all = append(all, large(frontend(100+cluster, fmt.Sprintf("cluster%d", cluster), 1)))
 		}
 		var problems []Problem
 		have, problems = advance(t, p, have, modelOf(all...), limits)

@@ -135,13 +135,12 @@ func TestServicesHaveTheirWeights(t *testing.T) {
 	}
 }
 
-// A route with one backend, and one whose endpoints all have the same weight, are what a Service
-// with these endpoints is without weights: the same rows.
+// TestEqualWeightsMoveNoRow checks that routes whose endpoints all have the same weight have the same
+// rows, however the endpoints are divided among backends.
 func TestEqualWeightsMoveNoRow(t *testing.T) {
 	on := layout{3, 1, 0, 2}
-	plain := planned([]layout{on})
+	plain := planned([]layout{on}, 1)
 	for name, states := range map[string]map[forwarding.NodeID]*forwarding.State{
-		"one backend":                planned([]layout{on}, 1),
 		"one backend and no others":  planned([]layout{on, {1, 1, 1, 1}}, 7, 0),
 		"one backend, large weight":  planned([]layout{on}, 1_000_000),
 		"one backend and refused":    planned([]layout{on, {0, 0, 0, 0}}, 1, 1),

@@ -73,7 +73,7 @@ func TestZonesHaveTables(t *testing.T) {
 		if all := primariesOf(state.NodeTables[f.Zones[0]]); len(all) != 3 {
 			t.Errorf("rows without a zone by node: %v, want three nodes", all)
 		}
-		if a := primariesOf(state.NodeTables[f.Zones[1]]); a[1] != forwarding.Rows {
+		if a := primariesOf(state.NodeTables[f.Zones[1]]); a[1] != minRows {
 			t.Errorf("rows of zone a by node: %v, want node 1 alone", a)
 		}
 	}
@@ -194,6 +194,11 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 func TestNoRoomForZones(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 5
+	zonal := func(vip int, service string) model.Frontend {
+		f := large(zonal(vip, service))
+		f.Zones[0] = f.Weights
+		return f
+	}
 	for own := range forwarding.Zone(3) {
 		have := forwarding.NewState()
 		p := NewPlanner(have)

@@ -97,7 +97,6 @@ func Build(o Observation, report *millracev1beta1.LBNodeReport, now metav1.Time)
 	counts, exceptions := vips(o)
 	status := millracev1beta1.LBNodeReportStatus{
 		Version:    o.Version,
-		MinRows:    millracev1beta1.MinRows,
 		Interfaces: interfaces(o.Interfaces),
 		XDPModes:   xdpModes(o.Interfaces),
 		Sessions:   sessions(o.Sessions, previous.Sessions),

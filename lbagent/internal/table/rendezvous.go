@@ -50,12 +50,12 @@ func (r *Rendezvous) Primaries(weights map[forwarding.NodeID]uint32, size Size) 
 	return primaries(r.contenders(weights, size), size)
 }
 
-// Ordinary is the size of tables that all builds know.
+// Ordinary is the size of the tables of VIPRoutes: a block of rows, each with scores.
 var Ordinary = Size{Rows: forwarding.Rows, Ranked: forwarding.Rows}
 
-// slack is by how much nodes may have more or less than their parts. Were parts exact, more rows would
-// move when one has a pod more, and chains be the sooner full. Tables of ordinary size have the slack
-// that they had before there were others: all nodes must have the same rows.
+// slack returns how far the rows of a node may deviate from its share. With exact shares more rows would
+// move when a node gets another pod, and chains would be full sooner. An ordinary table has too few rows
+// per node for a smaller slack: in a cluster of 1,000 nodes nine times as many rows would move.
 func (s Size) slack() slack {
 	if s == Ordinary {
 		return slack{part: 10}

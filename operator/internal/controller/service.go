@@ -58,8 +58,6 @@ type serviceReconciler struct {
 	later        func(service types.NamespacedName, pause time.Duration)
 	zones        *zoneCensus
 	overCapacity *capacityCensus
-	// rows says which node tables new VIPs have.
-	rows *rowsCensus
 	// duplicates are hosts with the address of a VIP.
 	duplicates *duplicateCensus
 	// announcers are the nodes that can announce, links the networks in which they can answer for VIPs.
@@ -85,7 +83,6 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		now:          time.Now,
 		ledger:       newLedger(),
 		overCapacity: newCapacityCensus(),
-		rows:         newRowsCensus(),
 		written:      writtenVersions{},
 		had:          heldAddresses{},
 		unkept:       map[types.NamespacedName][]netip.Addr{},
@@ -118,7 +115,6 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.zones)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.links)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.overCapacity)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.rows)).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.duplicates)).
 		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).

@@ -32,7 +32,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{sharer("first", 80)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	vip := vipAt("", "a", "")
 	vip.Spec.Claims = []millracev1beta1.VIPClaim{byHand, sharer("first", 80), sharer("second", 81)}
 	api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(vip).Build()
-	r := &serviceReconciler{client: api, live: api, ledger: newLedger(), rows: newRowsCensus()}
+	r := &serviceReconciler{client: api, live: api, ledger: newLedger()}
 	if err := r.refresh(t.Context(), address); err != nil {
 		t.Fatal(err)
 	}

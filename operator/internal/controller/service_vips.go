@@ -88,7 +88,6 @@ func (r *serviceReconciler) writeVIPs(
 // that give the same address at once the API server lets one succeed.
 func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
 	vip := newVIP(write)
-	vip.Spec.MinRows = r.rows.least()
 	err := r.client.Create(ctx, vip)
 	if apierrors.IsAlreadyExists(err) {
 		return false, r.refresh(ctx, write.Address)

@@ -56,7 +56,6 @@ func TransformReport(object any) (any, error) {
 	slimmed.Status.Answering = report.Status.Answering
 	slimmed.Status.Sessions = append(oneEstablished(report.Status.Sessions), probed(report.Status.Sessions)...)
 	slimmed.Status.Version, slimmed.Status.TunnelKeys = report.Status.Version, report.Status.TunnelKeys
-	slimmed.Status.MinRows = report.Status.MinRows
 	if condition := nodes.ReadyCondition(report.Status.Conditions); condition != nil {
 		slimmed.Status.Conditions = []metav1.Condition{{
 			Type: condition.Type, Status: condition.Status, LastTransitionTime: condition.LastTransitionTime,

@@ -221,7 +221,7 @@ func testPods(t *tester) {
 	}
 	for _, source := range []string{from, "host"} {
 		output := t.run("kubectl", "exec", source, "--", "/echo", "api", "--path", "/version")
-		if !strings.Contains(output, `"gitVersion": "v1.36.3"`) {
+		if !strings.Contains(output, `"gitVersion": "v1.37.2"`) {
 			t.Errorf("the API server answers %s: %s", source, output)
 		}
 	}

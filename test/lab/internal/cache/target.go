@@ -41,9 +41,9 @@ func Targets() []Target {
 			Dir:      "hack/lab/kubernetes",
 			Packages: []string{"."},
 			LDFlags: []string{
-				"-X " + kubernetesVersion + "gitVersion=v1.36.3",
+				"-X " + kubernetesVersion + "gitVersion=v1.37.2",
 				"-X " + kubernetesVersion + "gitMajor=1",
-				"-X " + kubernetesVersion + "gitMinor=36",
+				"-X " + kubernetesVersion + "gitMinor=37",
 				"-X " + kubernetesVersion + "gitTreeState=archive",
 			},
 		},

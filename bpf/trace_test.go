@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"testing"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -55,11 +56,10 @@ func (w *world) allMaps() map[string]*ebpf.Map {
 	return all
 }
 
-// entry names an entry of a map by its key.
+// entry names an entry of a hash map by its key, or all values of an array.
 type entry struct{ name, key string }
 
-// contents are the maps that programs write, entry by entry. The large arrays are tables
-// that only the agent writes.
+// contents are the maps that programs write. The large arrays are tables that only the agent writes.
 func (w *world) contents(t testing.TB) map[entry]string {
 	t.Helper()
 	contents := map[entry]string{}
@@ -68,9 +68,9 @@ func (w *world) contents(t testing.TB) map[entry]string {
 		case name == bpf.DatapathMapTraceRecord, name == bpf.DatapathMapPacketSlots, m.Type() == ebpf.RingBuf:
 		case m.Type() == ebpf.Array && m.MaxEntries() > 1024:
 		case m.Type() == ebpf.Array:
-			arrayContents(t, name, m, 1, contents)
+			contents[entry{name: name}] = arrayContents(t, name, m, 1)
 		case m.Type() == ebpf.PerCPUArray:
-			arrayContents(t, name, m, ebpf.MustPossibleCPU(), contents)
+			contents[entry{name: name}] = arrayContents(t, name, m, ebpf.MustPossibleCPU())
 		default:
 			hashContents(t, name, m, contents)
 		}
@@ -79,19 +79,25 @@ func (w *world) contents(t testing.TB) map[entry]string {
 }
 
 // arrayContents reads all values, as many for each index, in one call.
-func arrayContents(t testing.TB, name string, m *ebpf.Map, valuesEach int, contents map[entry]string) {
+func arrayContents(t testing.TB, name string, m *ebpf.Map, valuesEach int) string {
 	t.Helper()
 	keys := make([]uint32, m.MaxEntries())
-	value := reflect.ArrayOf(int(m.ValueSize()), reflect.TypeFor[byte]())
-	values := reflect.MakeSlice(reflect.SliceOf(value), len(keys)*valuesEach, len(keys)*valuesEach)
+	size := int(m.ValueSize())
+	values := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), len(keys)*valuesEach, len(keys)*valuesEach)
 	_, err := m.BatchLookup(new(ebpf.MapBatchCursor), keys, values.Interface(), nil)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatalf("map %s: %v", name, err)
 	}
-	for i := range values.Len() {
-		key := fmt.Sprint(keys[i/valuesEach], " of CPU ", i%valuesEach)
-		contents[entry{name, key}] = string(values.Index(i).Bytes())
+	return string(unsafe.Slice((*byte)(values.UnsafePointer()), values.Len()*size))
+}
+
+// firstChange returns the part of both values from their first different octet on, at most 64 octets.
+func firstChange(before, after string) string {
+	at := 0
+	for at < min(len(before), len(after)) && before[at] == after[at] {
+		at++
 	}
+	return fmt.Sprintf("%x, then %x, from octet %d on", before[at:min(at+64, len(before))], after[at:min(at+64, len(after))], at)
 }
 
 func hashContents(t testing.TB, name string, m *ebpf.Map, contents map[entry]string) {
@@ -109,7 +115,7 @@ func hashContents(t testing.TB, name string, m *ebpf.Map, contents map[entry]str
 		if err != nil {
 			t.Fatalf("map %s: %v", name, err)
 		}
-		contents[entry{name, fmt.Sprintf("%x", next)}] = string(value)
+		contents[entry{name, string(next)}] = string(value)
 		key = next
 	}
 }
@@ -136,7 +142,7 @@ func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	if !maps.Equal(before, after) {
 		for entry := range maps.Keys(join2(before, after)) {
 			if before[entry] != after[entry] {
-				t.Errorf("tracing writes %s %s: %x, then %x", entry.name, entry.key, before[entry], after[entry])
+				t.Errorf("tracing writes %s %x: %s", entry.name, entry.key, firstChange(before[entry], after[entry]))
 			}
 		}
 	}

@@ -247,7 +247,20 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 			t.Fatal(err)
 		}
 	}
-	w := &world{uplink: ifindex(t, "uplink"), second: ifindex(t, "second"), third: ifindex(t, "third")}
+	v := variables{ticksPerSecond, serviceProxyMode, allOverQuota, hashing != publicHash}
+	w := takeUnused(t, v)
+	if w == nil {
+		w = load(t, ticksPerSecond)
+	}
+	w.uplink, w.second, w.third = ifindex(t, "uplink"), ifindex(t, "second"), ifindex(t, "third")
+	t.Cleanup(func() { giveBack(w, v) })
+	w.fill(t)
+	return w
+}
+
+// load has the programs verified, with maps of the tests' sizes.
+func load(t testing.TB, ticksPerSecond uint32) *world {
+	t.Helper()
 	spec, err := bpf.LoadDatapath()
 	if err != nil {
 		t.Fatal(err)
@@ -275,16 +288,10 @@ func newWorldWith(t testing.TB, ticksPerSecond uint32) *world {
 		spec.Maps[name].MaxEntries = size
 	}
 	setVariables(t, spec, ticksPerSecond)
+	w := &world{}
 	if err := spec.LoadAndAssign(&w.DatapathObjects, nil); err != nil {
 		t.Fatalf("load (needs root): %+v", err)
 	}
-	t.Cleanup(func() {
-		w.Close()
-		if w.tracing != nil {
-			w.tracing.Close()
-		}
-	})
-	w.fill(t)
 	return w
 }
 

@@ -70,13 +70,18 @@ func (h *HalfOpen) Change(with func(*bpf.DatapathHalfOpen), mark func(uint64) ui
 	if _, err := h.Table.BatchLookup(&cursor, keys, buckets, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("read the half-open flows: %w", err)
 	}
+	taken := false
 	for b := range buckets {
 		for i := range buckets[b].Slot {
 			if buckets[b].Mark[i]&halfOpenTags != 0 {
+				taken = true
 				with(&buckets[b].Slot[i])
 				buckets[b].Mark[i] = mark(buckets[b].Mark[i])
 			}
 		}
+	}
+	if !taken {
+		return nil
 	}
 	if _, err := h.Table.BatchUpdate(keys, buckets, nil); err != nil {
 		return fmt.Errorf("write the half-open flows: %w", err)

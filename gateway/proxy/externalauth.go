@@ -3,7 +3,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,16 +103,12 @@ func (x *exchange) authorize(w *answer) bool {
 	return x.judged(w, filter, request, reply)
 }
 
-// described is what a question tells of the request.
+// described returns the request as the authorization backend gets it.
 func (x *exchange) described() *extauth.Request {
-	host := x.in.Host
-	if x.site.Trusted() {
-		host = cmp.Or(x.in.Header.Get("X-Forwarded-Host"), host)
-	}
-	chain := x.chain()
+	origin, chain := x.origin(), x.chain()
 	return &extauth.Request{
-		In: x.in, Path: x.path, RawPath: x.rawPath(), Scheme: edge.Scheme(x.in.Header, x.in.TLS != nil), Host: host,
-		Client: chain[0], Chain: strings.Join(chain, ", "),
+		In: x.in, Path: x.path, RawPath: x.rawPath(), Scheme: origin.Scheme, Host: origin.Host,
+		Client: edge.RealIP(chain), Chain: strings.Join(chain, ", "),
 	}
 }
 

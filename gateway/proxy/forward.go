@@ -6,13 +6,16 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -73,16 +76,29 @@ func (x *exchange) keepsPath() bool {
 	return !x.rule.filters.changesPath() && !x.share.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
 }
 
-// forwarded tells the backend who asks for what. What the client says about it counts
-// only where proxies in front are trusted.
+// forwarded sets the headers that describe the client's request. Values of the request itself count only behind
+// trusted proxies.
 func (x *exchange) forwarded(header http.Header) {
-	host, scheme := x.in.Host, edge.Scheme(x.in.Header, x.in.TLS != nil)
-	if x.site.Trusted() {
-		host = cmp.Or(x.in.Header.Get("X-Forwarded-Host"), host)
+	origin, chain := x.origin(), x.chain()
+	scheme := []string{origin.Scheme}
+	header["X-Forwarded-For"] = []string{strings.Join(chain, ", ")}
+	header["X-Forwarded-Host"] = []string{origin.Host}
+	header["X-Forwarded-Port"] = []string{strconv.FormatUint(uint64(origin.Port), 10)}
+	header["X-Forwarded-Proto"], header["X-Forwarded-Scheme"], header["X-Scheme"] = scheme, scheme[:1:1], scheme[:1:1]
+	header["X-Real-Ip"] = []string{edge.RealIP(chain)}
+	if header.Get("X-Request-Id") == "" {
+		header["X-Request-Id"] = []string{newRequestID()}
 	}
-	header["X-Forwarded-For"] = []string{strings.Join(x.chain(), ", ")}
-	header["X-Forwarded-Host"] = []string{host}
-	header["X-Forwarded-Proto"] = []string{scheme}
+}
+
+// newRequestID returns 16 random bytes in hexadecimal digits, like nginx's $request_id.
+func newRequestID() string {
+	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+}
+
+// origin is the origin of the request as the client wrote it.
+func (x *exchange) origin() edge.Origin {
+	return edge.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
 }
 
 // chain is where the request came through, see edge.Chain.

@@ -354,9 +354,10 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 		x.rule.filters.cors.decorate(x.in, w.Header())
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
+	origin := x.origin()
 	w.Header().Set("Location", plan.Location(redirect, x.rule.prefix, &plan.Target{
-		TLS: x.in.TLS != nil, Host: x.host, Path: x.path, RawPath: x.rawPath(), RawQuery: x.in.URL.RawQuery,
-		Port: x.site.resource.GetPort(),
+		TLS: origin.Scheme == "https", Host: x.host, Path: x.path, RawPath: x.rawPath(), RawQuery: x.in.URL.RawQuery,
+		Port: origin.Port,
 	}))
 	w.WriteHeader(plan.RedirectStatus(redirect))
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -76,27 +77,40 @@ func TestForwarded(t *testing.T) {
 	)...)
 	headers := []string{
 		"X-Forwarded-For: 203.0.113.1, 203.0.113.2", "X-Forwarded-For: 203.0.113.3",
-		"X-Forwarded-Proto: https", "X-Forwarded-Host: given.example.com", "Forwarded: for=203.0.113.9",
+		"X-Forwarded-Proto: HTTPS, http", "X-Forwarded-Host: given.example.com, front.example.com", "Forwarded: for=203.0.113.9",
+		"X-Forwarded-Scheme: ftp", "X-Scheme: ftp", "X-Forwarded-Port: 8443", "X-Real-IP: 203.0.113.9", "X-Request-ID: of-the-front",
 	}
 	got := get(t, client(t, port, nil), "http://a.example.com/p%2Fq?a=1;b&c", headers...)
 	for _, want := range []string{
 		"GET /p%2Fq?a=1;b&c a.example.com\n", "X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: http\r\n", "X-Forwarded-Host: a.example.com\r\n",
+		"X-Forwarded-Port: 80\r\n", "X-Forwarded-Scheme: http\r\n", "X-Scheme: http\r\n", "X-Real-Ip: 127.0.0.1\r\n", "X-Request-Id: ",
 	} {
 		if !strings.Contains(got.body, want) {
 			t.Errorf("the backend got\n%s\nwant %q", got.body, want)
 		}
 	}
-	if strings.Contains(got.body, "203.0.113") {
-		t.Errorf("the backend got what the client says of itself:\n%s", got.body)
+	if strings.Contains(got.body, "203.0.113") || strings.Contains(got.body, "of-the-front") || strings.Contains(got.body, "ftp") {
+		t.Errorf("the backend got values of the client:\n%s", got.body)
+	}
+	if id := requestID(got); !regexp.MustCompile("^[0-9a-f]{32}$").MatchString(id) || id == requestID(get(t, client(t, port, nil), "http://a.example.com/")) {
+		t.Errorf("the ID of a request is %q; want 16 random bytes", id)
 	}
 	got = get(t, client(t, trusting, nil), "http://a.example.com/", headers...)
 	for _, want := range []string{
 		"X-Forwarded-For: 203.0.113.2, 203.0.113.3, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: given.example.com\r\n",
+		"X-Forwarded-Port: 8443\r\n", "X-Forwarded-Scheme: https\r\n", "X-Scheme: https\r\n", "X-Real-Ip: 203.0.113.2\r\n", "X-Request-Id: of-the-front\r\n",
 	} {
 		if !strings.Contains(got.body, want) {
 			t.Errorf("with two trusted hops the backend got\n%s\nwant %q", got.body, want)
 		}
 	}
+}
+
+// requestID returns the ID of a request that a backend has echoed.
+func requestID(of reply) string {
+	_, after, _ := strings.Cut(of.body, "X-Request-Id: ")
+	id, _, _ := strings.Cut(after, "\r\n")
+	return id
 }
 
 // TestRedirectInsecureOnly: a redirect to HTTPS does not answer what came over TLS to a trusted
@@ -126,6 +140,9 @@ func TestRedirectInsecureOnly(t *testing.T) {
 		{trusting, []string{"X-Forwarded-Proto: http"}, 308},
 		{trusting, []string{"X-Forwarded-Proto: other"}, 308},
 		{trusting, []string{"X-Forwarded-Proto: https"}, 200},
+		{trusting, []string{"X-Forwarded-Proto: https,http"}, 200},
+		{trusting, []string{"X-Forwarded-Proto: HTTPS"}, 200},
+		{trusting, []string{"X-Forwarded-Proto: http, https"}, 308},
 	} {
 		if got := get(t, client(t, test.port, nil), "http://a.example/x", test.headers...); got.StatusCode != test.want {
 			t.Errorf("port %d, %q: %d; want %d", test.port, test.headers, got.StatusCode, test.want)

@@ -62,15 +62,17 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// checkHeader: what says who the client is comes from the proxy.
+// checkHeader checks that the headers that describe the client come from the proxy.
 func checkHeader(t *testing.T, name string, p parsed) {
 	t.Helper()
-	if got := p.header.Get("X-Forwarded-For"); got != "127.0.0.1" {
-		t.Errorf("%s: X-Forwarded-For %q", name, got)
+	for _, field := range []string{"X-Forwarded-For", "X-Real-Ip"} {
+		if got := p.header.Get(field); got != "127.0.0.1" {
+			t.Errorf("%s: %s %q", name, field, got)
+		}
 	}
 	for field := range p.header {
 		switch {
-		case strings.Contains(field, "_"), field == "Forwarded", field == "X-Real-Ip", field == "X-Original-Url", field == "X-Forwarded-Port":
+		case strings.Contains(field, "_"), field == "Forwarded", field == "X-Original-Url":
 			t.Errorf("%s: the backend got the client's %s", name, field)
 		}
 	}

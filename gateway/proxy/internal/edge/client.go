@@ -27,6 +27,14 @@ func Chain(remote string, forwarded []string, hops int) []string {
 	return append(chain[max(len(chain)-hops, 0):], peer)
 }
 
+// RealIP returns the value of X-Real-IP: the client's address, or the peer's if the proxies in front name none.
+func RealIP(chain []string) string {
+	if client := Client(chain); client.IsValid() {
+		return client.String()
+	}
+	return chain[len(chain)-1]
+}
+
 // Client is the address that a chain begins with: that of the client, or of whoever is in front
 // of the trusted proxies. It is not valid where a proxy wrote none, as "unknown". Some write a
 // port behind it.

@@ -3,9 +3,11 @@
 package edge
 
 import (
+	"cmp"
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -15,23 +17,50 @@ import (
 func Disown(header http.Header) {
 	for name := range header {
 		switch {
-		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip",
-			name == "X-Original-Url", name == "X-Rewrite-Url":
+		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip", name == "X-Scheme",
+			name == "X-Request-Id", name == "X-Original-Url", name == "X-Rewrite-Url":
 			delete(header, name)
 		}
 	}
 }
 
-// Scheme is that of a client's request, "http" or "https": what a proxy in front says, or that of
-// the connection. Where no proxy is trusted, Disown has removed what the header says.
+// Scheme returns the scheme of a client's request, "http" or "https": the first entry of X-Forwarded-Proto, or
+// the scheme of the connection. Without trusted proxies, Disown has removed the header.
 func Scheme(header http.Header, tls bool) string {
-	switch given := header.Get("X-Forwarded-Proto"); {
+	switch given := strings.ToLower(first(header, "X-Forwarded-Proto")); {
 	case given == "http", given == "https":
 		return given
 	case tls:
 		return "https"
 	}
 	return "http"
+}
+
+// first returns the first entry of a header, which the proxy next to the client wrote.
+func first(header http.Header, name string) string {
+	entry, _, _ := strings.Cut(header.Get(name), ",")
+	return strings.TrimSpace(entry)
+}
+
+// Origin is the origin of a request as the client wrote it. Host may include a port.
+type Origin struct {
+	Scheme, Host string
+	Port         uint32
+}
+
+// OriginOf returns the origin of a request from the headers of trusted proxies, or from the connection: its
+// host, whether it is over TLS, and the port of its listener.
+func OriginOf(header http.Header, host string, tls bool, port uint32) Origin {
+	origin := Origin{Scheme: Scheme(header, tls), Host: cmp.Or(first(header, "X-Forwarded-Host"), host), Port: port}
+	switch given, err := strconv.ParseUint(first(header, "X-Forwarded-Port"), 10, 16); {
+	case err == nil && given > 0:
+		origin.Port = uint32(given)
+	case origin.Scheme == "https" && !tls:
+		origin.Port = 443
+	case origin.Scheme == "http" && tls:
+		origin.Port = 80
+	}
+	return origin
 }
 
 // canonicalExpect removes Expect from requests of HTTP/1.0 (RFC 9110, section 10.1.1).

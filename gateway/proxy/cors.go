@@ -31,8 +31,8 @@ func newCORS(r *resource.CORS) *cors {
 	}
 }
 
-// allows reports whether an origin is one of those that are allowed: "*", an origin, or
-// one whose host begins with "*." for one label or more.
+// allows reports whether an origin is allowed: by "*", by its name, or by a name whose "*" stands for one label or,
+// unless the filter is restricted, for several.
 func (c *cors) allows(origin string) bool {
 	for _, allowed := range c.GetAllowOrigins() {
 		if allowed == "*" || strings.EqualFold(allowed, origin) {
@@ -44,7 +44,7 @@ func (c *cors) allows(origin string) bool {
 		}
 		rest, ok := strings.CutPrefix(strings.ToLower(origin), before)
 		label, ok2 := strings.CutSuffix(rest, after)
-		if ok && ok2 && label != "" && !strings.ContainsAny(label, "/:@") {
+		if ok && ok2 && label != "" && !strings.ContainsAny(label, "/:@") && (!c.GetOneLabel() || !strings.Contains(label, ".")) {
 			return true
 		}
 	}

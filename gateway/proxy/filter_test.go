@@ -193,6 +193,7 @@ func TestCORS(t *testing.T) {
 			AllowOrigins: []string{"https://a.example.com", "https://*.example.net"}, AllowCredentials: true,
 			AllowMethods: []string{"GET", "PUT"}, AllowHeaders: []string{"X-A", "X-B"}, ExposeHeaders: []string{"X-C"}, MaxAgeSeconds: 60,
 		})),
+		toward("/label", "a", filter(&resource.CORS{AllowOrigins: []string{"https://*.example.net"}, OneLabel: true})),
 		toward("/all", "a", filter(&resource.CORS{AllowOrigins: []string{"*"}, AllowMethods: []string{"*"}, AllowHeaders: []string{"*"}})),
 		toward("/credentials", "a", filter(&resource.CORS{
 			AllowOrigins: []string{"*"}, AllowMethods: []string{"*"}, AllowHeaders: []string{"*"}, ExposeHeaders: []string{"*"}, AllowCredentials: true,
@@ -215,6 +216,8 @@ func TestCORS(t *testing.T) {
 		{"GET", "/some", "https://a.example.com", "https://a.example.com|true|||X-C|"},
 		{"GET", "/some", "https://b.example.com", "|||||"},
 		{"GET", "/some", "", "|||||"},
+		{"GET", "/label", "https://a.example.net", "https://a.example.net|||||"},
+		{"GET", "/label", "https://a.b.example.net", "|||||"},
 		{"OPTIONS", "/all", "https://x", "*||*|*||"},
 		{"GET", "/all", "https://x", "*|||||"},
 		{"OPTIONS", "/credentials", "https://x", "https://x|true|PUT|X-Asked||"},

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
@@ -19,6 +20,8 @@ import (
 // guards are the filters of a rule that keep clients out.
 type guards struct {
 	addresses []*access.List
+	// sufficient are lists whose clients need neither a password nor an authorization.
+	sufficient []*access.List
 	// password is what asks for one, or nil, and challenge the header that does (RFC 7617, section 2).
 	password  *resource.BasicAuthentication
 	challenge string
@@ -31,13 +34,17 @@ type guards struct {
 }
 
 func (g *guards) any() bool {
-	return len(g.addresses) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
+	return len(g.addresses) > 0 || len(g.sufficient) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
 }
 
 // list adds a list of addresses.
 func (g *guards) list(from *resource.ClientAddresses) error {
 	list, err := access.New(from)
-	g.addresses = append(g.addresses, list)
+	if from.GetSufficient() {
+		g.sufficient = append(g.sufficient, list)
+	} else {
+		g.addresses = append(g.addresses, list)
+	}
 	return err
 }
 
@@ -48,14 +55,14 @@ func (g *guards) limitBody(bytes uint64) {
 	}
 }
 
-// admits reports whether a client's address is let in.
+// admits reports whether a client's address is let in. Sufficient lists replace a password or an authorization, and
+// count like other lists if the rule has neither.
 func (g *guards) admits(client netip.Addr) bool {
-	for _, list := range g.addresses {
-		if !list.Admits(client) {
-			return false
-		}
-	}
-	return true
+	return admitBy(g.addresses, client) && (g.password != nil || g.authorization != nil || admitBy(g.sufficient, client))
+}
+
+func admitBy(lists []*access.List, client netip.Addr) bool {
+	return !slices.ContainsFunc(lists, func(list *access.List) bool { return !list.Admits(client) })
 }
 
 // denial is why a filter does not let a request pass.
@@ -78,7 +85,7 @@ var (
 // admit reports why a rule does not serve a client, whatever it asks for; nil: it does.
 func (x *exchange) admit() *denial {
 	guards := &x.rule.filters.guards
-	if len(guards.addresses) > 0 && !guards.admits(x.address()) {
+	if len(guards.addresses)+len(guards.sufficient) > 0 && !guards.admits(x.address()) {
 		return deniedAddress
 	}
 	return nil
@@ -87,12 +94,20 @@ func (x *exchange) admit() *denial {
 // passes reports whether a request goes on that is neither redirected nor a preflight. Else it has
 // been answered.
 func (x *exchange) passes(w *answer) bool {
-	if denied := x.authenticate(w); denied != nil {
-		x.deny(w, denied)
-		return false
-	}
-	if !x.authorize(w) {
-		return false
+	guards := &x.rule.filters.guards
+	if len(guards.sufficient) > 0 && admitBy(guards.sufficient, x.address()) {
+		if guards.authorization != nil {
+			// The client must not send headers of the authorization backend itself.
+			x.granted = guards.authorization.Grant(http.Header{})
+		}
+	} else {
+		if denied := x.authenticate(w); denied != nil {
+			x.deny(w, denied)
+			return false
+		}
+		if !x.authorize(w) {
+			return false
+		}
 	}
 	if denied := x.boundBody(w); denied != nil {
 		x.deny(w, denied)

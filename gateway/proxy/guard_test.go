@@ -42,6 +42,8 @@ func TestClientAddresses(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)
 	trusted.GetListener().TrustedHops = 1
+	sufficient := addresses([]string{"198.51.100.0/24"}, nil)
+	sufficient.GetClientAddresses().Sufficient = true
 	insecure := redirectTo(&resource.Redirect{Location: "https://a.example.com/"})
 	rules := []*resource.Rule{
 		toward("/allow/own", "a", addresses([]string{"127.0.0.0/8"}, nil)),
@@ -49,6 +51,7 @@ func TestClientAddresses(t *testing.T) {
 		toward("/deny/own", "a", addresses(nil, []string{"127.0.0.1"})),
 		toward("/deny", "a", addresses(nil, []string{"198.51.100.0/24"})),
 		toward("/each", "a", addresses([]string{"198.51.100.0/24"}, nil), addresses(nil, []string{"198.51.100.1"})),
+		toward("/sufficient", "a", sufficient),
 		toward("/moved", "a", insecure, addresses([]string{"198.51.100.0/24"}, nil)),
 	}
 	var log syncBuffer
@@ -81,6 +84,9 @@ func TestClientAddresses(t *testing.T) {
 		{trusting, "/each", "198.51.100.1", 403},
 		{trusting, "/each", "198.51.100.2", 200},
 		{trusting, "/moved", "198.51.100.1", 302},
+		// Without a password or an authorization, a sufficient list is required.
+		{trusting, "/sufficient", "198.51.100.1", 200},
+		{trusting, "/sufficient", "203.0.113.1", 403},
 		{trusting, "/x/../allow", "203.0.113.1", 403},
 	} {
 		for protocol, c := range both(t, test.port) {

@@ -3,6 +3,7 @@
 package proxy
 
 import (
+	"cmp"
 	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/base64"
@@ -23,6 +24,8 @@ type session struct {
 	name      string
 	lifetime  time.Duration
 	permanent bool
+	// path is the cookie's.
+	path string
 }
 
 // backendID tells the backends of a rule apart in tokens.
@@ -54,6 +57,7 @@ func newSession(r *resource.SessionPersistence) *session {
 		name:      r.GetSessionName(),
 		lifetime:  time.Duration(r.GetAbsoluteTimeout()) * time.Millisecond,
 		permanent: r.GetPermanent(),
+		path:      cmp.Or(r.GetPath(), "/"),
 	}
 	if s.name == "" {
 		s.name = "millrace-session"
@@ -142,7 +146,7 @@ func (s *session) keep(x *exchange, header http.Header) {
 		header.Set(s.name, text)
 		return
 	}
-	cookie := http.Cookie{Name: s.name, Value: text, Path: "/", HttpOnly: true, Secure: x.in.TLS != nil, SameSite: http.SameSiteLaxMode}
+	cookie := http.Cookie{Name: s.name, Value: text, Path: s.path, HttpOnly: true, Secure: x.in.TLS != nil, SameSite: http.SameSiteLaxMode}
 	if s.permanent && s.lifetime > 0 {
 		cookie.MaxAge = max(int(time.Until(began.Add(s.lifetime)).Seconds()), 1)
 	}

@@ -1286,8 +1286,11 @@ type ClientAddresses struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// allow and deny are prefixes ("198.51.100.0/24", "2001:db8::/32") or addresses. deny goes
 	// first. Where allow is not empty, nobody else is let in. One of both has an entry.
-	Allow         []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
-	Deny          []string `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
+	Allow []string `protobuf:"bytes,1,rep,name=allow,proto3" json:"allow,omitempty"`
+	Deny  []string `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
+	// sufficient lets a client of the list in without a password and without external authorization. A rule that
+	// has either lets other clients in, too, if they pass it (ingress-nginx: satisfy any).
+	Sufficient    bool `protobuf:"varint,3,opt,name=sufficient,proto3" json:"sufficient,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1334,6 +1337,13 @@ func (x *ClientAddresses) GetDeny() []string {
 		return x.Deny
 	}
 	return nil
+}
+
+func (x *ClientAddresses) GetSufficient() bool {
+	if x != nil {
+		return x.Sufficient
+	}
+	return false
 }
 
 // BodyLimit bounds the body of a request. A longer one gets 413: at once where its length is
@@ -1578,8 +1588,8 @@ type ExternalAuthorization struct {
 	// Without it 2xx lets them pass, the client gets 401 and 403, and 500 for any other.
 	OnlyOk bool `protobuf:"varint,9,opt,name=only_ok,json=onlyOk,proto3" json:"only_ok,omitempty"`
 	// sign_in is the URL to which the client is redirected, with 302, where the answer is 401. It is
-	// empty where the client gets the 401. In it, $scheme, $host, $request_uri and
-	// $escaped_request_uri stand for those of the request. Another "$" is refused.
+	// empty where the client gets the 401. In it, $scheme, $host, $request_uri, $escaped_request_uri,
+	// $request_method, $uri, $args and $remote_addr stand for those of the request. Another "$" is refused.
 	SignIn string `protobuf:"bytes,10,opt,name=sign_in,json=signIn,proto3" json:"sign_in,omitempty"`
 	// redirect is the value of X-Auth-Request-Redirect, with the same words; empty is $request_uri.
 	Redirect string `protobuf:"bytes,11,opt,name=redirect,proto3" json:"redirect,omitempty"`
@@ -2194,8 +2204,10 @@ type CORS struct {
 	AllowHeaders     []string               `protobuf:"bytes,4,rep,name=allow_headers,json=allowHeaders,proto3" json:"allow_headers,omitempty"`
 	ExposeHeaders    []string               `protobuf:"bytes,5,rep,name=expose_headers,json=exposeHeaders,proto3" json:"expose_headers,omitempty"`
 	MaxAgeSeconds    uint32                 `protobuf:"varint,6,opt,name=max_age_seconds,json=maxAgeSeconds,proto3" json:"max_age_seconds,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// one_label restricts a "*" in allow_origins to one label of a host name, as ingress-nginx does.
+	OneLabel      bool `protobuf:"varint,7,opt,name=one_label,json=oneLabel,proto3" json:"one_label,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CORS) Reset() {
@@ -2268,6 +2280,13 @@ func (x *CORS) GetMaxAgeSeconds() uint32 {
 		return x.MaxAgeSeconds
 	}
 	return 0
+}
+
+func (x *CORS) GetOneLabel() bool {
+	if x != nil {
+		return x.OneLabel
+	}
+	return false
 }
 
 type WeightedBackend struct {
@@ -2454,8 +2473,10 @@ type SessionPersistence struct {
 	// client beyond its session.
 	AbsoluteTimeout uint64 `protobuf:"varint,3,opt,name=absolute_timeout,json=absoluteTimeout,proto3" json:"absolute_timeout,omitempty"`
 	Permanent       bool   `protobuf:"varint,4,opt,name=permanent,proto3" json:"permanent,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// path is the Path of the cookie; empty is "/".
+	Path          string `protobuf:"bytes,5,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionPersistence) Reset() {
@@ -2514,6 +2535,13 @@ func (x *SessionPersistence) GetPermanent() bool {
 		return x.Permanent
 	}
 	return false
+}
+
+func (x *SessionPersistence) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
 }
 
 // Backend is how a Service port is spoken with.
@@ -3277,10 +3305,13 @@ const file_resource_proto_rawDesc = "" +
 	"\fclient_limit\x18\n" +
 	" \x01(\v2 .millrace.gateway.v1.ClientLimitH\x00R\vclientLimit\x12c\n" +
 	"\x16external_authorization\x18\v \x01(\v2*.millrace.gateway.v1.ExternalAuthorizationH\x00R\x15externalAuthorizationB\x06\n" +
-	"\x04kind\";\n" +
+	"\x04kind\"[\n" +
 	"\x0fClientAddresses\x12\x14\n" +
 	"\x05allow\x18\x01 \x03(\tR\x05allow\x12\x12\n" +
-	"\x04deny\x18\x02 \x03(\tR\x04deny\"!\n" +
+	"\x04deny\x18\x02 \x03(\tR\x04deny\x12\x1e\n" +
+	"\n" +
+	"sufficient\x18\x03 \x01(\bR\n" +
+	"sufficient\"!\n" +
 	"\tBodyLimit\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"A\n" +
 	"\x13BasicAuthentication\x12\x14\n" +
@@ -3343,14 +3374,15 @@ const file_resource_proto_rawDesc = "" +
 	"\x06Mirror\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x1c\n" +
 	"\tnumerator\x18\x02 \x01(\rR\tnumerator\x12 \n" +
-	"\vdenominator\x18\x03 \x01(\rR\vdenominator\"\xf1\x01\n" +
+	"\vdenominator\x18\x03 \x01(\rR\vdenominator\"\x8e\x02\n" +
 	"\x04CORS\x12#\n" +
 	"\rallow_origins\x18\x01 \x03(\tR\fallowOrigins\x12+\n" +
 	"\x11allow_credentials\x18\x02 \x01(\bR\x10allowCredentials\x12#\n" +
 	"\rallow_methods\x18\x03 \x03(\tR\fallowMethods\x12#\n" +
 	"\rallow_headers\x18\x04 \x03(\tR\fallowHeaders\x12%\n" +
 	"\x0eexpose_headers\x18\x05 \x03(\tR\rexposeHeaders\x12&\n" +
-	"\x0fmax_age_seconds\x18\x06 \x01(\rR\rmaxAgeSeconds\"z\n" +
+	"\x0fmax_age_seconds\x18\x06 \x01(\rR\rmaxAgeSeconds\x12\x1b\n" +
+	"\tone_label\x18\a \x01(\bR\boneLabel\"z\n" +
 	"\x0fWeightedBackend\x12\x18\n" +
 	"\abackend\x18\x01 \x01(\tR\abackend\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\rR\x06weight\x125\n" +
@@ -3361,12 +3393,13 @@ const file_resource_proto_rawDesc = "" +
 	"\x05Retry\x12\x1a\n" +
 	"\battempts\x18\x01 \x01(\rR\battempts\x12\x1a\n" +
 	"\bstatuses\x18\x02 \x03(\rR\bstatuses\x12\x18\n" +
-	"\abackoff\x18\x03 \x01(\x04R\abackoff\"\xe2\x01\n" +
+	"\abackoff\x18\x03 \x01(\x04R\abackoff\"\xf6\x01\n" +
 	"\x12SessionPersistence\x12@\n" +
 	"\x04kind\x18\x01 \x01(\x0e2,.millrace.gateway.v1.SessionPersistence.KindR\x04kind\x12!\n" +
 	"\fsession_name\x18\x02 \x01(\tR\vsessionName\x12)\n" +
 	"\x10absolute_timeout\x18\x03 \x01(\x04R\x0fabsoluteTimeout\x12\x1c\n" +
-	"\tpermanent\x18\x04 \x01(\bR\tpermanent\"\x1e\n" +
+	"\tpermanent\x18\x04 \x01(\bR\tpermanent\x12\x12\n" +
+	"\x04path\x18\x05 \x01(\tR\x04path\"\x1e\n" +
 	"\x04Kind\x12\n" +
 	"\n" +
 	"\x06COOKIE\x10\x00\x12\n" +

@@ -23,13 +23,20 @@ const (
 	wordHost
 	wordURI
 	wordEscapedURI
+	wordMethod
+	wordPath
+	wordQuery
+	wordClient
 )
 
 // wordNames are in the order in which they are tried.
 var wordNames = []struct {
 	name string
 	word word
-}{{"$scheme", wordScheme}, {"$host", wordHost}, {"$request_uri", wordURI}, {"$escaped_request_uri", wordEscapedURI}}
+}{
+	{"$scheme", wordScheme}, {"$host", wordHost}, {"$request_uri", wordURI}, {"$escaped_request_uri", wordEscapedURI},
+	{"$request_method", wordMethod}, {"$uri", wordPath}, {"$args", wordQuery}, {"$remote_addr", wordClient},
+}
 
 // maxTemplate bounds what is answered to each request, in bytes.
 const maxTemplate = 4096
@@ -61,7 +68,7 @@ func newTemplate(text string) (*template, error) {
 			}
 		}
 		if !known {
-			return nil, fmt.Errorf("%q has a $ that is none of $scheme, $host, $request_uri and $escaped_request_uri", text)
+			return nil, fmt.Errorf("%q has a $ of an unknown variable", text)
 		}
 	}
 }
@@ -87,6 +94,14 @@ func (t *template) fill(of *Request) string {
 			b.WriteString(of.URI())
 		case wordEscapedURI:
 			b.WriteString(url.QueryEscape(of.URI()))
+		case wordMethod:
+			b.WriteString(url.QueryEscape(of.In.Method))
+		case wordPath:
+			b.WriteString((&url.URL{Path: of.Path, RawPath: of.RawPath}).EscapedPath())
+		case wordQuery:
+			b.WriteString(of.In.URL.RawQuery)
+		case wordClient:
+			b.WriteString(of.Client)
 		}
 	}
 	return b.String()

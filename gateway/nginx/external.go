@@ -5,21 +5,23 @@ package nginx
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // External asks a Service whether requests may pass.
 type External struct {
-	// Service is empty where the URL has the host of the request: then it is the Service to which
-	// that host leads the path.
+	// Service is empty if the URL has the host of the request, or another host. Then the Service is the one that
+	// serves the path at the host.
 	Namespace, Service string
 	Port               int32
 	// TLS says that it is spoken with over TLS.
 	TLS bool
-	// Host is that of the question, Path its path and query.
+	// Host is that of the question, empty for the host of the request. Path is its path and query.
 	Host, Path string
 	// Method is empty for GET.
 	Method string
@@ -30,8 +32,8 @@ type External struct {
 	SignIn, Redirect string
 }
 
-// wantedURL tells how a URL would be carried out.
-const wantedURL = "name the Service itself, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
+// WantedURL is the form of auth-url that is always carried out.
+const WantedURL = "name the Service itself, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
 
 // authURL reads auth-url and what goes with it.
 func (r *reader) authURL(text string) error {
@@ -69,17 +71,23 @@ func externalOf(text string) (*External, error) {
 	if begin := ownHosts.FindString(text); begin != "" {
 		target, err := plainURL("http://own/" + text[len(begin):])
 		if err != nil {
-			return nil, fmt.Errorf("%w: %s", err, wantedURL)
+			return nil, fmt.Errorf("%w: %s", err, WantedURL)
 		}
 		return &External{Path: target.RequestURI()}, nil
 	}
 	target, err := plainURL(text)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, wantedURL)
+		return nil, fmt.Errorf("%w: %s", err, WantedURL)
 	}
 	labels := strings.Split(strings.ToLower(target.Hostname()), ".")
-	if len(labels) < 3 || labels[0] == "" || labels[1] == "" || labels[2] != "svc" {
-		return nil, fmt.Errorf("%s is not the name of a Service: %s", quoted(target.Hostname()), wantedURL)
+	if _, err := netip.ParseAddr(target.Hostname()); err == nil || slices.Contains(labels, "") {
+		return nil, fmt.Errorf("%s is not a name: %s", quoted(target.Hostname()), WantedURL)
+	}
+	if len(labels) < 3 || labels[2] != "svc" {
+		if port := target.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[target.Scheme] {
+			return nil, fmt.Errorf("%s has a port that no Ingress serves: %s", quoted(text), WantedURL)
+		}
+		return &External{Host: strings.ToLower(target.Hostname()), Path: target.RequestURI()}, nil
 	}
 	found := &External{
 		Namespace: labels[1], Service: labels[0], Port: 80, TLS: target.Scheme == "https", Host: target.Hostname(), Path: target.RequestURI(),
@@ -172,7 +180,8 @@ func (r *reader) signIn() string {
 
 // leads reports why clients cannot be led to a URL.
 func leads(text string) error {
-	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$scheme", "https", "$host", "a.example").Replace(text)
+	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$request_method", "GET", "$remote_addr", "192.0.2.1",
+		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)
 	target, err := url.Parse(plain)
 	if err != nil || target.Host == "" && !strings.HasPrefix(plain, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
 		return fmt.Errorf("%s is no URL of http or https", quoted(text))
@@ -180,7 +189,16 @@ func leads(text string) error {
 	return nil
 }
 
-var variable = regexp.MustCompile(`\$[A-Za-z0-9_]*`)
+var variable = regexp.MustCompile(`\$(\{\w*\}|\w*)`)
+
+// knownVariables are the variables of nginx in a URL for clients, and the names that proxies know them by.
+var knownVariables = map[string]string{
+	"$scheme": "$scheme", "$pass_access_scheme": "$scheme",
+	"$host": "$host", "$http_host": "$host", "$best_http_host": "$host", "$server_name": "$host",
+	"$request_uri": "$request_uri", "$escaped_request_uri": "$escaped_request_uri",
+	"$uri": "$uri", "$document_uri": "$uri", "$args": "$args", "$query_string": "$args",
+	"$request_method": "$request_method", "$remote_addr": "$remote_addr", "$the_real_ip": "$remote_addr",
+}
 
 // longestURL is how long a URL for each answer may be.
 const longestURL = 2048
@@ -195,16 +213,12 @@ func variables(text string) (string, error) {
 	}
 	var unknown error
 	found := variable.ReplaceAllStringFunc(text, func(name string) string {
-		switch name {
-		case "$scheme", "$host", "$request_uri", "$escaped_request_uri":
-			return name
-		case "$http_host", "$best_http_host":
-			return "$host"
-		case "$pass_access_scheme":
-			return "$scheme"
+		known, is := knownVariables[strings.NewReplacer("{", "", "}", "").Replace(name)]
+		if !is {
+			unknown = fmt.Errorf("%s is not supported: $scheme, $host, $request_uri, $escaped_request_uri, $request_method, $uri, $args "+
+				"and $remote_addr are", quoted(name))
 		}
-		unknown = fmt.Errorf("%s is not known: $scheme, $host, $request_uri and $escaped_request_uri are", quoted(name))
-		return ""
+		return known
 	})
 	if unknown != nil {
 		return "", unknown
@@ -223,18 +237,18 @@ func (r *reader) withAuthURL(text string) error {
 // asking are the annotations of external authorization.
 func asking() map[string]annotation {
 	group := map[string]annotation{
-		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH`, where another Ingress leads it",
+		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",
 			(*reader).authURL),
 		"auth-method":                carried("`GET` where there is none", nil),
 		"auth-response-headers":      carried("what clients send under these names is removed", nil),
-		"auth-signin":                carried("where a 401 leads; `$scheme`, `$host`, `$request_uri` and `$escaped_request_uri` are known", nil),
+		"auth-signin":                carried("target of the redirect for 401; `$scheme`, `$host`, `$request_uri`, `$escaped_request_uri`, `$request_method`, `$uri`, `$args`, `$remote_addr`", nil),
 		"auth-signin-redirect-param": carried("`rd` where there is none", nil),
 		"auth-request-redirect":      carried("`$request_uri` where there is none", nil),
 		"auth-always-set-cookie":     ignored("cookies of the service always reach clients"),
 		"auth-proxy-set-headers": {
 			handling: Refused, note: "the service may decide by these headers", read: (*reader).withAuthURL,
 		},
-		"auth-snippet": {handling: Refused, note: "nginx's language means nothing here", read: (*reader).withAuthURL},
+		"auth-snippet": {handling: Refused, note: "only headers that the service gets anyway, such as `X-Forwarded-Method`, can be set", read: (*reader).authSnippet},
 	}
 	for _, name := range []string{"auth-cache-duration", "auth-cache-key"} {
 		group[name] = ignored("each request is asked for")

@@ -40,8 +40,10 @@ func TestExternal(t *testing.T) {
 		{[]string{"auth-url: https://$host/auth$request_uri"}, nil, "auth-url?!"},
 		{[]string{"auth-url: https://$host/a/../b"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://oauth2-proxy.auth.svc/oauth2/auth?rd=$request_uri"}, nil, "auth-url?!"},
-		{[]string{"auth-url: https://auth.example/"}, nil, "auth-url?!"},
-		{[]string{"auth-url: http://oauth2-proxy.auth/oauth2/auth"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://Auth.example/oauth2/auth"}, &External{Host: "auth.example", Path: "/oauth2/auth"}, ""},
+		{[]string{"auth-url: https://auth.example:443/"}, &External{Host: "auth.example", Path: "/"}, ""},
+		{[]string{"auth-url: https://auth.example:8443/"}, nil, "auth-url?!"},
+		{[]string{"auth-url: https://auth..example/"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://198.51.100.1/auth"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://[2001:db8::1]/auth"}, nil, "auth-url?!"},
 		{[]string{"auth-url: http://user:password@oauth2-proxy.auth.svc/"}, nil, "auth-url?!"},
@@ -60,6 +62,9 @@ func TestExternal(t *testing.T) {
 		{[]string{service, "auth-response-headers: X User"}, nil, "auth-url?!"},
 		{[]string{service, "auth-proxy-set-headers: shop/headers"}, nil, "auth-proxy-set-headers!"},
 		{[]string{service, "auth-snippet: return 200;"}, nil, "auth-snippet!"},
+		{[]string{service, "auth-snippet: proxy_set_header X-Forwarded-Method $request_method;"}, with(nil), ""},
+		{[]string{service, "auth-snippet: proxy_set_header X-Forwarded-Method GET;"}, nil, "auth-snippet!"},
+		{[]string{service, "auth-snippet: proxy_set_header X-Forwarded-Method $request_method; deny all;"}, nil, "auth-snippet!"},
 		{[]string{service, "auth-cache-key: $cookie_x", "auth-cache-duration: 200 5m", "auth-always-set-cookie: true", "auth-keepalive: 10"}, with(nil), ""},
 		{[]string{service, "auth-signin: https://$host/oauth2/start?rd=$escaped_request_uri"}, with(func(of *External) {
 			of.SignIn = "https://$host/oauth2/start?rd=$escaped_request_uri"
@@ -73,12 +78,15 @@ func TestExternal(t *testing.T) {
 		{[]string{service, "auth-signin: /start", "auth-signin-redirect-param: a&b="}, with(func(of *External) {
 			of.SignIn = "/start?rd=$scheme://$host$escaped_request_uri"
 		}), "auth-signin-redirect-param?"},
+		{[]string{service, "auth-signin: https://a.example?rm=$request_method&u=${uri}&q=$query_string&c=$remote_addr"}, with(func(of *External) {
+			of.SignIn = "https://a.example?rm=$request_method&u=$uri&q=$args&c=$remote_addr&rd=$scheme://$host$escaped_request_uri"
+		}), ""},
 		{[]string{service, "auth-signin: javascript:alert(1)"}, with(nil), "auth-signin?"},
 		{[]string{service, "auth-signin: https://a.example/$cookie_session"}, with(nil), "auth-signin?"},
 		{[]string{service, "auth-signin: https://a.example/$"}, with(nil), "auth-signin?"},
 		{[]string{service, "auth-request-redirect: https://$host$request_uri"}, with(func(of *External) { of.Redirect = "https://$host$request_uri" }), ""},
 		{[]string{service, "auth-request-redirect: $arg_x"}, with(nil), "auth-request-redirect?"},
-		{[]string{service, "satisfy: any", "whitelist-source-range: 198.51.100.1"}, with(nil), "satisfy"},
+		{[]string{service, "satisfy: any", "whitelist-source-range: 198.51.100.1"}, with(nil), ""},
 	} {
 		settings, problems := Read(annotated(test.given...))
 		var got []string

@@ -13,7 +13,7 @@ type annotation struct {
 }
 
 const (
-	noteSnippet    = "nginx's language means nothing here, and it may keep clients out; headers: `custom-headers`"
+	noteSnippet    = "nginx's language means nothing here, and it may keep clients out; headers: `custom-headers`, `configuration-snippet`"
 	noteClientCert = "an Ingress asks no client for a certificate: a Gateway with `frontendValidation` does"
 	noteWAF        = "there is no web application firewall"
 	noteStreams    = "bodies are passed on as they come"
@@ -66,7 +66,7 @@ func routing() map[string]annotation {
 		"from-to-www-redirect":    carried("where no Ingress has the other name; status 308", (*reader).fromToWWW),
 		"rewrite-target":          strict("the whole path becomes it; `$1` to `$9` are groups of the path", (*reader).rewriteTarget),
 		"use-regex":               strict("paths of all Ingresses of the host are regular expressions (RE2), without case", (*reader).useRegex),
-		"upstream-vhost":          strict("without variables", (*reader).upstreamVhost),
+		"upstream-vhost":          strict("`$service_name`, `$service_port`, `$namespace` and `$ingress_name`; `$host` alone", (*reader).upstreamVhost),
 		"x-forwarded-prefix":      carried("where `rewrite-target` is set", (*reader).forwardedPrefix),
 		"server-alias":            carried("names and `*.` wildcards; regular expressions are told", (*reader).serverAlias),
 		"backend-protocol":        strict("HTTP, HTTPS, GRPC, GRPCS; certificates are not looked at, unless a BackendTLSPolicy says whom to trust", (*reader).backendProtocol),
@@ -81,7 +81,7 @@ func routing() map[string]annotation {
 func responses() map[string]annotation {
 	return map[string]annotation{
 		"enable-cors":                              carried("", (*reader).enableCORS),
-		"cors-allow-origin":                        carried("`*` where there is none, and then without credentials, as browsers want it", nil),
+		"cors-allow-origin":                        carried("the default is `*`, and then without credentials, as browsers require; `*.` is one label", nil),
 		"cors-allow-methods":                       carried("", nil),
 		"cors-allow-headers":                       carried("", nil),
 		"cors-expose-headers":                      carried("", nil),
@@ -96,10 +96,10 @@ func responses() map[string]annotation {
 		"proxy-cookie-path":                        missing("cookies of backends pass as they are"),
 		"proxy-redirect-from":                      missing("`Location` passes as it is"),
 		"proxy-redirect-to":                        missing("`Location` passes as it is"),
-		"session-cookie-name":                      carried("`INGRESSCOOKIE` where there is none", nil),
+		"session-cookie-name":                      carried("the default is `INGRESSCOOKIE`; other Services of the host get a suffix", nil),
 		"session-cookie-expires":                   carried("as `session-cookie-max-age`", nil),
 		"session-cookie-max-age":                   carried("the session ends then, too", nil),
-		"session-cookie-path":                      ignored("the path is `/`: sessions of one host need names of their own"),
+		"session-cookie-path":                      carried("the default is the path of the rule, and `/` for expressions", nil),
 		"session-cookie-domain":                    missing("the cookie is of the host"),
 		"session-cookie-samesite":                  {handling: Missing, note: "it is `Lax`", read: (*reader).sameSite},
 		"session-cookie-conditional-samesite-none": ignored("it is `Lax`"),
@@ -141,7 +141,9 @@ func keepingOut() map[string]annotation {
 		"whitelist-source-range": strict("others get 403", (*reader).allow),
 		"allowlist-source-range": strict("others get 403", (*reader).allow),
 		"denylist-source-range":  strict("they get 403", (*reader).deny),
-		"satisfy":                {handling: Missing, note: "`all` holds: all that is asked for is needed", read: (*reader).satisfy},
+		"satisfy":                carried("`any`: an address of `allowlist-source-range` replaces the password and `auth-url`", (*reader).satisfy),
+		"configuration-snippet": strict("`more_set_headers`, `more_clear_headers`, `add_header` and `proxy_set_header` with fixed values; anything else refuses the Ingress",
+			(*reader).configurationSnippet),
 
 		"auth-type":          strict("`basic`", (*reader).authType),
 		"auth-secret":        strict("of the Ingress's namespace, of type `Opaque`; bcrypt, `$apr1$`, `{SHA}` and `{SSHA}`", (*reader).authSecret),
@@ -160,7 +162,7 @@ func keepingOut() map[string]annotation {
 		"proxy-body-size":        strict("none where there is none, which is 1m there", (*reader).bodySize),
 	}
 	for note, names := range map[string][]string{
-		noteSnippet: {"configuration-snippet", "server-snippet", "stream-snippet"},
+		noteSnippet: {"server-snippet", "stream-snippet"},
 		noteWAF:     {"enable-modsecurity", "enable-owasp-core-rules", "modsecurity-snippet", "lua-resty-waf"},
 	} {
 		for _, name := range names {

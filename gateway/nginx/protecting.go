@@ -22,9 +22,20 @@ func (r *reader) deny(text string) error {
 	return err
 }
 
+// satisfy reads whether one guard of several is enough. Without addresses that are let in, the others are needed.
 func (r *reader) satisfy(text string) error {
-	if text != "all" && (r.of["auth-type"] != "" || r.of["auth-url"] != "") && (r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != "") {
-		r.lose("it is not carried out: clients need an address that is allowed, and a password or what auth-url asks for")
+	isAllowing := r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != ""
+	hasPassword, hasURL := !IsOff(r.of["auth-type"]), !IsOff(r.of["auth-url"])
+	switch {
+	case text != "all" && text != "any":
+		return fmt.Errorf("%s is neither all nor any: all counts", quoted(text))
+	case text == "any":
+		r.settings.SatisfyAny = isAllowing
+		if hasPassword && hasURL {
+			r.lose("it is carried out in part: a client without an allowed address needs a password and the consent of auth-url")
+		} else if !isAllowing && r.of["denylist-source-range"] != "" && (hasPassword || hasURL) {
+			r.lose("it is not carried out: clients of denylist-source-range are kept out with a password, too")
+		}
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -155,11 +156,26 @@ func (r *reader) rewriteTarget(text string) error {
 	return nil
 }
 
+// vhostVariables are the variables of upstream-vhost that differ between the rules of an Ingress.
+var vhostVariables = []string{"$service_name", "$service_port", "$namespace", "$ingress_name"}
+
 func (r *reader) upstreamVhost(text string) error {
-	if target, err := url.Parse("http://" + text); err != nil || target.Host != text || strings.ContainsAny(text, "$@ ") {
-		return fmt.Errorf("%s is no host name", quoted(text))
+	text = variable.ReplaceAllStringFunc(text, strings.NewReplacer("{", "", "}", "").Replace)
+	switch text {
+	case "$host", "$http_host", "$best_http_host":
+		// Backends get the client's host anyway.
+		return nil
 	}
 	r.settings.UpstreamVhost = text
+	text = variable.ReplaceAllStringFunc(text, func(name string) string {
+		if slices.Contains(vhostVariables, name) {
+			return "1"
+		}
+		return name
+	})
+	if target, err := url.Parse("http://" + text); err != nil || target.Host != text || strings.ContainsAny(text, "$@ ") {
+		return fmt.Errorf("%s is no host name: only $service_name, $service_port, $namespace and $ingress_name, or $host alone, are replaced", quoted(text))
+	}
 	return nil
 }
 

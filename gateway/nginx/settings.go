@@ -21,7 +21,8 @@ type Settings struct {
 	RewriteTarget string
 	// UseRegex makes regular expressions of all paths of the Ingress's hosts.
 	UseRegex bool
-	// UpstreamVhost is the Host that backends get.
+	// UpstreamVhost is the Host that backends get. It may include $service_name, $service_port, $namespace and
+	// $ingress_name.
 	UpstreamVhost string
 	// ForwardedPrefix is X-Forwarded-Prefix where the path is rewritten.
 	ForwardedPrefix string
@@ -36,12 +37,16 @@ type Settings struct {
 	Canary         *Canary
 	Mirror         *Mirror
 	SSLPassthrough bool
+	// Headers are the changes of configuration-snippet, or nil.
+	Headers *Headers
 	// CustomHeaders is a ConfigMap of headers for answers, "name" or "namespace/name".
 	CustomHeaders string
 
 	// Allow and Deny are addresses of clients. Where Allow is not empty nobody else is let in.
 	Allow, Deny []netip.Prefix
-	Auth        *Auth
+	// SatisfyAny lets clients of Allow in without Auth and External, and others with them.
+	SatisfyAny bool
+	Auth       *Auth
 	// External is asked for each request; nil: nobody is.
 	External *External
 	// BodyLimit is the largest body in bytes; 0: none is asked for.
@@ -88,6 +93,8 @@ type CORS struct {
 // Session keeps a client at one endpoint by a cookie.
 type Session struct {
 	Cookie string
+	// Path is the cookie's; empty is the path of the rule.
+	Path string
 	// MaxAge is 0 where the cookie ends with the browser.
 	MaxAge time.Duration
 }

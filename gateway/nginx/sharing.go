@@ -93,6 +93,13 @@ func (r *reader) affinity(text string) error {
 			r.unreadable("session-cookie-name", fmt.Errorf("%s is no name of a cookie: %s counts", quoted(name), session.Cookie))
 		}
 	}
+	if path, found := r.of["session-cookie-path"]; found {
+		if strings.HasPrefix(path, "/") && isPrintable(path) && !strings.ContainsAny(path, ";,\" ") {
+			session.Path = path
+		} else {
+			r.unreadable("session-cookie-path", fmt.Errorf("%s is not a path: the path of the rule counts", quoted(path)))
+		}
+	}
 	seconds := r.number("session-cookie-expires", 0, longestSession, 0)
 	if age := r.number("session-cookie-max-age", 0, longestSession, 0); age > 0 {
 		seconds = age

@@ -19,6 +19,10 @@ const (
 	appProtocolWSS       = "kubernetes.io/wss"
 	appProtocolHTTPS     = "https"
 	appProtocolHTTPSName = "kubernetes.io/https"
+	// Protocols without a prefix are names of IANA, or common with other controllers.
+	appProtocolGRPC     = "grpc"
+	appProtocolHTTP2    = "http2"
+	appProtocolPlainH2C = "h2c"
 )
 
 // refusal is why a reference cannot be followed.
@@ -63,7 +67,8 @@ func (c *compilation) servicePort(
 	}
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
-			"Service %s/%s is an ExternalName; only endpoints are spoken with", of.namespace, of.name)
+			"Service %s/%s is an ExternalName, which has no endpoints: create a Service without a selector, and an EndpointSlice with "+
+				"the addresses of %s", of.namespace, of.name, service.Spec.ExternalName)
 	}
 	index := slices.IndexFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
 		return (port.Protocol == protocol || protocol == corev1.ProtocolTCP && port.Protocol == "") &&
@@ -106,7 +111,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	}
 	if protocol != resource.Backend_TCP {
 		switch value(port.AppProtocol) {
-		case appProtocolH2C:
+		case appProtocolH2C, appProtocolPlainH2C, appProtocolHTTP2, appProtocolGRPC:
 			protocol = resource.Backend_H2C
 		case appProtocolWSS, appProtocolHTTPS, appProtocolHTTPSName:
 			if policy == nil && !unverified {

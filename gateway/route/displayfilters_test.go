@@ -46,7 +46,7 @@ func done(t *testing.T, result *route.Result, line string) string {
 			all = append(all, strings.TrimSpace(fmt.Sprintf("retry %d %s", retry.Attempts, strings.Trim(fmt.Sprint(retry.Statuses), "[]"))))
 		}
 		if session := rule.GetSessionPersistence(); session != nil {
-			all = append(all, fmt.Sprintf("session %s %d", session.SessionName, session.AbsoluteTimeout))
+			all = append(all, strings.TrimSpace(fmt.Sprintf("session %s %d %s", session.SessionName, session.AbsoluteTimeout, session.Path)))
 		}
 		return strings.Join(all, "; ")
 	}
@@ -56,7 +56,11 @@ func done(t *testing.T, result *route.Result, line string) string {
 func displayFilter(resources []*resource.Resource, filter *resource.Filter) string {
 	switch kind := filter.GetKind().(type) {
 	case *resource.Filter_ClientAddresses:
-		return strings.TrimSpace("addresses " + strings.Join(kind.ClientAddresses.Allow, ",") + " not " + strings.Join(kind.ClientAddresses.Deny, ","))
+		text := "addresses "
+		if kind.ClientAddresses.Sufficient {
+			text = "sufficient addresses "
+		}
+		return strings.TrimSpace(text + strings.Join(kind.ClientAddresses.Allow, ",") + " not " + strings.Join(kind.ClientAddresses.Deny, ","))
 	case *resource.Filter_ClientLimit:
 		of := kind.ClientLimit
 		return strings.TrimSpace(fmt.Sprintf("limit %s %d/%d burst %d at once %d %s",
@@ -115,6 +119,12 @@ func displayHeaders(of *resource.HeaderChange) string {
 	var all []string
 	for _, header := range of.Set {
 		all = append(all, header.Name+": "+header.Value)
+	}
+	for _, header := range of.Add {
+		all = append(all, "+"+header.Name+": "+header.Value)
+	}
+	for _, name := range of.Remove {
+		all = append(all, "-"+name)
 	}
 	return strings.Join(all, ", ")
 }

@@ -39,6 +39,8 @@ type ingressRun struct {
 	aliasOf map[hostname]hostname
 	// aliases are the bytes of rules that are repeated, by namespace; of all by "".
 	aliases map[string]int64
+	// sessions are the Services that have the name of a session cookie at a host.
+	sessions map[cookieAt]string
 	// refused are the hosts for which an Ingress brings no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
@@ -90,6 +92,7 @@ func (c *compilation) ingresses(objects *Objects) {
 			hosts:       make(map[hostname]*ingressHost, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
 			expressions: map[hostname]bool{},
+			sessions:    map[cookieAt]string{},
 			aliases:     map[string]int64{},
 			aliasOf:     map[hostname]hostname{},
 			ingressCertificates: ingressCertificates{
@@ -116,6 +119,7 @@ func (r *ingressRun) compile() *Proxy {
 		r.prepare(ingress)
 		r.addRules(ingress)
 	}
+	r.redirectSlashes()
 	for _, ingress := range r.members {
 		r.findAsked(ingress)
 	}

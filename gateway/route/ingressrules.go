@@ -111,11 +111,12 @@ func (r *ingressRun) addPath(
 		Match:    &resource.Match{Path: match},
 		Backends: r.backend(ingress, &path.Backend, r.asked[ingress].speechOf(), func() string { return at.field() + ".backend" }),
 	}
-	r.adorn(rule, ingress, path.Path)
+	r.adorn(rule, ingress, path.Path, &path.Backend)
 	if isGuest && rule.SessionPersistence != nil {
 		rule.SessionPersistence = nil
 		r.annotation(ingress, "affinity", ReasonConflict, hostOwned+", which decides on sessions")
 	}
+	r.placeSession(rule, ingress, name, key, path.Backend.Service)
 	if err != nil {
 		rule = closedRule(rule)
 	}
@@ -157,7 +158,11 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
 		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, r.asked[ingress].speechOf(), func() string { return "spec.defaultBackend" }),
 	}
-	r.adorn(rule, ingress, "/")
+	r.adorn(rule, ingress, "/", ingress.Spec.DefaultBackend)
+	if rule.SessionPersistence != nil {
+		// Beside the sessions of any rule of its hosts.
+		rule.SessionPersistence = sessionOf(rule.SessionPersistence, "/", "default/"+ingress.Name)
+	}
 	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: rule}
 	if len(ingress.Spec.Rules) > 0 {
 		return fallback

@@ -24,7 +24,7 @@ func (r *ingressRun) external(ingress *networkingv1.Ingress, of *nginx.External)
 		ResponseHeaders: of.ResponseHeaders, SetCookies: true, SignIn: of.SignIn, Redirect: of.Redirect,
 	}
 	if of.Service == "" {
-		// Its backend is that of a rule: findAsked finds it when all are known.
+		// Its backend is the backend of a rule: findAsked finds it when all rules are known.
 		r.asked[ingress].asking = asking
 		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: asking}}
 	}
@@ -53,6 +53,10 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 	if says == nil || says.isRefused || says.asking == nil {
 		return
 	}
+	if says.External.Host != "" {
+		r.findServed(ingress)
+		return
+	}
 	// The backend of the first host stands for all: the question has the host of its request.
 	for i := range ingress.Spec.Rules {
 		host, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
@@ -65,10 +69,65 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 		}
 		break
 	}
-	for _, rule := range says.rules {
+	r.closeAsked(ingress, fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", says.asking.Path))
+}
+
+// closeAsked refuses an Ingress whose rules are known already.
+func (r *ingressRun) closeAsked(ingress *networkingv1.Ingress, message string) {
+	for _, rule := range r.asked[ingress].rules {
 		rule.Backends, rule.Filters = nil, nil
 	}
-	r.refuseIngress(ingress, "auth-url", fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", says.asking.Path))
+	r.refuseIngress(ingress, "auth-url", message)
+}
+
+// findServed finds the backend of the rule that serves auth-url at another host of the class. The owner of that host
+// decides who is asked. The path is public, so no ReferenceGrant is needed, unless the rule has guards: a question
+// does not pass them. A younger object of another namespace does not decide about the clients of an older one.
+func (r *ingressRun) findServed(ingress *networkingv1.Ingress) {
+	says := r.asked[ingress]
+	target, err := url.ParseRequestURI(says.asking.Path)
+	name, invalid := ownership.ParseHost(says.External.Host)
+	host, known := bestHost(r.hosts, name)
+	if err != nil || invalid != nil || !known || host == "" {
+		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the class serves %s: %s", says.External.Host, nginx.WantedURL))
+		return
+	}
+	of := r.hosts[host].taking(target.Path)
+	r.matches += len(r.hosts[host].rules)
+	switch {
+	case r.matches > maxMatches, of == nil, len(of.rule.Backends) != 1, of.rule.Backends[0].Backend == "":
+		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the class leads %s%s to a Service: %s", says.External.Host, target.Path, nginx.WantedURL))
+	case of.ingress.Namespace != ingress.Namespace && (!r.owners.Owns(name, of.ingress.Namespace) || r.ages[of.ingress] > r.ages[ingress]):
+		r.closeAsked(ingress, fmt.Sprintf("the rule for %s%s is of a younger Ingress of another namespace, or not of the host's owner: %s",
+			says.External.Host, target.Path, nginx.WantedURL))
+	case slices.ContainsFunc(of.rule.Filters, changesQuestion):
+		r.closeAsked(ingress, fmt.Sprintf("the Ingress that serves %s%s has guards or another path for its Service: %s",
+			says.External.Host, target.Path, nginx.WantedURL))
+	default:
+		says.asking.Backend = of.rule.Backends[0].Backend
+	}
+}
+
+// changesQuestion reports whether a filter would keep out a question, or send it elsewhere.
+func changesQuestion(filter *resource.Filter) bool {
+	switch filter.Kind.(type) {
+	case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization,
+		*resource.Filter_Redirect:
+		return true
+	}
+	return filter.GetRewrite().GetPath() != nil
+}
+
+// taking returns the rule that takes a path, or nil.
+func (h *ingressHost) taking(target string) *ingressRule {
+	var best ingressPath
+	var found *ingressRule
+	for path, rule := range h.rules {
+		if rule.takes(target) && (found == nil || comparePaths(path, best) < 0) {
+			best, found = path, rule
+		}
+	}
+	return found
 }
 
 // ruleAt is the rule of another Ingress that takes a path of a host, and to whose Service an

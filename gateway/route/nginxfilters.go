@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,9 @@ func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 		}
 	}
 	if len(says.Allow)+len(says.Deny) > 0 {
-		add(addresses(says.Allow, says.Deny))
+		list := addresses(says.Allow, says.Deny)
+		list.GetClientAddresses().Sufficient = says.SatisfyAny
+		add(list)
 	}
 	for _, limit := range clientLimits(ingress, &says.Limits) {
 		add(&resource.Filter{Kind: &resource.Filter_ClientLimit{ClientLimit: limit}})
@@ -47,9 +50,13 @@ func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 		add(&resource.Filter{Kind: &resource.Filter_Cors{Cors: &resource.CORS{
 			AllowOrigins: says.CORS.Origins, AllowMethods: says.CORS.Methods, AllowHeaders: says.CORS.Headers,
 			ExposeHeaders: says.CORS.Expose, AllowCredentials: says.CORS.Credentials, MaxAgeSeconds: says.CORS.MaxAge,
+			OneLabel: true,
 		}}})
 	}
 	add(r.customHeaders(ingress))
+	for _, filter := range snippetHeaders(says.Headers) {
+		add(filter)
+	}
 	add(r.mirrorTarget(ingress))
 	if says.Redirect != nil {
 		add(redirectTo(says.Redirect))
@@ -204,6 +211,30 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 	return &resource.Filter{Kind: &resource.Filter_ResponseHeaders{ResponseHeaders: change}}
 }
 
+// snippetHeaders returns the filters of configuration-snippet.
+func snippetHeaders(of *nginx.Headers) (filters []*resource.Filter) {
+	if of == nil {
+		return nil
+	}
+	wire := func(headers []nginx.Header) (all []*resource.Header) {
+		for _, header := range headers {
+			all = append(all, &resource.Header{Name: header.Name, Value: header.Value})
+		}
+		return all
+	}
+	if len(of.SetRequest)+len(of.RemoveRequest) > 0 {
+		filters = append(filters, &resource.Filter{Kind: &resource.Filter_RequestHeaders{RequestHeaders: &resource.HeaderChange{
+			Set: wire(of.SetRequest), Remove: of.RemoveRequest,
+		}}})
+	}
+	if len(of.SetResponse)+len(of.AddResponse)+len(of.RemoveResponse) > 0 {
+		filters = append(filters, &resource.Filter{Kind: &resource.Filter_ResponseHeaders{ResponseHeaders: &resource.HeaderChange{
+			Set: wire(of.SetResponse), Add: wire(of.AddResponse), Remove: of.RemoveResponse,
+		}}})
+	}
+	return filters
+}
+
 // framing are headers that say where an answer ends.
 var framing = map[string]bool{
 	"connection": true, "content-length": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true,
@@ -249,9 +280,8 @@ func (a *asked) speechOf() speech {
 	return how
 }
 
-// adorn gives a rule of an Ingress what its annotations ask for. path is that of the rule as it is
-// written.
-func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, path string) {
+// adorn adds to a rule what the annotations of its Ingress require. path and backend are those of the Ingress.
+func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
 	says := r.asked[ingress]
 	switch {
 	case says == nil:
@@ -262,7 +292,7 @@ func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, p
 	}
 	says.rules = append(says.rules, rule)
 	rule.Filters, rule.Retry, rule.SessionPersistence = says.filters, says.retry, says.session
-	rewrite := &resource.Rewrite{Hostname: says.UpstreamVhost}
+	rewrite := &resource.Rewrite{Hostname: upstreamHost(says.UpstreamVhost, ingress, backend.Service)}
 	if says.rewrites(path) {
 		rewrite.Path = r.rewritten(ingress, rule, path)
 	}
@@ -273,6 +303,19 @@ func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, p
 		rule.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_RequestHeaders{
 			RequestHeaders: &resource.HeaderChange{Set: []*resource.Header{{Name: "X-Forwarded-Prefix", Value: says.ForwardedPrefix}}}}})
 	}
+}
+
+// upstreamHost returns the Host for a backend: upstream-vhost with the values of its variables.
+func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkingv1.IngressServiceBackend) string {
+	if service == nil || !strings.Contains(text, "$") {
+		return text
+	}
+	port := service.Port.Name
+	if port == "" {
+		port = strconv.Itoa(int(service.Port.Number))
+	}
+	return strings.NewReplacer("$service_name", service.Name, "$service_port", port, "$namespace", ingress.Namespace,
+		"$ingress_name", ingress.Name).Replace(text)
 }
 
 // rewritten is what the path of a rule becomes.

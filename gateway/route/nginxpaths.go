@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -79,6 +80,46 @@ func (r *ingressRun) parsePath(
 		}
 	}
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
+}
+
+// redirectSlashes adds, for each path of characters that ends with a slash, a redirect from the path without the
+// slash, as nginx does. A rule for that path, and a host of another namespace, keep their requests.
+func (r *ingressRun) redirectSlashes() {
+	for name, host := range r.hosts {
+		if r.expressions[name] {
+			continue
+		}
+		found := map[ingressPath]*ingressRule{}
+		for path, rule := range host.rules {
+			bare, is := strings.CutSuffix(path.value, "/")
+			if !is || path.kind != resource.PathMatch_REGULAR_EXPRESSION || !r.owners.Owns(name, rule.ingress.Namespace) || rule.rule.Backends == nil {
+				continue
+			}
+			from, err := canonicalPath(bare)
+			if err != nil || host.at(from) != nil || host.at(bare) != nil {
+				continue
+			}
+			found[ingressPath{resource.PathMatch_EXACT, from}] = &ingressRule{ingress: rule.ingress, rule: &resource.Rule{
+				Route: rule.rule.Route,
+				Match: &resource.Match{Path: &resource.PathMatch{Kind: resource.PathMatch_EXACT, Value: from}},
+				Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
+					Path:   &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: path.value}},
+					Status: 301,
+				}}}},
+			}}
+		}
+		maps.Copy(host.rules, found)
+	}
+}
+
+// at returns the rule of a path, of any kind of match, or nil.
+func (h *ingressHost) at(path string) *ingressRule {
+	for kind := range pathOrder {
+		if found := h.rules[ingressPath{kind, path}]; found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // closedPath returns the match for all requests that an invalid path could match. The key keeps the

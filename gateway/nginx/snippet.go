@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nginx
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Header is a header field.
+type Header struct{ Name, Value string }
+
+// Headers are changes of the headers of requests and answers.
+type Headers struct {
+	SetRequest, SetResponse, AddResponse []Header
+	RemoveRequest, RemoveResponse        []string
+}
+
+// configurationSnippet parses directives that change headers to fixed values. It refuses any other directive,
+// because the directive may keep clients out.
+func (r *reader) configurationSnippet(text string) error {
+	if IsOff(text) {
+		return nil
+	}
+	directives, err := directives(text)
+	if err != nil {
+		return err
+	}
+	headers := &Headers{}
+	for _, words := range directives {
+		if err := headers.add(words); err != nil {
+			return err
+		}
+	}
+	r.settings.Headers = headers
+	return nil
+}
+
+// add adds the change of one directive.
+func (h *Headers) add(words []string) error {
+	name, arguments := words[0], words[1:]
+	hasNoOptions := len(arguments) > 0 && !strings.HasPrefix(arguments[0], "-")
+	switch {
+	case name == "more_set_headers" && hasNoOptions, name == "more_clear_headers" && hasNoOptions:
+		for _, argument := range arguments {
+			field, value, _ := strings.Cut(argument, ":")
+			if name == "more_clear_headers" {
+				field, value = argument, ""
+			}
+			if err := change(field, strings.TrimSpace(value), &h.SetResponse, &h.RemoveResponse); err != nil {
+				return err
+			}
+		}
+		return nil
+	case name == "add_header" && (len(arguments) == 2 || len(arguments) == 3 && arguments[2] == "always"):
+		return change(arguments[0], arguments[1], &h.AddResponse, nil)
+	case name == "proxy_set_header" && len(arguments) == 2:
+		return change(arguments[0], arguments[1], &h.SetRequest, &h.RemoveRequest)
+	}
+	return fmt.Errorf("%s is not carried out: more_set_headers, more_clear_headers, add_header and proxy_set_header with fixed values are",
+		quoted(strings.Join(words, " ")))
+}
+
+// change adds a field to set, or to remove if it has no value.
+func change(name, value string, set *[]Header, remove *[]string) error {
+	switch {
+	case !isToken(name) || ofMessage[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
+		return fmt.Errorf("%s is not a header that can be changed", quoted(name))
+	case strings.Contains(value, "$"):
+		return fmt.Errorf("%s of the header %s has a variable: only fixed values are carried out", quoted(value), name)
+	case !isPrintable(value):
+		return fmt.Errorf("%s is not the value of a header", quoted(value))
+	case value == "" && remove != nil:
+		*remove = append(*remove, name)
+	case value != "":
+		*set = append(*set, Header{Name: name, Value: value})
+	}
+	return nil
+}
+
+// asked are headers of a question to auth-url, and the variables of nginx that they have the value of.
+var asked = map[string]string{
+	"x-forwarded-method": "$request_method", "x-original-method": "$request_method",
+	"x-forwarded-uri": "$request_uri", "x-original-uri": "$request_uri",
+	"x-forwarded-host": "$host $http_host $best_http_host", "x-forwarded-proto": "$scheme $pass_access_scheme",
+	"x-forwarded-for": "$remote_addr $proxy_add_x_forwarded_for", "x-real-ip": "$remote_addr",
+	"x-original-url": "$scheme://$http_host$request_uri $scheme://$host$request_uri",
+}
+
+// authSnippet refuses directives, unless each sets a header that the question has anyway.
+func (r *reader) authSnippet(text string) error {
+	if IsOff(r.of["auth-url"]) || IsOff(text) {
+		return nil
+	}
+	directives, err := directives(text)
+	for _, words := range directives {
+		if len(words) != 3 || words[0] != "proxy_set_header" ||
+			!slices.Contains(strings.Fields(asked[strings.ToLower(words[1])]), strings.NewReplacer("{", "", "}", "").Replace(words[2])) {
+			err = errors.New("it has a directive that is not carried out")
+		}
+	}
+	if err != nil {
+		r.refuse("it is not carried out: %s", known[r.name].note)
+	}
+	return nil
+}
+
+// directives splits a text into simple directives of nginx, each the words before a semicolon. It refuses blocks.
+func directives(text string) (all [][]string, err error) {
+	var words []string
+	for {
+		if text = strings.TrimLeft(text, " \t\r\n"); text == "" {
+			break
+		}
+		var word string
+		switch text[0] {
+		case '#':
+			_, text, _ = strings.Cut(text, "\n")
+			continue
+		case ';':
+			if len(words) > 0 {
+				all = append(all, words)
+			}
+			words, text = nil, text[1:]
+			continue
+		case '{', '}':
+			return nil, errors.New("blocks are not carried out")
+		case '"', '\'':
+			if word, text, err = quotedWord(text); err != nil {
+				return nil, err
+			}
+		default:
+			end := strings.IndexAny(text, " \t\r\n;")
+			if end < 0 {
+				end = len(text)
+			}
+			if word, text = text[:end], text[end:]; strings.ContainsAny(word, `"'\`) {
+				return nil, fmt.Errorf("%s is not carried out", quoted(word))
+			}
+		}
+		words = append(words, word)
+	}
+	if len(words) > 0 {
+		return nil, fmt.Errorf("%s has no semicolon behind it", quoted(strings.Join(words, " ")))
+	}
+	return all, nil
+}
+
+// quotedWord reads a word in quotes. A backslash escapes a quote or a backslash.
+func quotedWord(text string) (word, rest string, err error) {
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\' && i+1 < len(text) && strings.IndexByte(`"'\`, text[i+1]) >= 0:
+			i++
+			b.WriteByte(text[i])
+		case c == text[0]:
+			if rest = text[i+1:]; rest != "" && strings.IndexByte(" \t\r\n;", rest[0]) < 0 {
+				return "", "", errors.New("a quotation mark has text behind it")
+			}
+			return b.String(), rest, nil
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", "", errors.New("a quotation has no end")
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
+)
+
+// cookieAt is the name of a session cookie at a host.
+type cookieAt struct {
+	host hostname
+	name string
+}
+
+// placeSession gives the session of a rule the path of the rule, and a name of its own if another Service of the
+// host has the name already: a client has one cookie for each Service.
+func (r *ingressRun) placeSession(
+	rule *resource.Rule, ingress *networkingv1.Ingress, host hostname, path ingressPath, service *networkingv1.IngressServiceBackend,
+) {
+	if rule.SessionPersistence == nil || service == nil {
+		return
+	}
+	place := r.asked[ingress].Session.Path
+	if place == "" && !r.expressions[host] {
+		decoded, err := url.PathUnescape(path.value)
+		if place = (&url.URL{Path: decoded}).EscapedPath(); err != nil || strings.Contains(place, ";") {
+			place = ""
+		}
+	}
+	at, own := cookieAt{host, rule.SessionPersistence.SessionName}, ingress.Namespace+"/"+service.Name
+	if r.sessions[at] == "" {
+		r.sessions[at] = own
+	}
+	suffix := ""
+	if r.sessions[at] != own {
+		suffix = own
+	}
+	rule.SessionPersistence = sessionOf(rule.SessionPersistence, place, suffix)
+	if named := (cookieAt{host, rule.SessionPersistence.SessionName}); suffix != "" && r.sessions[named] == "" {
+		r.sessions[named] = own
+		r.annotation(ingress, "affinity", ReasonAnnotationIgnored, fmt.Sprintf(
+			"the session cookie of Service %s at %s is named %s, because another Service of the host has %s", service.Name, host, named.name, at.name))
+	}
+}
+
+// sessionOf returns a session with a path and, unless of is empty, a name with a suffix that stands for it.
+func sessionOf(session *resource.SessionPersistence, path, of string) *resource.SessionPersistence {
+	name := session.SessionName
+	if of != "" {
+		digest := sha256.Sum256([]byte(of))
+		name += "-" + hex.EncodeToString(digest[:4])
+	}
+	return &resource.SessionPersistence{
+		Kind: session.Kind, SessionName: name, AbsoluteTimeout: session.AbsoluteTimeout, Permanent: session.Permanent, Path: path,
+	}
+}

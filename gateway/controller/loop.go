@@ -55,6 +55,8 @@ type loop struct {
 	log     logr.Logger
 
 	compiler route.Compiler
+	// boundary compiles again when the validity of a certificate begins or ends.
+	boundary *time.Timer
 	// owners are those that are served now.
 	owners map[string]bool
 	// wanting are the owners whose proxies need a Service's endpoints.
@@ -163,7 +165,10 @@ func (l *loop) full(ctx context.Context) error {
 	if !ready {
 		return nil
 	}
-	result := l.compiler.Compile(objects, l.settings)
+	settings := l.settings
+	settings.Now = time.Now()
+	result := l.compiler.Compile(objects, settings)
+	l.awaitBoundary(result.Certificates, settings.Now)
 	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
 	fleets := l.fleetsOf(compiled)
 	owned := make(map[string][]*resource.Resource, len(result.Proxies))
@@ -207,6 +212,25 @@ func (l *loop) full(ctx context.Context) error {
 	l.latest.Store(compiled)
 	l.compiled()
 	return nil
+}
+
+// awaitBoundary compiles again at the next beginning or end of a certificate's validity.
+func (l *loop) awaitBoundary(certificates []route.Certificate, now time.Time) {
+	if l.boundary != nil {
+		l.boundary.Stop()
+	}
+	var next time.Time
+	for _, each := range certificates {
+		for _, boundary := range []time.Time{each.NotBefore, each.NotAfter} {
+			if boundary.After(now) && (next.IsZero() || boundary.Before(next)) {
+				next = boundary
+			}
+		}
+	}
+	if !next.IsZero() {
+		// A certificate is valid during the second of its end.
+		l.boundary = time.AfterFunc(next.Sub(now)+time.Second, l.source.Changes().Again)
+	}
 }
 
 func sharedSecret(values [][]byte) *resource.Resource {

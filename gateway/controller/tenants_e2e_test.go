@@ -82,6 +82,28 @@ func TestTenants(t *testing.T) {
 			e.warnedOf(t, ingress, gatewayroute.ReasonConflict, text)
 		}
 	})
+	t.Run("edited badly", func(t *testing.T) {
+		e.editBadly(t)
+		t.Run("all", check)
+	})
+}
+
+// editBadly gives the older Secret a key of another certificate and an older Ingress an invalid guard, and waits
+// until the gateway has reported both.
+func (e *environment) editBadly(t *testing.T) {
+	t.Helper()
+	secret, ingress := &corev1.Secret{}, &networkingv1.Ingress{}
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "tls"}, secret))
+	broken, err := routetest.Parse([]byte(`{apiVersion: v1, kind: Secret, metadata: {annotations: {test/certificate: "*.mine.example.com", test/key: other}}}`))
+	must(t, err)
+	secret.Data = broken.Secrets[0].Data
+	must(t, e.client.Update(t.Context(), secret))
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "literal"}, ingress))
+	ingress.Annotations["nginx.ingress.kubernetes.io/whitelist-source-range"] = "127.99.0.x"
+	must(t, e.client.Update(t.Context(), ingress))
+	e.warnedOf(t, ingress, gatewayroute.ReasonAnnotationRefused, "the previous version is still served")
+	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "pay"}, ingress))
+	e.warnedOf(t, ingress, gatewayroute.ReasonInvalidCertificate, "the previous certificate is still served")
 }
 
 // certificate makes the Secret tls of a namespace.

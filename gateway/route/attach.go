@@ -20,6 +20,7 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 		return nil
 	}
 	if refused := c.unread(of, listeners); refused != nil {
+		c.failsRoute(of, refused)
 		return []metav1.Condition{
 			condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, of.object.GetGeneration()),
 		}
@@ -96,6 +97,7 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 		return refused
 	}
 	if full := c.admitRoute(of, taking); full != nil {
+		c.failsRoute(of, full)
 		c.closeProtected(of, taking)
 		return full
 	}

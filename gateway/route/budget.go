@@ -293,6 +293,7 @@ func (c *compilation) admit(of *fleet) {
 		c.result.Problems = append(c.result.Problems, Problem{
 			Object: ingressObject(ingress), Field: "spec", Reason: refused.reason, Message: refused.message,
 		})
+		c.fails(ingressObject(ingress), "spec", refused.reason, refused.message)
 		if c.asked[ingress] != nil && isGuarded(ingress) && room.closeWith(ingress.Namespace, closedBytes(ingress)) {
 			c.asked[ingress].isRefused, c.asked[ingress].hasNoRoom = true, true
 			admitted = append(admitted, ingress)

@@ -3,13 +3,17 @@
 package route
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,13 +21,19 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// certificate is what a Secret of type kubernetes.io/tls holds.
+// certificate is the content of a Secret of type kubernetes.io/tls.
 type certificate struct {
 	resource *resource.Resource
-	// leaf is nil where the certificate is assumed.
+	// leaf is nil if the certificate is assumed.
 	leaf *x509.Certificate
-	// problem is empty where the certificate can be served.
+	// problem is empty if the certificate can be served.
 	problem string
+	// flaw is a problem of a certificate that is served, or empty. isStale marks the previous certificate of a
+	// Secret that now has one with a problem.
+	flaw    string
+	isStale bool
+	// last is the previous good certificate of the Secret, or nil.
+	last *certificate
 }
 
 // covers reports whether clients accept the certificate for a host. A wildcard needs the same
@@ -32,12 +42,27 @@ func (c *certificate) covers(host hostname) bool {
 	if host == "" || c.leaf == nil {
 		return true
 	}
-	if host.IsWildcard() {
-		return slices.ContainsFunc(c.leaf.DNSNames, func(name string) bool {
-			return strings.EqualFold(name, string(host))
+	if host.IsWildcard() || isNamedByCommonName(c.leaf) {
+		return slices.ContainsFunc(c.names(), func(name string) bool {
+			return strings.EqualFold(name, string(host)) || strings.EqualFold(name, string(host.Parent()))
 		})
 	}
 	return c.leaf.VerifyHostname(string(host)) == nil
+}
+
+// names returns the host names of the certificate: the common name counts only without alternative names.
+func (c *certificate) names() []string {
+	if isNamedByCommonName(c.leaf) {
+		return []string{c.leaf.Subject.CommonName}
+	}
+	return c.leaf.DNSNames
+}
+
+// isNamedByCommonName reports whether a certificate has no alternative names. Browsers and Go reject such
+// certificates since 2017; OpenSSL and older clients accept them.
+func isNamedByCommonName(leaf *x509.Certificate) bool {
+	return leaf.Subject.CommonName != "" &&
+		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
 // elliptic reports whether the key is of the smaller, faster kind, which goes first.
@@ -64,7 +89,7 @@ func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	if secret == nil {
 		return nil, refuse(ReasonNotFound, "", "there is no Secret %s/%s of type kubernetes.io/tls", of.namespace, of.name)
 	}
-	found := c.certificates.get(secret)
+	found := c.certificates.get(secret, c.settings.Now)
 	if found.problem != "" {
 		return nil, refuse(ReasonInvalidCertificate, "", "Secret %s/%s: %s", of.namespace, of.name, found.problem)
 	}
@@ -89,6 +114,7 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 	if len(chain) > maxChain {
 		return &certificate{problem: fmt.Sprintf("%s has at most %d bytes, this one %d", corev1.TLSCertKey, maxChain, len(chain))}
 	}
+	chain, flaw := readableBlocks(chain)
 	pair, err := tls.X509KeyPair(chain, secretKey)
 	if err != nil {
 		return &certificate{problem: strings.TrimPrefix(err.Error(), "tls: ")}
@@ -99,10 +125,32 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 			return &certificate{problem: err.Error()}
 		}
 	}
-	return &certificate{leaf: leaf, resource: &resource.Resource{
+	if flaw == "" && isNamedByCommonName(leaf) {
+		flaw = "the certificate has a common name only, and browsers reject it: add subject alternative names"
+	}
+	return &certificate{leaf: leaf, flaw: flaw, resource: &resource.Resource{
 		Name: certificateName(secret.Namespace, secret.Name),
 		Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{Chain: chain, Key: secretKey}},
 	}}
+}
+
+// readableBlocks returns a chain without the blocks that are no certificates, and the flaw of such a chain.
+func readableBlocks(chain []byte) (readable []byte, flaw string) {
+	found, begun := 0, bytes.Count(chain, []byte("-----BEGIN "))
+	for rest := chain; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); block.Type == "CERTIFICATE" && err == nil {
+			found++
+			readable = append(readable, pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes})...)
+		}
+	}
+	if found == begun || found == 0 {
+		return chain, ""
+	}
+	return readable, fmt.Sprintf("%d of %d blocks of %s are no certificates and are not served", begun-found, begun, corev1.TLSCertKey)
 }
 
 // version is one state of an object.
@@ -111,18 +159,82 @@ type version struct {
 	version string
 }
 
-// certificateCache keeps what Secrets hold while they are used.
+// certificateCache caches the certificates of Secrets while they are used.
 type certificateCache struct {
 	current, previous map[version]*certificate
+	// used are the certificates of this compilation, good and lastGood those without a problem of this one and
+	// of the previous one.
+	used, good, lastGood map[key]*certificate
+	// stale are the Secrets whose previous certificate is served.
+	stale map[key]bool
 }
 
 func (c *certificateCache) begin() {
 	c.previous, c.current = c.current, map[version]*certificate{}
+	c.stale = map[key]bool{}
+	c.used, c.good, c.lastGood = map[key]*certificate{}, map[key]*certificate{}, c.good
 }
 
-func (c *certificateCache) end() { c.previous = nil }
+func (c *certificateCache) end() { c.previous, c.used, c.lastGood = nil, nil, nil }
 
-func (c *certificateCache) get(secret *corev1.Secret) *certificate {
+// get returns the certificate of a Secret. If it cannot be served, or only outside its validity, the previous
+// good certificate of the Secret remains.
+func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificate {
+	at := keyOf(secret)
+	if found := c.used[at]; found != nil {
+		return found
+	}
+	read := c.read(secret)
+	served, last := read.at(now), c.lastGood[at]
+	if last != nil && served.flaw+served.problem != "" {
+		if previous := last.at(now); previous.flaw == "" || read.problem != "" {
+			served = &certificate{leaf: last.leaf, resource: last.resource, isStale: true,
+				flaw: cmp.Or(served.problem, served.flaw) + "; the previous certificate is still served"}
+		}
+	}
+	if last != nil && !served.isStale && !bytes.Equal(last.resource.GetCertificate().GetChain(), read.resource.GetCertificate().GetChain()) {
+		with := *served
+		with.last, served = last, &with
+	}
+	c.used[at] = served
+	if served.isStale {
+		c.good[at], c.stale[at] = last, true
+	} else if read.problem == "" {
+		c.good[at] = read
+	}
+	return served
+}
+
+// previousFor returns the previous certificate of the Secret for a host that the current one is not for, or nil.
+func (c *certificateCache) previousFor(host hostname, of key, found *certificate) *certificate {
+	if found.last == nil || !found.last.covers(host) {
+		return nil
+	}
+	c.good[of], c.stale[of] = found.last, true
+	content := found.last.resource.GetCertificate()
+	return &certificate{leaf: found.last.leaf, isStale: true, resource: &resource.Resource{
+		Name: found.resource.Name + "/previous", Kind: &resource.Resource_Certificate{Certificate: content},
+	}}
+}
+
+// at returns the certificate with its flaw at a time. The zero time is within each validity.
+func (c *certificate) at(now time.Time) *certificate {
+	flawed := *c
+	switch {
+	case c.leaf == nil || c.flaw != "" || now.IsZero():
+		return c
+	case now.Before(c.leaf.NotBefore):
+		flawed.flaw = "the certificate is not valid before " + c.leaf.NotBefore.UTC().Format(time.RFC3339)
+	case now.After(c.leaf.NotAfter):
+		flawed.flaw = "the certificate has expired at " + c.leaf.NotAfter.UTC().Format(time.RFC3339)
+	default:
+		return c
+	}
+	return &flawed
+}
+
+// read parses a version of a Secret once.
+func (c *certificateCache) read(secret *corev1.Secret) *certificate {
 	if secret.UID == "" || secret.ResourceVersion == "" {
 		return parseCertificate(secret)
 	}
@@ -135,5 +247,22 @@ func (c *certificateCache) get(secret *corev1.Secret) *certificate {
 		found = parseCertificate(secret)
 	}
 	c.current[at] = found
+	return found
+}
+
+// Certificate is a certificate that proxies serve.
+type Certificate struct {
+	Namespace, Name     string
+	NotBefore, NotAfter time.Time
+}
+
+// list returns the certificates of the compilation, sorted.
+func (c *certificateCache) list() []Certificate {
+	found := make([]Certificate, 0, len(c.used))
+	for _, at := range sortedKeys(c.used) {
+		if served := c.used[at]; served.leaf != nil {
+			found = append(found, Certificate{at.namespace, at.name, served.leaf.NotBefore, served.leaf.NotAfter})
+		}
+	}
 	return found
 }

@@ -20,19 +20,58 @@ func Compile(objects *Objects, settings Settings) *Result {
 }
 
 // Compiler compiles again and again. What did not change comes out as the same pointers, and a
-// certificate is parsed once. The results are those of Compile: it is the content of two results
-// that is compared, so nothing has to be known of what depends on what. The zero value is ready.
+// certificate is parsed once. It is the content of two results that is compared, so nothing has to be
+// known of what depends on what. If the new version of an object fails, the last version that did not is
+// compiled instead (Result.Retained); otherwise the results are those of Compile. The zero value is ready.
 // It is not for concurrent use.
 type Compiler struct {
 	certificates certificateCache
 	previous     previous
+	// good are the last versions of objects that compiled without a failure.
+	good versions
 	// backends is how many there were: about as many as there will be.
 	backends int
 }
 
+// maxRestores bounds how often objects are compiled to find those that fail: parameters of a class, then an
+// Ingress, then its users.
+const maxRestores = 3
+
 // Compile is Compile.
 func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	c.certificates.begin()
+	run := c.run(objects, settings, nil)
+	failed := run.failed
+	for range maxRestores {
+		restored, retained := c.good.restore(objects, failed)
+		if len(retained) == len(run.retained) {
+			break
+		}
+		run = c.run(restored, settings, retained)
+		// A restored object may lead to more objects that fail: parameters of a class to annotations.
+		for name, failures := range run.failed {
+			if failed[name] == nil {
+				failed[name] = failures
+			}
+		}
+	}
+	run.addRetained()
+	c.good = c.good.next(run)
+	for at := range c.certificates.stale {
+		run.result.Retained = append(run.result.Retained, Object{Kind: kindSecret, Namespace: at.namespace, Name: at.name})
+	}
+	run.finish()
+	run.result.Certificates = c.certificates.list()
+	c.certificates.end()
+	c.previous, c.backends = make(previous, len(run.result.Proxies)), len(run.backends)
+	for _, proxy := range run.result.Proxies {
+		c.previous[proxy.Owner] = proxy.Resources
+	}
+	return run.result
+}
+
+// run compiles objects, some of which are previous versions because the current ones failed.
+func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object][]Problem) *compilation {
 	run := &compilation{
 		settings:     settings.withBounds(),
 		index:        newIndex(objects),
@@ -47,17 +86,14 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 		charged:      map[charge]bool{},
 		asked:        map[*networkingv1.Ingress]*asked{},
 		widest:       map[string]int64{},
+		good:         versions{},
+		failed:       map[Object][]Problem{},
+		retained:     retained,
 	}
 	run.readPolicies(objects.BackendTLSPolicies)
 	run.ingresses(objects)
 	run.gateways(objects)
-	run.finish()
-	c.certificates.end()
-	c.previous, c.backends = make(previous, len(run.result.Proxies)), len(run.backends)
-	for _, proxy := range run.result.Proxies {
-		c.previous[proxy.Owner] = proxy.Resources
-	}
-	return run.result
+	return run
 }
 
 // compilation is one run of Compile.
@@ -81,6 +117,10 @@ type compilation struct {
 	widest map[string]int64
 	// read is how long the routes of each namespace are that were read.
 	read map[string]int64
+	// good are the objects that were read, failed the failures of some of them, and retained those of objects
+	// that are compiled in a previous version.
+	good             versions
+	failed, retained map[Object][]Problem
 	// charged are the host names that the route which is being attached counts for, as are charges.
 	charged map[charge]bool
 	charges []charge
@@ -88,8 +128,11 @@ type compilation struct {
 
 // problem adds a problem of an object.
 func (c *compilation) problem(object Object, field, reason, message string) {
-	c.result.Problems = append(c.result.Problems,
-		Problem{Object: object, Field: field, Reason: reason, Message: strings.ToValidUTF8(field+": "+message, "\uFFFD")})
+	message = strings.ToValidUTF8(field+": "+message, "\uFFFD")
+	c.result.Problems = append(c.result.Problems, Problem{Object: object, Field: field, Reason: reason, Message: message})
+	if isFailure(object, field, reason) {
+		c.fails(object, field, reason, message)
+	}
 }
 
 // finish sorts the result.
@@ -108,6 +151,8 @@ func (c *compilation) finish() {
 			cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Message, b.Message))
 	})
 	c.result.Problems = slices.Compact(c.result.Problems)
+	slices.SortFunc(c.result.Retained, compareObjects)
+	c.result.Retained = slices.Compact(c.result.Retained)
 }
 
 func compareObjects(a, b Object) int {

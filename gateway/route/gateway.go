@@ -103,7 +103,12 @@ func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Ki
 	if configMap == nil {
 		return Parameters{}, refuse(ReasonNotFound, "", "there is no ConfigMap %s/%s", at.namespace, at.name)
 	}
+	c.reads(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, false)
+	for _, problem := range problems {
+		c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+problem.key,
+			problem.reason, "data."+problem.key+": "+problem.message)
+	}
 	if len(problems) > 0 {
 		return found.Parameters, refuse(problems[0].reason, "", "ConfigMap %s/%s, %s: %s",
 			at.namespace, at.name, problems[0].key, problems[0].message)

@@ -15,7 +15,7 @@ func (l *listener) conditions() []metav1.Condition {
 	generation := l.owner.GetGeneration()
 	accepted := condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", generation)
 	programmed := condition(gatewayv1.ListenerConditionProgrammed, true, gatewayv1.ListenerReasonProgrammed, "", generation)
-	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, "", generation)
+	resolved := condition(gatewayv1.ListenerConditionResolvedRefs, true, gatewayv1.ListenerReasonResolvedRefs, l.flaw, generation)
 	conflicted := condition(gatewayv1.ListenerConditionConflicted, false, gatewayv1.ListenerReasonNoConflicts, "", generation)
 	if l.resolved != nil {
 		resolved = condition(gatewayv1.ListenerConditionResolvedRefs, false, l.resolved.condition, l.resolved.message, generation)

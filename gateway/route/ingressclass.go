@@ -69,6 +69,7 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.namespace+"/"+at.name)
 		return classParameters{annotations: annotationsUnknown}
 	}
+	c.reads(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, true)
 	for _, problem := range problems {
 		c.problem(Object{Kind: "ConfigMap", Namespace: at.namespace, Name: at.name},
@@ -112,6 +113,7 @@ func (c *compilation) fleets(objects *Objects) []*fleet {
 		if class == nil {
 			continue
 		}
+		c.reads(kindIngress, ingress)
 		switch class.annotations {
 		case annotationsOfNginx:
 			c.ask(ingress)

@@ -72,6 +72,10 @@ func (r *ingressRun) addDefaultCertificate() {
 			"parameters."+ParameterDefaultCertificate, refused.reason, refused.message)
 		return
 	}
+	if found.flaw != "" {
+		r.problem(Object{Kind: "IngressClass", Name: r.class.name}, "parameters."+ParameterDefaultCertificate,
+			ReasonInvalidCertificate, fmt.Sprintf("Secret %s/%s: %s", at.namespace, at.name, found.flaw))
+	}
 	r.standard = &ingressTLS{certificates: []*certificate{found}}
 }
 
@@ -242,6 +246,10 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 			r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), refused.reason, refused.message)
 			continue
 		}
+		if found.flaw != "" {
+			r.problem(ingressObject(ingress), fmt.Sprintf("spec.tls[%d].secretName", i), ReasonInvalidCertificate,
+				fmt.Sprintf("Secret %s/%s: %s", ingress.Namespace, entry.SecretName, found.flaw))
+		}
 		for _, host := range hosts {
 			r.addCertificate(ingress, host, found)
 		}
@@ -314,10 +322,15 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
 	host, own := at.name, ownHost{ingress.Namespace, at.name}
 	if !found.covers(host) {
-		r.refuseTLS(ingress, []tlsHost{at}, ReasonInvalidCertificate)
-		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate,
-			fmt.Sprintf("the certificate is for %v, not for %s", found.leaf.DNSNames, host))
-		return
+		message := fmt.Sprintf("the certificate is for %v, not for %s", found.names(), host)
+		previous := r.certificates.previousFor(host, key{ingress.Namespace, ingress.Spec.TLS[at.entry].SecretName}, found)
+		if previous == nil {
+			r.refuseTLS(ingress, []tlsHost{at}, ReasonInvalidCertificate)
+			r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate, message)
+			return
+		}
+		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate, message+"; the previous certificate is still served")
+		found = previous
 	}
 	known := r.brought[own]
 	switch {

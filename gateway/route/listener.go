@@ -27,6 +27,8 @@ type listener struct {
 	// accepted, resolved and conflict are nil where all is well.
 	accepted, resolved, conflict *refusal
 	overlaps                     bool
+	// flaw is that of a certificate that is served, or empty.
+	flaw string
 	// unadmitted says that its namespace has no room for it.
 	unadmitted bool
 	// has are the kinds of the attached routes.

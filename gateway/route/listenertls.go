@@ -39,6 +39,18 @@ func (c *compilation) readTLS(of *listener) {
 			continue
 		}
 		of.certificates = append(of.certificates, found)
+		if found.flaw == "" {
+			continue
+		}
+		message := fmt.Sprintf("Secret %s: %s", reference.Name, found.flaw)
+		c.problem(Object{Kind: of.ownerKind, Namespace: of.owner.GetNamespace(), Name: of.owner.GetName()},
+			fmt.Sprintf("listener %s: tls.certificateRefs[%d]", of.spec.Name, i), ReasonInvalidCertificate, message)
+		if found.isStale {
+			of.refuseResolved(refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCertificateRef,
+				"%s", message).at("tls.certificateRefs[%d]", i))
+		} else if of.flaw == "" {
+			of.flaw = fmt.Sprintf("tls.certificateRefs[%d]: %s", i, message)
+		}
 	}
 	slices.SortStableFunc(of.certificates, func(a, b *certificate) int {
 		return -cmp.Compare(number(a.elliptic()), number(b.elliptic()))
@@ -128,8 +140,11 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 		return nil, refuse(ReasonNotFound, gatewayv1.ListenerReasonInvalidCACertificateRef,
 			"there is no ConfigMap %s/%s", at.namespace, at.name)
 	}
+	c.reads(kindConfigMap, configMap)
 	text := []byte(configMap.Data[authorityKey])
 	if err := validAuthorities(text); err != nil {
+		c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
+			ReasonInvalidCertificate, "data."+authorityKey+": "+err.Error())
 		return nil, refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
 			"ConfigMap %s/%s, %s: %v", at.namespace, at.name, authorityKey, err)
 	}

@@ -124,7 +124,13 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("there is no Secret %s/%s of type Opaque", at.namespace, at.name))
 			return nil
 		}
+		r.reads(kindSecret, secret)
 		text, left := htpasswd(secret, of.IsMap)
+		// A Secret without any line revokes all users.
+		if left > 0 && len(text) == 0 {
+			r.fails(Object{Kind: kindSecret, Namespace: at.namespace, Name: at.name}, "data", ReasonInvalid,
+				fmt.Sprintf("data: all %d users have a password that is not supported", left))
+		}
 		if left > 0 {
 			r.annotation(ingress, "auth-secret", ReasonInvalid, fmt.Sprintf("Secret %s/%s has %d users with a password that is not bcrypt "+
 				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are not let in", at.namespace, at.name, left))
@@ -196,10 +202,13 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 		r.annotation(ingress, "custom-headers", ReasonNotFound, "there is no ConfigMap "+at.name+" in the namespace of the Ingress")
 		return nil
 	}
+	r.reads(kindConfigMap, r.index.configMaps[at])
 	change, data := &resource.HeaderChange{}, r.headersOf(ingress)
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		value := strings.TrimSpace(data[name])
 		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' || c == '$' }) || framing[strings.ToLower(name)] {
+			r.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+name, ReasonInvalid,
+				fmt.Sprintf("data.%s: it cannot be a header", name))
 			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s cannot be a header, and is left out", name, at.name))
 			continue
 		}

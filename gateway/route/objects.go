@@ -4,6 +4,7 @@ package route
 
 import (
 	"cmp"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -50,6 +51,8 @@ type Settings struct {
 	// certificate, which covers what it is for, or with users. It is for those who may not read
 	// Secrets; the resources then have no keys.
 	AssumeCertificates bool
+	// Now is the time at which certificates are judged; zero does not judge their validity.
+	Now time.Time
 	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
 	ReservedPorts []int32
 	// NamespaceBytes is how much the objects of one namespace may add to the configuration of the

@@ -27,7 +27,12 @@ type Result struct {
 	// Ingresses are those of our classes, and where they are served.
 	Ingresses []IngressStatus
 	Statuses  Statuses
-	// Problems are those of Ingresses, IngressClasses and their parameters.
+	// Retained are the objects whose previous version is compiled because the current one failed, sorted.
+	Retained []Object
+	// Certificates are those of all Secrets that objects refer to, sorted.
+	Certificates []Certificate
+	// Problems are those of Ingresses, IngressClasses and their parameters, and those of certificates of
+	// listeners that are served.
 	Problems []Problem
 }
 

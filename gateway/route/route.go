@@ -49,6 +49,8 @@ type route struct {
 	// accepted, resolved and partial are nil where all is well.
 	accepted, resolved *refusal
 	partial            *refusal
+	// misnamed is the refusal of a host name.
+	misnamed *refusal
 	// notes name fields with a value that is bounded or replaced.
 	notes []string
 }
@@ -56,6 +58,10 @@ type route struct {
 // note adds a note about a field of the current rule.
 func (r *route) note(format string, arguments ...any) {
 	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.reading)+fmt.Sprintf(format, arguments...))
+}
+
+func (r *route) name() Object {
+	return Object{Kind: r.kind, Namespace: r.object.GetNamespace(), Name: r.object.GetName()}
 }
 
 func (r *route) from() referrer { return referrer{r.kind, r.object.GetNamespace()} }
@@ -163,6 +169,7 @@ func newRoute(
 			found.hosts = append(found.hosts, host)
 		}
 	}
+	found.misnamed = refused
 	switch {
 	case refused != nil && len(found.hosts) == 0:
 		// Without a host name the route would be for all hosts.
@@ -178,6 +185,13 @@ func (c *compilation) body(of *route) {
 	if !of.done {
 		of.done = true
 		of.read(c, of)
+		c.reads(of.kind, of.object)
+		if refused := cmp.Or(of.accepted, of.partial, of.misnamed); refused != nil {
+			c.failsRoute(of, refused)
+		}
+		if failures := c.retained[of.name()]; len(failures) > 0 {
+			of.partial = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "Fall Back: %s", failures[0].Message)
+		}
 		of.bytes = rulesBytes(of.rules)
 		c.read[of.object.GetNamespace()] += of.bytes
 	}

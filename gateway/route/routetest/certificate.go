@@ -25,6 +25,12 @@ const (
 	AnnotationCertificate = "test/certificate"
 	// AnnotationKey is "rsa" for an RSA key, or "other" for one that does not match.
 	AnnotationKey = "test/key"
+	// AnnotationChain appends a text to the chain. A "%" stands for the chain itself.
+	AnnotationChain = "test/chain"
+	// AnnotationNotBefore is the beginning of the validity of a hundred years (RFC 3339).
+	AnnotationNotBefore = "test/not-before"
+	// AnnotationCommonName "true" makes the names common names.
+	AnnotationCommonName = "test/common-name"
 )
 
 var keys = struct {
@@ -53,18 +59,21 @@ func Certificate(names ...string) (chain, key []byte, err error) {
 	if err := makeKeys(); err != nil {
 		return nil, nil, err
 	}
-	return certificate(names, keys.elliptic)
+	return certificate(template(names, epoch), keys.elliptic)
 }
 
-func certificate(names []string, signer crypto.Signer) (chain, key []byte, err error) {
-	template := &x509.Certificate{
+func template(names []string, notBefore time.Time) *x509.Certificate {
+	return &x509.Certificate{
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: "test"},
-		NotBefore:    epoch,
-		NotAfter:     epoch.Add(100 * 365 * 24 * time.Hour),
+		NotBefore:    notBefore,
+		NotAfter:     notBefore.Add(100 * 365 * 24 * time.Hour),
 		DNSNames:     names,
 		IsCA:         true, BasicConstraintsValid: true,
 	}
+}
+
+func certificate(template *x509.Certificate, signer crypto.Signer) (chain, key []byte, err error) {
 	raw, err := x509.CreateCertificate(rand.Reader, template, template, signer.Public(), signer)
 	if err != nil {
 		return nil, nil, err
@@ -90,13 +99,25 @@ func fill(secret *corev1.Secret) error {
 	if secret.Annotations[AnnotationKey] == "rsa" {
 		signer = keys.rsa
 	}
-	chain, key, err := certificate(strings.Split(names, ","), signer)
+	made := template(strings.Split(names, ","), epoch)
+	if text := secret.Annotations[AnnotationNotBefore]; text != "" {
+		begin, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return err
+		}
+		made.NotBefore, made.NotAfter = begin, begin.Add(100*365*24*time.Hour)
+	}
+	if secret.Annotations[AnnotationCommonName] == "true" {
+		made.Subject.CommonName, made.DNSNames = names, nil
+	}
+	chain, key, err := certificate(made, signer)
 	if err == nil && secret.Annotations[AnnotationKey] == "other" {
-		_, key, err = certificate(nil, keys.other)
+		_, key, err = certificate(made, keys.other)
 	}
 	if err != nil {
 		return err
 	}
+	chain = append(chain, strings.ReplaceAll(secret.Annotations[AnnotationChain], "%", string(chain))...)
 	secret.Type = corev1.SecretTypeTLS
 	secret.Data = map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -29,8 +30,11 @@ type step struct {
 	Checks []check `json:"checks"`
 	// Problems are expressions. Each of them must match a problem or a condition.
 	Problems []string `json:"problems"`
-	// NamespaceBytes is route.Settings.NamespaceBytes.
-	NamespaceBytes int64 `json:"namespaceBytes"`
+	// NamespaceBytes and Now are those of route.Settings.
+	NamespaceBytes int64     `json:"namespaceBytes"`
+	Now            time.Time `json:"now"`
+	// Restart replaces the compiler before the step, as a restart of the controller does.
+	Restart bool `json:"restart"`
 }
 
 // check is one request.
@@ -110,7 +114,10 @@ func runCase(t *testing.T, file string) {
 			t.Fatalf("step %d: %v", number, err)
 		}
 		settings := route.DefaultSettings()
-		settings.NamespaceBytes = current.NamespaceBytes
+		settings.NamespaceBytes, settings.Now = current.NamespaceBytes, current.Now
+		if current.Restart {
+			compiler = &route.Compiler{}
+		}
 		result := compiler.Compile(parsed, settings)
 		proxies.apply(parsed.Services, result)
 		checkProblems(t, number, current.Problems, result)
@@ -166,7 +173,7 @@ func checkProblems(t *testing.T, number int, wanted []string, result *route.Resu
 		t.Fatal(err)
 	}
 	for _, expression := range wanted {
-		if text := fmt.Sprintf("%+v\n%s", result.Problems, statuses); !regexp.MustCompile(expression).MatchString(text) {
+		if text := fmt.Sprintf("%v\n%s", result.Problems, statuses); !regexp.MustCompile(expression).MatchString(text) {
 			t.Errorf("step %d: no problem or condition matches %s", number, expression)
 		}
 	}

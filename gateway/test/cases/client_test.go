@@ -106,7 +106,7 @@ func (a *answer) hasHeader(name, expression string) bool {
 	return a.err == nil && slices.ContainsFunc(a.Header.Values(name), regexp.MustCompile(expression).MatchString)
 }
 
-// send sends a request over a connection of its own. The error is that of the case, not of the connection.
+// send sends a request over a new connection. The error is that of the case, not of the connection.
 func (c *client) send(of check) (*answer, error) {
 	method, address, isComplete := strings.Cut(of.Ask, " ")
 	at, err := url.Parse(address)

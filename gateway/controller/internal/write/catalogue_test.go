@@ -11,6 +11,8 @@ import (
 // The page lists what the leader exports.
 func TestCatalogue(t *testing.T) {
 	contested.WithLabelValues("some").Set(0)
+	expiries.WithLabelValues("some", "secret").Set(0)
 	t.Cleanup(contested.Reset)
-	catalogue.Own(t, "gateway-leader", contested)
+	t.Cleanup(expiries.Reset)
+	catalogue.Own(t, "gateway-leader", contested, expiries)
 }

@@ -201,6 +201,12 @@ func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 	for _, gateway := range objects.Gateways {
 		add("Gateway", gateway)
 	}
+	for _, set := range objects.ListenerSets {
+		add("ListenerSet", set)
+	}
+	for _, users := range objects.Users {
+		add("Secret", users)
+	}
 	return found
 }
 

@@ -75,6 +75,8 @@ type Writer struct {
 
 	wake chan struct{}
 	told told
+	// expiring are the Secrets with a metric of expiry.
+	expiring map[types.NamespacedName]bool
 	// allowances are the events that namespaces have left, and untold is the timer for those that had to
 	// wait. shares are the writes of statuses in this pass.
 	allowances allowances
@@ -177,6 +179,7 @@ func (w *Writer) pass(ctx context.Context) error {
 	}
 	w.endContests()
 	contests, regarding := contestProblems(w.contested)
+	w.setExpiries(compiled.Result.Certificates)
 	w.tell(compiled, slices.Concat(refusingOf(compiled, live).problems(), contests), regarding)
 	return errors.Join(problems...)
 }

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package route
+
+import (
+	"maps"
+	"reflect"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// versions are versions of objects that compiled without a failure.
+type versions map[Object]metav1.Object
+
+// reads records an object that is compiled.
+func (c *compilation) reads(kind string, object metav1.Object) {
+	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
+}
+
+// fails records that the content of an object cannot be carried out as a whole. If a previous version of the
+// object could, that version is compiled instead.
+func (c *compilation) fails(object Object, field, reason, message string) {
+	// The next parts are the results without a previous version.
+	for _, result := range []string{"; requests ", "; its requests "} {
+		message, _, _ = strings.Cut(message, result)
+	}
+	c.failed[object] = append(c.failed[object], Problem{Object: object, Field: field, Reason: reason, Message: message})
+}
+
+// failsRoute is fails for a route of Gateway API.
+func (c *compilation) failsRoute(of *route, refused *refusal) {
+	c.fails(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
+}
+
+// isFailure reports whether a problem is one of the object's own content. Problems of backends are problems
+// of other objects.
+func isFailure(object Object, field, reason string) bool {
+	switch {
+	case object.Kind == kindConfigMap, reason == ReasonAnnotationRefused:
+		return true
+	case object.Kind != kindIngress || reason != ReasonInvalid:
+		return false
+	}
+	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
+}
+
+// restore returns objects with the previous versions of those that failed, and the failures of these; none if
+// nothing changes.
+func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
+	restored, retained := *objects, map[Object][]Problem{}
+	if len(v) == 0 || len(failed) == 0 {
+		return objects, nil
+	}
+	swap := swapper{versions: v, failed: failed, retained: retained}
+	restored.Ingresses = previousOf(swap, kindIngress, objects.Ingresses, func(last, now *networkingv1.Ingress) *networkingv1.Ingress {
+		if maps.Equal(last.Annotations, now.Annotations) && reflect.DeepEqual(last.Spec, now.Spec) {
+			return nil
+		}
+		return &networkingv1.Ingress{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
+	})
+	restored.HTTPRoutes = previousOf(swap, kindHTTPRoute, objects.HTTPRoutes, func(last, now *gatewayv1.HTTPRoute) *gatewayv1.HTTPRoute {
+		if reflect.DeepEqual(last.Spec, now.Spec) {
+			return nil
+		}
+		return &gatewayv1.HTTPRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
+	})
+	restored.GRPCRoutes = previousOf(swap, kindGRPCRoute, objects.GRPCRoutes, func(last, now *gatewayv1.GRPCRoute) *gatewayv1.GRPCRoute {
+		if reflect.DeepEqual(last.Spec, now.Spec) {
+			return nil
+		}
+		return &gatewayv1.GRPCRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
+	})
+	restored.TLSRoutes = previousOf(swap, kindTLSRoute, objects.TLSRoutes, func(last, now *gatewayv1.TLSRoute) *gatewayv1.TLSRoute {
+		if reflect.DeepEqual(last.Spec, now.Spec) {
+			return nil
+		}
+		return &gatewayv1.TLSRoute{ObjectMeta: metaOf(&last.ObjectMeta, &now.ObjectMeta), Spec: last.Spec}
+	})
+	restored.ConfigMaps = previousOf(swap, kindConfigMap, objects.ConfigMaps, func(last, now *corev1.ConfigMap) *corev1.ConfigMap {
+		if maps.Equal(last.Data, now.Data) {
+			return nil
+		}
+		return last
+	})
+	restored.Users = previousOf(swap, kindSecret, objects.Users, func(last, now *corev1.Secret) *corev1.Secret {
+		if reflect.DeepEqual(last.Data, now.Data) {
+			return nil
+		}
+		return last
+	})
+	return &restored, retained
+}
+
+// metaOf returns the metadata of a previous version with the current generation, which statuses observe.
+func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
+	found := *last
+	found.Generation = now.Generation
+	return found
+}
+
+// swapper replaces objects that failed.
+type swapper struct {
+	versions         versions
+	failed, retained map[Object][]Problem
+}
+
+// previousOf replaces the objects of a kind that failed. previous returns nil for an unchanged object.
+func previousOf[T metav1.Object](swap swapper, kind string, objects []T, previous func(last, now T) T) []T {
+	isCopied := false
+	for i, object := range objects {
+		name := Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}
+		last, known := swap.versions[name].(T)
+		if !known || len(swap.failed[name]) == 0 || last.GetUID() != object.GetUID() {
+			continue
+		}
+		found := previous(last, object)
+		if reflect.ValueOf(found).IsNil() {
+			continue
+		}
+		if !isCopied {
+			objects, isCopied = append([]T{}, objects...), true
+		}
+		objects[i], swap.retained[name] = found, swap.failed[name]
+	}
+	return objects
+}
+
+// next returns the versions for the next compilation: those that compiled now, and the previous ones of
+// objects that are retained.
+func (v versions) next(run *compilation) versions {
+	for name := range run.failed {
+		delete(run.good, name)
+	}
+	for name := range run.retained {
+		run.good[name] = v[name]
+	}
+	return run.good
+}
+
+// addRetained adds the failures of objects of which the previous versions are compiled. Routes have a condition.
+func (c *compilation) addRetained() {
+	for _, failures := range c.retained {
+		for _, failure := range failures {
+			c.result.Retained = append(c.result.Retained, failure.Object)
+			if failure.Object.Kind == kindIngress || failure.Object.Kind == kindConfigMap || failure.Object.Kind == kindSecret {
+				failure.Message += "; the previous version is still served"
+				c.result.Problems = append(c.result.Problems, failure)
+			}
+		}
+	}
+}

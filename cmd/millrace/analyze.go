@@ -62,13 +62,23 @@ func (a *analyze) run() error {
 	if err := desired.ParseClassName(a.options.Class.Name); err != nil {
 		return err
 	}
-	reader, err := manifests.NewReader(a.namespace)
+	return printAnalysis(a.env, a.files, a.namespace, format, func(objects *manifests.Objects) (*analysis.View, error) {
+		return analysis.Analyze(objects, a.options)
+	})
+}
+
+// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace is that of
+// objects that name none.
+func printAnalysis(
+	env environment, files []string, namespace string, format render.Format, analyze func(*manifests.Objects) (*analysis.View, error),
+) error {
+	reader, err := manifests.NewReader(namespace)
 	if err != nil {
 		return err
 	}
-	for _, file := range a.files {
+	for _, file := range files {
 		if file == "-" {
-			err = reader.Read("the standard input", a.env.stdin)
+			err = reader.Read("the standard input", env.stdin)
 		} else {
 			err = reader.ReadPath(file)
 		}
@@ -76,11 +86,11 @@ func (a *analyze) run() error {
 			return err
 		}
 	}
-	view, err := analysis.Analyze(reader.Objects(), a.options)
+	view, err := analyze(reader.Objects())
 	if err != nil {
 		return err
 	}
-	if err := render.Analysis(a.env.stdout, view, render.Options{Format: format, Width: a.env.width, Colour: a.env.colour}); err != nil {
+	if err := render.Analysis(env.stdout, view, render.Options{Format: format, Width: env.width, Colour: env.colour}); err != nil {
 		return err
 	}
 	if len(view.Problems) > 0 {

@@ -75,7 +75,7 @@ func migrateCommand(env environment, config *cluster.Config) *cobra.Command {
 	for i := range conversions {
 		migrate.AddCommand(conversions[i].command(env))
 	}
-	migrate.AddCommand(migrateNodesCommand(env, config), migrateNginxCommand(env))
+	migrate.AddCommand(migrateNodesCommand(env, config), migrateNginxCommand(env, config))
 	return migrate
 }
 

@@ -3,43 +3,39 @@
 package main
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/spf13/cobra"
 
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/ingressnginx"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/analysis"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
+	"github.com/millrace-lb/millrace/cmd/millrace/internal/manifests"
 )
 
-func migrateNginxCommand(env environment) *cobra.Command {
-	return &cobra.Command{
+func migrateNginxCommand(env environment, config *cluster.Config) *cobra.Command {
+	var output string
+	command := &cobra.Command{
 		Use:   "ingress-nginx [FILE…]",
-		Short: "Print what would become of the annotations of Ingresses that were written for ingress-nginx",
-		Long: "Read Ingresses from files, or from standard input, as kubectl prints them, and print what becomes of each of\n" +
-			"their annotations of ingress-nginx in a class of Millrace with the parameter annotations: ingress-nginx.\n" +
-			"No cluster is asked, so Secrets, Services and other Ingresses that they need are not looked at. The exit code\n" +
-			"is 0 where all is carried out or changes nothing, and 2 where not.",
-		Example: "  kubectl get ingresses -A -o yaml | millrace migrate ingress-nginx",
+		Short: "Validate Ingresses that were written for ingress-nginx",
+		Long: "Read Ingresses from files, or from standard input, as kubectl prints them, and compile them for classes of\n" +
+			"Millrace with the parameter annotations: ingress-nginx. Each annotation that would not be carried out, and each\n" +
+			"rule that would not be served, is a problem. Nothing else is printed.\n\n" +
+			"No cluster is read: include the objects that Ingresses need. Secrets are assumed to exist, and Services are, too,\n" +
+			"if the files have none. The exit code is 0 without problems and 2 with problems.",
+		Example: "  kubectl get ingresses,ingressclasses,services,configmaps,referencegrants,backendtlspolicies -A -o yaml |\n" +
+			"    millrace migrate ingress-nginx",
 		RunE: func(_ *cobra.Command, args []string) error {
-			in, err := inputs(env.stdin, args)
+			format, err := parseFormat(output)
 			if err != nil {
 				return err
 			}
-			rows, err := ingressnginx.Read(in)
-			if err != nil {
-				return err
+			if len(args) == 0 {
+				args = []string{"-"}
 			}
-			if len(rows) == 0 {
-				_, err := fmt.Fprintln(env.stdout, "No annotations of ingress-nginx.")
-				return err
-			}
-			if err := ingressnginx.Write(env.stdout, rows); err != nil {
-				return err
-			}
-			if slices.ContainsFunc(rows, func(row ingressnginx.Row) bool { return row.IsLost }) {
-				return errProblems
-			}
-			return nil
+			return printAnalysis(env, args, "default", format, func(objects *manifests.Objects) (*analysis.View, error) {
+				return analysis.IngressNginx(objects, analysis.Options{Namespace: config.Namespace})
+			})
 		},
 	}
+	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
+	mustComplete(command, "output", fixed(formats()...))
+	return command
 }

@@ -48,9 +48,9 @@ func Annotations() []Annotation {
 	return found
 }
 
-// Of gives what becomes of an annotation by its name without the prefix. Of one that is not known a
-// word of its name may say that it keeps clients out.
-func Of(name string) Annotation {
+// lookup returns the handling of an annotation by its name without the prefix. A word in the name of an unknown one
+// may indicate that it keeps clients out.
+func lookup(name string) Annotation {
 	if found, is := known[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
 	}
@@ -123,7 +123,7 @@ type reader struct {
 
 // read reads one annotation.
 func (r *reader) read(of annotation, value string) {
-	found := Of(r.name)
+	found := lookup(r.name)
 	switch {
 	case of.read != nil:
 		if err := of.read(r, value); err != nil {

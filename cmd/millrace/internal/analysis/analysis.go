@@ -67,19 +67,32 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	a.sort()
 	a.addClasses()
 	view := &View{Objects: len(objects.Known), VIPs: []VIP{}}
-	for _, problem := range objects.Problems {
-		a.problem(problem.Object, review.ReasonRefused, problem.Message)
-		a.problems[len(a.problems)-1].Source = problem.Source
-	}
+	a.refused()
 	result := review.Cluster(&a.cluster)
 	for _, problem := range result.Problems {
 		a.problem(problem.Object, problem.Reason, problem.Message)
 	}
 	view.Remarks = append(result.Remarks, objects.Remarks...)
 	a.endpoints(result.VIPs)
+	for i := range result.VIPs {
+		view.VIPs = append(view.VIPs, vipOf(&result.VIPs[i]))
+	}
+	return view, a.finish(view)
+}
+
+// refused adds the problems of objects that an API server would refuse.
+func (a *analysis) refused() {
+	for _, problem := range a.objects.Problems {
+		a.problem(problem.Object, review.ReasonRefused, problem.Message)
+		a.problems[len(a.problems)-1].Source = problem.Source
+	}
+}
+
+// finish compiles the routes, and adds all problems to the view, sorted.
+func (a *analysis) finish(view *View) error {
 	routes, err := routing.Compile(&a.routing).View(routing.Choice{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, problem := range routes.Problems {
 		message := problem.Message
@@ -87,9 +100,6 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 			message = problem.Part + ": " + message
 		}
 		a.problem(desired.Object{Kind: problem.Object.Kind, Namespace: problem.Object.Namespace, Name: problem.Object.Name}, problem.Reason, message)
-	}
-	for i := range result.VIPs {
-		view.VIPs = append(view.VIPs, vipOf(&result.VIPs[i]))
 	}
 	if remark := a.notLookedAt(); remark != "" {
 		view.Remarks = append(view.Remarks, remark)
@@ -99,7 +109,7 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 			cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
 	})
 	view.Problems = slices.Compact(a.problems)
-	return view, nil
+	return nil
 }
 
 type analysis struct {

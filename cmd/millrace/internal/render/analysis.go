@@ -18,7 +18,11 @@ func Analysis(out io.Writer, view *analysis.View, options Options) error {
 	}
 	var text strings.Builder
 	width := options.width()
-	heading := fmt.Sprintf("%s, %s, %s.", counted(view.Objects, "object"), counted(len(view.VIPs), "VIP"), counted(len(view.Problems), "problem"))
+	heading := counted(view.Objects, "object")
+	if view.VIPs != nil {
+		heading += ", " + counted(len(view.VIPs), "VIP")
+	}
+	heading += ", " + counted(len(view.Problems), "problem") + "."
 	if len(view.Problems) > 0 {
 		text.WriteString(colour(heading, red, options.Colour) + "\n")
 	} else {

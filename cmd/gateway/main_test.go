@@ -3,44 +3,15 @@
 package main
 
 import (
-	"bytes"
-	"errors"
-	"flag"
-	"strings"
 	"testing"
 
-	"github.com/millrace-lb/millrace/cmd/internal/program"
+	"github.com/millrace-lb/millrace/cmd/internal/program/programtest"
 )
 
 func TestRun(t *testing.T) {
-	tests := []struct {
-		name      string
-		arguments []string
-		stdout    string
-		stderr    string
-		err       string
-	}{
-		{name: "version", arguments: []string{"--version"}, stdout: program.Version(version) + "\n"},
-		{name: "help", arguments: []string{"--help"}, stderr: "-proxy-image", err: flag.ErrHelp.Error()},
-		{name: "unknown flag", arguments: []string{"--colour"}, stderr: "-leader-elect", err: "flag provided but not defined: -colour"},
-		{name: "argument", arguments: []string{"start"}, err: `unexpected argument "start": all settings are flags`},
-		{name: "no image", err: "no image for proxies: give --proxy-image, or --pod-name in a cluster"},
-		{name: "no quantity", arguments: []string{"--proxy-cpu=much"}, stderr: "-proxy-cpu", err: `invalid value "much" for flag -proxy-cpu`},
-		{name: "no API server", arguments: []string{"--kubeconfig=/nonexistent", "--proxy-image=x"}, err: "find the API server: "},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), test.arguments, &stdout, &stderr)
-			if err == nil {
-				err = errors.New("")
-			}
-			if !strings.HasPrefix(err.Error(), test.err) || test.err == "" && err.Error() != "" {
-				t.Errorf("error is %v, want %q", err, test.err)
-			}
-			if stdout.String() != test.stdout || !strings.Contains(stderr.String(), test.stderr) {
-				t.Errorf("printed %q and %q", stdout.String(), stderr.String())
-			}
-		})
-	}
+	programtest.Rejects(t, run, map[string]string{
+		"":                 "no image for proxies: give --proxy-image, or --pod-name in a cluster",
+		"--proxy-cpu=much": `invalid value "much" for flag -proxy-cpu`,
+		"--kubeconfig=/nonexistent --proxy-image=x": "find the API server: ",
+	})
 }

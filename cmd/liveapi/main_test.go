@@ -3,43 +3,14 @@
 package main
 
 import (
-	"bytes"
-	"errors"
-	"flag"
-	"strings"
 	"testing"
 
-	"github.com/millrace-lb/millrace/cmd/internal/program"
+	"github.com/millrace-lb/millrace/cmd/internal/program/programtest"
 )
 
 func TestRun(t *testing.T) {
-	tests := []struct {
-		name      string
-		arguments []string
-		stdout    string
-		stderr    string
-		err       string
-	}{
-		{name: "version", arguments: []string{"--version"}, stdout: program.Version(version) + "\n"},
-		{name: "help", arguments: []string{"--help"}, stderr: "-agent-port", err: flag.ErrHelp.Error()},
-		{name: "unknown flag", arguments: []string{"--colour"}, stderr: "-bind-address", err: "flag provided but not defined: -colour"},
-		{name: "argument", arguments: []string{"start"}, err: `unexpected argument "start": all settings are flags`},
-		{name: "no port", arguments: []string{"--agent-port=70000"}, err: "--agent-port: 70000 is no port"},
-		{name: "no API server", arguments: []string{"--kubeconfig=/nonexistent"}, err: "find the API server: "},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
-			err := run(t.Context(), test.arguments, &stdout, &stderr)
-			if err == nil {
-				err = errors.New("")
-			}
-			if !strings.HasPrefix(err.Error(), test.err) || test.err == "" && err.Error() != "" {
-				t.Errorf("error is %v, want %q", err, test.err)
-			}
-			if stdout.String() != test.stdout || !strings.Contains(stderr.String(), test.stderr) {
-				t.Errorf("printed %q and %q", stdout.String(), stderr.String())
-			}
-		})
-	}
+	programtest.Rejects(t, run, map[string]string{
+		"--agent-port=70000":        "--agent-port: 70000 is no port",
+		"--kubeconfig=/nonexistent": "find the API server: ",
+	})
 }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package programtest runs programs with arguments that they reject.
+package programtest
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/millrace-lb/millrace/cmd/internal/program"
+)
+
+// Rejects runs a program with arguments, which spaces separate, and compares the beginning of its error.
+func Rejects(t *testing.T, run program.Run, errors map[string]string) {
+	t.Helper()
+	for arguments, want := range errors {
+		var stdout, stderr bytes.Buffer
+		err := run(t.Context(), strings.Fields(arguments), &stdout, &stderr)
+		if err == nil || !strings.HasPrefix(err.Error(), want) || stdout.Len() > 0 {
+			t.Errorf("%q returns error %v and prints %q, want error %q", arguments, err, stdout.String(), want)
+		}
+	}
+}

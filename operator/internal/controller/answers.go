@@ -3,14 +3,9 @@
 package controller
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"sync"
-
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
@@ -29,8 +24,6 @@ type answerCensus struct {
 	nodes  map[netip.Addr][]string
 	byNode map[string][]netip.Addr
 }
-
-var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &answerCensus{}
 
 func newAnswerCensus(enqueue func(q queue, addresses []netip.Addr)) *answerCensus {
 	return &answerCensus{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
@@ -87,29 +80,10 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 	return changed
 }
 
-func (c *answerCensus) update(q queue, report *millracev1beta1.LBNodeReport) {
-	answering := report.Status.Answering
-	if nodes.ReadyCondition(report.Status.Conditions) != nil {
-		answering = nil
+func (c *answerCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+	var answering []string
+	if report != nil && nodes.ReadyCondition(report.Status.Conditions) == nil {
+		answering = report.Status.Answering
 	}
-	c.enqueue(q, c.set(report.Name, answering))
-}
-
-// Create implements handler.TypedEventHandler.
-func (c *answerCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.Object)
-}
-
-// Update implements handler.TypedEventHandler.
-func (c *answerCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.ObjectNew)
-}
-
-// Delete implements handler.TypedEventHandler.
-func (c *answerCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.enqueue(q, c.set(e.Object.Name, nil))
-}
-
-// Generic does nothing: no source sends such events.
-func (c *answerCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
+	c.enqueue(q, c.set(name, answering))
 }

@@ -41,7 +41,7 @@ func TestAnswerCensus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.update(nil, stripped.(*millracev1beta1.LBNodeReport))
+		c.update(nil, step.node, stripped.(*millracev1beta1.LBNodeReport))
 		if !slices.Equal(told, step.told) || c.of(one) != step.one || c.of(two) != step.two {
 			t.Errorf("%s: told of %v, %q and %q answer; want %v, %q and %q", step.what, told, c.of(one), c.of(two), step.told, step.one, step.two)
 		}

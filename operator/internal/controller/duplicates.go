@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"context"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,9 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/served"
@@ -31,8 +27,6 @@ type duplicateCensus struct {
 	hosts  map[netip.Addr]map[string]millracev1beta1.DuplicateAddress
 	byNode map[string][]netip.Addr
 }
-
-var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &duplicateCensus{}
 
 func newDuplicateCensus(enqueue func(q queue, addresses []netip.Addr)) *duplicateCensus {
 	return &duplicateCensus{
@@ -106,27 +100,12 @@ func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddr
 	}, netip.Addr.Compare)
 }
 
-func (c *duplicateCensus) update(q queue, report *millracev1beta1.LBNodeReport, found []millracev1beta1.DuplicateAddress) {
-	c.enqueue(q, c.set(report.Name, found))
-}
-
-// Create implements handler.TypedEventHandler.
-func (c *duplicateCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.Object, e.Object.Status.Duplicates)
-}
-
-// Update implements handler.TypedEventHandler.
-func (c *duplicateCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.ObjectNew, e.ObjectNew.Status.Duplicates)
-}
-
-// Delete implements handler.TypedEventHandler.
-func (c *duplicateCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.Object, nil)
-}
-
-// Generic does nothing: no source sends such events.
-func (c *duplicateCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
+func (c *duplicateCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+	var found []millracev1beta1.DuplicateAddress
+	if report != nil {
+		found = report.Status.Duplicates
+	}
+	c.enqueue(q, c.set(name, found))
 }
 
 // setUnique has a VIP's conditions say whether a host has its address.

@@ -23,8 +23,7 @@ func TestDuplicateCensus(t *testing.T) {
 	}
 	step := func(node string, hosts []millracev1beta1.DuplicateAddress, wantHost string, withheld bool, concerned ...netip.Addr) {
 		t.Helper()
-		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		c.update(nil, report, hosts)
+		c.update(nil, node, &millracev1beta1.LBNodeReport{Status: millracev1beta1.LBNodeReportStatus{Duplicates: hosts}})
 		if !slices.Equal(enqueued, concerned) {
 			t.Errorf("%s concerns %v, want %v", node, enqueued, concerned)
 		}

@@ -3,13 +3,8 @@
 package controller
 
 import (
-	"context"
 	"net/netip"
 	"sync"
-
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
@@ -25,8 +20,6 @@ type linkCensus struct {
 	nodes  map[string]map[netip.Prefix]int
 	byNode map[string][]millracev1beta1.L2Reach
 }
-
-var _ handler.TypedEventHandler[*millracev1beta1.LBNode, reconcile.Request] = &linkCensus{}
 
 func newLinkCensus(l *ledger) *linkCensus {
 	return &linkCensus{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
@@ -81,27 +74,12 @@ func (c *linkCensus) count(reach []millracev1beta1.L2Reach, by int) (changed boo
 	return changed
 }
 
-func (c *linkCensus) update(q queue, node string, reach []millracev1beta1.L2Reach) {
-	if c.set(node, reach) {
+func (c *linkCensus) update(q queue, name string, node *millracev1beta1.LBNode) {
+	var reach []millracev1beta1.L2Reach
+	if node != nil {
+		reach = node.Status.L2
+	}
+	if c.set(name, reach) {
 		enqueueServed(c.ledger, q)
 	}
-}
-
-// Create implements handler.TypedEventHandler.
-func (c *linkCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.Object.Name, e.Object.Status.L2)
-}
-
-// Update implements handler.TypedEventHandler.
-func (c *linkCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.ObjectNew.Name, e.ObjectNew.Status.L2)
-}
-
-// Delete implements handler.TypedEventHandler.
-func (c *linkCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.Object.Name, nil)
-}
-
-// Generic does nothing: no source sends such events.
-func (c *linkCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNode], queue) {
 }

@@ -3,14 +3,11 @@
 package controller
 
 import (
-	"context"
 	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
@@ -26,8 +23,6 @@ type capacityCensus struct {
 	byNode map[string][]types.NamespacedName
 	nodes  map[types.NamespacedName]sets.Set[string]
 }
-
-var _ handler.TypedEventHandler[*millracev1beta1.LBNodeReport, reconcile.Request] = &capacityCensus{}
 
 func newCapacityCensus() *capacityCensus {
 	return &capacityCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
@@ -84,27 +79,12 @@ func (c *capacityCensus) set(node string, references []millracev1beta1.ServiceRe
 	return slices.DeleteFunc(concerned, func(service types.NamespacedName) bool { return c.describe(service) == before[service] })
 }
 
-func (c *capacityCensus) update(q queue, report *millracev1beta1.LBNodeReport, references []millracev1beta1.ServiceReference) {
-	for _, service := range c.set(report.Name, references) {
+func (c *capacityCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+	var unfit []millracev1beta1.ServiceReference
+	if report != nil {
+		unfit = report.Status.UnfitServices
+	}
+	for _, service := range c.set(name, unfit) {
 		q.AddAfter(reconcile.Request{NamespacedName: service}, control.Coalesce)
 	}
-}
-
-// Create implements handler.TypedEventHandler.
-func (c *capacityCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.Object, e.Object.Status.UnfitServices)
-}
-
-// Update implements handler.TypedEventHandler.
-func (c *capacityCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.ObjectNew, e.ObjectNew.Status.UnfitServices)
-}
-
-// Delete implements handler.TypedEventHandler.
-func (c *capacityCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNodeReport], q queue) {
-	c.update(q, e.Object, nil)
-}
-
-// Generic does nothing: no source sends such events.
-func (c *capacityCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNodeReport], queue) {
 }

@@ -112,10 +112,10 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		// The workers start when the sources are synced: all VIPs that exist
 		// are in the ledger before the first address is given.
 		WatchesRawSource(vips).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.zones)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, r.links)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.overCapacity)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.duplicates)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.zones.update))).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.links.update))).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.overCapacity.update))).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.duplicates.update))).
 		Watches(&millracev1beta1.LBNodeReport{}, r.announcers.ofReports()).
 		Watches(&corev1.Node{}, r.announcers.ofNodes()).
 		Watches(&millracev1beta1.VIPAdvertisement{}, advertised(r.ledger), builder.WithPredicates(predicate.GenerationChangedPredicate{})).

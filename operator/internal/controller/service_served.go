@@ -125,8 +125,6 @@ type zoneCensus struct {
 	nodes map[string]int
 }
 
-var _ handler.TypedEventHandler[*millracev1beta1.LBNode, reconcile.Request] = &zoneCensus{}
-
 func newZoneCensus(l *ledger) *zoneCensus {
 	return &zoneCensus{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
 }
@@ -157,29 +155,14 @@ func (c *zoneCensus) set(node, zone string) bool {
 	return before != after && max(before, after) > served.MaxZones
 }
 
-func (c *zoneCensus) update(q queue, node *millracev1beta1.LBNode, zone string) {
-	if c.set(node.Name, zone) {
+func (c *zoneCensus) update(q queue, name string, node *millracev1beta1.LBNode) {
+	zone := ""
+	if node != nil {
+		zone = node.Spec.Zone
+	}
+	if c.set(name, zone) {
 		enqueueServed(c.ledger, q)
 	}
-}
-
-// Create implements handler.TypedEventHandler.
-func (c *zoneCensus) Create(_ context.Context, e event.TypedCreateEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.Object, e.Object.Spec.Zone)
-}
-
-// Update implements handler.TypedEventHandler.
-func (c *zoneCensus) Update(_ context.Context, e event.TypedUpdateEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.ObjectNew, e.ObjectNew.Spec.Zone)
-}
-
-// Delete implements handler.TypedEventHandler.
-func (c *zoneCensus) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev1beta1.LBNode], q queue) {
-	c.update(q, e.Object, "")
-}
-
-// Generic does nothing: no source sends such events.
-func (c *zoneCensus) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.LBNode], queue) {
 }
 
 // enqueueServed enqueues all Services with an address, a moment later: what changes

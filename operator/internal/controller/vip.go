@@ -48,8 +48,8 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	controller := control.New(mgr, "vip", 1).
 		For(&millracev1beta1.VIP{}).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.duplicates)).
-		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, r.answers)).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.duplicates.update))).
+		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNodeReport{}, updates(r.answers.update))).
 		Watches(&millracev1beta1.VIPPool{}, handler.EnqueueRequestsFromMapFunc(r.vipsOf),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	if err := r.pools.watch(mgr, controller, enqueueVIPs); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -18,6 +19,21 @@ import (
 )
 
 type queue = control.Queue
+
+// updates returns a handler that passes the name of each changed object and its current state to update;
+// the state of a deleted object is nil.
+func updates[T client.Object](update func(q queue, name string, object T)) handler.TypedEventHandler[T, reconcile.Request] {
+	return handler.TypedFuncs[T, reconcile.Request]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[T], q queue) { update(q, e.Object.GetName(), e.Object) },
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[T], q queue) {
+			update(q, e.ObjectNew.GetName(), e.ObjectNew)
+		},
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[T], q queue) {
+			var none T
+			update(q, e.Object.GetName(), none)
+		},
+	}
+}
 
 // vipEvents keeps the ledger and enqueues the Services that a change of a VIP
 // is about: those with a claim, and those of the waiting ones that it may help.

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -78,24 +77,5 @@ func TestServiceThatMovedAway(t *testing.T) {
 	web := c.service("web")
 	if len(web.Finalizers)+len(web.Annotations)+len(web.Status.Conditions) > 0 || len(c.vips()) > 0 {
 		t.Errorf("left are %v, %v, %+v and %+v", web.Finalizers, web.Annotations, web.Status.Conditions, c.vips())
-	}
-}
-
-// An operator of another class serves it, and not ours.
-func TestOtherClass(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("public", nil), ours("internal", func(service *corev1.Service) {
-		other := otherClass
-		service.Spec.LoadBalancerClass, service.UID = &other, "2"
-	}))
-	c.reconciler.class = otherClass
-	c.reconcile("public")
-	c.reconcile("internal")
-	c.expectIngress("public")
-	c.expectIngress("internal", "203.0.113.0")
-	if public := c.service("public"); len(public.Finalizers)+len(public.Annotations)+len(public.Status.Conditions) > 0 {
-		t.Errorf("a Service of another class was touched: %+v", public)
-	}
-	if finalizers := c.service("internal").Finalizers; !slices.Contains(finalizers, millracev1beta1.Finalizer) {
-		t.Errorf("finalizers are %q", finalizers)
 	}
 }

@@ -175,42 +175,6 @@ func poolOf(policy millracev1beta1.ReclaimPolicy) *millracev1beta1.VIPPool {
 	}
 }
 
-func TestServiceSaysWhetherItIsServed(t *testing.T) {
-	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
-	c.reconcile("web")
-	missing := "no VIPAdvertisement selects 203.0.113.0, so no node announces it"
-	c.expect("web", millracev1beta1.ConditionServed, "False NotSelected "+missing, "Warning NotSelected "+missing)
-
-	if err := c.api.Create(t.Context(), advertiseAll()); err != nil {
-		t.Fatal(err)
-	}
-	c.reconcile("web")
-	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
-
-	c.change("web", func(service *corev1.Service) {
-		service.Spec.Ports = append(service.Spec.Ports,
-			corev1.ServicePort{Port: 5, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(6)})
-	})
-	flaw := "spec.ports[1].targetPort: 6 is not the port, 5: the checksum of SCTP forbids to change it"
-	c.expect("web", millracev1beta1.ConditionServed, "False Unsupported "+flaw, "Warning Unsupported "+flaw)
-	ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports
-	if len(ports) != 2 || ports[0].Error != nil || ports[1].Error == nil || *ports[1].Error != "millrace.io/Unsupported" {
-		t.Errorf("ports are %+v", ports)
-	}
-
-	c.change("web", func(service *corev1.Service) { service.Spec.Ports = service.Spec.Ports[:1] })
-	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
-	if ports := c.service("web").Status.LoadBalancer.Ingress[0].Ports; len(ports) > 0 {
-		t.Errorf("ports are %+v", ports)
-	}
-
-	c.change("web", func(service *corev1.Service) {
-		service.Annotations = map[string]string{millracev1beta1.AnnotationPool: "none"}
-	})
-	wrong := `has 203.0.113.0; pool "none", which is asked for, does not exist or is not ready: no IPv4 address`
-	c.expect("web", millracev1beta1.ConditionAddressAssigned, "False NoMatchingPool "+wrong, "Warning NoMatchingPool "+wrong)
-}
-
 // What a Service leaves behind when it is no load balancer of ours any more.
 func TestServiceIsGivenUp(t *testing.T) {
 	earlier := func(service *corev1.Service) {
@@ -457,17 +421,5 @@ func TestPresentReclaimPolicyCounts(t *testing.T) {
 				t.Errorf("left are %+v", vips)
 			}
 		})
-	}
-}
-
-// The shared finalizer is that of all load balancers: without a trace of ours it stays.
-func TestForeignFinalizerStays(t *testing.T) {
-	foreign := "example.com/lb"
-	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", func(service *corev1.Service) {
-		service.Spec.LoadBalancerClass, service.Finalizers = &foreign, []string{millracev1beta1.SharedFinalizer}
-	}))
-	c.reconcile("web")
-	if got := c.service("web").Finalizers; len(got) != 1 || c.writes > 0 {
-		t.Errorf("the finalizers are %v after %d writes", got, c.writes)
 	}
 }

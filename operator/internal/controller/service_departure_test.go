@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,49 +86,6 @@ func newDrainingCluster(t *testing.T, objects ...client.Object) *cluster {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c.reconciler.now = func() time.Time { return now }
 	return c
-}
-
-// A deleted Service stays until its address is withdrawn, and so does the address, whichever
-// operator is there.
-func TestDeletedServiceDeparts(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
-	c.reconcile("web")
-	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
-		t.Fatal(err)
-	}
-	if again := c.after(0, "web"); again != 10*time.Second {
-		t.Errorf("comes back after %s", again)
-	}
-	c.expectPhases("203.0.113.0 Draining")
-
-	// Nobody else gets it meanwhile, be it by asking for it.
-	thief := ours("thief", func(service *corev1.Service) {
-		service.UID, service.Annotations = "2", map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.0"}
-	})
-	if err := c.api.Create(t.Context(), thief); err != nil {
-		t.Fatal(err)
-	}
-	c.reconcile("thief")
-	if condition := c.service("thief").Status.Conditions[0]; condition.Reason != millracev1beta1.ReasonAddressInUse {
-		t.Errorf("the condition of another Service is %+v", condition)
-	}
-
-	if again := c.after(9*time.Second, "web"); again != time.Second {
-		t.Errorf("comes back after %s", again)
-	}
-	c.restart(c.reconciler.client)
-	c.after(time.Second, "web")
-	c.expectPhases("203.0.113.0 Withdrawn")
-	c.reconcile("thief")
-	c.expectPhases("203.0.113.0 Withdrawn")
-	c.restart(c.reconciler.client)
-	c.after(withdrawnFor, "web")
-	c.expectPhases()
-	if err := c.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, &corev1.Service{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the Service is still there: %v", err)
-	}
-	c.reconcile("thief")
-	c.expectPhases("203.0.113.0 kept")
 }
 
 // A deleted Service that another controller's finalizer keeps shows neither an address nor conditions, also if the
@@ -255,38 +211,5 @@ func TestDepartureOfAServiceThatStays(t *testing.T) {
 				t.Errorf("left are %v and %+v", service.Finalizers, service.Status.Conditions)
 			}
 		})
-	}
-}
-
-// A cloud-controller-manager takes the shared finalizer off every Service that is deleted, and
-// empties its status, at once. Ours keeps the Service, and so its frontends, until the address is
-// withdrawn.
-func TestDepartureOutlastsTheSharedFinalizer(t *testing.T) {
-	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
-	c.reconcile("web")
-	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
-		t.Fatal(err)
-	}
-	service := c.service("web")
-	service.Finalizers = slices.DeleteFunc(service.Finalizers, func(f string) bool { return f == millracev1beta1.SharedFinalizer })
-	if err := c.api.Update(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
-	service = c.service("web")
-	service.Status.LoadBalancer = corev1.LoadBalancerStatus{}
-	if err := c.api.Status().Update(t.Context(), service); err != nil {
-		t.Fatal(err)
-	}
-	c.after(0, "web")
-	c.expectPhases("203.0.113.0 Draining")
-	c.after(10*time.Second, "web")
-	c.expectPhases("203.0.113.0 Withdrawn")
-	if finalizers := c.service("web").Finalizers; !slices.Equal(finalizers, []string{millracev1beta1.Finalizer}) {
-		t.Errorf("the finalizers are %v", finalizers)
-	}
-	c.after(withdrawnFor, "web")
-	c.expectPhases()
-	if err := c.api.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, &corev1.Service{}); !apierrors.IsNotFound(err) {
-		t.Errorf("the Service is still there: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ const (
 	noteClientCert = "an Ingress asks no client for a certificate: a Gateway with `frontendValidation` does"
 	noteWAF        = "there is no web application firewall"
 	noteStreams    = "bodies are passed on as they come"
-	noteNoClass    = "settings of TLS are those of the proxy"
+	noteNoClass    = "the class has `tlsPolicy`"
 	noteTracing    = "tracing is a setting of the class"
 	noteGlobal     = "limits are of each proxy: `limit-rps`, `limit-rpm`"
 	noteBalance    = "requests go to the less busy of two endpoints"
@@ -205,9 +205,10 @@ func tuning() map[string]annotation {
 			"enable-opentelemetry", "opentelemetry-operation-name", "opentelemetry-trust-incoming-span", "enable-opentracing",
 			"opentracing-trust-incoming-span",
 		},
-		noteNoClass: {"ssl-ciphers", "ssl-prefer-server-ciphers"},
+		noteNoClass:                       {"ssl-ciphers", "ssl-prefer-server-ciphers"},
+		"`options` of a BackendTLSPolicy": {"proxy-ssl-ciphers", "proxy-ssl-protocols"},
 		noteBackendTLS: {
-			"proxy-ssl-secret", "proxy-ssl-ciphers", "proxy-ssl-name", "proxy-ssl-protocols", "proxy-ssl-server-name",
+			"proxy-ssl-secret", "proxy-ssl-name", "proxy-ssl-server-name",
 			"proxy-ssl-verify-depth",
 		},
 		noteFastCGI: {"fastcgi-index", "fastcgi-params-configmap"},

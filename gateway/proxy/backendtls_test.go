@@ -43,8 +43,8 @@ func TestBackendTLS(t *testing.T) {
 		}
 	}
 	address := serveTLS(t, &tls.Config{
-		Certificates: []tls.Certificate{authority.pair("backend.example.com", "spiffe://example.com/backend")},
-		ClientAuth:   tls.VerifyClientCertIfGiven, ClientCAs: clients.pool(),
+		Certificates: []tls.Certificate{authority.pair("backend.example.com", "spiffe://example.com/backend")}, MaxVersion: tls.VersionTLS12,
+		ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: clients.pool(),
 	}, server)
 	const authorityName = "authority"
 	uri := &resource.SubjectAltName{Kind: &resource.SubjectAltName_Uri{Uri: "spiffe://example.com/backend"}}
@@ -66,6 +66,9 @@ func TestBackendTLS(t *testing.T) {
 		"san-hostname":  {&resource.BackendTLS{Hostname: "other.example.com", CertificateAuthorities: []string{authorityName}, SubjectAltNames: []*resource.SubjectAltName{name}}, 0, 200, ""},
 		"san-wrong":     {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, SubjectAltNames: []*resource.SubjectAltName{wrongURI}}, 0, 502, ""},
 		"our-own-cert":  {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, ClientCertificate: "client"}, 0, 200, "gateway"},
+		"min-version":   {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, MinVersion: tls.VersionTLS13}, 0, 502, ""},
+		"suite":         {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, CipherSuites: []uint32{uint32(tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384)}}, 0, 200, ""},
+		"other-suite":   {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{authorityName}, CipherSuites: []uint32{uint32(tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384)}}, 0, 502, ""},
 		"unverified":    {&resource.BackendTLS{Unverified: true}, 0, 200, ""},
 		"unverified-h2": {&resource.BackendTLS{Unverified: true}, resource.Backend_H2C, 200, ""},
 		"san-and-roots": {&resource.BackendTLS{Hostname: "backend.example.com", CertificateAuthorities: []string{"others"}, SubjectAltNames: []*resource.SubjectAltName{uri}}, 0, 502, ""},

@@ -94,12 +94,14 @@ func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
 // serverTLS gives the TLS of a listener.
 func (b *builder) serverTLS(l *listener, certificates []*certificate, authorities []*upstream.Authority) (*tls.Config, error) {
 	config := &tls.Config{
-		MinVersion: tls.VersionTLS12,
 		// With none, crypto/tls refuses the name with the alert unrecognized_name.
 		GetCertificate: choose(certificates),
 	}
 	if l.resource.GetProtocol() == resource.Listener_HTTPS {
 		config.NextProtos = []string{"h2", "http/1.1"}
+	}
+	if err := setPolicy(config, l.resource.GetTlsPolicy()); err != nil {
+		return nil, err
 	}
 	info := "session tickets of " + l.name
 	if validation := l.resource.GetClientValidation(); validation != nil {

@@ -86,6 +86,59 @@ func (Listener_Protocol) EnumDescriptor() ([]byte, []int) {
 	return file_resource_proto_rawDescGZIP(), []int{1, 0}
 }
 
+// TLSPolicy has the names of Mozilla's "Server Side TLS".
+type Listener_TLSPolicy int32
+
+const (
+	// INTERMEDIATE is TLS 1.2 with AEAD suites and forward secrecy, and TLS 1.3.
+	Listener_INTERMEDIATE Listener_TLSPolicy = 0
+	// MODERN is TLS 1.3.
+	Listener_MODERN Listener_TLSPolicy = 1
+	// OLD is TLS 1.0 to 1.3, with CBC suites, RSA key exchange and 3DES.
+	Listener_OLD Listener_TLSPolicy = 2
+)
+
+// Enum value maps for Listener_TLSPolicy.
+var (
+	Listener_TLSPolicy_name = map[int32]string{
+		0: "INTERMEDIATE",
+		1: "MODERN",
+		2: "OLD",
+	}
+	Listener_TLSPolicy_value = map[string]int32{
+		"INTERMEDIATE": 0,
+		"MODERN":       1,
+		"OLD":          2,
+	}
+)
+
+func (x Listener_TLSPolicy) Enum() *Listener_TLSPolicy {
+	p := new(Listener_TLSPolicy)
+	*p = x
+	return p
+}
+
+func (x Listener_TLSPolicy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Listener_TLSPolicy) Descriptor() protoreflect.EnumDescriptor {
+	return file_resource_proto_enumTypes[1].Descriptor()
+}
+
+func (Listener_TLSPolicy) Type() protoreflect.EnumType {
+	return &file_resource_proto_enumTypes[1]
+}
+
+func (x Listener_TLSPolicy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Listener_TLSPolicy.Descriptor instead.
+func (Listener_TLSPolicy) EnumDescriptor() ([]byte, []int) {
+	return file_resource_proto_rawDescGZIP(), []int{1, 1}
+}
+
 type Hostname_Wildcard int32
 
 const (
@@ -122,11 +175,11 @@ func (x Hostname_Wildcard) String() string {
 }
 
 func (Hostname_Wildcard) Descriptor() protoreflect.EnumDescriptor {
-	return file_resource_proto_enumTypes[1].Descriptor()
+	return file_resource_proto_enumTypes[2].Descriptor()
 }
 
 func (Hostname_Wildcard) Type() protoreflect.EnumType {
-	return &file_resource_proto_enumTypes[1]
+	return &file_resource_proto_enumTypes[2]
 }
 
 func (x Hostname_Wildcard) Number() protoreflect.EnumNumber {
@@ -173,11 +226,11 @@ func (x PathMatch_Kind) String() string {
 }
 
 func (PathMatch_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_resource_proto_enumTypes[2].Descriptor()
+	return file_resource_proto_enumTypes[3].Descriptor()
 }
 
 func (PathMatch_Kind) Type() protoreflect.EnumType {
-	return &file_resource_proto_enumTypes[2]
+	return &file_resource_proto_enumTypes[3]
 }
 
 func (x PathMatch_Kind) Number() protoreflect.EnumNumber {
@@ -219,11 +272,11 @@ func (x SessionPersistence_Kind) String() string {
 }
 
 func (SessionPersistence_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_resource_proto_enumTypes[3].Descriptor()
+	return file_resource_proto_enumTypes[4].Descriptor()
 }
 
 func (SessionPersistence_Kind) Type() protoreflect.EnumType {
-	return &file_resource_proto_enumTypes[3]
+	return &file_resource_proto_enumTypes[4]
 }
 
 func (x SessionPersistence_Kind) Number() protoreflect.EnumNumber {
@@ -270,11 +323,11 @@ func (x Backend_Protocol) String() string {
 }
 
 func (Backend_Protocol) Descriptor() protoreflect.EnumDescriptor {
-	return file_resource_proto_enumTypes[4].Descriptor()
+	return file_resource_proto_enumTypes[5].Descriptor()
 }
 
 func (Backend_Protocol) Type() protoreflect.EnumType {
-	return &file_resource_proto_enumTypes[4]
+	return &file_resource_proto_enumTypes[5]
 }
 
 func (x Backend_Protocol) Number() protoreflect.EnumNumber {
@@ -495,6 +548,8 @@ type Listener struct {
 	// listener (Ingress). Otherwise a request whose server name leads to another listener is
 	// answered with 421: what the client had to prove was decided by its server name.
 	AnyServerName bool `protobuf:"varint,8,opt,name=any_server_name,json=anyServerName,proto3" json:"any_server_name,omitempty"`
+	// tls_policy is the protocol versions and cipher suites of HTTPS and TLS_TERMINATE.
+	TlsPolicy     Listener_TLSPolicy `protobuf:"varint,9,opt,name=tls_policy,json=tlsPolicy,proto3,enum=millrace.gateway.v1.Listener_TLSPolicy" json:"tls_policy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,6 +638,13 @@ func (x *Listener) GetAnyServerName() bool {
 		return x.AnyServerName
 	}
 	return false
+}
+
+func (x *Listener) GetTlsPolicy() Listener_TLSPolicy {
+	if x != nil {
+		return x.TlsPolicy
+	}
+	return Listener_INTERMEDIATE
 }
 
 // Hostname is lower case, without a trailing dot. An empty name matches all hosts.
@@ -2554,7 +2616,10 @@ type Backend struct {
 	Tls *BackendTLS `protobuf:"bytes,3,opt,name=tls,proto3" json:"tls,omitempty"`
 	// refuse answers 500 to all requests: a policy for it is invalid, and plain text
 	// would break its promise.
-	Refuse        bool `protobuf:"varint,4,opt,name=refuse,proto3" json:"refuse,omitempty"`
+	Refuse bool `protobuf:"varint,4,opt,name=refuse,proto3" json:"refuse,omitempty"`
+	// proxy_protocol sends a header of PROXY protocol v2 first, with the client's address. It is for TCP
+	// alone.
+	ProxyProtocol bool `protobuf:"varint,5,opt,name=proxy_protocol,json=proxyProtocol,proto3" json:"proxy_protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2617,6 +2682,13 @@ func (x *Backend) GetRefuse() bool {
 	return false
 }
 
+func (x *Backend) GetProxyProtocol() bool {
+	if x != nil {
+		return x.ProxyProtocol
+	}
+	return false
+}
+
 // BackendTLS is Gateway API's BackendTLSPolicy.
 type BackendTLS struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2629,8 +2701,13 @@ type BackendTLS struct {
 	// client_certificate is the name of a Certificate resource, or empty.
 	ClientCertificate string `protobuf:"bytes,4,opt,name=client_certificate,json=clientCertificate,proto3" json:"client_certificate,omitempty"`
 	// unverified takes any certificate: what is sent is encrypted, and who reads it is not known.
-	// Where it is set, no other field is.
-	Unverified    bool `protobuf:"varint,5,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	// Where it is set, no name and no authority is.
+	Unverified bool `protobuf:"varint,5,opt,name=unverified,proto3" json:"unverified,omitempty"`
+	// min_version is the lowest TLS version, as on the wire: 0x0303 is TLS 1.2. 0 is TLS 1.2.
+	MinVersion uint32 `protobuf:"varint,6,opt,name=min_version,json=minVersion,proto3" json:"min_version,omitempty"`
+	// cipher_suites are those of TLS 1.2, by their number at IANA. Empty means the default ones. Those of
+	// TLS 1.3 are always offered.
+	CipherSuites  []uint32 `protobuf:"varint,7,rep,packed,name=cipher_suites,json=cipherSuites,proto3" json:"cipher_suites,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2698,6 +2775,20 @@ func (x *BackendTLS) GetUnverified() bool {
 		return x.Unverified
 	}
 	return false
+}
+
+func (x *BackendTLS) GetMinVersion() uint32 {
+	if x != nil {
+		return x.MinVersion
+	}
+	return 0
+}
+
+func (x *BackendTLS) GetCipherSuites() []uint32 {
+	if x != nil {
+		return x.CipherSuites
+	}
+	return nil
 }
 
 type SubjectAltName struct {
@@ -3232,7 +3323,7 @@ const file_resource_proto_rawDesc = "" +
 	"\x15certificate_authority\x18\a \x01(\v2).millrace.gateway.v1.CertificateAuthorityH\x00R\x14certificateAuthority\x12H\n" +
 	"\rshared_secret\x18\b \x01(\v2!.millrace.gateway.v1.SharedSecretH\x00R\fsharedSecret\x122\n" +
 	"\x05users\x18\t \x01(\v2\x1a.millrace.gateway.v1.UsersH\x00R\x05usersB\x06\n" +
-	"\x04kind\"\xe4\x03\n" +
+	"\x04kind\"\xe0\x04\n" +
 	"\bListener\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x1f\n" +
 	"\vtarget_port\x18\x02 \x01(\rR\n" +
@@ -3242,13 +3333,20 @@ const file_resource_proto_rawDesc = "" +
 	"\fcertificates\x18\x05 \x03(\tR\fcertificates\x12R\n" +
 	"\x11client_validation\x18\x06 \x01(\v2%.millrace.gateway.v1.ClientValidationR\x10clientValidation\x12!\n" +
 	"\ftrusted_hops\x18\a \x01(\rR\vtrustedHops\x12&\n" +
-	"\x0fany_server_name\x18\b \x01(\bR\ranyServerName\"a\n" +
+	"\x0fany_server_name\x18\b \x01(\bR\ranyServerName\x12F\n" +
+	"\n" +
+	"tls_policy\x18\t \x01(\x0e2'.millrace.gateway.v1.Listener.TLSPolicyR\ttlsPolicy\"a\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04HTTP\x10\x01\x12\t\n" +
 	"\x05HTTPS\x10\x02\x12\x11\n" +
 	"\rTLS_TERMINATE\x10\x03\x12\x13\n" +
-	"\x0fTLS_PASSTHROUGH\x10\x04\"\x93\x01\n" +
+	"\x0fTLS_PASSTHROUGH\x10\x04\"2\n" +
+	"\tTLSPolicy\x12\x10\n" +
+	"\fINTERMEDIATE\x10\x00\x12\n" +
+	"\n" +
+	"\x06MODERN\x10\x01\x12\a\n" +
+	"\x03OLD\x10\x02\"\x93\x01\n" +
 	"\bHostname\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12B\n" +
 	"\bwildcard\x18\x02 \x01(\x0e2&.millrace.gateway.v1.Hostname.WildcardR\bwildcard\"/\n" +
@@ -3404,16 +3502,17 @@ const file_resource_proto_rawDesc = "" +
 	"\n" +
 	"\x06COOKIE\x10\x00\x12\n" +
 	"\n" +
-	"\x06HEADER\x10\x01\"\xde\x01\n" +
+	"\x06HEADER\x10\x01\"\x85\x02\n" +
 	"\aBackend\x12A\n" +
 	"\bprotocol\x18\x01 \x01(\x0e2%.millrace.gateway.v1.Backend.ProtocolR\bprotocol\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x01(\tR\tendpoints\x121\n" +
 	"\x03tls\x18\x03 \x01(\v2\x1f.millrace.gateway.v1.BackendTLSR\x03tls\x12\x16\n" +
-	"\x06refuse\x18\x04 \x01(\bR\x06refuse\"'\n" +
+	"\x06refuse\x18\x04 \x01(\bR\x06refuse\x12%\n" +
+	"\x0eproxy_protocol\x18\x05 \x01(\bR\rproxyProtocol\"'\n" +
 	"\bProtocol\x12\t\n" +
 	"\x05HTTP1\x10\x00\x12\a\n" +
 	"\x03H2C\x10\x01\x12\a\n" +
-	"\x03TCP\x10\x02\"\x81\x02\n" +
+	"\x03TCP\x10\x02\"\xc7\x02\n" +
 	"\n" +
 	"BackendTLS\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12O\n" +
@@ -3422,7 +3521,10 @@ const file_resource_proto_rawDesc = "" +
 	"\x12client_certificate\x18\x04 \x01(\tR\x11clientCertificate\x12\x1e\n" +
 	"\n" +
 	"unverified\x18\x05 \x01(\bR\n" +
-	"unverified\"J\n" +
+	"unverified\x12\x1f\n" +
+	"\vmin_version\x18\x06 \x01(\rR\n" +
+	"minVersion\x12#\n" +
+	"\rcipher_suites\x18\a \x03(\rR\fcipherSuites\"J\n" +
 	"\x0eSubjectAltName\x12\x1c\n" +
 	"\bhostname\x18\x01 \x01(\tH\x00R\bhostname\x12\x12\n" +
 	"\x03uri\x18\x02 \x01(\tH\x00R\x03uriB\x06\n" +
@@ -3463,106 +3565,108 @@ func file_resource_proto_rawDescGZIP() []byte {
 	return file_resource_proto_rawDescData
 }
 
-var file_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_resource_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
 var file_resource_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_resource_proto_goTypes = []any{
 	(Listener_Protocol)(0),        // 0: millrace.gateway.v1.Listener.Protocol
-	(Hostname_Wildcard)(0),        // 1: millrace.gateway.v1.Hostname.Wildcard
-	(PathMatch_Kind)(0),           // 2: millrace.gateway.v1.PathMatch.Kind
-	(SessionPersistence_Kind)(0),  // 3: millrace.gateway.v1.SessionPersistence.Kind
-	(Backend_Protocol)(0),         // 4: millrace.gateway.v1.Backend.Protocol
-	(*Resource)(nil),              // 5: millrace.gateway.v1.Resource
-	(*Listener)(nil),              // 6: millrace.gateway.v1.Listener
-	(*Hostname)(nil),              // 7: millrace.gateway.v1.Hostname
-	(*ClientValidation)(nil),      // 8: millrace.gateway.v1.ClientValidation
-	(*RouteGroup)(nil),            // 9: millrace.gateway.v1.RouteGroup
-	(*Rule)(nil),                  // 10: millrace.gateway.v1.Rule
-	(*Match)(nil),                 // 11: millrace.gateway.v1.Match
-	(*PathMatch)(nil),             // 12: millrace.gateway.v1.PathMatch
-	(*ValueMatch)(nil),            // 13: millrace.gateway.v1.ValueMatch
-	(*Filter)(nil),                // 14: millrace.gateway.v1.Filter
-	(*ClientAddresses)(nil),       // 15: millrace.gateway.v1.ClientAddresses
-	(*BodyLimit)(nil),             // 16: millrace.gateway.v1.BodyLimit
-	(*BasicAuthentication)(nil),   // 17: millrace.gateway.v1.BasicAuthentication
-	(*ClientLimit)(nil),           // 18: millrace.gateway.v1.ClientLimit
-	(*ExternalAuthorization)(nil), // 19: millrace.gateway.v1.ExternalAuthorization
-	(*HeaderChange)(nil),          // 20: millrace.gateway.v1.HeaderChange
-	(*Header)(nil),                // 21: millrace.gateway.v1.Header
-	(*Redirect)(nil),              // 22: millrace.gateway.v1.Redirect
-	(*Rewrite)(nil),               // 23: millrace.gateway.v1.Rewrite
-	(*PathChange)(nil),            // 24: millrace.gateway.v1.PathChange
-	(*ExpressionChange)(nil),      // 25: millrace.gateway.v1.ExpressionChange
-	(*Mirror)(nil),                // 26: millrace.gateway.v1.Mirror
-	(*CORS)(nil),                  // 27: millrace.gateway.v1.CORS
-	(*WeightedBackend)(nil),       // 28: millrace.gateway.v1.WeightedBackend
-	(*Timeouts)(nil),              // 29: millrace.gateway.v1.Timeouts
-	(*Retry)(nil),                 // 30: millrace.gateway.v1.Retry
-	(*SessionPersistence)(nil),    // 31: millrace.gateway.v1.SessionPersistence
-	(*Backend)(nil),               // 32: millrace.gateway.v1.Backend
-	(*BackendTLS)(nil),            // 33: millrace.gateway.v1.BackendTLS
-	(*SubjectAltName)(nil),        // 34: millrace.gateway.v1.SubjectAltName
-	(*Endpoints)(nil),             // 35: millrace.gateway.v1.Endpoints
-	(*Endpoint)(nil),              // 36: millrace.gateway.v1.Endpoint
-	(*Certificate)(nil),           // 37: millrace.gateway.v1.Certificate
-	(*CertificateAuthority)(nil),  // 38: millrace.gateway.v1.CertificateAuthority
-	(*SharedSecret)(nil),          // 39: millrace.gateway.v1.SharedSecret
-	(*Users)(nil),                 // 40: millrace.gateway.v1.Users
-	(*Refusals)(nil),              // 41: millrace.gateway.v1.Refusals
-	(*Refusal)(nil),               // 42: millrace.gateway.v1.Refusal
+	(Listener_TLSPolicy)(0),       // 1: millrace.gateway.v1.Listener.TLSPolicy
+	(Hostname_Wildcard)(0),        // 2: millrace.gateway.v1.Hostname.Wildcard
+	(PathMatch_Kind)(0),           // 3: millrace.gateway.v1.PathMatch.Kind
+	(SessionPersistence_Kind)(0),  // 4: millrace.gateway.v1.SessionPersistence.Kind
+	(Backend_Protocol)(0),         // 5: millrace.gateway.v1.Backend.Protocol
+	(*Resource)(nil),              // 6: millrace.gateway.v1.Resource
+	(*Listener)(nil),              // 7: millrace.gateway.v1.Listener
+	(*Hostname)(nil),              // 8: millrace.gateway.v1.Hostname
+	(*ClientValidation)(nil),      // 9: millrace.gateway.v1.ClientValidation
+	(*RouteGroup)(nil),            // 10: millrace.gateway.v1.RouteGroup
+	(*Rule)(nil),                  // 11: millrace.gateway.v1.Rule
+	(*Match)(nil),                 // 12: millrace.gateway.v1.Match
+	(*PathMatch)(nil),             // 13: millrace.gateway.v1.PathMatch
+	(*ValueMatch)(nil),            // 14: millrace.gateway.v1.ValueMatch
+	(*Filter)(nil),                // 15: millrace.gateway.v1.Filter
+	(*ClientAddresses)(nil),       // 16: millrace.gateway.v1.ClientAddresses
+	(*BodyLimit)(nil),             // 17: millrace.gateway.v1.BodyLimit
+	(*BasicAuthentication)(nil),   // 18: millrace.gateway.v1.BasicAuthentication
+	(*ClientLimit)(nil),           // 19: millrace.gateway.v1.ClientLimit
+	(*ExternalAuthorization)(nil), // 20: millrace.gateway.v1.ExternalAuthorization
+	(*HeaderChange)(nil),          // 21: millrace.gateway.v1.HeaderChange
+	(*Header)(nil),                // 22: millrace.gateway.v1.Header
+	(*Redirect)(nil),              // 23: millrace.gateway.v1.Redirect
+	(*Rewrite)(nil),               // 24: millrace.gateway.v1.Rewrite
+	(*PathChange)(nil),            // 25: millrace.gateway.v1.PathChange
+	(*ExpressionChange)(nil),      // 26: millrace.gateway.v1.ExpressionChange
+	(*Mirror)(nil),                // 27: millrace.gateway.v1.Mirror
+	(*CORS)(nil),                  // 28: millrace.gateway.v1.CORS
+	(*WeightedBackend)(nil),       // 29: millrace.gateway.v1.WeightedBackend
+	(*Timeouts)(nil),              // 30: millrace.gateway.v1.Timeouts
+	(*Retry)(nil),                 // 31: millrace.gateway.v1.Retry
+	(*SessionPersistence)(nil),    // 32: millrace.gateway.v1.SessionPersistence
+	(*Backend)(nil),               // 33: millrace.gateway.v1.Backend
+	(*BackendTLS)(nil),            // 34: millrace.gateway.v1.BackendTLS
+	(*SubjectAltName)(nil),        // 35: millrace.gateway.v1.SubjectAltName
+	(*Endpoints)(nil),             // 36: millrace.gateway.v1.Endpoints
+	(*Endpoint)(nil),              // 37: millrace.gateway.v1.Endpoint
+	(*Certificate)(nil),           // 38: millrace.gateway.v1.Certificate
+	(*CertificateAuthority)(nil),  // 39: millrace.gateway.v1.CertificateAuthority
+	(*SharedSecret)(nil),          // 40: millrace.gateway.v1.SharedSecret
+	(*Users)(nil),                 // 41: millrace.gateway.v1.Users
+	(*Refusals)(nil),              // 42: millrace.gateway.v1.Refusals
+	(*Refusal)(nil),               // 43: millrace.gateway.v1.Refusal
 }
 var file_resource_proto_depIdxs = []int32{
-	6,  // 0: millrace.gateway.v1.Resource.listener:type_name -> millrace.gateway.v1.Listener
-	9,  // 1: millrace.gateway.v1.Resource.route_group:type_name -> millrace.gateway.v1.RouteGroup
-	32, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
-	35, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
-	37, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
-	38, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
-	39, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
-	40, // 7: millrace.gateway.v1.Resource.users:type_name -> millrace.gateway.v1.Users
+	7,  // 0: millrace.gateway.v1.Resource.listener:type_name -> millrace.gateway.v1.Listener
+	10, // 1: millrace.gateway.v1.Resource.route_group:type_name -> millrace.gateway.v1.RouteGroup
+	33, // 2: millrace.gateway.v1.Resource.backend:type_name -> millrace.gateway.v1.Backend
+	36, // 3: millrace.gateway.v1.Resource.endpoints:type_name -> millrace.gateway.v1.Endpoints
+	38, // 4: millrace.gateway.v1.Resource.certificate:type_name -> millrace.gateway.v1.Certificate
+	39, // 5: millrace.gateway.v1.Resource.certificate_authority:type_name -> millrace.gateway.v1.CertificateAuthority
+	40, // 6: millrace.gateway.v1.Resource.shared_secret:type_name -> millrace.gateway.v1.SharedSecret
+	41, // 7: millrace.gateway.v1.Resource.users:type_name -> millrace.gateway.v1.Users
 	0,  // 8: millrace.gateway.v1.Listener.protocol:type_name -> millrace.gateway.v1.Listener.Protocol
-	7,  // 9: millrace.gateway.v1.Listener.hostname:type_name -> millrace.gateway.v1.Hostname
-	8,  // 10: millrace.gateway.v1.Listener.client_validation:type_name -> millrace.gateway.v1.ClientValidation
-	1,  // 11: millrace.gateway.v1.Hostname.wildcard:type_name -> millrace.gateway.v1.Hostname.Wildcard
-	7,  // 12: millrace.gateway.v1.RouteGroup.hostname:type_name -> millrace.gateway.v1.Hostname
-	10, // 13: millrace.gateway.v1.RouteGroup.rules:type_name -> millrace.gateway.v1.Rule
-	11, // 14: millrace.gateway.v1.Rule.match:type_name -> millrace.gateway.v1.Match
-	14, // 15: millrace.gateway.v1.Rule.filters:type_name -> millrace.gateway.v1.Filter
-	28, // 16: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
-	29, // 17: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
-	30, // 18: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
-	31, // 19: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
-	12, // 20: millrace.gateway.v1.Match.path:type_name -> millrace.gateway.v1.PathMatch
-	13, // 21: millrace.gateway.v1.Match.headers:type_name -> millrace.gateway.v1.ValueMatch
-	13, // 22: millrace.gateway.v1.Match.query_parameters:type_name -> millrace.gateway.v1.ValueMatch
-	2,  // 23: millrace.gateway.v1.PathMatch.kind:type_name -> millrace.gateway.v1.PathMatch.Kind
-	20, // 24: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
-	20, // 25: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
-	22, // 26: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
-	23, // 27: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
-	26, // 28: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
-	27, // 29: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
-	15, // 30: millrace.gateway.v1.Filter.client_addresses:type_name -> millrace.gateway.v1.ClientAddresses
-	16, // 31: millrace.gateway.v1.Filter.body_limit:type_name -> millrace.gateway.v1.BodyLimit
-	17, // 32: millrace.gateway.v1.Filter.basic_authentication:type_name -> millrace.gateway.v1.BasicAuthentication
-	18, // 33: millrace.gateway.v1.Filter.client_limit:type_name -> millrace.gateway.v1.ClientLimit
-	19, // 34: millrace.gateway.v1.Filter.external_authorization:type_name -> millrace.gateway.v1.ExternalAuthorization
-	21, // 35: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
-	21, // 36: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
-	24, // 37: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
-	24, // 38: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
-	25, // 39: millrace.gateway.v1.PathChange.expression:type_name -> millrace.gateway.v1.ExpressionChange
-	14, // 40: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
-	3,  // 41: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
-	4,  // 42: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
-	33, // 43: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
-	34, // 44: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
-	36, // 45: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
-	42, // 46: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	8,  // 9: millrace.gateway.v1.Listener.hostname:type_name -> millrace.gateway.v1.Hostname
+	9,  // 10: millrace.gateway.v1.Listener.client_validation:type_name -> millrace.gateway.v1.ClientValidation
+	1,  // 11: millrace.gateway.v1.Listener.tls_policy:type_name -> millrace.gateway.v1.Listener.TLSPolicy
+	2,  // 12: millrace.gateway.v1.Hostname.wildcard:type_name -> millrace.gateway.v1.Hostname.Wildcard
+	8,  // 13: millrace.gateway.v1.RouteGroup.hostname:type_name -> millrace.gateway.v1.Hostname
+	11, // 14: millrace.gateway.v1.RouteGroup.rules:type_name -> millrace.gateway.v1.Rule
+	12, // 15: millrace.gateway.v1.Rule.match:type_name -> millrace.gateway.v1.Match
+	15, // 16: millrace.gateway.v1.Rule.filters:type_name -> millrace.gateway.v1.Filter
+	29, // 17: millrace.gateway.v1.Rule.backends:type_name -> millrace.gateway.v1.WeightedBackend
+	30, // 18: millrace.gateway.v1.Rule.timeouts:type_name -> millrace.gateway.v1.Timeouts
+	31, // 19: millrace.gateway.v1.Rule.retry:type_name -> millrace.gateway.v1.Retry
+	32, // 20: millrace.gateway.v1.Rule.session_persistence:type_name -> millrace.gateway.v1.SessionPersistence
+	13, // 21: millrace.gateway.v1.Match.path:type_name -> millrace.gateway.v1.PathMatch
+	14, // 22: millrace.gateway.v1.Match.headers:type_name -> millrace.gateway.v1.ValueMatch
+	14, // 23: millrace.gateway.v1.Match.query_parameters:type_name -> millrace.gateway.v1.ValueMatch
+	3,  // 24: millrace.gateway.v1.PathMatch.kind:type_name -> millrace.gateway.v1.PathMatch.Kind
+	21, // 25: millrace.gateway.v1.Filter.request_headers:type_name -> millrace.gateway.v1.HeaderChange
+	21, // 26: millrace.gateway.v1.Filter.response_headers:type_name -> millrace.gateway.v1.HeaderChange
+	23, // 27: millrace.gateway.v1.Filter.redirect:type_name -> millrace.gateway.v1.Redirect
+	24, // 28: millrace.gateway.v1.Filter.rewrite:type_name -> millrace.gateway.v1.Rewrite
+	27, // 29: millrace.gateway.v1.Filter.mirror:type_name -> millrace.gateway.v1.Mirror
+	28, // 30: millrace.gateway.v1.Filter.cors:type_name -> millrace.gateway.v1.CORS
+	16, // 31: millrace.gateway.v1.Filter.client_addresses:type_name -> millrace.gateway.v1.ClientAddresses
+	17, // 32: millrace.gateway.v1.Filter.body_limit:type_name -> millrace.gateway.v1.BodyLimit
+	18, // 33: millrace.gateway.v1.Filter.basic_authentication:type_name -> millrace.gateway.v1.BasicAuthentication
+	19, // 34: millrace.gateway.v1.Filter.client_limit:type_name -> millrace.gateway.v1.ClientLimit
+	20, // 35: millrace.gateway.v1.Filter.external_authorization:type_name -> millrace.gateway.v1.ExternalAuthorization
+	22, // 36: millrace.gateway.v1.HeaderChange.set:type_name -> millrace.gateway.v1.Header
+	22, // 37: millrace.gateway.v1.HeaderChange.add:type_name -> millrace.gateway.v1.Header
+	25, // 38: millrace.gateway.v1.Redirect.path:type_name -> millrace.gateway.v1.PathChange
+	25, // 39: millrace.gateway.v1.Rewrite.path:type_name -> millrace.gateway.v1.PathChange
+	26, // 40: millrace.gateway.v1.PathChange.expression:type_name -> millrace.gateway.v1.ExpressionChange
+	15, // 41: millrace.gateway.v1.WeightedBackend.filters:type_name -> millrace.gateway.v1.Filter
+	4,  // 42: millrace.gateway.v1.SessionPersistence.kind:type_name -> millrace.gateway.v1.SessionPersistence.Kind
+	5,  // 43: millrace.gateway.v1.Backend.protocol:type_name -> millrace.gateway.v1.Backend.Protocol
+	34, // 44: millrace.gateway.v1.Backend.tls:type_name -> millrace.gateway.v1.BackendTLS
+	35, // 45: millrace.gateway.v1.BackendTLS.subject_alt_names:type_name -> millrace.gateway.v1.SubjectAltName
+	37, // 46: millrace.gateway.v1.Endpoints.endpoints:type_name -> millrace.gateway.v1.Endpoint
+	43, // 47: millrace.gateway.v1.Refusals.refusals:type_name -> millrace.gateway.v1.Refusal
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_resource_proto_init() }
@@ -3607,7 +3711,7 @@ func file_resource_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_resource_proto_rawDesc), len(file_resource_proto_rawDesc)),
-			NumEnums:      5,
+			NumEnums:      6,
 			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -125,9 +126,13 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	if known := c.backends[at]; known != nil {
 		return known, nil
 	}
+	wantsHeader, refused := c.wantsProxyProtocol(of, protocol)
+	if refused != nil {
+		return nil, refused
+	}
 	service := ServicePort{Namespace: of.namespace, Name: of.name, Port: port.Port}
 	found := &backend{name: at.String(), service: service, resource: &resource.Backend{
-		Protocol: protocol, Endpoints: EndpointsName(service),
+		Protocol: protocol, Endpoints: EndpointsName(service), ProxyProtocol: wantsHeader,
 	}}
 	if policy != nil {
 		found.resource.Tls, found.resource.Refuse = policy.tls, policy.tls == nil
@@ -137,6 +142,19 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	}
 	c.backends[at] = found
 	return found, nil
+}
+
+// wantsProxyProtocol reports whether a Service wants headers of PROXY protocol. HTTP has header fields for that.
+func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Protocol) (bool, *refusal) {
+	asked, ok := c.index.services[of].Annotations[AnnotationProxyProtocol]
+	if protocol != resource.Backend_TCP {
+		return false, nil
+	}
+	if ok && asked != "v2" {
+		return false, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
+			"Service %s/%s, annotation %s: %q is not v2, the one known version", of.namespace, of.name, AnnotationProxyProtocol, asked)
+	}
+	return ok, nil
 }
 
 // refused reports why a policy refuses a backend; nil: it does not.
@@ -192,13 +210,8 @@ func (b *builder) use(found *backend) {
 	}
 	wire := found.resource
 	if wire.Tls != nil && b.clientCertificate != nil {
-		wire = &resource.Backend{Protocol: wire.Protocol, Endpoints: wire.Endpoints, Tls: &resource.BackendTLS{
-			Hostname:               wire.Tls.Hostname,
-			SubjectAltNames:        wire.Tls.SubjectAltNames,
-			CertificateAuthorities: wire.Tls.CertificateAuthorities,
-			ClientCertificate:      b.certificate(b.clientCertificate),
-			Unverified:             wire.Tls.Unverified,
-		}}
+		wire = proto.CloneOf(wire)
+		wire.Tls.ClientCertificate = b.certificate(b.clientCertificate)
 	}
 	b.add(&resource.Resource{Name: found.name, Kind: &resource.Resource_Backend{Backend: wire}})
 }

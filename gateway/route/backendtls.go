@@ -4,6 +4,7 @@ package route
 
 import (
 	"cmp"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"slices"
@@ -58,10 +59,58 @@ func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 		c.policies.all = append(c.policies.all, found)
 		c.readPolicy(found)
 		c.readTargets(found)
-		for _, name := range slices.Sorted(maps.Keys(object.Spec.Options)) {
-			found.notes = append(found.notes, fmt.Sprintf("spec.options: %s is not known, and changes nothing", name))
+	}
+}
+
+// Keys of spec.options.
+const (
+	// OptionMinVersion is the lowest TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
+	OptionMinVersion = "millrace.io/tls-min-version"
+	// OptionCipherSuites are IANA's names of cipher suites, separated by commas.
+	OptionCipherSuites = "millrace.io/tls-cipher-suites"
+)
+
+var tlsVersions = map[string]uint32{
+	"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
+}
+
+// readOptions reads the TLS versions and cipher suites for the backend. An unreadable value makes the policy
+// invalid; an unknown key is ignored.
+func (p *policy) readOptions(into *resource.BackendTLS) bool {
+	for _, name := range slices.Sorted(maps.Keys(p.object.Spec.Options)) {
+		var err error
+		switch text := string(p.object.Spec.Options[name]); name {
+		case OptionMinVersion:
+			known := false
+			if into.MinVersion, known = tlsVersions[text]; !known {
+				err = fmt.Errorf("%q is none of 1.0, 1.1, 1.2 and 1.3", text)
+			}
+		case OptionCipherSuites:
+			into.CipherSuites, err = parseCipherSuites(text)
+		default:
+			p.notes = append(p.notes, fmt.Sprintf("spec.options: %s is not known, and changes nothing; known are %s and %s",
+				name, OptionMinVersion, OptionCipherSuites))
+		}
+		if err != nil {
+			p.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid, "spec.options: %s: %v", name, err)
+			return false
 		}
 	}
+	return true
+}
+
+// parseCipherSuites reads the names of cipher suites that crypto/tls implements.
+func parseCipherSuites(text string) (numbers []uint32, err error) {
+	suites := slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites())
+	for name := range strings.SplitSeq(text, ",") {
+		name = strings.TrimSpace(name)
+		at := slices.IndexFunc(suites, func(suite *tls.CipherSuite) bool { return suite.Name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("cipher suite %q is not known: use names of IANA, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
+		}
+		numbers = append(numbers, uint32(suites[at].ID))
+	}
+	return numbers, nil
 }
 
 // readTargets finds which targets a policy counts for.
@@ -70,6 +119,7 @@ func (c *compilation) readTargets(of *policy) {
 	var lost []*refusal
 	for i, reference := range of.object.Spec.TargetRefs {
 		if reference.Group != "" || reference.Kind != kindService {
+			c.refuseTarget(of, i)
 			continue
 		}
 		at := target{service: key{of.object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
@@ -102,6 +152,16 @@ func (c *compilation) readTargets(of *policy) {
 		}
 		of.notes = append(of.notes, refused.message)
 	}
+}
+
+// refuseTarget reports a target that is no Service. A policy without another target has no ancestor, and so no
+// status: an event has to tell.
+func (c *compilation) refuseTarget(of *policy, index int) {
+	reference := of.object.Spec.TargetRefs[index]
+	field := fmt.Sprintf("spec.targetRefs[%d]", index)
+	message := fmt.Sprintf("%s %s is no Service of the core group; Millrace applies no policy to it", reference.Kind, reference.Name)
+	of.notes = append(of.notes, field+": "+message)
+	c.problem(Object{Kind: kindBackendTLSPolicy, Namespace: of.object.Namespace, Name: of.object.Name}, field, ReasonUnsupported, message)
 }
 
 // lacksPort reports whether a Service is there, and the TCP port that a target names is not.
@@ -144,17 +204,17 @@ func (c *compilation) readPolicy(of *policy) {
 			"spec.validation.hostname: %q is not a host name", validation.Hostname)
 		return
 	}
-	tls := &resource.BackendTLS{Hostname: string(host)}
-	if !c.readAuthorities(of, tls) {
+	found := &resource.BackendTLS{Hostname: string(host)}
+	if !of.readOptions(found) || !c.readAuthorities(of, found) {
 		return
 	}
 	for i, name := range validation.SubjectAltNames {
 		switch {
 		case name.Type == gatewayv1.HostnameSubjectAltNameType && name.Hostname != "":
-			tls.SubjectAltNames = append(tls.SubjectAltNames, &resource.SubjectAltName{
+			found.SubjectAltNames = append(found.SubjectAltNames, &resource.SubjectAltName{
 				Kind: &resource.SubjectAltName_Hostname{Hostname: string(name.Hostname)}})
 		case name.Type == gatewayv1.URISubjectAltNameType && name.URI != "":
-			tls.SubjectAltNames = append(tls.SubjectAltNames, &resource.SubjectAltName{
+			found.SubjectAltNames = append(found.SubjectAltNames, &resource.SubjectAltName{
 				Kind: &resource.SubjectAltName_Uri{Uri: string(name.URI)}})
 		default:
 			of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
@@ -162,12 +222,12 @@ func (c *compilation) readPolicy(of *policy) {
 			return
 		}
 	}
-	of.tls = tls
+	of.tls = found
 }
 
 // readAuthorities reads whom a policy trusts. One reference that cannot be followed is told;
 // none that can be followed makes the policy invalid.
-func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool {
+func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) bool {
 	validation := &of.object.Spec.Validation
 	if len(validation.CACertificateRefs) == 0 {
 		if value(validation.WellKnownCACertificates) == gatewayv1.WellKnownCACertificatesSystem {
@@ -178,7 +238,7 @@ func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool
 		return false
 	}
 	for i, reference := range validation.CACertificateRefs {
-		found, refused := c.authorityOf(referrer{kind: "BackendTLSPolicy", namespace: of.object.Namespace},
+		found, refused := c.authorityOf(referrer{kind: kindBackendTLSPolicy, namespace: of.object.Namespace},
 			gatewayv1.ObjectReference{Group: reference.Group, Kind: reference.Kind, Name: reference.Name})
 		if refused != nil {
 			if refused.condition == string(gatewayv1.ListenerReasonInvalidCACertificateKind) {
@@ -190,7 +250,7 @@ func (c *compilation) readAuthorities(of *policy, tls *resource.BackendTLS) bool
 			continue
 		}
 		of.authorities = append(of.authorities, found)
-		tls.CertificateAuthorities = append(tls.CertificateAuthorities, found.Name)
+		into.CertificateAuthorities = append(into.CertificateAuthorities, found.Name)
 	}
 	if len(of.authorities) == 0 {
 		of.accepted = refuse(ReasonInvalid, gatewayv1.BackendTLSPolicyReasonNoValidCACertificate,

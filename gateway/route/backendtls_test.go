@@ -3,9 +3,15 @@
 package route_test
 
 import (
+	"crypto/tls"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -26,6 +32,7 @@ spec:
   targetRefs:
   - {group: '', kind: Service, name: one}
   - {group: '', kind: Service, name: two, sectionName: http}
+  - {group: example.com, kind: Backend, name: three}
   validation: {hostname: b.example, wellKnownCACertificates: System}
   options: {example.com/pinning: strict}
 ---
@@ -44,9 +51,10 @@ spec:
   rules: [{backendRefs: [{name: one, port: 80}, {name: two, port: 80}]}]
 `)), route.DefaultSettings())
 	wanted := map[string][]string{
-		"older":   {""},
-		"younger": {"spec.targetRefs[0]: BackendTLSPolicy older is older", "spec.options: example.com/pinning is not known"},
-		"typo":    {"spec.targetRefs[0].sectionName: Service infra/two has no TCP port htps"},
+		"older": {""},
+		"younger": {"spec.targetRefs[0]: BackendTLSPolicy older is older", "spec.options: example.com/pinning is not known",
+			"spec.targetRefs[2]: Backend three is no Service of the core group"},
+		"typo": {"spec.targetRefs[0].sectionName: Service infra/two has no TCP port htps"},
 	}
 	for _, status := range result.Statuses.BackendTLSPolicies {
 		if len(status.Status.Ancestors) != 1 {
@@ -63,4 +71,135 @@ spec:
 	if len(wanted) > 0 {
 		t.Errorf("without a status: %v", wanted)
 	}
+	told := route.Problem{
+		Object: route.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: route.ReasonUnsupported,
+		Message: "spec.targetRefs[2]: Backend three is no Service of the core group; Millrace applies no policy to it",
+	}
+	if !slices.Contains(result.Problems, told) {
+		t.Errorf("the problems are %v, want %v", result.Problems, told)
+	}
+}
+
+// TestPolicyOptions compiles the example of the documentation of spec.options: a minimum version and cipher suites.
+func TestPolicyOptions(t *testing.T) {
+	for options, want := range map[string]struct {
+		version uint32
+		suites  []uint32
+		message string
+	}{
+		"{}":                                   {},
+		"{millrace.io/tls-min-version: '1.3'}": {version: tls.VersionTLS13},
+		"{millrace.io/tls-min-version: '1.0', millrace.io/tls-cipher-suites: 'TLS_RSA_WITH_AES_128_CBC_SHA, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256'}": {
+			version: tls.VersionTLS10,
+			suites:  []uint32{uint32(tls.TLS_RSA_WITH_AES_128_CBC_SHA), uint32(tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)},
+		},
+		"{millrace.io/tls-min-version: '1.4'}":       {message: `spec.options: millrace.io/tls-min-version: "1.4" is none of`},
+		"{millrace.io/tls-cipher-suites: ECDHE-RSA}": {message: `spec.options: millrace.io/tls-cipher-suites: cipher suite "ECDHE-RSA" is not known`},
+	} {
+		t.Run(options, func(t *testing.T) {
+			result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {namespace: infra, name: p}
+spec:
+  targetRefs: [{group: '', kind: Service, name: one}]
+  validation: {hostname: b.example, wellKnownCACertificates: System}
+  options: `+options+`
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: infra, name: r}
+spec:
+  parentRefs: [{name: gw}]
+  rules: [{backendRefs: [{name: one, port: 80}]}]
+`)), route.DefaultSettings())
+			accepted := result.Statuses.BackendTLSPolicies[0].Status.Ancestors[0].Conditions[0]
+			if isRefused := accepted.Status == metav1.ConditionFalse; isRefused != (want.message != "") || !strings.HasPrefix(accepted.Message, want.message) {
+				t.Errorf("Accepted is %s: %q; want %q", accepted.Status, accepted.Message, want.message)
+			}
+			backend := backendOf(t, result, "backend/infra/one/80")
+			if got := backend.GetTls(); got.GetMinVersion() != want.version || !slices.Equal(got.GetCipherSuites(), want.suites) {
+				t.Errorf("version %x, suites %x; want %x, %x", got.GetMinVersion(), got.GetCipherSuites(), want.version, want.suites)
+			}
+			if backend.GetRefuse() != (want.message != "") {
+				t.Errorf("requests are refused: %v", backend.GetRefuse())
+			}
+		})
+	}
+}
+
+// backendOf returns a backend of the first proxy.
+func backendOf(t *testing.T, result *route.Result, name string) *resource.Backend {
+	t.Helper()
+	for _, each := range result.Proxies[0].Resources {
+		if each.GetName() == name {
+			return each.GetBackend()
+		}
+	}
+	t.Fatalf("there is no %s", name)
+	return nil
+}
+
+// TestProxyProtocolAnnotation: the annotation counts for routes that pass bytes on, and no other.
+func TestProxyProtocolAnnotation(t *testing.T) {
+	for value, want := range map[string]struct {
+		header  bool
+		message string
+	}{
+		"v2": {header: true}, "": {message: `annotation millrace.io/proxy-protocol: "" is not v2`},
+		"true": {message: `annotation millrace.io/proxy-protocol: "true" is not v2`},
+	} {
+		t.Run(value, func(t *testing.T) {
+			result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: tls}
+spec:
+  gatewayClassName: millrace
+  listeners: [{name: tls, protocol: TLS, port: 443, tls: {mode: Passthrough}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: infra, name: asking, annotations: {millrace.io/proxy-protocol: '`+value+`'}}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {namespace: infra, name: passed}
+spec:
+  parentRefs: [{name: tls}]
+  hostnames: [a.example.com]
+  rules: [{backendRefs: [{name: asking, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: infra, name: r}
+spec:
+  parentRefs: [{name: gw}]
+  rules: [{backendRefs: [{name: asking, port: 80}]}]
+`)), route.DefaultSettings())
+			if backendOf(t, result, "backend/infra/asking/80").GetProxyProtocol() {
+				t.Error("the backend of an HTTPRoute gets a header")
+			}
+			if want.header && !passedBackend(result).GetProxyProtocol() {
+				t.Error("the backend of a TLSRoute gets no header")
+			}
+			resolved := result.Statuses.TLSRoutes[0].Status.Parents[0].Conditions
+			if told := fmt.Sprint(resolved); !strings.Contains(told, want.message) {
+				t.Errorf("the conditions are %s; want %q", told, want.message)
+			}
+		})
+	}
+}
+
+// passedBackend returns the backend of a TLSRoute that passes TLS on.
+func passedBackend(result *route.Result) *resource.Backend {
+	for _, proxy := range result.Proxies {
+		for _, each := range proxy.Resources {
+			if strings.HasSuffix(each.GetName(), "/passthrough") {
+				return each.GetBackend()
+			}
+		}
+	}
+	return nil
 }

@@ -227,6 +227,9 @@ func (g *gateway) addListener(of *listener, target uint32) {
 		ClientValidation: of.validation,
 		TrustedHops:      g.builder.proxy.Parameters.TrustedHops,
 	}
+	if of.ends() {
+		wire.TlsPolicy = g.builder.proxy.Parameters.TLSPolicy
+	}
 	if of.passthrough() {
 		wire.Protocol = resource.Listener_TLS_PASSTHROUGH
 	}

@@ -173,7 +173,7 @@ func (r *ingressRun) listeners() {
 			Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
 			// "the SNI host is used for termination and value of the "Host" header is used for
 			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
-			AnyServerName: true,
+			AnyServerName: true, TlsPolicy: r.class.TLSPolicy,
 		}
 		for _, certificate := range found.sorted() {
 			listener.Certificates = append(listener.Certificates, r.builder.certificate(certificate))

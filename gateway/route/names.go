@@ -32,6 +32,10 @@ const (
 	AnnotationIngressClass = "kubernetes.io/ingress.class"
 )
 
+// AnnotationProxyProtocol with the value v2 on a Service sends its backends a header of PROXY protocol with the
+// client's address before the bytes of a TLSRoute or of ssl-passthrough.
+const AnnotationProxyProtocol = "millrace.io/proxy-protocol"
+
 // ReasonPolicyFull is why a Gateway refuses Services: a BackendTLSPolicy for them names as many
 // Gateways as its status can, and counts for no more (Gateway API: PolicyStatus.ancestors).
 const ReasonPolicyFull = "PolicyFull"

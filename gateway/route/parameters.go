@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
@@ -29,6 +30,9 @@ const (
 	ParameterAddresses = "addresses"
 	// ParameterTrustedHops is how many proxies in front are believed in X-Forwarded-For.
 	ParameterTrustedHops = "trustedHops"
+	// ParameterTLSPolicy is modern, intermediate or old: the TLS versions and cipher suites for clients, by
+	// the names of Mozilla's "Server Side TLS".
+	ParameterTLSPolicy = "tlsPolicy"
 	// ParameterDrainPeriod is how long the connections to a backend that has left a TCPRoute
 	// or UDPRoute may go on, such as "30m".
 	ParameterDrainPeriod = "drainPeriod"
@@ -70,6 +74,7 @@ type Parameters struct {
 	// Pool and Addresses are annotations of the proxies' Service.
 	Pool, Addresses string
 	TrustedHops     uint32
+	TLSPolicy       resource.Listener_TLSPolicy
 	// DrainPeriod and ResponseTimeout are 0 where they are not set.
 	DrainPeriod, ResponseTimeout time.Duration
 	// AccessLog and RouteMetrics are off where nobody says otherwise.
@@ -161,6 +166,8 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		var hops int32
 		err = parseNumber(text, 0, 100, &hops)
 		p.TrustedHops = uint32(hops)
+	case ParameterTLSPolicy:
+		err = parseTLSPolicy(text, &p.TLSPolicy)
 	case ParameterDrainPeriod:
 		err = parsePeriod(text, &p.DrainPeriod)
 	case ParameterResponseTimeout:
@@ -181,6 +188,19 @@ func (p *classParameters) set(name, text string) (known bool, err error) {
 		return p.setPlacement(name, text)
 	}
 	return true, err
+}
+
+var tlsPolicies = map[string]resource.Listener_TLSPolicy{
+	"modern": resource.Listener_MODERN, "intermediate": resource.Listener_INTERMEDIATE, "old": resource.Listener_OLD,
+}
+
+func parseTLSPolicy(text string, into *resource.Listener_TLSPolicy) error {
+	policy, known := tlsPolicies[text]
+	if !known {
+		return fmt.Errorf("%q is none of modern, intermediate and old", text)
+	}
+	*into = policy
+	return nil
 }
 
 func parsePeriod(text string, to *time.Duration) error {

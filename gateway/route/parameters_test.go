@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -102,5 +103,56 @@ func TestPlacement(t *testing.T) {
 		if (accepted.Status == metav1.ConditionTrue) != (test.refused == "") || !strings.Contains(accepted.Message, test.refused) {
 			t.Errorf("%s: %q: Accepted is %s: %s, want %q", test.key, test.text, accepted.Status, accepted.Message, test.refused)
 		}
+	}
+}
+
+// TestTLSPolicy: the listeners of a class and of a Gateway that end TLS have the parameter's policy.
+func TestTLSPolicy(t *testing.T) {
+	result := route.Compile(parse(t, "testdata/gateway/none", []byte(`
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: infra, name: parameters}
+data: {tlsPolicy: modern}
+---
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: strict}
+spec: {controller: millrace.io/ingress, parameters: {kind: ConfigMap, name: parameters, namespace: infra, scope: Namespace}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {namespace: infra, name: i}
+spec:
+  ingressClassName: strict
+  tls: [{hosts: [a.example], secretName: cert}]
+  rules: [{host: a.example, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: one, port: {number: 80}}}}]}}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {namespace: infra, name: strict}
+spec:
+  gatewayClassName: millrace
+  infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: parameters}}
+  listeners:
+  - {name: https, protocol: HTTPS, port: 443, tls: {certificateRefs: [{name: cert}]}}
+  - {name: passed, protocol: TLS, port: 8443, tls: {mode: Passthrough}}
+`)), route.DefaultSettings())
+	wanted := map[string]resource.Listener_TLSPolicy{
+		"IngressClass//strict listener/https/a.example": resource.Listener_MODERN, "Gateway/infra/strict listener/https": resource.Listener_MODERN,
+		"IngressClass//strict listener/http": resource.Listener_INTERMEDIATE, "Gateway/infra/strict listener/passed": resource.Listener_INTERMEDIATE,
+	}
+	for _, proxy := range result.Proxies {
+		for _, each := range proxy.Resources {
+			name := route.OwnerKey(proxy.Owner) + " " + each.GetName()
+			if want, ok := wanted[name]; each.GetListener() != nil && proxy.Owner.Name == "strict" {
+				if got := each.GetListener().GetTlsPolicy(); !ok || got != want {
+					t.Errorf("%s has the policy %v, want %v", name, got, want)
+				}
+				delete(wanted, name)
+			}
+		}
+	}
+	if len(wanted) > 0 {
+		t.Errorf("there is no %v", wanted)
 	}
 }

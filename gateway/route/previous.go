@@ -56,7 +56,7 @@ func sameResource(a, b *resource.Resource) bool {
 	case *resource.Resource_Backend:
 		if with := b.GetBackend(); with != nil && kind.Backend.GetTls() == nil && with.GetTls() == nil {
 			return kind.Backend.GetProtocol() == with.GetProtocol() && kind.Backend.GetEndpoints() == with.GetEndpoints() &&
-				kind.Backend.GetRefuse() == with.GetRefuse()
+				kind.Backend.GetRefuse() == with.GetRefuse() && kind.Backend.GetProxyProtocol() == with.GetProxyProtocol()
 		}
 	}
 	return proto.Equal(a, b)
@@ -67,7 +67,7 @@ func sameListener(a, b *resource.Listener) bool {
 		return proto.Equal(a, b)
 	}
 	return a.GetPort() == b.GetPort() && a.GetTargetPort() == b.GetTargetPort() && a.GetProtocol() == b.GetProtocol() &&
-		a.GetTrustedHops() == b.GetTrustedHops() && sameHostname(a.GetHostname(), b.GetHostname()) &&
+		a.GetTrustedHops() == b.GetTrustedHops() && a.GetTlsPolicy() == b.GetTlsPolicy() && sameHostname(a.GetHostname(), b.GetHostname()) &&
 		slices.Equal(a.GetCertificates(), b.GetCertificates())
 }
 

@@ -12,17 +12,18 @@ import (
 
 // The kinds of objects that refer to others across namespaces.
 const (
-	kindGateway     = "Gateway"
-	kindListenerSet = "ListenerSet"
-	kindIngress     = "Ingress"
-	kindHTTPRoute   = "HTTPRoute"
-	kindGRPCRoute   = "GRPCRoute"
-	kindTLSRoute    = "TLSRoute"
-	kindTCPRoute    = "TCPRoute"
-	kindUDPRoute    = "UDPRoute"
-	kindService     = "Service"
-	kindSecret      = "Secret"
-	kindConfigMap   = "ConfigMap"
+	kindGateway          = "Gateway"
+	kindListenerSet      = "ListenerSet"
+	kindIngress          = "Ingress"
+	kindHTTPRoute        = "HTTPRoute"
+	kindBackendTLSPolicy = "BackendTLSPolicy"
+	kindGRPCRoute        = "GRPCRoute"
+	kindTLSRoute         = "TLSRoute"
+	kindTCPRoute         = "TCPRoute"
+	kindUDPRoute         = "UDPRoute"
+	kindService          = "Service"
+	kindSecret           = "Secret"
+	kindConfigMap        = "ConfigMap"
 )
 
 // referrer is an object that refers to others: of Gateway API, or an Ingress.

@@ -8,21 +8,25 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 func TestParametersOfSeeing(t *testing.T) {
 	found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{
 		ParameterResponseTimeout: "5m", ParameterAccessLog: "true", ParameterRouteMetrics: "true",
-		ParameterTracingEndpoint: "http://collector.observability:4317", ParameterTracingRatio: "0.25",
+		ParameterTracingEndpoint: "http://collector.observability:4317", ParameterTracingRatio: "0.25", ParameterTLSPolicy: "old",
 	}}, false)
 	want := Parameters{
 		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector.observability:4317", TracingRatio: "0.25",
+		TLSPolicy: resource.Listener_OLD,
 	}
 	if !reflect.DeepEqual(found.Parameters, want) || len(problems) > 0 {
 		t.Errorf("%+v, problems %v", found.Parameters, problems)
 	}
 	for name, texts := range map[string][]string{
 		ParameterAccessLog:       {"yes", ""},
+		ParameterTLSPolicy:       {"Modern", ""},
 		ParameterRouteMetrics:    {"1"},
 		ParameterResponseTimeout: {"0s", "1", "-1m", "169h"},
 		ParameterTracingEndpoint: {"collector:4317", "http://collector", "ftp://collector:1", "http://user@collector:1", "http://collector:1/v1", ""},

@@ -195,6 +195,9 @@ func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 	for _, class := range objects.IngressClasses {
 		add("IngressClass", class)
 	}
+	for _, policy := range objects.BackendTLSPolicies {
+		add("BackendTLSPolicy", policy)
+	}
 	for _, parameters := range objects.ConfigMaps {
 		add("ConfigMap", parameters)
 	}

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -70,6 +71,9 @@ func (t *TLS) identity() string {
 	if t.Resource.GetUnverified() {
 		text += " unverified"
 	}
+	if version, suites := t.Resource.GetMinVersion(), t.Resource.GetCipherSuites(); version != 0 || len(suites) > 0 {
+		text += fmt.Sprintf(" version %x suites %x", version, suites)
+	}
 	for _, name := range t.Resource.GetSubjectAltNames() {
 		text += fmt.Sprintf(" name %q %q", name.GetHostname(), name.GetUri())
 	}
@@ -84,13 +88,16 @@ func (t *TLS) identity() string {
 
 func (t *TLS) config(protocols []string) *tls.Config {
 	config := &tls.Config{
-		MinVersion: tls.VersionTLS12,
+		MinVersion: cmp.Or(uint16(t.Resource.GetMinVersion()), tls.VersionTLS12),
 		ServerName: t.Resource.GetHostname(),
 		NextProtos: protocols,
 		// VerifyConnection verifies, on resumed sessions too. The standard verification
 		// knows neither names apart from the server name nor URIs.
 		InsecureSkipVerify: true,
 		ClientSessionCache: tls.NewLRUClientSessionCache(64),
+	}
+	for _, suite := range t.Resource.GetCipherSuites() {
+		config.CipherSuites = append(config.CipherSuites, uint16(suite))
 	}
 	var roots *x509.CertPool
 	if len(t.Authorities) > 0 {

@@ -5,6 +5,7 @@ package proxy
 import (
 	"bytes"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -53,7 +54,14 @@ func entryOf(conn net.Conn) *admission.Connection {
 	return nil
 }
 
-type entryKey struct{}
+// connKey is the key of a request's *patientConn in its context.
+type connKey struct{}
+
+// connOf returns the connection of a request, or nil.
+func connOf(r *http.Request) *patientConn {
+	conn, _ := r.Context().Value(connKey{}).(*patientConn)
+	return conn
+}
 
 // Close implements net.Conn.
 func (c *patientConn) Close() error {

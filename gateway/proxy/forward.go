@@ -103,7 +103,7 @@ func (x *exchange) origin() edge.Origin {
 
 // chain is where the request came through, see edge.Chain.
 func (x *exchange) chain() []string {
-	return edge.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], int(x.site.resource.GetTrustedHops()))
+	return edge.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
 // transport sends a request to the backend that its exchange has.
@@ -138,7 +138,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 
 // client is who sends the request; zero where proxies in front are trusted.
 func (x *exchange) client() netip.Addr {
-	if x.site.Trusted() {
+	if x.trustedHops() > 0 {
 		return netip.Addr{}
 	}
 	address, err := netip.ParseAddrPort(x.in.RemoteAddr)

@@ -181,10 +181,14 @@ func (x *exchange) tooLong(err error) bool {
 	return true
 }
 
-// clientBehind is whose connection it is. It is not known where proxies in front are trusted:
-// these would say it in a header only.
+// clientBehind returns the client's address. It is not known behind trusted proxies, unless the last one sends
+// a header of PROXY protocol and is the only one.
 func clientBehind(site *site, conn net.Conn) netip.Addr {
-	if site.Trusted() {
+	hops := site.TrustedHops()
+	if patient := patientOf(conn); patient != nil {
+		hops -= patient.headerHops()
+	}
+	if hops > 0 {
 		return netip.Addr{}
 	}
 	return addressOf(conn)

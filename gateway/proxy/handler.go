@@ -240,14 +240,18 @@ func (x *exchange) release() { x.less(x.held) }
 
 // entryIn is the connection of a request; nil where none is counted.
 func entryIn(r *http.Request) *admission.Connection {
-	entry, _ := r.Context().Value(entryKey{}).(*admission.Connection)
-	return entry
+	if conn := connOf(r); conn != nil {
+		return conn.entry
+	}
+	return nil
 }
 
 // route finds the rule for a request that is canonical, or the status that refuses it.
 func (x *exchange) route(number uint16) int {
 	r := x.in
-	message := plan.Message{Method: r.Method, Host: r.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery, Header: r.Header}
+	message := plan.Message{
+		Method: r.Method, Host: r.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery, Header: r.Header, HeaderHops: headerHopsOf(r),
+	}
 	if r.TLS != nil {
 		message.TLS, message.ServerName = true, r.TLS.ServerName
 	}

@@ -78,7 +78,8 @@ func (b *builder) addSite(name string) error {
 		return fmt.Errorf("port %d: %w", number, err)
 	}
 	at.bytes = at.bytes || listener.tunnels()
-	at.shared = at.shared || listener.resource.GetTrustedHops() > 0
+	at.shared = at.shared || added.TrustedHops() > 0
+	at.exposed = at.exposed || added.TrustedHops() == 0
 	b.table.ports[number], b.table.sites[name] = at, added
 	return nil
 }

@@ -104,7 +104,7 @@ func (s *server) httpServer() *http.Server {
 		ErrorLog:          s.proxy.unlogged,
 		ConnState:         s.open.note,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, entryKey{}, entryOf(conn))
+			return context.WithValue(ctx, connKey{}, patientOf(conn))
 		},
 		Protocols: new(http.Protocols),
 		// A filter or rule may be about OPTIONS *; without this net/http answers it.
@@ -178,6 +178,9 @@ func (s *server) admit(conn net.Conn) {
 		patient.handshake.begin(s.proxy.turns, patient.reading.client)
 	} else {
 		patient.emptyBytes = maxEmptyBytes
+	}
+	if port != nil && port.shared && !port.exposed {
+		patient.Conn = newBalancedConn(conn, s.proxy.settings.HeaderTimeout)
 	}
 	s.accepted(patient, port)
 }

@@ -48,7 +48,9 @@ type port struct {
 	tls, bytes bool
 	// shared says that proxies in front are trusted: their connections have many clients.
 	shared bool
-	sites  match.Hosts[*site]
+	// exposed reports whether a listener trusts no proxy in front.
+	exposed bool
+	sites   match.Hosts[*site]
 }
 
 // site is a listener with its groups of rules.
@@ -59,7 +61,7 @@ type site struct {
 
 // Listener and what follows are those of plan.Site.
 func (s *site) Listener() string                 { return s.name }
-func (s *site) Trusted() bool                    { return s.resource.GetTrustedHops() > 0 }
+func (s *site) TrustedHops() int                 { return int(s.resource.GetTrustedHops()) }
 func (s *site) AnyServerName() bool              { return s.resource.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 

@@ -35,7 +35,7 @@ func (x *exchange) traced() {
 		return
 	}
 	ctx := traceContext.Extract(x.in.Context(), propagation.HeaderCarrier(x.in.Header))
-	if parent := trace.SpanContextFromContext(ctx); parent.IsSampled() && (x.site == nil || x.site.resource.GetTrustedHops() == 0) {
+	if parent := trace.SpanContextFromContext(ctx); parent.IsSampled() && (x.site == nil || x.trustedHops() <= 0) {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, parent.WithTraceFlags(parent.TraceFlags().WithSampled(false)))
 	}
 	x.spans.context, x.spans.server = tracer.Start(ctx, x.in.Method, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(x.begun))

@@ -138,7 +138,9 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 			end()
 		}
 	}()
-	backend, err := table.backend(share.backend).Dial(s.proxy.ended, s.clientOf(table, client), func(begin []byte) {
+	backend, err := table.backend(share.backend).Dial(s.proxy.ended, upstream.Caller{
+		Address: s.clientOf(table, client), Source: client.RemoteAddr(), Destination: client.LocalAddr(),
+	}, func(begin []byte) {
 		ends = append(ends, s.proxy.loops.began(begin, path))
 	})
 	if err != nil {

@@ -155,7 +155,7 @@ func (c *compilation) readTargets(of *policy) {
 }
 
 // refuseTarget reports a target that is no Service. A policy without another target has no ancestor, and so no
-// status: an event has to tell.
+// status: it gets an event.
 func (c *compilation) refuseTarget(of *policy, index int) {
 	reference := of.object.Spec.TargetRefs[index]
 	field := fmt.Sprintf("spec.targetRefs[%d]", index)

@@ -20,13 +20,15 @@ type Message struct {
 	// TLS says that it arrives over TLS, with ServerName from the ClientHello.
 	TLS        bool
 	ServerName string
+	// HeaderHops is the number of trusted proxies in front that a header of PROXY protocol stands for.
+	HeaderHops int
 }
 
 // Site is a listener with a group of rules for each hostname.
 type Site[G Group] interface {
 	Listener() string
-	// Trusted reports whether proxies in front are trusted to say who the client is.
-	Trusted() bool
+	// TrustedHops returns the number of proxies in front that are believed about the client.
+	TrustedHops() int
 	// AnyServerName reports whether the host alone chooses the listener.
 	AnyServerName() bool
 	Group(host string) (G, bool)
@@ -67,7 +69,7 @@ func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)
 			return way, http.StatusMisdirectedRequest
 		}
 	}
-	if !found.Trusted() {
+	if found.TrustedHops() <= message.HeaderHops {
 		edge.Disown(message.Header)
 	}
 	if way.Group, ok = found.Group(host); !ok {

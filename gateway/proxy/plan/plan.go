@@ -35,7 +35,7 @@ type site struct {
 }
 
 func (s *site) Listener() string                 { return s.name }
-func (s *site) Trusted() bool                    { return s.listener.GetTrustedHops() > 0 }
+func (s *site) TrustedHops() int                 { return int(s.listener.GetTrustedHops()) }
 func (s *site) AnyServerName() bool              { return s.listener.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -26,8 +25,11 @@ type Backend struct {
 	Protocol resource.Backend_Protocol
 	// Refuse says that nothing may be sent.
 	Refuse bool
-	Set    *balance.Set
-	TLS    *TLS
+	// ProxyProtocol sends a header of PROXY protocol before the bytes of a client.
+	ProxyProtocol bool
+
+	Set *balance.Set
+	TLS *TLS
 
 	settings  *Settings
 	transport *Transport
@@ -99,7 +101,7 @@ func New(name string, backend *resource.Backend, settings *Settings, connection 
 	b := &Backend{
 		Name:     name,
 		Protocol: backend.GetProtocol(),
-		Refuse:   backend.GetRefuse(),
+		Refuse:   backend.GetRefuse(), ProxyProtocol: backend.GetProxyProtocol(),
 		Set:      connection.Set,
 		TLS:      connection.TLS,
 		settings: settings,
@@ -248,7 +250,7 @@ func (d stallingDialer) DialContext(ctx context.Context, network, address string
 
 // announced tells what connections begin with.
 type announced struct {
-	dialer *net.Dialer
+	dialer contextDialer
 	begins func([]byte)
 }
 
@@ -292,14 +294,14 @@ func dialTLS(dialer contextDialer, config *tls.Config, limit time.Duration) func
 	}
 }
 
-// Dial connects to an endpoint for bytes of a client, whose address is zero where many share it. The
+// Dial connects to an endpoint for bytes of a client. The
 // connection gives the endpoint back when it is closed. Where TLS is made anew, begins is called with what
 // it begins with, before that is sent.
-func (b *Backend) Dial(ctx context.Context, client netip.Addr, begins func([]byte)) (net.Conn, error) {
+func (b *Backend) Dial(ctx context.Context, from Caller, begins func([]byte)) (net.Conn, error) {
 	if b.Refuse {
 		return nil, ErrRefused
 	}
-	dialer := newDialer(b.settings)
+	dialer := b.dialer(&from)
 	dial := dialer.DialContext
 	if b.tlsConfig != nil {
 		dial = dialTLS(announced{dialer, begins}, b.tlsConfig, b.settings.HandshakeTimeout)
@@ -310,7 +312,7 @@ func (b *Backend) Dial(ctx context.Context, client netip.Addr, begins func([]byt
 		if err != nil {
 			return nil, err
 		}
-		end, ok := endpoint.TakeSingle(client, false, time.Now())
+		end, ok := endpoint.TakeSingle(from.Address, false, time.Now())
 		if !ok {
 			endpoint.Release()
 			return nil, ErrTooManyConnections

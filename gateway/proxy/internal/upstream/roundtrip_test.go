@@ -123,7 +123,7 @@ func TestRefused(t *testing.T) {
 	if _, _, _, err := ask(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a request: %v", err)
 	}
-	if _, err := b.Dial(t.Context(), netip.Addr{}, func([]byte) {}); !errors.Is(err, ErrRefused) {
+	if _, err := b.Dial(t.Context(), Caller{}, func([]byte) {}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a tunnel: %v", err)
 	}
 }

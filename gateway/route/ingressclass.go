@@ -120,7 +120,7 @@ func (c *compilation) fleets(objects *Objects) []*fleet {
 		case annotationsUnknown:
 			c.guard(ingress)
 		}
-		c.unprotected(ingress)
+		c.unprotected(ingressObject(ingress), ingress.Annotations, c.asked[ingress] != nil)
 		dedicated := c.ingressBool(ingress, AnnotationDedicatedVIP, class.dedicatedVIP)
 		if dedicated {
 			all = append(all, &fleet{owner: ingressObject(ingress), class: class,

@@ -7,14 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	networkingv1 "k8s.io/api/networking/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// protectingPrefixes are those of annotations by which other controllers configure an Ingress.
+// protectingPrefixes are the prefixes of annotations by which other controllers configure an Ingress or a route.
 var protectingPrefixes = map[string]bool{
 	"nginx.ingress.kubernetes.io":   true, // ingress-nginx
 	"ingress.kubernetes.io":         true, // older ingress-nginx, HAProxy and Traefik
@@ -30,7 +29,15 @@ var protectingPrefixes = map[string]bool{
 	"konghq.com":                    true,
 	"alb.ingress.kubernetes.io":     true,
 	"appgw.ingress.kubernetes.io":   true,
+	"apisix.apache.org":             true,
 	"k8s.apisix.apache.org":         true,
+	"higress.io":                    true,
+	"cloud.google.com":              true,
+	"networking.gke.io":             true,
+	"projectcontour.io":             true,
+	"gateway.envoyproxy.io":         true,
+	"ingress.citrix.com":            true,
+	"gloo.solo.io":                  true,
 	"zalando.org":                   true,
 }
 
@@ -40,40 +47,58 @@ var protectingNames = map[string]bool{
 	"alb.ingress.kubernetes.io/inbound-cidrs":          true,
 	"alb.ingress.kubernetes.io/mutual-authentication":  true,
 	"alb.ingress.kubernetes.io/security-groups":        true,
+	"apisix.apache.org/plugin-config-name":             true,
+	"cloud.google.com/armor-config":                    true,
+	"getambassador.io/config":                          true,
 	"haproxy.com/client-ca":                            true,
 	"haproxy.org/client-ca":                            true,
 	"ingress.kubernetes.io/client-ca":                  true,
 	"k8s.apisix.apache.org/plugin-config-name":         true,
+	"konghq.com/methods":                               true,
 	"konghq.com/plugins":                               true,
+	"konghq.com/protocols":                             true,
 	"nginx.org/policies":                               true,
+	"traefik.ingress.kubernetes.io/router.entrypoints": true,
 	"traefik.ingress.kubernetes.io/router.middlewares": true,
 	"traefik.ingress.kubernetes.io/router.tls.options": true,
 	"zalando.org/skipper-filter":                       true,
 	"appgw.ingress.kubernetes.io/ssl-profile":          true,
 }
 
-// unprotected tells of annotations by which another controller would keep clients out, and which
-// are not carried out here: an Ingress that is moved to a class of ours is open.
-func (c *compilation) unprotected(ingress *networkingv1.Ingress) {
+// protectingValues are annotations that keep clients out with one value.
+var protectingValues = map[string]string{
+	"alb.ingress.kubernetes.io/scheme": "internal",
+	"kubernetes.io/ingress.allow-http": "false",
+	"tailscale.com/funnel":             "false",
+}
+
+// unprotected adds a problem for annotations by which another controller would keep clients out, and which are not
+// carried out. The class of an Ingress may carry out those of ingress-nginx.
+func (c *compilation) unprotected(object Object, annotations map[string]string, carriesNginx bool) {
 	var found []string
-	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
-		if protects(name, ingress.Annotations[name]) && !c.carries(ingress, name) {
+	for _, name := range slices.Sorted(maps.Keys(annotations)) {
+		isCarried := carriesNginx && strings.HasPrefix(name, nginx.Prefix)
+		if !isCarried && (protects(name, annotations[name]) || isSnippet(name)) {
 			found = append(found, name)
 		}
 	}
 	if len(found) > 0 {
-		c.problem(ingressObject(ingress), "metadata.annotations", ReasonUnprotected,
+		c.problem(object, "metadata.annotations", ReasonUnprotected,
 			"clients are let in whom these annotations of other controllers keep out: "+strings.Join(found, ", "))
 	}
 }
 
-// carries reports whether an annotation is carried out, or its Ingress refused for it.
-func (c *compilation) carries(ingress *networkingv1.Ingress, name string) bool {
-	return c.asked[ingress] != nil && strings.HasPrefix(name, nginx.Prefix)
+// isSnippet reports whether an annotation is in the language of another proxy, which may keep clients out.
+func isSnippet(name string) bool {
+	prefix, rest, _ := strings.Cut(name, "/")
+	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))
 }
 
 // protects reports whether an annotation keeps clients out where its controller reads it.
 func protects(name, value string) bool {
+	if wanted, is := protectingValues[name]; is {
+		return strings.EqualFold(strings.TrimSpace(value), wanted)
+	}
 	if nginx.IsOff(value) {
 		return false
 	}

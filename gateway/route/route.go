@@ -107,6 +107,9 @@ func (c *compilation) attachRoutes(all []*route) {
 				})
 			}
 		}
+		if len(status.Parents) > 0 {
+			c.unprotected(found.name(), found.object.GetAnnotations(), false)
+		}
 		statuses[found.kind] = append(statuses[found.kind], statusOf(found.object, status))
 	}
 	for _, list := range statuses {

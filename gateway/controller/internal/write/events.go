@@ -207,6 +207,12 @@ func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 	for _, set := range objects.ListenerSets {
 		add("ListenerSet", set)
 	}
+	for _, object := range objects.HTTPRoutes {
+		add("HTTPRoute", object)
+	}
+	for _, object := range objects.GRPCRoutes {
+		add("GRPCRoute", object)
+	}
 	for _, users := range objects.Users {
 		add("Secret", users)
 	}

@@ -157,6 +157,21 @@ func TestFaults(t *testing.T) {
 	})
 }
 
+// TestLossyBound: a node whose probes lack an eighth of the answers is reported, and none with one answer more.
+func TestLossyBound(t *testing.T) {
+	for unanswered, want := range map[int32]string{
+		Ports/8 - 1: millracev1beta1.ReasonNodesReached,
+		Ports / 8:   millracev1beta1.ReasonPacketsLost,
+	} {
+		s := &simulated{nodes: 3, paths: all(3), pick: func(node, port int) int { return node + port }}
+		reports, ids := s.reports()
+		reports[0].Status.Sessions[0].Canaries[0].Unanswered = &unanswered
+		if verdicts := Judge(reports, ids); len(verdicts) != 1 || verdicts[0].Reason != want {
+			t.Errorf("%d of %d answers are missing: %+v; want %s", unanswered, Ports, verdicts, want)
+		}
+	}
+}
+
 // A router of fewer paths than nodes is told, with how many it uses.
 func TestFewerPaths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

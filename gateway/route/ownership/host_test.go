@@ -33,6 +33,20 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
+// TestHostLength: RFC 1035, section 2.3.4, without the dot and the length octet of the root.
+func TestHostLength(t *testing.T) {
+	longest := strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61)
+	if _, err := ParseHost(longest); err != nil {
+		t.Errorf("%d characters: %v", len(longest), err)
+	}
+	if _, err := ParseHost(longest + "."); err != nil {
+		t.Errorf("%d characters and a trailing dot: %v", len(longest), err)
+	}
+	if _, err := ParseHost(longest + "b"); err == nil {
+		t.Errorf("%d characters are accepted", len(longest)+1)
+	}
+}
+
 func FuzzHost(f *testing.F) {
 	for _, seed := range []string{"", ".", "*", "*.", "*.a", "a.", "A.example", "198.51.100.1", "::1", "*.198.51.100.1",
 		strings.Repeat("a.", 127), "a-.b", "-a", "ä.example", "a\x00b"} {

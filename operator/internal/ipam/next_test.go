@@ -13,6 +13,26 @@ import (
 	"pgregory.net/rapid"
 )
 
+// TestFreedAddressesAreBounded: the table remembers maxFreed of the addresses that got free. One more
+// makes it forget the half that has been free for longest.
+func TestFreedAddressesAreBounded(t *testing.T) {
+	for _, test := range []struct{ highest, want string }{
+		{"198.18.255.255", "198.18.255.255"},
+		{"198.19.0.0", "198.18.128.0"},
+	} {
+		pool := Pool{Name: "p", Addresses: setOf(rangeOf("198.18.0.0", test.highest))}
+		table := NewTable()
+		lowest := netip.MustParseAddr("198.18.0.0")
+		for address := netip.MustParseAddr(test.highest); lowest.Compare(address) <= 0; address = address.Prev() {
+			table.Put(VIP{Address: address, Pool: "p"})
+			table.Delete(address)
+		}
+		if got, _ := table.next(pool, IPv4); got.String() != test.want {
+			t.Errorf("after all addresses from %s down to %s the next is %s, want %s", test.highest, lowest, got, test.want)
+		}
+	}
+}
+
 // lease is a pool whose addresses come and go, one Service each.
 type lease struct {
 	t     *rapid.T

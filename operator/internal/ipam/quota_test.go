@@ -96,6 +96,18 @@ func TestQuota(t *testing.T) {
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
+			name: "shared within the namespace, beyond a lower quota", vips: []VIP{keyed(has, "k"), vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "third"})},
+			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"a": 1}},
+			addresses: []string{"203.0.113.1"}, bind: []string{"203.0.113.1"},
+		},
+		{
+			name: "shared: the quota of the VIP's pool", vips: []VIP{keyed(vip("203.0.113.1", "dual", elsewhere), "k")},
+			pools:   []Pool{byAll, poolDual},
+			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"dual": 0}},
+
+			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
+		},
+		{
 			name: "a full pool, and one without room", vips: []VIP{vip("198.51.100.1", "dual", other), vip("203.0.113.1", "a", other)},
 			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a", "dual"}, Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,

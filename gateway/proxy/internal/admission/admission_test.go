@@ -225,6 +225,24 @@ func TestLittleHasRoom(t *testing.T) {
 	}
 }
 
+// TestClientConnections: a client has at most ClientConnections, all of them in use here. A client shared
+// by others, such as a proxy in front, has no limit of its own.
+func TestClientConnections(t *testing.T) {
+	o := &opener{Ledger: New(Limits{ClientConnections: 2})}
+	for i, want := range []bool{true, true, false} {
+		connection := o.open("", alice, false)
+		if connection != nil {
+			connection.Busy()
+		}
+		if (connection != nil) != want {
+			t.Errorf("connection %d of a client that may have 2 is opened: %t", i+1, connection != nil)
+		}
+	}
+	if o.open("", alice, true) == nil {
+		t.Error("the third connection of a shared client is refused")
+	}
+}
+
 // TestAccount: whatever happens, the ledger is empty at the end and within its limits before.
 func TestAccount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

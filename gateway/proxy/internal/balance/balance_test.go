@@ -45,6 +45,17 @@ func TestPickTakesTheLessBusy(t *testing.T) {
 	}
 }
 
+// TestPickComparesTwo: the two that are compared are never the same endpoint, so of two the busy one gets
+// nothing.
+func TestPickComparesTwo(t *testing.T) {
+	set := NewSet(&Settings{}, addresses(2), nil, start)
+	busy := set.all[0]
+	busy.active.Store(1 << 20)
+	if taken := count(t, set, start, 100, true); taken[busy] != 0 {
+		t.Errorf("the busy endpoint got %d of 100 requests; want 0", taken[busy])
+	}
+}
+
 func TestPickLimits(t *testing.T) {
 	set := NewSet(&Settings{MaxRequests: 2}, addresses(3), nil, start)
 	taken := count(t, set, start, 6, true)

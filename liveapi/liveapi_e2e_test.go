@@ -412,6 +412,15 @@ func testStrangers(t *testing.T, address string) {
 			}
 		}
 	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/livez", nil)
+	must(t, err)
+	request.Header.Set("X", strings.Repeat("x", 100<<10))
+	response, err := stranger.Do(request)
+	must(t, err)
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of 100 KiB gives %s", response.Status)
+	}
 }
 
 // testRelay uses the relay as agents do, with the rights of config/. Other tokens are refused, those of agents for

@@ -67,6 +67,28 @@ func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	})
 }
 
+// LimitHeader rejects requests whose header is larger than bytes. It is for servers that another package makes with
+// a higher limit: such a header is read, but not held while the request is authenticated.
+func LimitHeader(handler http.Handler, bytes int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		size := len(r.RequestURI)
+		for name, values := range r.Header {
+			for _, value := range values {
+				size += len(name) + len(value) + fieldBytes
+			}
+		}
+		if size > bytes {
+			w.Header().Set("Connection", "close")
+			http.Error(w, "the header is too large", http.StatusRequestHeaderFieldsTooLarge)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// fieldBytes is the size of a header field beside its name and value (RFC 9113, section 6.5.2).
+const fieldBytes = 32
+
 // semaphores has a semaphore for each source with requests.
 type semaphores struct {
 	size int64

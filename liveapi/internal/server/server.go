@@ -35,6 +35,10 @@ import (
 // replicas of the cluster's API server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
+// maxHeaderBytes is the size of a request's header. The API server lists a user's groups in it. The library fixes
+// 1 MiB for what is read.
+const maxHeaderBytes = 64 << 10
+
 // Options of a Server.
 type Options struct {
 	// Address is "host:port" to listen on.
@@ -88,12 +92,12 @@ func New(options Options) (*Server, error) {
 	}
 	configuration.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		chain := genericapiserver.DefaultBuildHandlerChain(api, c)
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return serving.LimitHeader(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if options.Streams[r.URL.Path] != nil {
 				r = r.WithContext(authenticator.WithAudiences(r.Context(), authenticator.Audiences{options.StreamAudience}))
 			}
 			chain.ServeHTTP(w, r)
-		})
+		}), maxHeaderBytes)
 	}
 	if err := apply(options, configuration); err != nil {
 		return nil, err

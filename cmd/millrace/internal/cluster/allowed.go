@@ -74,15 +74,11 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 	})
 	group.Go(func() error { return awaitRights(watching, reader, config.Namespace, refused) })
 	group.Go(func() error {
-		var objects []client.Object
-		for _, kind := range kinds {
-			objects = append(objects, kind.object)
-		}
-		if err := w.follow(watching, objects); err != nil {
+		if err := w.follow(watching, kinds); err != nil {
 			return err
 		}
 		return repeat(watching, w.changed, func(time.Duration) time.Duration { return rest }, func() error {
-			in, err := w.readAllowed(watching, kinds)
+			in, err := w.read(watching, kinds)
 			if err != nil {
 				return err
 			}
@@ -189,21 +185,4 @@ func allowed(ctx context.Context, reader client.Reader, namespace string) (kinds
 		return nil, nil, refused[0].Err
 	}
 	return kinds, refused, nil
-}
-
-// readAllowed returns what is in memory of some kinds, once that is complete. Nothing of it may be
-// written.
-func (w *watcher) readAllowed(ctx context.Context, kinds []inputKind) (*report.Input, error) {
-	if !w.cache.WaitForCacheSync(ctx) {
-		return nil, ctx.Err()
-	}
-	in := &report.Input{Namespace: w.config.Namespace}
-	for _, kind := range kinds {
-		list := kind.list()
-		if err := w.cache.List(ctx, list, kind.options(w.config.Namespace, client.UnsafeDisableDeepCopy)...); err != nil {
-			return nil, fmt.Errorf("read %s: %w", kind.plural, err)
-		}
-		kind.put(list, in)
-	}
-	return in, nil
 }

@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -52,36 +51,15 @@ type Config struct {
 // Read reads everything that a report is made of. An error is one sentence
 // that says what to do.
 func Read(ctx context.Context, config Config) (*report.Input, error) {
-	in, _, err := readOnce(ctx, config)
-	return in, err
-}
-
-// readOnce also reports whether the API server has the kind VIPRoute.
-func readOnce(ctx context.Context, config Config) (in *report.Input, routed bool, err error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	in, err = read(ctx, reader, config.Namespace)
-	if err == nil {
-		routed, err = addRoutes(ctx, reader, in)
-	}
+	in, err := read(ctx, reader, config.Namespace, inputKinds())
 	if err != nil {
-		return nil, false, config.explain(restConfig.Host, err)
+		return nil, config.explain(restConfig.Host, err)
 	}
-	return in, routed, nil
-}
-
-// addRoutes reads the VIPRoutes, and reports false where there is no such kind: an older
-// version is installed.
-func addRoutes(ctx context.Context, reader client.Reader, in *report.Input) (bool, error) {
-	var routes millracev1beta1.VIPRouteList
-	err := reader.List(ctx, &routes)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	in.Routes = routes.Items
-	return err == nil, err
+	return in, nil
 }
 
 // CurrentNamespace is that of the context: where kubectl finds objects without -n.
@@ -276,42 +254,26 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	return scheme, mapper, nil
 }
 
-// read lists all kinds at once, our own first: where they are missing, that
-// is what there is to say.
-func read(ctx context.Context, reader client.Reader, namespace string) (*report.Input, error) {
-	var (
-		pools          millracev1beta1.VIPPoolList
-		vips           millracev1beta1.VIPList
-		peers          millracev1beta1.LBPeerList
-		advertisements millracev1beta1.VIPAdvertisementList
-		nodes          millracev1beta1.LBNodeList
-		nodeReports    millracev1beta1.LBNodeReportList
-		services       corev1.ServiceList
-		endpointSlices discoveryv1.EndpointSliceList
-		pods           corev1.PodList
-	)
-	own := []client.ObjectList{&pools, &vips, &peers, &advertisements, &nodes, &nodeReports}
-	if err := list(ctx, reader, own); err != nil {
-		return nil, err
+// read lists all kinds at once. Of several errors it returns that of the first kind.
+func read(ctx context.Context, reader client.Reader, namespace string, kinds []inputKind, options ...client.ListOption) (*report.Input, error) {
+	in := &report.Input{Namespace: namespace}
+	lists, errs := make([]client.ObjectList, len(kinds)), make([]error, len(kinds))
+	var group errgroup.Group
+	for i, kind := range kinds {
+		lists[i] = kind.list()
+		group.Go(func() error {
+			errs[i] = reader.List(ctx, lists[i], kind.options(namespace, options...)...)
+			return nil
+		})
 	}
-	if err := list(ctx, reader, []client.ObjectList{&services, &endpointSlices}); err != nil {
-		return nil, err
+	_ = group.Wait()
+	for i, kind := range kinds {
+		if errs[i] != nil {
+			return nil, errs[i]
+		}
+		kind.put(lists[i], in)
 	}
-	if err := list(ctx, reader, []client.ObjectList{&pods}, client.InNamespace(namespace)); err != nil {
-		return nil, err
-	}
-	return &report.Input{
-		Namespace:      namespace,
-		Services:       services.Items,
-		EndpointSlices: endpointSlices.Items,
-		Pods:           pods.Items,
-		Pools:          pools.Items,
-		VIPs:           vips.Items,
-		Peers:          peers.Items,
-		Advertisements: advertisements.Items,
-		LBNodes:        nodes.Items,
-		LBNodeReports:  nodeReports.Items,
-	}, nil
+	return in, nil
 }
 
 func list(ctx context.Context, reader client.Reader, lists []client.ObjectList, options ...client.ListOption) error {

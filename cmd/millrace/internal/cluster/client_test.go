@@ -106,16 +106,6 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// An older version has no VIPRoutes.
-func TestReadWithoutTheKindVIPRoute(t *testing.T) {
-	api := httptest.NewServer(server{lists: lists(), failures: map[string]int{"/apis/millrace.io/v1beta1/viproutes": http.StatusNotFound}})
-	defer api.Close()
-	in, routed, err := readOnce(t.Context(), config(kubeconfig(t, api.URL)))
-	if err != nil || routed || len(in.VIPs) != 1 {
-		t.Errorf("read %+v, VIPRoutes %t, error %v; want all but VIPRoutes", in, routed, err)
-	}
-}
-
 func TestReadFailures(t *testing.T) {
 	for _, test := range []struct {
 		name     string

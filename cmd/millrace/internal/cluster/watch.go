@@ -9,13 +9,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -31,11 +29,12 @@ func NoRest(time.Duration) time.Duration { return 0 }
 // such a change too. It returns nil when ctx is done.
 func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
 	// Whatever keeps a list from being read is an error here; informers try for ever.
-	in, routed, err := readOnce(ctx, config)
+	in, err := Read(ctx, config)
 	if err != nil {
 		return unlessDone(ctx, err)
 	}
-	w := &watcher{config: config, routed: routed, changed: make(chan struct{}, 1)}
+	kinds := inputKinds()
+	w := &watcher{config: config, changed: make(chan struct{}, 1)}
 	if err := w.open(); err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 		})
 	}
 	group.Go(func() error {
-		if err := w.follow(watching, w.watched()); err != nil {
+		if err := w.follow(watching, kinds); err != nil {
 			return err
 		}
 		return repeat(watching, w.changed, rest, func() error {
@@ -57,7 +56,7 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 			in = nil
 			if now == nil {
 				var err error
-				if now, err = w.read(watching); err != nil {
+				if now, err = w.read(watching, kinds); err != nil {
 					return err
 				}
 			}
@@ -116,24 +115,10 @@ type watcher struct {
 	cache   cache.Cache
 	changed chan struct{}
 	refusal chan error
-	// routed is true where the API server has the kind VIPRoute.
-	routed bool
 }
 
 // settleTime is how long further changes are waited for after one.
 const settleTime = 200 * time.Millisecond
-
-// watched are the kinds of a report.
-func (w *watcher) watched() []client.Object {
-	objects := []client.Object{
-		&millracev1beta1.VIPPool{}, &millracev1beta1.VIP{}, &millracev1beta1.LBPeer{}, &millracev1beta1.VIPAdvertisement{},
-		&millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{}, &corev1.Service{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{},
-	}
-	if w.routed {
-		objects = append(objects, &millracev1beta1.VIPRoute{})
-	}
-	return objects
-}
 
 func (w *watcher) open() error {
 	restConfig, err := w.config.rest()
@@ -183,9 +168,9 @@ func (w *watcher) refused(ctx context.Context) error {
 }
 
 // follow notes every change of objects of some kinds from now on.
-func (w *watcher) follow(ctx context.Context, kinds []client.Object) error {
-	for _, object := range kinds {
-		informer, err := w.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+func (w *watcher) follow(ctx context.Context, kinds []inputKind) error {
+	for _, kind := range kinds {
+		informer, err := w.cache.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch at %s: %w", w.host, err)
 		}
@@ -208,15 +193,13 @@ func (w *watcher) notify() {
 	}
 }
 
-// read returns what is in memory, once that is complete.
-func (w *watcher) read(ctx context.Context) (*report.Input, error) {
+// read returns the objects of some kinds that are in memory, once all of them are. They are shared and
+// must not be changed.
+func (w *watcher) read(ctx context.Context, kinds []inputKind) (*report.Input, error) {
 	if !w.cache.WaitForCacheSync(ctx) {
 		return nil, ctx.Err()
 	}
-	in, err := read(ctx, w.cache, w.config.Namespace)
-	if err == nil && w.routed {
-		_, err = addRoutes(ctx, w.cache, in)
-	}
+	in, err := read(ctx, w.cache, w.config.Namespace, kinds, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, w.config.explain(w.host, err)
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -166,12 +167,18 @@ func (c *controller) setup(ctx context.Context) error {
 		Log: c.log.WithName("write"),
 	}
 	c.writer.Prepare()
-	passwords, err := cache.New(c.mgr.GetConfig(), userOptions(c.mgr))
+	protobuf := rest.CopyConfig(c.mgr.GetConfig())
+	protobuf.ContentType = runtime.ContentTypeProtobuf
+	core, err := corev1client.NewForConfigAndClient(protobuf, c.mgr.GetHTTPClient())
 	if err != nil {
-		return fmt.Errorf("prepare to read passwords: %w", err)
+		return fmt.Errorf("prepare to read Secrets: %w", err)
 	}
-	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{Served: api, CRDs: c.mgr.GetAPIReader(), Users: passwords},
-		c.writer.Touch, c.log.WithName("source"))
+	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{
+		Served: api, API: c.mgr.GetAPIReader(), Reviews: c.mgr.GetClient(),
+		Secrets: func(namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error) {
+			return secretInformer(core.RESTClient(), namespace, kind)
+		},
+	}, c.writer.Touch, c.log.WithName("source"))
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,8 @@ func TestController(t *testing.T) {
 		{"Gateway API that comes later", laterGatewayAPI},
 		{"tokens of Gateways", tokensOfGateways},
 		{"layer 4 without proxies", layer4},
+		{"namespaces that permit it", permittedNamespaces},
+		{"writes that a policy limits", limitedWrites},
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			t.Cleanup(func() { e.clean(t) })

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,10 +50,6 @@ func cacheOptions() cache.Options {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: {
-				Field:     fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS)),
-				Transform: stripSecret,
-			},
 			&corev1.ConfigMap{}:                      {Transform: stripConfigMap},
 			&corev1.Namespace{}:                      {Transform: stripNamespace},
 			&discoveryv1.EndpointSlice{}:             {Transform: stripSlice},
@@ -81,17 +78,17 @@ func stripSecret(object any) (any, error) {
 	return stripped, nil
 }
 
-// userOptions are those of what reads Secrets with passwords.
-func userOptions(mgr ctrl.Manager) cache.Options {
-	return cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Secret{}: {
-				Field:     fields.OneTermEqualSelector("type", string(corev1.SecretTypeOpaque)),
-				Transform: stripUsers,
-			},
-		},
+// secretInformer returns an informer of the Secrets of a type, in a namespace or ("") in all.
+func secretInformer(core toolscache.Getter, namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error) {
+	listed := toolscache.NewFilteredListWatchFromClient(core, "secrets", namespace, func(options *metav1.ListOptions) {
+		options.FieldSelector = fields.OneTermEqualSelector("type", string(kind)).String()
+	})
+	strip := stripSecret
+	if kind == corev1.SecretTypeOpaque {
+		strip = stripUsers
 	}
+	informer := toolscache.NewSharedIndexInformer(listed, &corev1.Secret{}, 0, toolscache.Indexers{})
+	return informer, informer.SetTransform(strip)
 }
 
 // stripUsers leaves hashes of passwords, by the name of the key. Of what is none the name stays.

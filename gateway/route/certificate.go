@@ -87,7 +87,7 @@ func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	}
 	secret := c.index.secrets[of]
 	if secret == nil {
-		return nil, refuse(ReasonNotFound, "", "there is no Secret %s/%s of type kubernetes.io/tls", of.namespace, of.name)
+		return nil, c.index.missingSecret(of, corev1.SecretTypeTLS)
 	}
 	found := c.certificates.get(secret, c.settings.Now)
 	if found.problem != "" {

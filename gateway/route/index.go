@@ -15,9 +15,11 @@ import (
 
 // index finds objects by name.
 type index struct {
-	services   map[key]*corev1.Service
-	secrets    map[key]*corev1.Secret
-	users      map[key]*corev1.Secret
+	services map[key]*corev1.Service
+	secrets  map[key]*corev1.Secret
+	users    map[key]*corev1.Secret
+	// readable are the namespaces whose Secrets the gateway may read; nil: all.
+	readable   map[string]bool
 	configMaps map[key]*corev1.ConfigMap
 	namespaces map[string]labels.Set
 	// grants are by the namespace that they open.
@@ -29,6 +31,7 @@ func newIndex(objects *Objects) *index {
 		services:   byKey(objects.Services),
 		secrets:    byKey(objects.Secrets),
 		users:      byKey(objects.Users),
+		readable:   objects.SecretNamespaces,
 		configMaps: byKey(objects.ConfigMaps),
 		namespaces: make(map[string]labels.Set, len(objects.Namespaces)),
 		grants:     map[string][]*gatewayv1.ReferenceGrant{},

@@ -62,6 +62,8 @@ const (
 	ReasonInvalid = "Invalid"
 	// ReasonNotFound is a reference to what does not exist.
 	ReasonNotFound = "NotFound"
+	// ReasonNotPermitted is a right that the gateway lacks in a namespace.
+	ReasonNotPermitted = "NotPermitted"
 	// ReasonUnsupported is a value that can be read, and is not carried out.
 	ReasonUnsupported = "Unsupported"
 	// ReasonConflict is a value that another, older object has taken.

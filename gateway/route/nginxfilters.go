@@ -121,7 +121,7 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 	if !r.settings.AssumeCertificates {
 		secret := r.index.users[at]
 		if secret == nil {
-			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("there is no Secret %s/%s of type Opaque", at.namespace, at.name))
+			r.refuseIngress(ingress, "auth-secret", r.index.missingSecret(at, corev1.SecretTypeOpaque).message)
 			return nil
 		}
 		r.reads(kindSecret, secret)

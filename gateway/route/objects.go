@@ -35,6 +35,8 @@ type Objects struct {
 	Secrets    []*corev1.Secret
 	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
+	// SecretNamespaces are the namespaces whose Secrets the gateway may read; nil: all.
+	SecretNamespaces map[string]bool
 
 	// GatewayAPIVersion is the version of Gateway API's CRDs, as they say themselves
 	// (annotation gateway.networking.k8s.io/bundle-version); empty where they do not.

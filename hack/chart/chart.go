@@ -77,8 +77,16 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 		if base, added, err = extend(base, extended, c.condition()); err != nil {
 			return nil, fmt.Errorf("component %s: %w", c.name, err)
 		}
+		optional := slices.DeleteFunc(slices.Clone(added), func(o *unstructured.Unstructured) bool { return !isForAllNamespaces(o) })
+		added = slices.DeleteFunc(added, isForAllNamespaces)
 		if err := addTemplates(files, c.name, c.condition(), added); err != nil {
 			return nil, err
+		}
+		if len(optional) > 0 {
+			condition := "and " + c.condition() + ` (has "*" (.Values.gateway.namespaces | default list))`
+			if err := addTemplates(files, c.name+"_all_namespaces", condition, optional); err != nil {
+				return nil, err
+			}
 		}
 	}
 	groups := map[string][]*unstructured.Unstructured{}
@@ -106,6 +114,12 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 		}
 	}
 	return files, addTemplates(files, "cleanup", ".Values.uninstall.hooks", cleanup)
+}
+
+// isForAllNamespaces reports whether an object gives the gateway rights in all namespaces.
+func isForAllNamespaces(object *unstructured.Unstructured) bool {
+	name := object.GetName()
+	return object.GetKind() == "ClusterRoleBinding" && (name == "millrace-gateway-secrets" || name == "millrace-gateway-proxies")
 }
 
 // written reads what is not generated, and says the version.

@@ -87,21 +87,22 @@ func TestFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, text := range map[string]string{
-		"Chart.yaml":                "\nversion: 1.2.3\nappVersion: \"v1.2.3\"\n",
-		"values.yaml":               "\n  registry: registry.example.com/millrace\n  tag: \"v1.2.3\"\n",
-		"templates/namespaces.yaml": "name: millrace-bgp",
-		"templates/crds.yaml":       "name: vippools.millrace.io",
-		"templates/rbac.yaml":       "kind: ClusterRole",
-		"templates/policy.yaml":     "kind: ValidatingAdmissionPolicyBinding",
-		"templates/operator.yaml":   `image: {{ include "millrace.image" (list . "operator") }}`,
-		"templates/agent.yaml":      "{{- with .Values.agent.args }}{{ toYaml . | nindent 8 }}{{ end }}",
-		"templates/gateway.yaml":    `image: {{ include "millrace.image" (list . "lbproxy") }}`,
-		"templates/liveapi.yaml":    "kind: APIService",
-		"templates/webhook.yaml":    "kind: ValidatingWebhookConfiguration",
-		"templates/monitors.yaml":   "kind: PodMonitor",
-		"templates/dashboards.yaml": `"legendFormat": "{{` + "`{{`" + `}}node}}"`,
-		"templates/rules.yaml":      "Node {{`{{`}} $labels.node }} is not ready",
-		"templates/cleanup.yaml":    "helm.sh/hook: pre-delete",
+		"Chart.yaml":                            "\nversion: 1.2.3\nappVersion: \"v1.2.3\"\n",
+		"values.yaml":                           "\n  registry: registry.example.com/millrace\n  tag: \"v1.2.3\"\n",
+		"templates/namespaces.yaml":             "name: millrace-bgp",
+		"templates/crds.yaml":                   "name: vippools.millrace.io",
+		"templates/rbac.yaml":                   "kind: ClusterRole",
+		"templates/policy.yaml":                 "kind: ValidatingAdmissionPolicyBinding",
+		"templates/operator.yaml":               `image: {{ include "millrace.image" (list . "operator") }}`,
+		"templates/agent.yaml":                  "{{- with .Values.agent.args }}{{ toYaml . | nindent 8 }}{{ end }}",
+		"templates/gateway.yaml":                `image: {{ include "millrace.image" (list . "lbproxy") }}`,
+		"templates/gateway_all_namespaces.yaml": `{{- if and .Values.gateway.enabled (has "*" (.Values.gateway.namespaces | default list)) }}`,
+		"templates/liveapi.yaml":                "kind: APIService",
+		"templates/webhook.yaml":                "kind: ValidatingWebhookConfiguration",
+		"templates/monitors.yaml":               "kind: PodMonitor",
+		"templates/dashboards.yaml":             `"legendFormat": "{{` + "`{{`" + `}}node}}"`,
+		"templates/rules.yaml":                  "Node {{`{{`}} $labels.node }} is not ready",
+		"templates/cleanup.yaml":                "helm.sh/hook: pre-delete",
 	} {
 		if !strings.Contains(string(files[file]), text) {
 			t.Errorf("%s has no %q: %.400s", file, text, files[file])

@@ -95,6 +95,7 @@ func TestRendered(t *testing.T) {
 	}{
 		{"default", "", []string{"default"}, nil},
 		{"gateway", "gateway.enabled=true", []string{"default", "gateway"}, nil},
+		{"gateway in namespaces that permit it", "gateway.enabled=true,gateway.namespaces=null", []string{"default", "gateway"}, []string{"gateway-granted"}},
 		{"live API", "liveapi.enabled=true", []string{"default"}, []string{"liveapi"}},
 		{"webhook", "webhook.enabled=true", []string{"default"}, []string{"webhook", "webhook-self-signed"}},
 		{"monitors", "monitors.enabled=true", []string{"default"}, []string{"monitors"}},
@@ -115,6 +116,25 @@ func TestRendered(t *testing.T) {
 				t.Errorf("-kustomize +helm: %s", difference)
 			}
 		})
+	}
+}
+
+// TestGatewayNamespaces: the chart binds the roles of the gateway in the namespaces of the value alone.
+func TestGatewayNamespaces(t *testing.T) {
+	bound := map[string]bool{}
+	for _, object := range rendered(t, onDisk(t), "--set", "gateway.enabled=true,gateway.namespaces={shop,office}") {
+		role, _, _ := unstructured.NestedString(object.Object, "roleRef", "name")
+		if role == "millrace-gateway-secrets" || role == "millrace-gateway-proxies" {
+			bound[object.GetKind()+" "+object.GetNamespace()+" "+object.GetName()] = true
+		}
+	}
+	want := map[string]bool{
+		"RoleBinding millrace-system millrace-gateway-proxies": true,
+		"RoleBinding shop millrace-gateway-secrets":            true, "RoleBinding shop millrace-gateway-proxies": true,
+		"RoleBinding office millrace-gateway-secrets": true, "RoleBinding office millrace-gateway-proxies": true,
+	}
+	if difference := cmp.Diff(want, bound); difference != "" {
+		t.Error(difference)
 	}
 }
 
@@ -174,6 +194,7 @@ func TestSchema(t *testing.T) {
 		"images.pullPolicy=Sometimes":           "/images/pullPolicy",
 		"agent.args={uplinks=eth0}":             "/agent/args/0",
 		"gateway.enable=true":                   "/gateway",
+		"gateway.namespaces={Shop}":             "/gateway/namespaces/0",
 		"crds=maybe":                            "/crds",
 	} {
 		_, complaints, err := helm(t, "template", "millrace", chart, "--set", value)

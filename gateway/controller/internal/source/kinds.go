@@ -28,7 +28,6 @@ func builtin() []kind {
 		read(&networkingv1.Ingress{}, func(o *route.Objects) *[]*networkingv1.Ingress { return &o.Ingresses }),
 		read(&corev1.Service{}, func(o *route.Objects) *[]*corev1.Service { return &o.Services }),
 		read(&corev1.Namespace{}, func(o *route.Objects) *[]*corev1.Namespace { return &o.Namespaces }),
-		read(&corev1.Secret{}, func(o *route.Objects) *[]*corev1.Secret { return &o.Secrets }),
 		read(&corev1.ConfigMap{}, func(o *route.Objects) *[]*corev1.ConfigMap { return &o.ConfigMaps }),
 	}
 }

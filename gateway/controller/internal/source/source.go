@@ -59,18 +59,19 @@ type Source struct {
 	// version is that of their CRDs.
 	version string
 	// ready says that it is known which kinds there are.
-	ready bool
-	users users
+	ready   bool
+	secrets secrets
 }
 
-// Kinds is where to look for the kinds of Gateway API.
+// Kinds are the sources of what the API server has and permits.
 type Kinds struct {
-	// Served tells which kinds there are.
+	// Served lists the kinds of Gateway API.
 	Served discovery.DiscoveryInterface
-	// CRDs reads their definitions past the cache.
-	CRDs client.Reader
-	// Users reads the Secrets with passwords. It is not begun.
-	Users cache.Cache
+	// API reads past the cache, Reviews creates SelfSubjectAccessReviews.
+	API     client.Reader
+	Reviews client.Writer
+	// Secrets returns an informer of the Secrets of a type, in a namespace or ("") in all. It does not run yet.
+	Secrets func(namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error)
 }
 
 // New prepares the informers. touched is called when something was written that the
@@ -78,7 +79,9 @@ type Kinds struct {
 func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
 	s := &Source{
 		cache: informers, kinds: kinds, log: log,
-		changes: newChanges(), touched: touched, present: map[string]kind{}, users: newUsers(kinds.Users),
+		changes: newChanges(), touched: touched,
+		present: map[string]kind{},
+		secrets: secrets{needed: make(chan struct{}, 1), readers: map[secretScope]*secretReader{}},
 	}
 	for _, kind := range builtin() {
 		var err error
@@ -141,17 +144,20 @@ func (s *Source) Position() uint64 {
 // NeedLeaderElection says that every replica reads.
 func (s *Source) NeedLeaderElection() bool { return false }
 
-// Start follows which kinds of Gateway API the cluster has, until the context ends.
+// Start follows which kinds of Gateway API the cluster has and which Secrets are readable, until the context ends.
 func (s *Source) Start(ctx context.Context) error {
 	for {
 		if err := s.look(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error(err, "looking for the kinds of Gateway API, those known are read on")
 		}
+		if err := s.lookForSecrets(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error(err, "looking for readable Secrets, those known are read on")
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.users.needed:
-			s.needUsers(ctx)
+		case <-s.secrets.needed:
+			s.secrets.wantsUsers = true
 		case <-time.After(lookPeriod):
 		}
 	}
@@ -234,7 +240,7 @@ func (s *Source) served() (map[string]bool, error) {
 func (s *Source) installed(ctx context.Context) (string, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	err := s.kinds.CRDs.Get(ctx, types.NamespacedName{Name: "gatewayclasses." + gatewayv1.GroupName}, crd)
+	err := s.kinds.API.Get(ctx, types.NamespacedName{Name: "gatewayclasses." + gatewayv1.GroupName}, crd)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return "", fmt.Errorf("read the version of Gateway API: %w", err)
 	}
@@ -257,7 +263,7 @@ func (s *Source) Objects() (objects *route.Objects, ready bool) {
 	for _, kind := range present {
 		kind.read(kind.indexer, objects)
 	}
-	return objects, s.readUsers(objects)
+	return objects, s.readSecrets(objects)
 }
 
 func pointers[T any](items []T) []*T {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -22,6 +23,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
+	"github.com/millrace-lb/millrace/gateway/route"
 )
 
 // FieldOwner is the manager of the fields that are applied.
@@ -64,12 +66,23 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration),
 		client.FieldOwner(FieldOwner), client.ForceOwnership)
 	if err != nil && !w.isBehind(err) {
-		return fmt.Errorf("apply %s: %w", named(wanted), err)
+		err = fmt.Errorf("apply %s: %w", named(wanted), err)
+		if isUnauthorized(err) {
+			err = fmt.Errorf("the gateway may not run proxies in namespace %s; to permit it: %s (%w)",
+				wanted.GetNamespace(), route.GrantCommand(route.RoleProxies, wanted.GetNamespace()), err)
+		}
+		return err
 	}
 	if err == nil && live != nil {
 		w.wrote(live, isOurs)
 	}
 	return nil
+}
+
+// isUnauthorized reports whether the gateway lacks the right to write. Quotas are Forbidden too, and only the text
+// of the error distinguishes them.
+func isUnauthorized(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot ")
 }
 
 // named names an object for people.

@@ -180,7 +180,8 @@ func (w *Writer) pass(ctx context.Context) error {
 	w.endContests()
 	contests, regarding := contestProblems(w.contested)
 	w.setExpiries(compiled.Result.Certificates)
-	w.tell(compiled, slices.Concat(refusingOf(compiled, live).problems(), contests), regarding)
+	found := slices.Concat(refusingOf(compiled, live).problems(), contests, failedProblems(compiled, w.failed))
+	w.tell(compiled, found, regarding)
 	return errors.Join(problems...)
 }
 
@@ -297,7 +298,12 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[place]client.Object) error {
 	var problems []error
 	for _, object := range objects {
-		problems = append(problems, w.apply(ctx, object, live[placeOf(object)]))
+		err := w.apply(ctx, object, live[placeOf(object)])
+		problems = append(problems, err)
+		if isUnauthorized(err) {
+			// The other objects need the same right.
+			break
+		}
 	}
 	return errors.Join(problems...)
 }
@@ -309,6 +315,22 @@ func isLasting(err error) bool {
 		return slices.ContainsFunc(all.Unwrap(), isLasting)
 	}
 	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
+}
+
+// failedProblems are the objects that could not be made for Ingresses and IngressClasses, which have no conditions.
+func failedProblems(compiled *Compiled, failed map[string]error) (problems []route.Problem) {
+	for _, proxy := range compiled.Result.Proxies {
+		err := failed[infrastructure.Key(proxy.Owner)]
+		if err == nil || proxy.Owner.Kind == "Gateway" {
+			continue
+		}
+		reason := route.ReasonNotPermitted
+		if errors.Is(err, errTaken) {
+			reason = route.ReasonConflict
+		}
+		problems = append(problems, route.Problem{Object: proxy.Owner, Reason: reason, Message: err.Error()})
+	}
+	return problems
 }
 
 // refused are the Gateways of ours that are not accepted.

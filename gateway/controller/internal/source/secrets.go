@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/millrace-lb/millrace/gateway/route"
+)
+
+// secretScope is a set of Secrets that one informer reads: those of a type, in a namespace or ("") in all.
+type secretScope struct {
+	namespace string
+	kind      corev1.SecretType
+}
+
+// secretReader reads a secretScope.
+type secretReader struct {
+	informer toolscache.SharedIndexInformer
+	stop     context.CancelFunc
+	// isMissed reports that the previous look did not find the permission.
+	isMissed bool
+}
+
+// secrets are the readable Secrets. Those with passwords (type Opaque) are read once an Ingress refers to one.
+type secrets struct {
+	// needed has an element if Secrets with passwords are to be read.
+	needed chan struct{}
+	// wantsUsers is used by Start alone.
+	wantsUsers bool
+
+	// Source.mu guards the rest. hasUsers reports that Secrets with passwords are read.
+	readers         map[secretScope]*secretReader
+	ready, hasUsers bool
+	// namespaces are those whose Secrets are readable; nil: all.
+	namespaces map[string]bool
+}
+
+// readSecrets adds the Secrets to objects, and reports whether all that are needed have been read.
+func (s *Source) readSecrets(objects *route.Objects) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects.SecretNamespaces = s.secrets.namespaces
+	for scope, reader := range s.secrets.readers {
+		into := &objects.Secrets
+		if scope.kind == corev1.SecretTypeOpaque {
+			into = &objects.Users
+		}
+		for _, item := range reader.informer.GetStore().List() {
+			if secret, is := item.(*corev1.Secret); is {
+				*into = append(*into, secret)
+			}
+		}
+	}
+	if s.secrets.hasUsers || !route.NeedsUsers(objects) {
+		return s.secrets.ready
+	}
+	select {
+	case s.secrets.needed <- struct{}{}:
+	default:
+	}
+	return false
+}
+
+// lookForSecrets begins to read the Secrets that the gateway may read now, and ends to read those that it may not
+// read any more. A failure changes nothing. One denial alone changes nothing either: an API server that has just
+// started may not know all bindings.
+func (s *Source) lookForSecrets(ctx context.Context) error {
+	namespaces, err := s.readableNamespaces(ctx)
+	if err != nil {
+		return err
+	}
+	kinds := []corev1.SecretType{corev1.SecretTypeTLS}
+	if s.secrets.wantsUsers {
+		kinds = append(kinds, corev1.SecretTypeOpaque)
+	}
+	scopes := map[secretScope]bool{}
+	for _, kind := range kinds {
+		if namespaces == nil {
+			scopes[secretScope{kind: kind}] = true
+		}
+		for namespace := range namespaces {
+			scopes[secretScope{namespace, kind}] = true
+		}
+	}
+	s.mu.Lock()
+	next := maps.Clone(s.secrets.readers)
+	s.mu.Unlock()
+	changed := s.beginSecrets(ctx, scopes, next)
+	for scope, reader := range next {
+		switch {
+		case scopes[scope]:
+			reader.isMissed = false
+		case reader.isMissed:
+			s.endScope(reader)
+			delete(next, scope)
+			changed = true
+		default:
+			reader.isMissed = true
+		}
+	}
+	// Without the Secrets of all namespaces nothing new is compiled; one namespace alone delays no other.
+	isWhole := namespaces != nil || len(next) >= len(kinds)
+	s.mu.Lock()
+	s.secrets.readers, s.secrets.namespaces = next, readableOf(next, namespaces)
+	if isWhole {
+		changed = changed || !s.secrets.ready || s.secrets.hasUsers != s.secrets.wantsUsers
+		s.secrets.ready, s.secrets.hasUsers = true, s.secrets.wantsUsers
+	}
+	s.mu.Unlock()
+	if changed {
+		s.changes.compile()
+	}
+	return nil
+}
+
+// readableOf returns the namespaces whose Secrets are read or permitted; nil: all.
+func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool) map[string]bool {
+	if permitted == nil {
+		return nil
+	}
+	found := maps.Clone(permitted)
+	for scope := range readers {
+		if scope.namespace == "" {
+			return nil
+		}
+		found[scope.namespace] = true
+	}
+	return found
+}
+
+// beginSecrets adds a reader for each scope that has none, waits for their first lists, and reports whether there
+// are new ones. A scope that cannot be listed is tried again at the next look.
+func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+	)
+	count := len(readers)
+	missing := slices.Collect(maps.Keys(scopes))
+	missing = slices.DeleteFunc(missing, func(scope secretScope) bool { return readers[scope] != nil })
+	for _, scope := range missing {
+		group.Go(func() {
+			reader, err := s.beginScope(ctx, scope)
+			if err != nil {
+				if ctx.Err() == nil {
+					s.log.Error(err, "reading Secrets, trying again", "namespace", scope.namespace)
+				}
+				return
+			}
+			mu.Lock()
+			readers[scope] = reader
+			mu.Unlock()
+		})
+	}
+	group.Wait()
+	return len(readers) > count
+}
+
+func (s *Source) beginScope(ctx context.Context, scope secretScope) (*secretReader, error) {
+	informer, err := s.kinds.Secrets(scope.namespace, scope.kind)
+	if err == nil {
+		_, err = informer.AddEventHandler(s.handler())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watch Secrets: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	reader := &secretReader{informer: informer, stop: stop}
+	s.mu.Lock()
+	s.informers = append(s.informers, reader.informer)
+	s.mu.Unlock()
+	go reader.informer.RunWithContext(ctx)
+	waiting, cancel := context.WithTimeout(ctx, syncTimeout)
+	defer cancel()
+	if !toolscache.WaitForCacheSync(waiting.Done(), reader.informer.HasSynced) {
+		s.endScope(reader)
+		return nil, errors.New("list Secrets: the API server did not answer in time")
+	}
+	return reader, nil
+}
+
+// endScope ends a reader, and releases its Secrets.
+func (s *Source) endScope(reader *secretReader) {
+	reader.stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.informers = slices.DeleteFunc(s.informers, func(i toolscache.SharedIndexInformer) bool { return i == reader.informer })
+}
+
+// readableNamespaces returns the namespaces whose Secrets the gateway may read; nil: all. It looks in those that
+// have a RoleBinding with the name of the ClusterRole.
+func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error) {
+	all, err := s.mayList(ctx, "")
+	if err != nil || all {
+		return nil, err
+	}
+	bindings := &rbacv1.RoleBindingList{}
+	if err := s.kinds.API.List(ctx, bindings, client.MatchingFields{"metadata.name": route.RoleSecrets}); err != nil {
+		return nil, fmt.Errorf("list the RoleBindings %s: %w", route.RoleSecrets, err)
+	}
+	found := map[string]bool{}
+	for i := range bindings.Items {
+		namespace := bindings.Items[i].Namespace
+		may, err := s.mayList(ctx, namespace)
+		if err != nil {
+			return nil, err
+		}
+		if may {
+			found[namespace] = true
+		}
+	}
+	return found, nil
+}
+
+// mayList reports whether the gateway may list the Secrets of a namespace; "": of all.
+func (s *Source) mayList(ctx context.Context, namespace string) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "secrets"},
+	}}
+	if err := s.kinds.Reviews.Create(ctx, review); err != nil {
+		return false, fmt.Errorf("review the right to list Secrets: %w", err)
+	}
+	return review.Status.Allowed, nil
+}

@@ -158,6 +158,36 @@ func TestProxyProtocolSent(t *testing.T) {
 	}
 }
 
+// TestProxyProtocolGuards: address lists of a TLSRoute see the client of the header, if its sender is the only
+// trusted hop.
+func TestProxyProtocolGuards(t *testing.T) {
+	for name, test := range map[string]struct {
+		hops   uint32
+		header string
+		passes bool
+	}{
+		"trusted": {1, header(t, 2, false), true}, "trusted, a proxy before it": {2, header(t, 2, false), false},
+		"trusted, no header": {1, "", false}, "untrusted": {0, header(t, 2, false), false}, "untrusted, no header": {0, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			port, authority := freePort(t), newCA(t)
+			listener := bytesListener("l", port, resource.Listener_TLS_PASSTHROUGH, "a.example.com")
+			listener.GetListener().TrustedHops = test.hops
+			to := serveOnce(t, func(conn net.Conn) {
+				_ = tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{authority.pair("a.example.com")}}).Handshake()
+			})
+			start(t, nil, all(one(listener, routes("r", "l", nil, toward("", "a", addresses([]string{"192.0.2.1"}, nil)))), bytesBackend("a", to))...)
+			conn := dialFrom(t, "127.0.0.1", port)
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			fmt.Fprint(conn, test.header)
+			err := tls.Client(conn, &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}).Handshake()
+			if (err == nil) != test.passes {
+				t.Errorf("%v; want a connection: %v", err, test.passes)
+			}
+		})
+	}
+}
+
 // serveOnce serves one connection.
 func serveOnce(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()

@@ -111,7 +111,7 @@ WORLDS  ?= 1000000
 
 .PHONY: fuzz
 fuzz: ## Hold the programs to the model with PACKETS packets, send MUTANTS of the fixtures, try properties CHECKS times, compare WORLDS worlds of tenants (root).
-	RAPID_CHECKS=$$(($(WORLDS) / 20)) go test -timeout 0 -run TestNonInterference ./gateway/route/ownership
+	RAPID_CHECKS=$$(($(WORLDS) / 40)) go test -timeout 0 -run TestNonInterference ./gateway/route/ownership
 	RAPID_CHECKS=$(CHECKS) go test -timeout 0 $$(grep -rl --include='*_test.go' pgregory.net/rapid . | xargs dirname | sort -u)
 	go test -run TestDifferential -timeout 0 -v ./lbagent/test/reference -packets $(PACKETS)
 	go test -run '^$$' -fuzz FuzzIngress -fuzztime $(MUTANTS)x ./bpf

@@ -172,9 +172,12 @@ func (l *listener) clash(of *route, hosts []hostname) *refusal {
 	if !clashes {
 		return nil
 	}
+	name := older.object.GetNamespace() + "/" + older.object.GetName()
+	if older.object.GetNamespace() != of.object.GetNamespace() {
+		name = "of another namespace"
+	}
 	return refuse(ReasonConflict, gatewayv1.RouteReasonNotAllowedByListeners,
-		"spec.hostnames: %s %s/%s is older and has %s, too", older.kind,
-		older.object.GetNamespace(), older.object.GetName(), host)
+		"spec.hostnames: %s %s is older and has %s, too", older.kind, name, host)
 }
 
 // claimsOf returns the host names of the routes of a kind. Most listeners have routes of one kind, and

@@ -3,6 +3,8 @@
 package route
 
 import (
+	"fmt"
+
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -93,8 +95,7 @@ func conflict(a, b *listener) *refusal {
 	}
 	if family(a) != family(b) || a.layer4() {
 		return refuse(ReasonConflict, gatewayv1.ListenerReasonProtocolConflict,
-			"port: listener %s of %s %s/%s has the same one and speaks %s",
-			b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName(), b.spec.Protocol)
+			"port: %s has the same one and speaks %s", a.nameOf(b), b.spec.Protocol)
 	}
 	if a.host != b.host {
 		return nil
@@ -103,8 +104,15 @@ func conflict(a, b *listener) *refusal {
 	if a.spec.Protocol != b.spec.Protocol {
 		reason = gatewayv1.ListenerReasonProtocolConflict
 	}
-	return refuse(ReasonConflict, reason, "hostname: listener %s of %s %s/%s has the same one, and the port",
-		b.spec.Name, b.ownerKind, b.owner.GetNamespace(), b.owner.GetName())
+	return refuse(ReasonConflict, reason, "hostname: %s has the same one, and the port", a.nameOf(b))
+}
+
+// nameOf returns the name of another listener for messages, which does not disclose names of other namespaces.
+func (l *listener) nameOf(other *listener) string {
+	if other.ownerKind == kindListenerSet && other.owner.GetNamespace() != l.owner.GetNamespace() {
+		return "a listener of an older object of another namespace"
+	}
+	return fmt.Sprintf("listener %s of %s %s/%s", other.spec.Name, other.ownerKind, other.owner.GetNamespace(), other.owner.GetName())
 }
 
 // family is what can share a port: HTTPS and TLS are told apart by server name.

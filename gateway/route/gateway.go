@@ -31,7 +31,7 @@ func (g *gateway) accepted() bool { return g.refused == nil }
 // gateways compiles all that hangs on our GatewayClasses.
 func (c *compilation) gateways(objects *Objects) {
 	classes := c.gatewayClasses(objects)
-	sets := c.setsByGateway(objects.ListenerSets)
+	sets, routes := c.setsByGateway(objects.ListenerSets), c.orderedRoutes(objects)
 	for _, object := range oldestFirst(objects.Gateways) {
 		class := classes[string(object.Spec.GatewayClassName)]
 		if class == nil {
@@ -39,10 +39,11 @@ func (c *compilation) gateways(objects *Objects) {
 		}
 		found := c.newGateway(object, class)
 		c.attachSets(found, sets[keyOf(object)])
-		conflicts(found.listeners)
 		c.known[keyOf(object)] = found
+		c.protectOwners(found, routes)
+		conflicts(found.listeners)
 	}
-	c.routes(objects)
+	c.attachShared(routes)
 	c.usePolicies()
 	for _, at := range sortedKeys(c.known) {
 		c.finishGateway(c.known[at])

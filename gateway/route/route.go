@@ -81,8 +81,8 @@ type orderedRule struct {
 	protects bool
 }
 
-// routes attaches all routes to our listeners, oldest first.
-func (c *compilation) routes(objects *Objects) {
+// orderedRoutes returns all routes, oldest first.
+func (c *compilation) orderedRoutes(objects *Objects) []*route {
 	all := c.allRoutes(objects)
 	slices.SortFunc(all, func(a, b *route) int {
 		return cmp.Or(desired.CompareAge(a.object, b.object), cmp.Compare(a.kind, b.kind))
@@ -90,7 +90,7 @@ func (c *compilation) routes(objects *Objects) {
 	for i, found := range all {
 		found.age = i
 	}
-	c.attachShared(all)
+	return all
 }
 
 // attachRoutes attaches routes, oldest first, and makes their statuses.

@@ -5,6 +5,7 @@ package ownership_test
 import (
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,11 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	networkingv1 "k8s.io/api/networking/v1"
 	"pgregory.net/rapid"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/nginx"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
 // TestNonInterference: the objects of namespace b, which are younger, change nothing for the clients of the hosts
@@ -25,7 +28,7 @@ import (
 func TestNonInterference(t *testing.T) {
 	compared := 0
 	// Rapid draws 100 worlds by default, which is too few.
-	for range 20 {
+	for range 40 {
 		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
 	}
 	if compared < 10_000 {
@@ -113,23 +116,38 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
 		w.parameters.Data["hostOwnership"] == "" && w.parameters.Data["annotations"] == "ingress-nginx"
 	for _, host := range askedHosts {
+		if kind == "IngressClass" && host == "z" && !w.takesAll() {
+			before, _ := before.answer(host, "/", false)
+			if after, _ := after.answer(host, "/", false); !proto.Equal(before.Rule, after.Rule) {
+				t.Fatalf("%s: an unknown host was answered by %v, and is by %v", kind, before.Rule, after.Rule)
+			}
+		}
 		if kind != "Gateway" && !w.owns(host, owner) {
 			continue
 		}
 		mayDiffer := isShared && kind != "Gateway" && w.isBelowWildcard(host, owner)
 		was, group := before.handshake(host)
 		is, groupNow := after.handshake(host)
-		if was != is && !mayDiffer && (kind != "Gateway" || group == groupNow) {
+		if was != is && !mayDiffer && (kind != "Gateway" || group == groupNow && w.claims(host, true)) {
 			t.Fatalf("%s: TLS of %s was %q and is %q", kind, host, was, is)
 		}
 		for _, path := range askedPaths {
 			for _, tls := range []bool{false, true} {
+				if kind == "Gateway" && !w.claims(host, tls) {
+					continue
+				}
 				was, has := before.answer(host, path, tls)
 				is, hasStill := after.answer(host, path, tls)
 				if mayDiffer && has != hasStill || !has && !hasStill {
 					continue
 				}
 				compared++
+				if kind == "Gateway" && is.Listener != was.Listener {
+					t.Fatalf("%s, TLS %v, was at listener %s and is at %s", host, tls, was.Listener, is.Listener)
+				}
+				if kind != "Gateway" && w.isTaken(host, is.Rule) && is.Rule.GetSessionPersistence() != nil {
+					t.Fatalf("a guest's rule for %s has a session", host)
+				}
 				if isShared && w.isTaken(host, is.Rule) || kind == "Gateway" && (is.Group != was.Group || strings.Contains(is.Rule.GetRoute(), "/b/")) {
 					continue
 				}
@@ -143,6 +161,38 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 	return compared
 }
 
+// takesAll reports whether an Ingress of namespace b takes the requests of hosts without an owner.
+func (w *world) takesAll() bool {
+	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return len(ingress.Spec.Rules) == 0 || slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == "" })
+	})
+}
+
+// claims reports whether a route of namespace a has the name of a host at its Gateway's own listener of HTTP or TLS.
+func (w *world) claims(host string, tls bool) bool {
+	matches := func(name gatewayv1.Hostname) bool {
+		_, both := ownership.Intersect(ownership.Host(host), ownership.Host(name))
+		return both
+	}
+	of, protocol := w.of["a"], gatewayv1.HTTPProtocolType
+	if tls {
+		protocol = ""
+		for _, listener := range of.Gateways[0].Spec.Listeners[1:] {
+			protocol = listener.Protocol
+		}
+	}
+	switch protocol {
+	case "":
+		return false
+	case gatewayv1.TLSProtocolType:
+		return slices.ContainsFunc(of.TLSRoutes, func(r *gatewayv1.TLSRoute) bool {
+			return r.Spec.ParentRefs[0].Kind == nil && slices.ContainsFunc(r.Spec.Hostnames, matches)
+		})
+	}
+	return slices.ContainsFunc(of.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return slices.ContainsFunc(r.Spec.Hostnames, matches) }) ||
+		slices.ContainsFunc(of.GRPCRoutes, func(r *gatewayv1.GRPCRoute) bool { return slices.ContainsFunc(r.Spec.Hostnames, matches) })
+}
+
 // isTaken reports whether a rule is a path that an Ingress of namespace b has for a host.
 func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	parts := strings.Split(rule.GetRoute(), "/")
@@ -150,8 +200,9 @@ func (w *world) isTaken(host string, rule *resource.Rule) bool {
 		return false
 	}
 	_, parent, _ := strings.Cut(host, ".")
-	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
-		return slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == host || rule.Host == "*."+parent })
+	number, err := strconv.Atoi(parts[3])
+	return err == nil && slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
+		return ingress.Name == parts[2] && (ingress.Spec.Rules[number].Host == host || ingress.Spec.Rules[number].Host == "*."+parent)
 	})
 }
 

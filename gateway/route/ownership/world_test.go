@@ -48,6 +48,7 @@ func (w *world) objects(namespaces ...string) *route.Objects {
 		all.ConfigMaps = append(all.ConfigMaps, of.ConfigMaps...)
 		all.ReferenceGrants = append(all.ReferenceGrants, of.ReferenceGrants...)
 		all.Gateways = append(all.Gateways, of.Gateways...)
+		all.ListenerSets = append(all.ListenerSets, of.ListenerSets...)
 		all.HTTPRoutes = append(all.HTTPRoutes, of.HTTPRoutes...)
 		all.GRPCRoutes = append(all.GRPCRoutes, of.GRPCRoutes...)
 		all.TLSRoutes = append(all.TLSRoutes, of.TLSRoutes...)
@@ -136,6 +137,17 @@ func drawNamespace(t *rapid.T, namespace string, age int) *route.Objects {
 	for i := range rapid.IntRange(0, 3).Draw(t, "ingresses") {
 		found.Ingresses = append(found.Ingresses, drawIngress(t, meta(namespace, fmt.Sprint("i", i), age+i)))
 	}
+	if namespace == "b" && rapid.IntRange(0, 3).Draw(t, "answers") == 0 {
+		// The path of external authorization, which decides about clients of the host.
+		answering := drawIngress(t, meta(namespace, "answers", age+9))
+		answering.Annotations = nil
+		for i := range answering.Spec.Rules {
+			if http := answering.Spec.Rules[i].HTTP; http != nil {
+				http.Paths[0].Path = "/oauth2/auth"
+			}
+		}
+		found.Ingresses = append(found.Ingresses, answering)
+	}
 	drawGatewayAPI(t, found, namespace, age)
 	return found
 }
@@ -215,6 +227,7 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 		all := gatewayv1.NamespacesFromAll
 		allowed := &gatewayv1.AllowedRoutes{Namespaces: &gatewayv1.RouteNamespaces{From: &all}}
 		gateway := &gatewayv1.Gateway{ObjectMeta: meta("a", edge, age), Spec: gatewayv1.GatewaySpec{GatewayClassName: "millrace"}}
+		gateway.Spec.AllowedListeners = &gatewayv1.AllowedListeners{Namespaces: &gatewayv1.ListenerNamespaces{From: &all}}
 		gateway.Spec.Listeners = []gatewayv1.Listener{{Name: "http", Port: 80, Protocol: gatewayv1.HTTPProtocolType, AllowedRoutes: allowed}}
 		switch rapid.IntRange(0, 2).Draw(t, "listener") {
 		case 0:
@@ -230,6 +243,7 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 		}
 		into.Gateways = append(into.Gateways, gateway)
 	}
+	drawListenerSets(t, into, namespace, age)
 	of := gatewayv1.Namespace("a")
 	parents := gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Name: edge, Namespace: &of}}}
 	port := gatewayv1.PortNumber(80)
@@ -263,5 +277,36 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 				TargetRefs: []gatewayv1.LocalPolicyTargetReferenceWithSectionName{{LocalPolicyTargetReference: gatewayv1.LocalPolicyTargetReference{Kind: "Service", Name: "s"}}},
 				Validation: gatewayv1.BackendTLSPolicyValidation{Hostname: "s"},
 			}})
+	}
+}
+
+// drawListenerSets draws ListenerSets with one listener, and a route that each has.
+func drawListenerSets(t *rapid.T, into *route.Objects, namespace string, age int) {
+	of, kind := gatewayv1.Namespace("a"), gatewayv1.Kind("ListenerSet")
+	for i := range rapid.IntRange(0, 2).Draw(t, "listener sets") {
+		found := &gatewayv1.ListenerSet{ObjectMeta: meta(namespace, fmt.Sprint("l", i), age+i)}
+		found.Spec.ParentRef = gatewayv1.ParentGatewayReference{Name: "edge", Namespace: &of}
+		host := gatewayv1.Hostname(rapid.SampledFrom(worldHosts[:7]).Draw(t, "hostname"))
+		entry := gatewayv1.ListenerEntry{Name: "one", Port: 80, Protocol: gatewayv1.HTTPProtocolType, Hostname: &host}
+		switch rapid.IntRange(0, 2).Draw(t, "listener") {
+		case 0:
+			mode := gatewayv1.TLSModePassthrough
+			entry.Port, entry.Protocol, entry.TLS = 443, gatewayv1.TLSProtocolType, &gatewayv1.ListenerTLSConfig{Mode: &mode}
+		case 1:
+			entry.Port, entry.Protocol = 443, gatewayv1.HTTPSProtocolType
+			entry.TLS = &gatewayv1.ListenerTLSConfig{CertificateRefs: []gatewayv1.SecretObjectReference{{Name: "tls"}}}
+		}
+		found.Spec.Listeners = []gatewayv1.ListenerEntry{entry}
+		into.ListenerSets = append(into.ListenerSets, found)
+		port := gatewayv1.PortNumber(80)
+		backend := gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{Name: "s", Port: &port}}
+		parents := gatewayv1.CommonRouteSpec{ParentRefs: []gatewayv1.ParentReference{{Kind: &kind, Name: gatewayv1.ObjectName(found.Name)}}}
+		if entry.Protocol == gatewayv1.TLSProtocolType {
+			into.TLSRoutes = append(into.TLSRoutes, &gatewayv1.TLSRoute{ObjectMeta: meta(namespace, fmt.Sprint("lt", i), age+i), Spec: gatewayv1.TLSRouteSpec{
+				CommonRouteSpec: parents, Hostnames: []gatewayv1.Hostname{host}, Rules: []gatewayv1.TLSRouteRule{{BackendRefs: []gatewayv1.BackendRef{backend}}}}})
+			continue
+		}
+		into.HTTPRoutes = append(into.HTTPRoutes, &gatewayv1.HTTPRoute{ObjectMeta: meta(namespace, fmt.Sprint("lr", i), age+i), Spec: gatewayv1.HTTPRouteSpec{
+			CommonRouteSpec: parents, Rules: []gatewayv1.HTTPRouteRule{{BackendRefs: []gatewayv1.HTTPBackendRef{{BackendRef: backend}}}}}})
 	}
 }

@@ -121,15 +121,15 @@ func (r *ingressRun) compile() *Proxy {
 	}
 	r.redirectSlashes()
 	for _, ingress := range r.members {
-		r.findAsked(ingress)
-	}
-	for _, ingress := range r.members {
 		if r.asked[ingress].isCanary() {
 			r.addCanary(ingress)
 		}
 	}
 	r.addNames()
 	r.inheritWildcards()
+	for _, ingress := range r.members {
+		r.findAsked(ingress)
+	}
 	r.addClassDefault()
 	r.findSites()
 

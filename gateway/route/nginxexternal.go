@@ -63,7 +63,8 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 		if err != nil || r.hosts[host] == nil {
 			continue
 		}
-		if of := r.ruleAt(ingress, host, says.asking.Path); of != nil && len(of.rule.Backends) == 1 && of.rule.Backends[0].Backend != "" {
+		of := r.ruleAt(host, says.asking.Path, func(rule *ingressRule) bool { return rule.ingress != ingress && r.mayAsk(ingress, rule) })
+		if of != nil && len(of.rule.Backends) == 1 && of.rule.Backends[0].Backend != "" {
 			says.asking.Backend = of.rule.Backends[0].Backend
 			return
 		}
@@ -85,24 +86,23 @@ func (r *ingressRun) closeAsked(ingress *networkingv1.Ingress, message string) {
 // does not pass them. A younger object of another namespace does not decide about the clients of an older one.
 func (r *ingressRun) findServed(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
-	target, err := url.ParseRequestURI(says.asking.Path)
-	name, invalid := ownership.ParseHost(says.External.Host)
+	name, err := ownership.ParseHost(says.External.Host)
 	host, known := bestHost(r.hosts, name)
-	if err != nil || invalid != nil || !known || host == "" {
+	if err != nil || !known || host == "" {
 		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the class serves %s: %s", says.External.Host, nginx.WantedURL))
 		return
 	}
-	of := r.hosts[host].taking(target.Path)
-	r.matches += len(r.hosts[host].rules)
+	of := r.ruleAt(host, says.asking.Path, func(rule *ingressRule) bool {
+		return rule.ingress.Namespace == ingress.Namespace ||
+			r.owners.Owns(name, rule.ingress.Namespace) && r.ages[rule.ingress] < r.ages[ingress]
+	})
 	switch {
-	case r.matches > maxMatches, of == nil, len(of.rule.Backends) != 1, of.rule.Backends[0].Backend == "":
-		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the class leads %s%s to a Service: %s", says.External.Host, target.Path, nginx.WantedURL))
-	case of.ingress.Namespace != ingress.Namespace && (!r.owners.Owns(name, of.ingress.Namespace) || r.ages[of.ingress] > r.ages[ingress]):
-		r.closeAsked(ingress, fmt.Sprintf("the rule for %s%s is of a younger Ingress of another namespace, or not of the host's owner: %s",
-			says.External.Host, target.Path, nginx.WantedURL))
+	case of == nil, len(of.rule.Backends) != 1, of.rule.Backends[0].Backend == "":
+		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the namespace, and no older Ingress of the host's owner, leads %q at %s to a Service: %s",
+			says.asking.Path, says.External.Host, nginx.WantedURL))
 	case slices.ContainsFunc(of.rule.Filters, changesQuestion):
-		r.closeAsked(ingress, fmt.Sprintf("the Ingress that serves %s%s has guards or another path for its Service: %s",
-			says.External.Host, target.Path, nginx.WantedURL))
+		r.closeAsked(ingress, fmt.Sprintf("the Ingress that serves %q at %s has guards or another path for its Service: %s",
+			says.asking.Path, says.External.Host, nginx.WantedURL))
 	default:
 		says.asking.Backend = of.rule.Backends[0].Backend
 	}
@@ -118,22 +118,9 @@ func changesQuestion(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// taking returns the rule that takes a path, or nil.
-func (h *ingressHost) taking(target string) *ingressRule {
-	var best ingressPath
-	var found *ingressRule
-	for path, rule := range h.rules {
-		if rule.takes(target) && (found == nil || comparePaths(path, best) < 0) {
-			best, found = path, rule
-		}
-	}
-	return found
-}
-
-// ruleAt is the rule of another Ingress that takes a path of a host, and to whose Service an
-// Ingress may refer; nil: there is none, or it is too much work. Others that share the host do not
-// count: one with a longer path would decide who is let in.
-func (r *ingressRun) ruleAt(ingress *networkingv1.Ingress, host hostname, target string) *ingressRule {
+// ruleAt returns the rule that takes a path of a host, among the rules that may decide who is let in, or nil: also if
+// the search is too much work. Others that share the host do not count, although their paths may be longer.
+func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]
 	if r.matches += len(of.rules); err != nil || r.matches > maxMatches {
@@ -141,7 +128,7 @@ func (r *ingressRun) ruleAt(ingress *networkingv1.Ingress, host hostname, target
 	}
 	paths := make([]ingressPath, 0, 1)
 	for path, rule := range of.rules {
-		if rule.ingress != ingress && rule.takes(parsed.Path) && r.mayAsk(ingress, rule) {
+		if rule.takes(parsed.Path) && may(rule) {
 			paths = append(paths, path)
 		}
 	}

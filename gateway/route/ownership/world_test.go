@@ -196,8 +196,9 @@ func drawIngress(t *rapid.T, at metav1.ObjectMeta) *networkingv1.Ingress {
 // annotationValues are values that have an effect.
 var annotationValues = map[string][]string{
 	"server-alias": {"b.x", "a.y", "b.y,*.x", "www.a.y"}, "app-root": {"/app"}, "rewrite-target": {"/", "/$2", "/p"},
-	"auth-url": {"https://$host/oauth2/auth", "http://s.a.svc/auth"}, "auth-secret": {"users"},
-	"whitelist-source-range": {"198.51.100.0/24", "x"}, "custom-headers": {"headers"}, "affinity": {"cookie"},
+	"auth-url": {"https://$host/oauth2/auth", "http://s.a.svc/auth", "https://a.y/oauth2/auth", "https://b.x/"}, "auth-secret": {"users"},
+	"whitelist-source-range": {"198.51.100.0/24", "x"}, "custom-headers": {"headers"}, "affinity": {"cookie"}, "satisfy": {"any"},
+	"configuration-snippet": {"more_set_headers 'A: b';", "deny all;"}, "upstream-vhost": {"$service_name", "v"}, "session-cookie-path": {"/p"},
 	"permanent-redirect": {"https://z/"}, "proxy-body-size": {"1k"}, "limit-rps": {"5"}, "canary-weight": {"50"},
 	"canary-by-header": {"x-c"}, "mirror-target": {"http://s.a.svc/"}, "backend-protocol": {"HTTPS", "GRPC"},
 	"ssl-redirect": {"true", "false"}, route.AnnotationSSLRedirect: {"true", "false"}, route.AnnotationDedicatedVIP: {"true"},

@@ -21,7 +21,8 @@ import (
 func (w *world) historyOf(service string) []consoleapi.HistoryEntry {
 	w.t.Helper()
 	var out bytes.Buffer
-	if err := History(w.t.Context(), consoleapi.Socket, consoleapi.HistoryQuery{Service: service}, &out); err != nil {
+	request := Request{Command: "history", History: &consoleapi.HistoryQuery{Service: service}}
+	if err := Ask(w.t.Context(), consoleapi.Socket, request, &out); err != nil {
 		w.t.Fatal(err)
 	}
 	var line consoleapi.Line

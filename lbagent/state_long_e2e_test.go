@@ -151,7 +151,8 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 		t.Error("an agent announces by a checkpoint what was gone")
 	}
 	var out bytes.Buffer
-	if err := History(t.Context(), consoleapi.Socket, consoleapi.HistoryQuery{}, &out); err != nil || !strings.Contains(out.String(), "Ended") {
+	request := Request{Command: "history", History: &consoleapi.HistoryQuery{}}
+	if err := Ask(t.Context(), consoleapi.Socket, request, &out); err != nil || !strings.Contains(out.String(), "Ended") {
 		t.Errorf("the history says %s, error %v; want the end of the first agent in it", out.String(), err)
 	}
 }

@@ -28,7 +28,7 @@ func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 		var untilEOF bool
 		command.Flags().BoolVar(&untilEOF, "until-eof", false,
 			"end when standard input does: for clients that start this remotely and may go away")
-		ask := command.RunE
+		run := command.RunE
 		command.RunE = func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
@@ -39,7 +39,7 @@ func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 				}()
 			}
 			cmd.SetContext(ctx)
-			return ask(cmd, args)
+			return run(cmd, args)
 		}
 	}
 	return commands
@@ -52,7 +52,7 @@ func dropsCommand(config *lbagent.Config) *cobra.Command {
 		Short: "Print the counters of dropped packets and the last samples, as lines of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return lbagent.Drops(cmd.Context(), config.Socket, follow, cmd.OutOrStdout())
+			return ask(cmd, config, lbagent.Request{Command: "drops", Follow: follow})
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "print the samples from now on")
@@ -60,23 +60,22 @@ func dropsCommand(config *lbagent.Config) *cobra.Command {
 }
 
 func topCommand(config *lbagent.Config) *cobra.Command {
-	var interval time.Duration
+	request := lbagent.Request{Command: "top"}
 	var vips []string
-	var of lbagent.TopOf
 	command := &cobra.Command{
 		Use:   "top",
 		Short: "Print the counters of the frontends, a line of JSON each time",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if of.VIPs, err = parseVIPs(vips); err != nil {
+			if request.Addresses, err = parseVIPs(vips); err != nil {
 				return err
 			}
-			return lbagent.Top(cmd.Context(), config.Socket, interval, of, cmd.OutOrStdout())
+			return ask(cmd, config, request)
 		},
 	}
 	command.Flags().StringSliceVar(&vips, "vip", nil, "only frontends of these `addresses` (default all)")
-	command.Flags().StringVar(&of.Namespace, "namespace", "", "only frontends of Services of this `namespace` (default all)")
-	command.Flags().DurationVar(&interval, "interval", 0, "print again and again at this interval; 0: once")
+	command.Flags().StringVar(&request.Namespace, "namespace", "", "only frontends of Services of this `namespace` (default all)")
+	command.Flags().DurationVar(&request.Interval, "interval", 0, "print again and again at this interval; 0: once")
 	return command
 }
 
@@ -90,7 +89,7 @@ func traceCommand(config *lbagent.Config) *cobra.Command {
 			if err := readPacket(&packet, raw, args); err != nil {
 				return err
 			}
-			return lbagent.Trace(cmd.Context(), config.Socket, packet, cmd.OutOrStdout())
+			return ask(cmd, config, lbagent.Request{Command: "trace", Packet: &packet})
 		},
 	}
 	flags := command.Flags()
@@ -105,13 +104,23 @@ func vipsCommand(config *lbagent.Config) *cobra.Command {
 		Use:   "vips [ADDRESS…]",
 		Short: "Print where this node announces VIPs or why it does not, as a line of JSON",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			addresses, err := parseVIPs(args)
-			if err != nil {
-				return err
-			}
-			return lbagent.VIPs(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
+			return askAddresses(cmd, config, "vips", args)
 		},
 	}
+}
+
+// ask sends a request and prints the answer.
+func ask(cmd *cobra.Command, config *lbagent.Config, request lbagent.Request) error {
+	return lbagent.Ask(cmd.Context(), config.Socket, request, cmd.OutOrStdout())
+}
+
+// askAddresses sends a request about addresses.
+func askAddresses(cmd *cobra.Command, config *lbagent.Config, command lbagent.Command, texts []string) error {
+	addresses, err := parseVIPs(texts)
+	if err != nil {
+		return err
+	}
+	return ask(cmd, config, lbagent.Request{Command: command, Addresses: addresses})
 }
 
 func parseVIPs(texts []string) ([]netip.Addr, error) {
@@ -133,7 +142,7 @@ func bgpCommand(config *lbagent.Config) *cobra.Command {
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"peers", "routes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lbagent.BGP(cmd.Context(), config.Socket, args[0] == "routes", cmd.OutOrStdout())
+			return ask(cmd, config, lbagent.Request{Command: "bgp " + lbagent.Command(args[0])})
 		},
 	}
 }
@@ -144,11 +153,7 @@ func duplicatesCommand(config *lbagent.Config) *cobra.Command {
 		Short: "Ask on the links of the uplinks which hosts have addresses, and print them as a line of JSON",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			addresses, err := parseVIPs(args)
-			if err != nil {
-				return err
-			}
-			return lbagent.Duplicates(cmd.Context(), config.Socket, addresses, cmd.OutOrStdout())
+			return askAddresses(cmd, config, "duplicates", args)
 		},
 	}
 }
@@ -167,7 +172,7 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 			if of.To, err = parseTime("to", to); err != nil {
 				return err
 			}
-			return lbagent.History(cmd.Context(), config.Socket, of, cmd.OutOrStdout())
+			return ask(cmd, config, lbagent.Request{Command: "history", History: &of})
 		},
 	}
 	flags := command.Flags()

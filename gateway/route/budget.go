@@ -299,6 +299,11 @@ func (c *compilation) admit(of *fleet) {
 			admitted = append(admitted, ingress)
 		}
 	}
+	for _, ingress := range of.members {
+		if room.closed[ingress.Namespace] {
+			of.closed = append(of.closed, ingress)
+		}
+	}
 	of.members = slices.DeleteFunc(admitted, func(ingress *networkingv1.Ingress) bool { return room.closed[ingress.Namespace] })
 }
 

@@ -120,6 +120,7 @@ func (r *ingressRun) compile() *Proxy {
 		r.addRules(ingress)
 	}
 	r.redirectSlashes()
+	r.closeHosts()
 	for _, ingress := range r.members {
 		if r.asked[ingress].isCanary() {
 			r.addCanary(ingress)

@@ -96,6 +96,8 @@ type fleet struct {
 	owner   Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
+	// closed are Ingresses of namespaces whose reserve has no room for the paths of all protecting objects.
+	closed []*networkingv1.Ingress
 	// owners are the owners of hosts, and ages the places of the Ingresses among all of the fleet.
 	owners *ownership.Hosts
 	ages   map[*networkingv1.Ingress]int

@@ -123,6 +123,31 @@ func (r *ingressRun) addPath(
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
+// closeHosts makes the hosts of namespaces without room for their protecting objects answer 500, as many as the
+// reserve has room for, so that no wildcard or default backend of others serves their requests.
+func (r *ingressRun) closeHosts() {
+	bytes, all := map[string]int64{}, ingressPath{resource.PathMatch_PREFIX, "/"}
+	for _, ingress := range r.closed {
+		for i := range ingress.Spec.Rules {
+			name, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
+			known := r.hosts[name]
+			if err != nil || !r.owners.Owns(name, ingress.Namespace) || known != nil && known.rules[all] != nil {
+				continue
+			}
+			bytes[ingress.Namespace] += entryBytes + int64(2*len(name)+len(ingress.Name)+len(ingress.Namespace))
+			if bytes[ingress.Namespace] > r.settings.NamespaceBytes/reserveParts {
+				continue
+			}
+			host := r.host(name)
+			host.isOwned = true
+			host.rules[all] = &ingressRule{ingress: ingress, backend: &networkingv1.IngressBackend{}, rule: &resource.Rule{
+				Route: "ingress/" + ingress.Namespace + "/" + ingress.Name + "/closed",
+				Match: &resource.Match{Path: &resource.PathMatch{Value: "/"}},
+			}}
+		}
+	}
+}
+
 // parseIngressPath reads a path. What is implementation specific is a prefix. A prefix means
 // the same with and without a slash at its end.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {

@@ -89,7 +89,9 @@ func TestGuardsWithoutRoom(t *testing.T) {
 			resources := route.Compile(of, settings).Proxies[0].Resources
 			for _, request := range [][3]string{{"a.example", "/", test.open}, {"a.example", "/admin0", test.protected}, {"b.example", "/", test.others}} {
 				found, got := routetest.Match(resources, routetest.Request{Port: 80, Host: request[0], Method: "GET", Path: request[1]}), "closed"
-				if found.Rule != nil && (test.guards == 1 || len(found.Rule.Backends) > 0) {
+				if found.Rule == nil {
+					got = "no rule"
+				} else if test.guards == 1 || len(found.Rule.Backends) > 0 {
 					got = fmt.Sprintf("%d backends", len(found.Rule.Backends))
 				}
 				// A route of another namespace than its Service has a backend that answers 500.

@@ -27,6 +27,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -211,6 +212,16 @@ func warnings(t *testing.T, e *environment) {
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster"},
 		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"10.96.0.0/28"}},
 	}, "spec.addresses: never given out: 10.96.0.0/28 (ServiceCIDR")
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: otherNamespace, Name: "pods"}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"198.18.1.4"}}},
+	}
+	must(t, e.client.Create(t.Context(), slice))
+	t.Cleanup(func() { must(t, client.IgnoreNotFound(e.client.Delete(context.Background(), slice))) })
+	w.warned(t, &millracev1beta1.VIPPool{
+		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
+		Spec:       millracev1beta1.VIPPoolSpec{Addresses: []string{"198.18.0.0/16"}},
+	}, "198.18.1.4 (EndpointSlice "+otherNamespace+"/pods)")
 	must(t, e.client.Create(t.Context(), &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "192.0.2.0"},
 		Spec:       millracev1beta1.VIPSpec{Address: "192.0.2.0", Claims: []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "used"}}},

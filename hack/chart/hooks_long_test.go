@@ -104,7 +104,11 @@ func (h *hookRunner) run(ctx context.Context, job string) (string, error) {
 	for _, user := range config.AuthInfos {
 		user.Token = strings.TrimSpace(string(token))
 	}
-	file := filepath.Join(h.directory, "hook.kubeconfig")
+	directory, err := os.MkdirTemp(h.directory, job)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(directory, "kubeconfig")
 	if err := clientcmd.WriteToFile(*config, file); err != nil {
 		return "", err
 	}
@@ -112,19 +116,28 @@ func (h *hookRunner) run(ctx context.Context, job string) (string, error) {
 	return string(output), err
 }
 
-// play runs the Jobs that Helm creates, and makes the pods of the cleanup ready, until ctx is done.
-func (h *hookRunner) play(ctx context.Context) {
+// jobs returns the Jobs of the hooks, as NAME/UID.
+func (h *hookRunner) jobs(ctx context.Context) []string {
+	jobs, _ := h.server.Kubectl(ctx, "-n", "millrace-system", "get", "jobs", "-o", `jsonpath={range .items[*]}{.metadata.name}/{.metadata.uid}{"\n"}{end}`)
+	return strings.Fields(string(jobs))
+}
+
+// play runs the Jobs that Helm creates, and makes the pods of the cleanup ready, until ctx is done. Jobs of before
+// are those that another tool applied: they have ended.
+func (h *hookRunner) play(ctx context.Context, before []string) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	done := map[string]bool{}
+	for _, job := range before {
+		done[job] = true
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		jobs, _ := h.server.Kubectl(ctx, "-n", "millrace-system", "get", "jobs", "-o", `jsonpath={range .items[*]}{.metadata.name}/{.metadata.uid}{"\n"}{end}`)
-		for _, job := range strings.Fields(string(jobs)) {
+		for _, job := range h.jobs(ctx) {
 			if name, _, _ := strings.Cut(job, "/"); !done[job] {
 				done[job] = true
 				go h.finish(ctx, name)
@@ -157,10 +170,10 @@ func (h *hookRunner) finish(ctx context.Context, job string) {
 func (h *hookRunner) uninstall(t *testing.T) (string, error) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	played := make(chan struct{})
+	played, before := make(chan struct{}), h.jobs(ctx)
 	go func() {
 		defer close(played)
-		h.play(ctx)
+		h.play(ctx, before)
 	}()
 	out, err := h.helm(t, "uninstall", "millrace", "--timeout=2m")
 	stop()

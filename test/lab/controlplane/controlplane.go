@@ -332,8 +332,13 @@ func (s *Server) WriteKubeconfig(user string) (string, error) {
 		Contexts:       map[string]*clientcmdapi.Context{"test": {Cluster: "test", AuthInfo: user}},
 		CurrentContext: "test",
 	}
-	file := s.file(user + ".kubeconfig")
-	if err := clientcmd.WriteToFile(configuration, file); err != nil {
+	// Other programs may read the previous file meanwhile, so it is replaced as a whole.
+	directory, err := os.MkdirTemp(s.dir, "kubeconfig")
+	if err != nil {
+		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
+	}
+	next, file := filepath.Join(directory, "next"), s.file(user+".kubeconfig")
+	if err := errors.Join(clientcmd.WriteToFile(configuration, next), os.Rename(next, file), os.Remove(directory)); err != nil {
 		return "", fmt.Errorf("writing the kubeconfig of %s: %w", user, err)
 	}
 	return file, nil

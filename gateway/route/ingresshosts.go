@@ -149,9 +149,15 @@ func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
 	}
 }
 
-// addNames adds the names that annotations give to whole hosts, once the rules of all Ingresses are known: a
-// name that has rules of the namespace already keeps them.
+// addNames adds what annotations give to whole hosts, once the rules of all Ingresses are known. The names
+// come last: they copy the paths of their host, which the annotations of all its Ingresses have then added.
 func (r *ingressRun) addNames() {
+	r.forEachHost(r.addHostRules)
+	r.forEachHost(r.addHostNames)
+}
+
+// forEachHost calls do for each host in the rules of an Ingress with annotations that are carried out.
+func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hostname)) {
 	for _, ingress := range r.members {
 		says := r.asked[ingress]
 		if says == nil || says.isCanary() {
@@ -162,7 +168,7 @@ func (r *ingressRun) addNames() {
 			name, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
 			if err == nil && r.hosts[name] != nil && !seen[name] {
 				seen[name] = true
-				r.addNamesOf(ingress, name)
+				do(ingress, name)
 			}
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addNamesOf carries out the annotations that hold for a whole host, if its namespace owns the host.
-func (r *ingressRun) addNamesOf(ingress *networkingv1.Ingress, host hostname) {
+// addHostRules adds the rules of annotations that hold for a whole host, if its namespace owns the host.
+func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) {
 	says := r.asked[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
 		for name, wanted := range map[string]bool{
@@ -32,8 +32,15 @@ func (r *ingressRun) addNamesOf(ingress *networkingv1.Ingress, host hostname) {
 	if says.AppRoot != "" && !says.isRefused {
 		r.addAppRoot(ingress, host)
 	}
+}
+
+// addHostNames adds the aliases of a host and its name with or without www, if its namespace owns the host.
+func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) {
+	if !r.owners.Owns(host, ingress.Namespace) {
+		return
+	}
 	r.addAliases(ingress, host)
-	if says.FromToWWW {
+	if r.asked[ingress].FromToWWW {
 		r.addWWW(ingress, host)
 	}
 }

@@ -108,7 +108,7 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	must(t, os.RemoveAll(previous))
 }
 
-// token returns a token of a service account of millrace-system for some audiences; none: the API server.
+// token returns a token of a service account of millrace-system for the audiences, by default the API server's.
 func (e *environment) token(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: account}}

@@ -67,8 +67,8 @@ func (a *analyze) run() error {
 	})
 }
 
-// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace is that of
-// objects that name none.
+// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace applies to
+// objects without one.
 func printAnalysis(
 	env environment, files []string, namespace string, format render.Format, analyze func(*manifests.Objects) (*analysis.View, error),
 ) error {

@@ -18,8 +18,8 @@ func migrateNginxCommand(env environment, config *cluster.Config) *cobra.Command
 		Long: "Read Ingresses from files, or from standard input, as kubectl prints them, and compile them for classes of\n" +
 			"Millrace with the parameter annotations: ingress-nginx. Each annotation that would not be carried out, and each\n" +
 			"rule that would not be served, is a problem. Nothing else is printed.\n\n" +
-			"No cluster is read: include the objects that Ingresses need. Secrets are assumed to exist, and Services are, too,\n" +
-			"if the files have none. The exit code is 0 without problems and 2 with problems.",
+			"No cluster is read: include the objects that Ingresses need. Secrets are assumed to exist, and Services too\n" +
+			"if the files contain no Service. The exit code is 0 without problems and 2 with problems.",
 		Example: "  kubectl get ingresses,ingressclasses,services,configmaps,referencegrants,backendtlspolicies -A -o yaml |\n" +
 			"    millrace migrate ingress-nginx",
 		RunE: func(_ *cobra.Command, args []string) error {

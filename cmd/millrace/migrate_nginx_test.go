@@ -41,7 +41,7 @@ func TestMigrateIngressNginx(t *testing.T) {
 		ingress + "ssl-redirect: 'true'}}":     exitOK,
 		ingress + "server-snippet: deny all}}": exitProblems,
 		"]":                                    exitProblems,
-		// Services are assumed only if there are none.
+		// Services are assumed only if the input has no Service.
 		ingress + "ssl-redirect: 'true'}}" + strings.Replace(spec, "%", "s", 1) + service: exitOK,
 		ingress + "ssl-redirect: 'true'}}" + strings.Replace(spec, "%", "t", 1) + service: exitProblems,
 		ingress + "ssl-redirect: 'true'}}" + strings.Replace(spec, "%", "t", 1):           exitOK,

@@ -15,8 +15,8 @@ import (
 
 // External asks a Service whether requests may pass.
 type External struct {
-	// Service is empty if the URL has the host of the request, or another host. Then the Service is the one that
-	// serves the path at the host.
+	// Service is empty if the URL has the host of the request, or another host. Then the Service follows
+	// from the rules of the host.
 	Namespace, Service string
 	Port               int32
 	// TLS says that it is spoken with over TLS.
@@ -130,7 +130,7 @@ func (r *reader) authMethod() (string, error) {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		return method, nil
 	default:
-		return "", fmt.Errorf("auth-method %s is none of GET, HEAD, POST, PUT, PATCH, DELETE and OPTIONS", quoted(method))
+		return "", fmt.Errorf("auth-method %s is not GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS", quoted(method))
 	}
 }
 

@@ -83,7 +83,7 @@ func (p *policy) readOptions(into *resource.BackendTLS) bool {
 		case OptionMinVersion:
 			known := false
 			if into.MinVersion, known = tlsVersions[text]; !known {
-				err = fmt.Errorf("%q is none of 1.0, 1.1, 1.2 and 1.3", text)
+				err = fmt.Errorf("%q is not 1.0, 1.1, 1.2 or 1.3", text)
 			}
 		case OptionCipherSuites:
 			into.CipherSuites, err = parseCipherSuites(text)

@@ -93,7 +93,7 @@ func TestPolicyOptions(t *testing.T) {
 			version: tls.VersionTLS10,
 			suites:  []uint32{uint32(tls.TLS_RSA_WITH_AES_128_CBC_SHA), uint32(tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)},
 		},
-		"{millrace.io/tls-min-version: '1.4'}":       {message: `spec.options: millrace.io/tls-min-version: "1.4" is none of`},
+		"{millrace.io/tls-min-version: '1.4'}":       {message: `spec.options: millrace.io/tls-min-version: "1.4" is not`},
 		"{millrace.io/tls-cipher-suites: ECDHE-RSA}": {message: `spec.options: millrace.io/tls-cipher-suites: cipher suite "ECDHE-RSA" is not known`},
 	} {
 		t.Run(options, func(t *testing.T) {

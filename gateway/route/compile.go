@@ -33,7 +33,7 @@ type Compiler struct {
 	backends int
 }
 
-// maxRestores bounds how often objects are compiled to find those that fail: parameters of a class, then an
+// maxRestores bounds how often a compilation is repeated with previous versions of failed objects: parameters of a class, then an
 // Ingress, then its users.
 const maxRestores = 3
 

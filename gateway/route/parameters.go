@@ -197,7 +197,7 @@ var tlsPolicies = map[string]resource.Listener_TLSPolicy{
 func parseTLSPolicy(text string, into *resource.Listener_TLSPolicy) error {
 	policy, known := tlsPolicies[text]
 	if !known {
-		return fmt.Errorf("%q is none of modern, intermediate and old", text)
+		return fmt.Errorf("%q is not modern, intermediate or old", text)
 	}
 	*into = policy
 	return nil

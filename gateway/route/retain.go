@@ -48,8 +48,8 @@ func isFailure(object Object, field, reason string) bool {
 	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
 }
 
-// restore returns objects with the previous versions of those that failed, and the failures of these; none if
-// nothing changes.
+// restore returns objects with failed objects replaced by their previous versions, and the failures of the
+// replaced objects.
 func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
 	restored, retained := *objects, map[Object][]Problem{}
 	if len(v) == 0 || len(failed) == 0 {
@@ -129,8 +129,8 @@ func previousOf[T metav1.Object](swap swapper, kind string, objects []T, previou
 	return objects
 }
 
-// next returns the versions for the next compilation: those that compiled now, and the previous ones of
-// objects that are retained.
+// next returns the versions for the next compilation: the objects that compiled now, and the previous versions
+// of retained objects.
 func (v versions) next(run *compilation) versions {
 	for name := range run.failed {
 		delete(run.good, name)

@@ -49,7 +49,7 @@ type portHost struct {
 }
 
 // claimsAt returns the host names that routes have at the Gateway's own listeners of a port. A route without host
-// names claims none.
+// names has no claims.
 func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *ownership.Claims[*route] {
 	claims := ownership.NewClaims[*route]()
 	for age, each := range routes {

@@ -18,7 +18,7 @@ import (
 
 // IngressNginx returns the problems that the Ingresses of ingress-nginx would have in classes of Millrace with the
 // parameter annotations: ingress-nginx. Other controllers keep their Ingresses. Secrets are assumed to exist, and
-// Services are, too, if the manifests have none.
+// Services too if the manifests contain no Service.
 func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 	a := &analysis{objects: objects, options: options}
 	a.sort()
@@ -26,7 +26,7 @@ func IngressNginx(objects *manifests.Objects, options Options) (*View, error) {
 	view := &View{Objects: len(objects.Known), Remarks: objects.Remarks}
 	if len(a.routing.Objects.Services) == 0 && len(a.routing.Objects.Ingresses) > 0 {
 		a.assumeServices()
-		view.Remarks = append(view.Remarks, "the manifests have no Services: those that Ingresses name are assumed to exist")
+		view.Remarks = append(view.Remarks, "the manifests contain no Service: the Services of the Ingresses are assumed to exist")
 	}
 	a.refused()
 	return view, a.finish(view)
@@ -86,7 +86,7 @@ func (a *analysis) assumeServices() {
 		if !slices.ContainsFunc(service.Spec.Ports, func(of corev1.ServicePort) bool {
 			return port.Name != "" && of.Name == port.Name || port.Name == "" && of.Port == port.Number
 		}) {
-			// A named port needs any number, below those that are usual.
+			// The number of a named port is not used: a negative one is free.
 			number := cmp.Or(port.Number, -int32(len(service.Spec.Ports))-1)
 			service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: port.Name, Port: number})
 		}

@@ -73,8 +73,8 @@ func (s *Source) readSecrets(objects *route.Objects) bool {
 	return false
 }
 
-// lookForSecrets begins to read the Secrets that the gateway may read now, and ends to read those that it may not
-// read any more. A failure changes nothing. One denial alone changes nothing either: an API server that has just
+// lookForSecrets starts informers for the Secrets that the gateway may read now, and stops the informers whose permission
+// has ended. A failure changes nothing. One denial alone changes nothing either: an API server that has just
 // started may not know all bindings.
 func (s *Source) lookForSecrets(ctx context.Context) error {
 	namespaces, err := s.readableNamespaces(ctx)
@@ -140,8 +140,8 @@ func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool
 	return found
 }
 
-// beginSecrets adds a reader for each scope that has none, waits for their first lists, and reports whether there
-// are new ones. A scope that cannot be listed is tried again at the next look.
+// beginSecrets adds a reader for each scope without one, waits for their first lists, and reports whether it added
+// any. A scope that cannot be listed is tried again at the next look.
 func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
 	var (
 		mu    sync.Mutex
@@ -199,8 +199,8 @@ func (s *Source) endScope(reader *secretReader) {
 	s.informers = slices.DeleteFunc(s.informers, func(i toolscache.SharedIndexInformer) bool { return i == reader.informer })
 }
 
-// readableNamespaces returns the namespaces whose Secrets the gateway may read; nil: all. It looks in those that
-// have a RoleBinding with the name of the ClusterRole.
+// readableNamespaces returns the namespaces whose Secrets the gateway may read, or nil for all. It checks the namespaces
+// that have a RoleBinding with the name of the ClusterRole.
 func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error) {
 	all, err := s.mayList(ctx, "")
 	if err != nil || all {

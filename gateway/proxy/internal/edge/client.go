@@ -27,7 +27,7 @@ func Chain(remote string, forwarded []string, hops int) []string {
 	return append(chain[max(len(chain)-hops, 0):], peer)
 }
 
-// RealIP returns the value of X-Real-IP: the client's address, or the peer's if the proxies in front name none.
+// RealIP returns the value of X-Real-IP: the client's address, or the peer's if the proxies in front sent no address.
 func RealIP(chain []string) string {
 	if client := Client(chain); client.IsValid() {
 		return client.String()

@@ -437,7 +437,7 @@ func TestFullMap(t *testing.T) {
 	objects := cluster()
 	addService(objects, 1, false, 1, 0)
 	l := newLoop(n, objects)
-	l.maps.Limits.NodeTables = 1
+	l.maps.Limits.Frontends = 1
 	mustPass(t, l, start)
 	addService(objects, 2, false, 1, 0)
 	mustPass(t, l, start)

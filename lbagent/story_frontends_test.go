@@ -221,7 +221,7 @@ func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.Stat
 		if slices.Contains(tables, table) {
 			continue
 		}
-		for number := range forwarding.Rows {
+		for number := range *table {
 			owner := (*table)[number].Primary
 			known := slices.ContainsFunc(tables, func(table *forwarding.NodeTable) bool {
 				row := (*table)[number]

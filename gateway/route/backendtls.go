@@ -247,6 +247,8 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 			if of.resolved == nil {
 				of.resolved = refused.at("spec.validation.caCertificateRefs[%d]", i)
 			}
+		}
+		if found == nil {
 			continue
 		}
 		of.authorities = append(of.authorities, found)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/resource"
 	"github.com/millrace-lb/millrace/gateway/route"
+	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
 // TestPolicyNotes: what a policy does not do is in the message of its condition, with the field.
@@ -202,4 +204,56 @@ func passedBackend(result *route.Result) *resource.Backend {
 		}
 	}
 	return nil
+}
+
+// TestPolicyRetainsAuthorities: certificates of a CA that become invalid stay in use, and the condition reports
+// it. Removed ones are not trusted any more.
+func TestPolicyRetainsAuthorities(t *testing.T) {
+	var compiler route.Compiler
+	chain, _, err := routetest.Certificate("ca.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid := strconv.Quote(string(chain))
+	for _, test := range []struct{ name, text, accepted, resolved string }{
+		{"valid", valid, "True ", "True "},
+		{"invalid", "x", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
+		{"invalid, once more", "y", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
+		{"removed", "''", "False spec.validation.caCertificateRefs: none can be used", "False "},
+		{"valid again", valid, "True ", "True "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			result := compiler.Compile(parse(t, "testdata/gateway/notes", []byte(`
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: infra, name: ca}
+data:
+  ca.crt: `+test.text+`
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata: {namespace: infra, name: p}
+spec:
+  targetRefs: [{group: '', kind: Service, name: one}]
+  validation: {hostname: b.example, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {namespace: infra, name: r}
+spec:
+  parentRefs: [{name: gw}]
+  rules: [{backendRefs: [{name: one, port: 80}]}]
+`)), route.DefaultSettings())
+			conditions := result.Statuses.BackendTLSPolicies[0].Status.Ancestors[0].Conditions
+			for i, want := range []string{test.accepted, test.resolved} {
+				if got := string(conditions[i].Status) + " " + conditions[i].Message; !strings.HasPrefix(got, want) {
+					t.Errorf("%s is %q; want %q", conditions[i].Type, got, want)
+				}
+			}
+			isRetained := strings.HasSuffix(conditions[1].Message, "; the previous version is still used")
+			if want := strings.HasPrefix(test.name, "invalid"); isRetained != want {
+				t.Errorf("the previous version is used: %t; want %t", isRetained, want)
+			}
+		})
+	}
 }

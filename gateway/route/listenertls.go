@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -69,6 +70,8 @@ func (c *compilation) readValidation(of *listener) {
 		found, refused := c.authorityOf(from, reference)
 		if refused != nil {
 			of.refuseResolved(refused.at("spec.tls.frontend of the Gateway: validation.caCertificateRefs[%d]", i))
+		}
+		if found == nil {
 			continue
 		}
 		of.authorities = append(of.authorities, found)
@@ -117,7 +120,9 @@ func insecureFallback(of *gatewayv1.Gateway) bool {
 // caCertificateRefs).
 const authorityKey = "ca.crt"
 
-// authorityOf follows a reference to certificates to trust.
+// authorityOf follows a reference to certificates to trust. It returns both results if the ConfigMap has become
+// invalid and its previous version is used. Without any content the ConfigMap has no previous version: then
+// no certificate is trusted any more.
 func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *refusal) {
 	if reference.Group != "" || reference.Kind != kindConfigMap {
 		return nil, refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,
@@ -133,7 +138,7 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 			at.namespace, from.kind, from.namespace, at.name)
 	}
 	if known := c.authorities[at]; known != nil {
-		return known, nil
+		return known, c.retainedAuthority(at)
 	}
 	configMap := c.index.configMaps[at]
 	if configMap == nil {
@@ -143,8 +148,10 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 	c.reads(kindConfigMap, configMap)
 	text := []byte(configMap.Data[authorityKey])
 	if err := validAuthorities(text); err != nil {
-		c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
-			ReasonInvalidCertificate, "data."+authorityKey+": "+err.Error())
+		if strings.TrimSpace(string(text)) != "" {
+			c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
+				ReasonInvalidCertificate, "data."+authorityKey+": "+err.Error())
+		}
 		return nil, refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
 			"ConfigMap %s/%s, %s: %v", at.namespace, at.name, authorityKey, err)
 	}
@@ -155,7 +162,16 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 		},
 	}
 	c.authorities[at] = found
-	return found, nil
+	return found, c.retainedAuthority(at)
+}
+
+// retainedAuthority returns the failure of a ConfigMap whose previous version is used, or nil.
+func (c *compilation) retainedAuthority(at key) *refusal {
+	for _, failure := range c.retained[Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}] {
+		return refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,
+			"ConfigMap %s/%s, %s; the previous version is still used", at.namespace, at.name, failure.Message)
+	}
+	return nil
 }
 
 // validAuthorities reports what is wrong with certificates in PEM.

@@ -122,8 +122,8 @@ func (h *hookRunner) jobs(ctx context.Context) []string {
 	return strings.Fields(string(jobs))
 }
 
-// play runs the Jobs that Helm creates, and makes the pods of the cleanup ready, until ctx is done. Jobs of before
-// are those that another tool applied: they have ended.
+// play runs the Jobs that Helm creates, and makes the pods of the cleanup ready, until ctx is done. The Jobs in
+// before were applied by another tool and have ended.
 func (h *hookRunner) play(ctx context.Context, before []string) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()

@@ -112,8 +112,8 @@ func (p process) resetMemory(t *testing.T) {
 // dialer connects from inside the network namespace of a process.
 type dialer struct{ namespace netns.NsHandle }
 
-// dial connects to a port of the process from a loopback address. Loopback addresses count as
-// sources of their own.
+// dial connects to a port of the process from a loopback address. Each loopback address
+// counts as a separate source.
 func (d dialer) dial(source, port int) (net.Conn, error) {
 	type result struct {
 		conn net.Conn

@@ -189,34 +189,22 @@ func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 			found[route.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 		}
 	}
-	for _, ingress := range objects.Ingresses {
-		add("Ingress", ingress)
-	}
-	for _, class := range objects.IngressClasses {
-		add("IngressClass", class)
-	}
-	for _, policy := range objects.BackendTLSPolicies {
-		add("BackendTLSPolicy", policy)
-	}
-	for _, parameters := range objects.ConfigMaps {
-		add("ConfigMap", parameters)
-	}
-	for _, gateway := range objects.Gateways {
-		add("Gateway", gateway)
-	}
-	for _, set := range objects.ListenerSets {
-		add("ListenerSet", set)
-	}
-	for _, object := range objects.HTTPRoutes {
-		add("HTTPRoute", object)
-	}
-	for _, object := range objects.GRPCRoutes {
-		add("GRPCRoute", object)
-	}
-	for _, users := range objects.Users {
-		add("Secret", users)
-	}
+	addAll(add, "Ingress", objects.Ingresses)
+	addAll(add, "IngressClass", objects.IngressClasses)
+	addAll(add, "BackendTLSPolicy", objects.BackendTLSPolicies)
+	addAll(add, "ConfigMap", objects.ConfigMaps)
+	addAll(add, "Gateway", objects.Gateways)
+	addAll(add, "ListenerSet", objects.ListenerSets)
+	addAll(add, "HTTPRoute", objects.HTTPRoutes)
+	addAll(add, "GRPCRoute", objects.GRPCRoutes)
+	addAll(add, "Secret", objects.Users)
 	return found
+}
+
+func addAll[T client.Object](add func(kind string, object client.Object), kind string, objects []T) {
+	for _, object := range objects {
+		add(kind, object)
+	}
 }
 
 // shorten cuts a message to what an event takes, between characters.

@@ -225,8 +225,8 @@ func TestLittleHasRoom(t *testing.T) {
 	}
 }
 
-// TestClientConnections: a client has at most ClientConnections, all of them in use here. A client shared
-// by others, such as a proxy in front, has no limit of its own.
+// TestClientConnections: a client has at most ClientConnections, all of them in use here. A proxy in
+// front, which many clients share, has no such limit.
 func TestClientConnections(t *testing.T) {
 	o := &opener{Ledger: New(Limits{ClientConnections: 2})}
 	for i, want := range []bool{true, true, false} {

@@ -73,27 +73,9 @@ func TestUpgradeHasTimeouts(t *testing.T) {
 // A status below 100 is a bad response, and costs the endpoint no slot.
 func TestBadStatus(t *testing.T) {
 	port := freePort(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(conn)); err == nil {
-					_, _ = io.WriteString(conn, "HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n")
-				}
-			}()
-		}
-	}()
+	address := rawBackend(t, answering("HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"))
 	f := start(t, func(s *Settings) { s.Upstream.MaxRequests = 1 },
-		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", listener.Addr().String()))...)
+		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
 	for _, headers := range [][]string{nil, {"Connection: Upgrade", "Upgrade: test"}} {
 		for range 3 {
 			// With the slot kept, the second one would get 503.

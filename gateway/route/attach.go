@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// attach attaches a route to one parent and gives the conditions for it, or nil where the
-// parent is not ours.
+// attach attaches a route to one parent and returns the route's conditions for it, or nil if the parent
+// is not managed by this controller.
 func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
 	listeners, ours := c.parentListeners(of, parent)
 	if !ours {
@@ -47,7 +47,8 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 	return conditions
 }
 
-// parentListeners gives the listeners of a parent.
+// parentListeners returns the listeners of a parent, and false if the parent is not managed by this
+// controller.
 func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
 	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
 		return nil, false
@@ -69,18 +70,18 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 	return nil, false
 }
 
-// candidate is a listener that takes a route, with the host names that both have.
+// candidate is a listener that accepts a route, with the intersection of their host names.
 type candidate struct {
 	listener *listener
 	hosts    []hostname
 }
 
-// attachAll attaches a route to all listeners that take it, and tells why none does. A route
-// that is not accepted counts for nothing; its rules that are left answer 500.
+// attachAll attaches a route to all listeners that accept it, or returns why none does. A route that is
+// not accepted does not increase attachedRoutes; its valid rules answer 500.
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var taking []candidate
-	// The reason of the listener that came closest is told.
+	// The reason of the last check that a listener reached is reported.
 	closest := 0
 	for _, at := range listeners {
 		if !at.named(parent) {
@@ -107,14 +108,14 @@ func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, lis
 	return nil
 }
 
-// named reports whether a reference is to the listener.
+// named reports whether a parent reference selects the listener.
 func (l *listener) named(parent gatewayv1.ParentReference) bool {
 	return (value(parent.SectionName) == "" || *parent.SectionName == l.spec.Name) &&
 		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
 }
 
-// take gives the host names that a listener takes a route for, or tells why it does not, and how far
-// the route came.
+// take returns the host names under which a listener accepts a route. If it does not, step is the number
+// of the failed check.
 func (l *listener) take(of *route) (hosts []hostname, step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
@@ -131,10 +132,9 @@ func (l *listener) take(of *route) (hosts []hostname, step int, refused *refusal
 	return hosts, 0, nil
 }
 
-// attach attaches a route.
 func (l *listener) attach(of *route, hosts []hostname) {
 	if last := len(l.attachments) - 1; last >= 0 && l.attachments[last].route == of {
-		// Two references of the route lead to the listener.
+		// Two parent references of the route select the listener.
 		return
 	}
 	l.attachments = append(l.attachments, attachment{of, hosts})
@@ -144,7 +144,7 @@ func (l *listener) attach(of *route, hosts []hostname) {
 	}
 }
 
-// intersection gives the host names that a route and a listener have in common.
+// intersection returns the host names that match both the route and the listener.
 func (l *listener) intersection(hosts []hostname) []hostname {
 	if l.layer4() {
 		return hosts
@@ -158,7 +158,7 @@ func (l *listener) intersection(hosts []hostname) []hostname {
 	return found
 }
 
-// otherKind is the kind that cannot share a host name with a kind; "" for those that have none.
+// otherKind maps a route kind to the kind that must not share a host name with it.
 var otherKind = map[string]string{kindHTTPRoute: kindGRPCRoute, kindGRPCRoute: kindHTTPRoute}
 
 // clash refuses an HTTPRoute or a GRPCRoute if an older route of the other kind has one of its host names
@@ -180,8 +180,8 @@ func (l *listener) clash(of *route, hosts []hostname) *refusal {
 		"spec.hostnames: %s %s is older and has %s, too", older.kind, name, host)
 }
 
-// claimsOf returns the host names of the routes of a kind. Most listeners have routes of one kind, and
-// need the claims of the other kind only.
+// claimsOf returns the host name claims of a route kind. They are built on first use: most listeners have
+// routes of one kind and look up only the other kind.
 func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	if l.claims[kind] == nil {
 		if l.claims == nil {
@@ -197,8 +197,8 @@ func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	return l.claims[kind]
 }
 
-// claim adds the host names of an attachment to the claims of its kind, if these are in use. A route that
-// is not accepted keeps no other out.
+// claim adds the host names of an attachment to the claims of its kind, if those were built. A route that
+// is not accepted blocks no other route.
 func (l *listener) claim(of attachment) {
 	if !slices.Contains(l.has, of.route.kind) {
 		l.has = append(l.has, of.route.kind)

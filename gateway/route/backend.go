@@ -20,17 +20,17 @@ const (
 	appProtocolWSS       = "kubernetes.io/wss"
 	appProtocolHTTPS     = "https"
 	appProtocolHTTPSName = "kubernetes.io/https"
-	// Protocols without a prefix are names of IANA, or common with other controllers.
+	// Names without a prefix are registered by IANA or in use with other controllers.
 	appProtocolGRPC     = "grpc"
 	appProtocolHTTP2    = "http2"
 	appProtocolPlainH2C = "h2c"
 )
 
-// refusal is why a reference cannot be followed.
+// refusal is the reason why a reference, rule or object is rejected.
 type refusal struct {
-	// reason is one of this package, for Problems.
+	// reason is a Reason of this package, for Problems.
 	reason string
-	// condition is one of Gateway API, for the condition ResolvedRefs or Accepted.
+	// condition is a reason of Gateway API, for the conditions ResolvedRefs and Accepted.
 	condition string
 	message   string
 }
@@ -39,25 +39,25 @@ func refuse[T ~string](reason string, condition T, format string, arguments ...a
 	return &refusal{reason: reason, condition: string(condition), message: fmt.Sprintf(format, arguments...)}
 }
 
-// at gives the refusal with the field that it is about.
+// at returns the refusal with its message prefixed by a field.
 func (r *refusal) at(field string, arguments ...any) *refusal {
 	found := *r
 	found.message = fmt.Sprintf(field, arguments...) + ": " + r.message
 	return &found
 }
 
-// backend is a Service port and how it is spoken with.
+// backend is a Service port with the protocol and TLS settings of connections to it.
 type backend struct {
 	name     string
 	service  ServicePort
 	resource *resource.Backend
-	// authorities are what resource.tls refers to.
+	// authorities are the certificate authorities that resource.tls references.
 	authorities []*resource.Resource
-	// policy is what resource.tls comes from, nil where there is none.
+	// policy is the policy that resource.tls comes from, or nil.
 	policy *policy
 }
 
-// servicePort finds a port of a Service by name, or by number where the name is empty.
+// servicePort finds a port of a Service by name, or by number if the name is empty.
 func (c *compilation) servicePort(
 	of key, name string, number int32, protocol corev1.Protocol,
 ) (*corev1.ServicePort, *refusal) {
@@ -86,18 +86,18 @@ func (c *compilation) servicePort(
 	return &service.Spec.Ports[index], nil
 }
 
-// speech is how a route wants a backend to be spoken with.
+// speech is the protocol that a route requires for a backend.
 type speech struct {
-	// protocol is that of a port that names none.
+	// protocol is used for ports without an application protocol.
 	protocol resource.Backend_Protocol
-	// encrypted says that the client's TLS goes through: no policy is for that.
+	// encrypted is true if the client's TLS is passed through, so that no policy applies.
 	encrypted bool
-	// tls says that it must be encrypted, which needs a policy. Where it is unverified, any
-	// certificate will do without one.
+	// tls requires TLS to the backend, which needs a policy; with unverified, no policy is needed and any
+	// certificate is accepted.
 	tls, unverified bool
 }
 
-// backend gives the backend of a Service port. It is encrypted where a policy says so.
+// backend returns the backend of a Service port, with TLS if a policy selects the port.
 func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (*backend, *refusal) {
 	protocol := speech.protocol
 	var policy *policy
@@ -144,7 +144,8 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 	return found, nil
 }
 
-// wantsProxyProtocol reports whether a Service wants headers of PROXY protocol. HTTP has header fields for that.
+// wantsProxyProtocol reports whether a Service requests PROXY protocol headers. HTTP backends get header
+// fields instead.
 func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Protocol) (bool, *refusal) {
 	asked, ok := c.index.services[of].Annotations[AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
@@ -157,7 +158,7 @@ func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Proto
 	return ok, nil
 }
 
-// refused reports why a policy refuses a backend; nil: it does not.
+// refused returns the reason why a policy refuses the backend, or nil.
 func (b *backend) refused() *refusal {
 	if b.policy == nil || b.policy.tls != nil {
 		return nil
@@ -165,17 +166,17 @@ func (b *backend) refused() *refusal {
 	return b.policy.accepted.at("requests are refused: BackendTLSPolicy %s", b.policy.object.Name)
 }
 
-// backendKey is a Service port and how it is spoken with.
+// backendKey identifies a backend: a Service port and the protocol of connections to it.
 type backendKey struct {
 	service   key
 	port      int32
 	protocol  resource.Backend_Protocol
 	encrypted bool
-	// unverified is of speech, where no policy counts.
+	// unverified is set only if no policy applies.
 	unverified bool
 }
 
-// String names the resource.
+// String returns the name of the resource.
 func (k backendKey) String() string {
 	name := "backend/" + k.service.namespace + "/" + k.service.name + "/" + strconv.Itoa(int(k.port))
 	switch {
@@ -192,7 +193,7 @@ func (k backendKey) String() string {
 	return name
 }
 
-// use adds a backend, and what it refers to, to the proxy.
+// use adds a backend and its certificate authorities to the proxy.
 func (b *builder) use(found *backend) {
 	if b.has(found.name) {
 		return

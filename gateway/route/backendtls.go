@@ -21,16 +21,16 @@ import (
 // policy is a BackendTLSPolicy.
 type policy struct {
 	object *gatewayv1.BackendTLSPolicy
-	// tls is nil where the policy is invalid: its targets are refused, never in plain text. Then
-	// accepted says why.
+	// tls is nil if the policy is invalid; accepted is the reason. Its targets are refused, never reached
+	// in plain text.
 	tls         *resource.BackendTLS
 	authorities []*resource.Resource
-	// accepted and resolved are nil where all is well.
+	// accepted and resolved are nil if the condition is true.
 	accepted, resolved *refusal
-	// notes are what else the author should know.
+	// notes are appended to the message of condition Accepted.
 	notes []string
-	// gateways are those whose routes lead to a target. without are the ones among them for which
-	// the status has no room.
+	// gateways are the Gateways with routes to a target. without are the ones among them that the status
+	// has no room for.
 	gateways map[key]bool
 	without  []key
 }
@@ -41,17 +41,17 @@ type target struct {
 	section string
 }
 
-// policies finds the policy of a Service port.
+// policies indexes the policies by Service port.
 type policies struct {
 	all       []*policy
 	effective map[target]*policy
 	targeting map[key][]*policy
-	// mistaken are policies for a port that their Service does not have. They refuse its ports
-	// for which no policy counts: one of them was meant.
+	// mistaken are policies that select a port which their Service does not have. The ports of the
+	// Service that no other policy selects are refused, because the policy was meant for one of them.
 	mistaken map[key]*policy
 }
 
-// readPolicies reads all policies. Of several with one target the oldest counts.
+// readPolicies reads all policies. If several have the same target, the oldest takes effect.
 func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}, mistaken: map[key]*policy{}}
 	for _, object := range oldestFirst(objects) {
@@ -66,7 +66,7 @@ func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 const (
 	// OptionMinVersion is the lowest TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
 	OptionMinVersion = "millrace.io/tls-min-version"
-	// OptionCipherSuites are IANA's names of cipher suites, separated by commas.
+	// OptionCipherSuites is a comma-separated list of IANA names of cipher suites.
 	OptionCipherSuites = "millrace.io/tls-cipher-suites"
 )
 
@@ -74,8 +74,8 @@ var tlsVersions = map[string]uint32{
 	"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// readOptions reads the TLS versions and cipher suites for the backend. An unreadable value makes the policy
-// invalid; an unknown key is ignored.
+// readOptions parses the TLS versions and cipher suites for the backend. An invalid value makes the
+// policy invalid; an unknown key is ignored.
 func (p *policy) readOptions(into *resource.BackendTLS) bool {
 	for _, name := range slices.Sorted(maps.Keys(p.object.Spec.Options)) {
 		var err error
@@ -99,7 +99,7 @@ func (p *policy) readOptions(into *resource.BackendTLS) bool {
 	return true
 }
 
-// parseCipherSuites reads the names of cipher suites that crypto/tls implements.
+// parseCipherSuites parses the names of cipher suites that crypto/tls implements.
 func parseCipherSuites(text string) (numbers []uint32, err error) {
 	suites := slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites())
 	for name := range strings.SplitSeq(text, ",") {
@@ -113,7 +113,7 @@ func parseCipherSuites(text string) (numbers []uint32, err error) {
 	return numbers, nil
 }
 
-// readTargets finds which targets a policy counts for.
+// readTargets computes the targets that a policy takes effect for.
 func (c *compilation) readTargets(of *policy) {
 	won := false
 	var lost []*refusal
@@ -123,7 +123,7 @@ func (c *compilation) readTargets(of *policy) {
 			continue
 		}
 		at := target{service: key{of.object.Namespace, string(reference.Name)}, section: string(value(reference.SectionName))}
-		// Policies are read one after another: only the last one may be this.
+		// Policies are read one after another, so only the last entry can be this policy.
 		if targets := c.policies.targeting[at.service]; len(targets) == 0 || targets[len(targets)-1] != of {
 			c.policies.targeting[at.service] = append(targets, of)
 		}
@@ -154,8 +154,8 @@ func (c *compilation) readTargets(of *policy) {
 	}
 }
 
-// refuseTarget reports a target that is no Service. A policy without another target has no ancestor, and so no
-// status: it gets an event.
+// refuseTarget reports a target that is not a Service. A policy without another target has no ancestor,
+// and so no status: it gets an event.
 func (c *compilation) refuseTarget(of *policy, index int) {
 	reference := of.object.Spec.TargetRefs[index]
 	field := fmt.Sprintf("spec.targetRefs[%d]", index)
@@ -164,7 +164,7 @@ func (c *compilation) refuseTarget(of *policy, index int) {
 	c.problem(Object{Kind: kindBackendTLSPolicy, Namespace: of.object.Namespace, Name: of.object.Name}, field, ReasonUnsupported, message)
 }
 
-// lacksPort reports whether a Service is there, and the TCP port that a target names is not.
+// lacksPort reports whether a Service exists without the TCP port that a target names.
 func (c *compilation) lacksPort(of target) bool {
 	service := c.index.services[of.service]
 	return service != nil && !slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {
@@ -172,14 +172,15 @@ func (c *compilation) lacksPort(of target) bool {
 	})
 }
 
-// mistake notes a policy for a port that a Service does not have.
+// mistake records a policy that selects a port which the Service does not have.
 func (p *policies) mistake(found *policy, service key, refused *refusal) {
 	if p.mistaken[service] == nil {
 		p.mistaken[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
 	}
 }
 
-// of gives the policy of a Service port: one for the port by name goes before one for all.
+// of returns the policy of a Service port. A policy for the named port takes precedence over one for all
+// ports.
 func (p *policies) of(service key, port *corev1.ServicePort) *policy {
 	if len(p.targeting) == 0 {
 		return nil
@@ -195,7 +196,7 @@ func (p *policies) of(service key, port *corev1.ServicePort) *policy {
 	return p.mistaken[service]
 }
 
-// readPolicy reads what a policy says about a backend's certificate.
+// readPolicy reads the TLS settings and the certificate validation of a policy.
 func (c *compilation) readPolicy(of *policy) {
 	validation := &of.object.Spec.Validation
 	host, err := ownership.ParseHost(string(validation.Hostname))
@@ -225,8 +226,8 @@ func (c *compilation) readPolicy(of *policy) {
 	of.tls = found
 }
 
-// readAuthorities reads whom a policy trusts. One reference that cannot be followed is told;
-// none that can be followed makes the policy invalid.
+// readAuthorities reads the certificate authorities of a policy. An unresolved reference is reported; if
+// no reference resolves, the policy is invalid.
 func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) bool {
 	validation := &of.object.Spec.Validation
 	if len(validation.CACertificateRefs) == 0 {
@@ -262,18 +263,18 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 	return true
 }
 
-// used notes that a Gateway's routes lead to a Service.
+// used records that routes of a Gateway reference a Service.
 func (p *policies) used(service, by key) {
 	for _, found := range p.targeting[service] {
 		found.gateways[by] = true
 	}
 }
 
-// maxAncestors is the limit of PolicyStatus.
+// maxAncestors is the maximum of entries in PolicyStatus.ancestors.
 const maxAncestors = 16
 
-// fit finds the Gateways for which the status of a policy has no room. Those that have an entry
-// keep it; others follow by name.
+// fit computes the Gateways for which the status of a policy has no room. Gateways with an entry keep it;
+// others follow by name.
 func (p *policies) fit(controller gatewayv1.GatewayController) {
 	for _, found := range p.all {
 		others, previous := 0, map[key]bool{}
@@ -296,13 +297,12 @@ func (p *policies) fit(controller gatewayv1.GatewayController) {
 	}
 }
 
-// excludes reports whether the policy cannot be carried out for a Gateway, since its status has
-// no room for it (Gateway API: PolicyStatus.ancestors).
+// excludes reports whether the policy cannot be implemented for a Gateway, because its status has no room
+// for the Gateway (Gateway API: PolicyStatus.ancestors).
 func (p *policy) excludes(gateway key) bool {
 	return slices.Contains(p.without, gateway)
 }
 
-// policyStatuses gives the status of each policy.
 func (c *compilation) policyStatuses() {
 	for _, found := range c.policies.all {
 		status := gatewayv1.PolicyStatus{Ancestors: []gatewayv1.PolicyAncestorStatus{}}
@@ -320,7 +320,8 @@ func (c *compilation) policyStatuses() {
 	}
 }
 
-// conditions are the same for all ancestors. They name those for which there is no room.
+// conditions returns the conditions, which are the same for all ancestors. They name the Gateways without
+// an entry.
 func (p *policy) conditions() []metav1.Condition {
 	generation, notes := p.object.Generation, slices.Clone(p.notes)
 	if len(p.without) > 0 {

@@ -13,37 +13,37 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// The default bounds of what proxies get, in bytes of messages. A proxy reads 512 MiB at once at
-// most, and its memory grows with what it has.
+// Default limits of the configuration of a proxy, in bytes of its messages. A proxy accepts at most 512
+// MiB in one transaction, and its memory usage grows with the configuration.
 const (
 	defaultNamespaceBytes = 64 << 20
 	defaultProxyBytes     = 256 << 20
 )
 
 const (
-	// entryBytes are for a host or a listener, beside what is written into it.
+	// entryBytes is the overhead of a host or a listener.
 	entryBytes = 128
-	// pathBytes are for a path of an Ingress, beside its own bytes and the names in it.
+	// pathBytes is the overhead of a path of an Ingress.
 	pathBytes = 64
-	// reserveParts divides the room of a namespace: one part more is the reserve for rules that close the
-	// paths of protecting objects without room.
+	// reserveParts sets the reserve of a namespace to one part of its limit, for rules that answer 500 in
+	// place of protecting objects without room.
 	reserveParts = 4
-	// unreadTimes is how much more than its room a namespace may have in routes that are read at
-	// all: to read them takes time of all others.
+	// unreadTimes is the multiple of its limit up to which routes of a namespace are read at all: parsing
+	// them delays all other namespaces.
 	unreadTimes = 2
 )
 
-// budget is the room of namespaces in the configuration of one proxy. A Gateway's own listeners,
-// and what a class has, do not count: their author decides on all others.
+// budget limits what each namespace uses in the configuration of one proxy. A Gateway's own listeners and
+// the settings of a class are not counted: their author controls all others.
 type budget struct {
-	// most is what one namespace may use.
+	// most is the limit of one namespace.
 	most int64
-	// fixed is what a namespace uses whatever becomes of its routes, used what it uses with them.
+	// fixed is the usage of a namespace without its routes, used the usage with them.
 	fixed, used map[string]int64
-	// reserve is the room of each namespace for closed paths, closing the part that is in use.
+	// reserve is the limit of each namespace for closed paths, closing its usage.
 	reserve int64
 	closing map[string]int64
-	// closed are the namespaces whose reserve is used: nothing of them is served.
+	// closed are the namespaces that exceeded the reserve: none of their rules is served.
 	closed map[string]bool
 }
 
@@ -54,8 +54,8 @@ func newBudget(most int64) *budget {
 	}
 }
 
-// closeWith takes room of the reserve. Without room the namespace is closed, because its other objects
-// could serve requests that the object keeps out.
+// closeWith takes room of the reserve. If the reserve is exceeded, the namespace is closed, because its
+// other objects could serve requests that the protecting object would reject.
 func (b *budget) closeWith(namespace string, bytes int64) bool {
 	if b.closing[namespace] += bytes; b.closing[namespace] > b.reserve {
 		b.closed[namespace] = true
@@ -63,7 +63,7 @@ func (b *budget) closeWith(namespace string, bytes int64) bool {
 	return !b.closed[namespace]
 }
 
-// take takes room for a namespace, where it has some.
+// take adds bytes to the usage of a namespace, and reports whether they are within the limit.
 func (b *budget) take(namespace string, bytes int64) bool {
 	if b.used[namespace]+bytes > b.most {
 		return false
@@ -72,18 +72,18 @@ func (b *budget) take(namespace string, bytes int64) bool {
 	return true
 }
 
-// fix makes what is used until now fixed.
+// fix makes the current usage fixed.
 func (b *budget) fix() { b.fixed = maps.Clone(b.used) }
 
-// again makes room for routes again.
+// again resets the usage to the fixed part.
 func (b *budget) again() {
 	b.used = maps.Clone(b.fixed)
 	clear(b.closing)
 	clear(b.closed)
 }
 
-// share lowers what one namespace may use, so that all use no more than total, and reports whether
-// that was needed. Namespaces get room in turn: the one that uses little keeps what it has.
+// share lowers the limit of a namespace so that the sum of all usages is at most total, and reports
+// whether that was necessary. Namespaces below the new limit keep their usage.
 func (b *budget) share(total int64) bool {
 	sum := func(most int64) (all int64) {
 		for namespace, bytes := range b.used {
@@ -94,14 +94,14 @@ func (b *budget) share(total int64) bool {
 	if sum(b.most) <= total {
 		return false
 	}
-	// The first that is too much, less one.
+	// The smallest limit that exceeds the total, less one.
 	b.most = max(int64(sort.Search(int(b.most), func(most int) bool { return sum(int64(most)) > total }))-1, 0)
 	return true
 }
 
-// noRoom tells that a namespace has no room for an object. The text has no sum of a moment: each change of
-// an older object, which anybody makes a hundred times a second, would write the statuses of all that have
-// no room.
+// noRoom is the refusal of an object whose namespace has no room. The message contains no current usage:
+// each change of an older object, up to a hundred a second, would rewrite the statuses of all objects
+// without room.
 func (s *Settings) noRoom(field, namespace string) *refusal {
 	return refuse(ReasonNoRoom, ReasonNoRoom,
 		"%s: older objects of namespace %s use its room in the configuration of these proxies: %d bytes, "+
@@ -110,7 +110,7 @@ func (s *Settings) noRoom(field, namespace string) *refusal {
 		field, namespace, s.NamespaceBytes, s.ProxyBytes)
 }
 
-// rulesBytes is how long rules are on the wire.
+// rulesBytes returns the encoded size of rules.
 func rulesBytes(rules []*orderedRule) (bytes int64) {
 	for _, each := range rules {
 		bytes += int64(proto.Size(each.rule))
@@ -118,16 +118,16 @@ func rulesBytes(rules []*orderedRule) (bytes int64) {
 	return bytes
 }
 
-// certificateBytes is how long a certificate is on the wire.
+// certificateBytes returns the encoded size of a certificate.
 func certificateBytes(of *certificate) int64 {
 	found := of.resource.GetCertificate()
 	return int64(len(found.GetChain()) + len(found.GetKey()))
 }
 
-// counted notes certificates that count already.
+// counted is the set of certificates that are already counted.
 type counted map[*resource.Resource]bool
 
-// bytes are those of the certificates that did not count before.
+// bytes returns the size of the certificates that were not counted before.
 func (c counted) bytes(certificates []*certificate) (bytes int64) {
 	for _, each := range certificates {
 		if !c[each.resource] {
@@ -138,7 +138,7 @@ func (c counted) bytes(certificates []*certificate) (bytes int64) {
 	return bytes
 }
 
-// admitListener takes room for a listener of a ListenerSet, or refuses it.
+// admitListener takes room for a listener of a ListenerSet, or refuses the listener.
 func (g *gateway) admitListener(of *listener, settings *Settings) {
 	if of.accepted != nil {
 		return
@@ -149,7 +149,7 @@ func (g *gateway) admitListener(of *listener, settings *Settings) {
 	}
 }
 
-// shareListeners makes sure that all ListenerSets have room together, and fixes what they use.
+// shareListeners lowers the limits until all ListenerSets fit together, and fixes their usage.
 func (g *gateway) shareListeners(settings *Settings) {
 	if g.room.share(settings.ProxyBytes) {
 		g.room.again()
@@ -166,8 +166,8 @@ func (g *gateway) shareListeners(settings *Settings) {
 	g.room.fix()
 }
 
-// admitRoute takes room for a route at some listeners of a Gateway, or refuses it. A host name
-// counts once, as it does on the wire.
+// admitRoute takes room for a route at listeners of a Gateway, or refuses it. A host name counts once,
+// because listeners share its route group.
 func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
 	if at[0].listener.layer4() {
 		return nil
@@ -193,13 +193,13 @@ func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
 	return c.settings.noRoom("spec.rules", namespace)
 }
 
-// charge is a host name that a route has at a Gateway.
+// charge is a host name of a route at a Gateway.
 type charge struct {
 	gateway *gateway
 	host    hostname
 }
 
-// unread reports whether a route is not even read: its namespace has far more than it has room for.
+// unread refuses a route without reading it if its namespace exceeds its limit by far.
 func (c *compilation) unread(of *route, listeners []*listener) *refusal {
 	namespace := of.object.GetNamespace()
 	if of.done || c.read[namespace] <= unreadTimes*c.settings.NamespaceBytes {
@@ -211,8 +211,8 @@ func (c *compilation) unread(of *route, listeners []*listener) *refusal {
 	return c.settings.noRoom("spec.rules", namespace)
 }
 
-// closeProtected attaches the rules of a route without room that keep clients out. They answer 500, so
-// that no other rule serves their requests.
+// closeProtected attaches the protecting rules of a route without room. They answer 500, so that no other
+// rule serves their requests.
 func (c *compilation) closeProtected(of *route, at []candidate) {
 	if !of.protects {
 		return
@@ -228,11 +228,11 @@ func (c *compilation) closeProtected(of *route, at []candidate) {
 	}
 }
 
-// closedAge sets the ages of closed routes apart: a route may be served at one listener and closed at
-// another one.
+// closedAge separates the ages of closed routes from those of the original routes: a route may be served
+// at one listener and closed at another.
 const closedAge = 1 << 32
 
-// closed returns a route whose protecting rules, or all rules, answer 500.
+// closed returns a copy of the route whose protecting rules, or all rules, answer 500.
 func (r *route) closed(onlyProtecting bool) *route {
 	closed := &route{
 		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, done: true,
@@ -251,8 +251,8 @@ func (r *route) closed(onlyProtecting bool) *route {
 	return closed
 }
 
-// attachShared attaches all routes. Where that is more than proxies have room for, namespaces get
-// room in turn, and all is attached once more.
+// attachShared attaches all routes. If the proxies have no room for them, it lowers the limits of
+// namespaces and attaches all routes again.
 func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 	again := false
@@ -271,8 +271,8 @@ func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 }
 
-// admit leaves those Ingresses of a fleet for which their namespaces have room, the oldest first. Of
-// others that keep clients out the paths answer 500.
+// admit removes the Ingresses of a fleet that exceed the limit of their namespace; the oldest take
+// precedence. The paths of protecting Ingresses without room answer 500.
 func (c *compilation) admit(of *fleet) {
 	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
 	certificates := counted{}
@@ -307,7 +307,7 @@ func (c *compilation) admit(of *fleet) {
 	of.members = slices.DeleteFunc(admitted, func(ingress *networkingv1.Ingress) bool { return room.closed[ingress.Namespace] })
 }
 
-// closedBytes is about how long an Ingress is on the wire if its paths answer 500.
+// closedBytes estimates the encoded size of an Ingress whose paths answer 500.
 func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 	for i := range of.Spec.Rules {
 		rule := &of.Spec.Rules[i]
@@ -322,8 +322,7 @@ func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// ingressBytes is about how long an Ingress is on the wire, with the certificates that others do
-// not use before.
+// ingressBytes estimates the encoded size of an Ingress, with the certificates that are not counted yet.
 func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates counted) (bytes int64) {
 	annotations := c.annotationBytes(of)
 	bytes = c.usersBytes(of)

@@ -16,16 +16,16 @@ type builder struct {
 	proxy     *Proxy
 	resources map[string]*resource.Resource
 	services  map[ServicePort]bool
-	// last is the resources of the last result.
+	// last are the resources of the previous result.
 	last []*resource.Resource
-	// clientCertificate is what backends see, where they are spoken with over TLS.
+	// clientCertificate is presented to backends with TLS.
 	clientCertificate *certificate
-	// gateway is nil for Ingresses. excluded is a policy whose status has no room for it.
+	// gateway is nil for Ingresses. excluded is a policy whose status has no room for the Gateway.
 	gateway  *key
 	excluded *policy
 }
 
-// newBuilder begins a configuration that has probably as many resources as the last one.
+// newBuilder returns a builder, with maps sized for the previous result.
 func (c *compilation) newBuilder(owner Object) *builder {
 	last := c.previous[owner]
 	return &builder{
@@ -48,13 +48,13 @@ func (b *builder) group(name string, group *resource.RouteGroup) {
 	b.add(&resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: group}})
 }
 
-// certificate adds a certificate and gives its name.
+// certificate adds a certificate and returns its name.
 func (b *builder) certificate(found *certificate) string {
 	b.add(found.resource)
 	return found.resource.Name
 }
 
-// finish gives the proxy, everything sorted. What says the same as in the last result is the
+// finish returns the proxy with sorted resources. A resource that is equal to the previous one is the
 // same pointer.
 func (b *builder) finish() *Proxy {
 	b.proxy.Resources = reuse(b.last, b.resources)
@@ -64,8 +64,8 @@ func (b *builder) finish() *Proxy {
 	return b.proxy
 }
 
-// Merge gives the resources of a Proxy with the Endpoints that they refer to, sorted by
-// name. The Endpoints come in any order.
+// Merge returns the resources of a Proxy and the Endpoints that they reference, sorted by name. The
+// Endpoints may be in any order.
 func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
 	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
 		return strings.Compare(a.GetName(), b.GetName())

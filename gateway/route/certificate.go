@@ -24,20 +24,20 @@ import (
 // certificate is the content of a Secret of type kubernetes.io/tls.
 type certificate struct {
 	resource *resource.Resource
-	// leaf is nil if the certificate is assumed.
+	// leaf is nil if the certificate is assumed (Settings.AssumeCertificates).
 	leaf *x509.Certificate
-	// problem is empty if the certificate can be served.
+	// problem is the reason why the certificate cannot be served, or empty.
 	problem string
-	// flaw is a problem of a certificate that is served, or empty. isStale marks the previous certificate of a
-	// Secret that now has one with a problem.
+	// flaw is a problem of a certificate that is served nevertheless, or empty. isStale marks the
+	// previous certificate of a Secret whose current one has a problem.
 	flaw    string
 	isStale bool
 	// last is the previous good certificate of the Secret, or nil.
 	last *certificate
 }
 
-// covers reports whether clients accept the certificate for a host. A wildcard needs the same
-// wildcard; "" is covered by any.
+// covers reports whether clients accept the certificate for a host. A wildcard host needs the same
+// wildcard in the certificate; every certificate covers "".
 func (c *certificate) covers(host hostname) bool {
 	if host == "" || c.leaf == nil {
 		return true
@@ -50,7 +50,8 @@ func (c *certificate) covers(host hostname) bool {
 	return c.leaf.VerifyHostname(string(host)) == nil
 }
 
-// names returns the host names of the certificate: the common name counts only without alternative names.
+// names returns the host names of the certificate. The common name is used only without alternative
+// names.
 func (c *certificate) names() []string {
 	if isNamedByCommonName(c.leaf) {
 		return []string{c.leaf.Subject.CommonName}
@@ -65,7 +66,8 @@ func isNamedByCommonName(leaf *x509.Certificate) bool {
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// elliptic reports whether the key is of the smaller, faster kind, which goes first.
+// elliptic reports whether the key is an elliptic curve key, which is preferred because it is smaller and
+// faster.
 func (c *certificate) elliptic() bool {
 	if c.leaf == nil {
 		return false
@@ -77,7 +79,7 @@ func (c *certificate) elliptic() bool {
 	return false
 }
 
-// certificateOf finds the certificate of a Secret.
+// certificateOf returns the certificate of a Secret.
 func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	if c.settings.AssumeCertificates {
 		return &certificate{resource: &resource.Resource{
@@ -96,11 +98,11 @@ func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	return found, nil
 }
 
-// maxChain bounds what each handshake holds in memory, uncounted. It is far more than a chain has,
-// and less than what OpenSSL takes as a client (SSL_CTX_set_max_cert_list: 100 KB).
+// maxChain bounds the memory of each handshake, which no budget counts. It is far more than a chain
+// needs, and less than OpenSSL clients accept (SSL_CTX_set_max_cert_list: 100 KB).
 const maxChain = 64 << 10
 
-// parseCertificate reads a Secret, and checks that certificate and key are a pair.
+// parseCertificate parses a Secret and verifies that certificate and key match.
 func parseCertificate(secret *corev1.Secret) *certificate {
 	if secret.Type != "" && secret.Type != corev1.SecretTypeTLS && secret.Type != corev1.SecretTypeOpaque {
 		return &certificate{problem: fmt.Sprintf("its type is %s, not %s", secret.Type, corev1.SecretTypeTLS)}
@@ -134,7 +136,7 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 	}}
 }
 
-// readableBlocks returns a chain without the blocks that are no certificates, and the flaw of such a chain.
+// readableBlocks returns the chain without blocks that are not certificates, and a flaw if there are any.
 func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	found, begun := 0, bytes.Count(chain, []byte("-----BEGIN "))
 	for rest := chain; ; {
@@ -153,17 +155,17 @@ func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	return readable, fmt.Sprintf("%d of %d blocks of %s are no certificates and are not served", begun-found, begun, corev1.TLSCertKey)
 }
 
-// version is one state of an object.
+// version identifies one version of an object.
 type version struct {
 	uid     types.UID
 	version string
 }
 
-// certificateCache caches the certificates of Secrets while they are used.
+// certificateCache caches parsed certificates of Secrets while they are used.
 type certificateCache struct {
 	current, previous map[version]*certificate
-	// used are the certificates of this compilation, good and lastGood those without a problem of this one and
-	// of the previous one.
+	// used are the certificates of this compilation. good and lastGood are the ones without a problem in
+	// this and in the previous compilation.
 	used, good, lastGood map[key]*certificate
 	// stale are the Secrets whose previous certificate is served.
 	stale map[key]bool
@@ -177,8 +179,8 @@ func (c *certificateCache) begin() {
 
 func (c *certificateCache) end() { c.previous, c.used, c.lastGood = nil, nil, nil }
 
-// get returns the certificate of a Secret. If it cannot be served, or only outside its validity, the previous
-// good certificate of the Secret remains.
+// get returns the certificate of a Secret. If it cannot be served, or is outside its validity, the
+// previous good certificate of the Secret is retained.
 func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificate {
 	at := keyOf(secret)
 	if found := c.used[at]; found != nil {
@@ -205,7 +207,8 @@ func (c *certificateCache) get(secret *corev1.Secret, now time.Time) *certificat
 	return served
 }
 
-// previousFor returns the previous certificate of the Secret for a host that the current one is not for, or nil.
+// previousFor returns the previous certificate of the Secret for a host that the current one does not
+// cover, or nil.
 func (c *certificateCache) previousFor(host hostname, of key, found *certificate) *certificate {
 	if found.last == nil || !found.last.covers(host) {
 		return nil
@@ -217,7 +220,7 @@ func (c *certificateCache) previousFor(host hostname, of key, found *certificate
 	}}
 }
 
-// at returns the certificate with its flaw at a time. The zero time is within each validity.
+// at returns the certificate with its flaw at a time. The zero time is within every validity.
 func (c *certificate) at(now time.Time) *certificate {
 	flawed := *c
 	switch {
@@ -233,7 +236,7 @@ func (c *certificate) at(now time.Time) *certificate {
 	return &flawed
 }
 
-// read parses a version of a Secret once.
+// read returns the certificate of a Secret and parses each version once.
 func (c *certificateCache) read(secret *corev1.Secret) *certificate {
 	if secret.UID == "" || secret.ResourceVersion == "" {
 		return parseCertificate(secret)

@@ -13,31 +13,31 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Compile turns objects into the configuration of proxies, frontends, and statuses. The same
-// objects in any order give the same result.
+// Compile compiles objects into proxy configurations, frontends and statuses. The order of the objects
+// does not change the result.
 func Compile(objects *Objects, settings Settings) *Result {
 	return new(Compiler).Compile(objects, settings)
 }
 
-// Compiler compiles again and again. What did not change comes out as the same pointers, and a
-// certificate is parsed once. It is the content of two results that is compared, so nothing has to be
-// known of what depends on what. If the new version of an object fails, the last version that did not is
-// compiled instead (Result.Retained); otherwise the results are those of Compile. The zero value is ready.
-// It is not for concurrent use.
+// Compiler compiles successive versions of the objects. It parses each certificate once, and unchanged
+// resources are the same pointers as in the previous result, because the contents of both results are
+// compared. If the new version of an object fails, its last version that compiled is used instead
+// (Result.Retained); otherwise the results are those of the function Compile. The zero value is ready to
+// use. A Compiler is not safe for concurrent use.
 type Compiler struct {
 	certificates certificateCache
 	previous     previous
 	// good are the last versions of objects that compiled without a failure.
 	good versions
-	// backends is how many there were: about as many as there will be.
+	// backends is the number of backends of the previous result, the initial size of the next map.
 	backends int
 }
 
-// maxRestores bounds how often a compilation is repeated with previous versions of failed objects: parameters of a class, then an
-// Ingress, then its users.
+// maxRestores bounds how often a compilation is repeated with previous versions of failed objects: the
+// parameters of a class, then an Ingress, then its users.
 const maxRestores = 3
 
-// Compile is Compile.
+// Compile compiles the next version of the objects.
 func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	c.certificates.begin()
 	run := c.run(objects, settings, nil)
@@ -48,7 +48,8 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 			break
 		}
 		run = c.run(restored, settings, retained)
-		// A restored object may lead to more objects that fail: parameters of a class to annotations.
+		// A restored object can make others fail: the parameters of a class enable the annotations of
+		// Ingresses.
 		for name, failures := range run.failed {
 			if failed[name] == nil {
 				failed[name] = failures
@@ -70,7 +71,7 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 	return run.result
 }
 
-// run compiles objects, some of which are previous versions because the current ones failed.
+// run compiles objects, of which retained are previous versions because the current ones failed.
 func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object][]Problem) *compilation {
 	run := &compilation{
 		settings:     settings.withBounds(),
@@ -107,21 +108,20 @@ type compilation struct {
 	policies    policies
 	backends    map[backendKey]*backend
 	authorities map[key]*resource.Resource
-	// known and sets are the Gateways of ours and the ListenerSets that name them.
+	// known are the Gateways of this controller, sets the ListenerSets that reference them.
 	known map[key]*gateway
 	sets  map[key]*listenerSet
-	// asked is what Ingresses ask for by annotations of ingress-nginx, where their class carries
-	// these out.
+	// asked are the annotations of ingress-nginx of Ingresses whose class enables them.
 	asked map[*networkingv1.Ingress]*asked
-	// widest is the most that annotations of an Ingress make of a path, by namespace.
+	// widest is the largest size that annotations of an Ingress add to a path, by namespace.
 	widest map[string]int64
-	// read is how long the routes of each namespace are that were read.
+	// read is the size of the routes that were read, by namespace.
 	read map[string]int64
-	// good are the objects that were read, failed the failures of some of them, and retained those of objects
-	// that are compiled in a previous version.
+	// good are the objects that were read, failed the failures of objects, and retained the failures of
+	// objects that are compiled in a previous version.
 	good             versions
 	failed, retained map[Object][]Problem
-	// charged are the host names that the route which is being attached counts for, as are charges.
+	// charged are the host names at which the current route is counted; charges lists them in order.
 	charged map[charge]bool
 	charges []charge
 }
@@ -159,7 +159,6 @@ func compareObjects(a, b Object) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// key is a namespace and a name.
 type key struct{ namespace, name string }
 
 func keyOf(object metav1.Object) key { return key{object.GetNamespace(), object.GetName()} }

@@ -8,14 +8,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// portUse is who has a port of a Gateway.
+// portUse is the usage of a port of a Gateway.
 type portUse struct {
-	// first is the first listener of the port: all others must be able to share it.
+	// first is the first listener of the port; all others must be able to share the port with it.
 	first *listener
 	hosts map[hostname]*listener
 }
 
-// transport is a port of TCP or UDP.
+// transport is a TCP or UDP port.
 type transport struct {
 	port      int32
 	datagrams bool
@@ -25,13 +25,13 @@ func (l *listener) transport() transport {
 	return transport{l.spec.Port, l.spec.Protocol == gatewayv1.UDPProtocolType}
 }
 
-// maxPorts is how many ports a Gateway has with its ListenerSets. Each is a port of its Service, and
-// a socket of each proxy.
+// maxPorts bounds the ports of a Gateway and its ListenerSets. Each is a port of the Service and a socket
+// of every proxy.
 const maxPorts = 256
 
-// conflicts finds the listeners that cannot be told apart, and those whose port is one too many.
-// Those of the Gateway itself that conflict are all refused. A ListenerSet's loses against one that
-// came before: the Gateway's, then those of older sets.
+// conflicts refuses listeners that conflict, and listeners beyond maxPorts. Conflicting listeners of the
+// Gateway itself are all refused. A listener of a ListenerSet is refused if it conflicts with a listener
+// of the Gateway or of an older ListenerSet.
 func conflicts(listeners []*listener) {
 	ownConflicts(listeners)
 	uses := map[transport]*portUse{}
@@ -77,7 +77,7 @@ func ownConflicts(listeners []*listener) {
 	}
 }
 
-// conflict tells why a listener cannot share the port, or nil.
+// conflict returns why a listener cannot share the port, or nil.
 func (u *portUse) conflict(found *listener) *refusal {
 	if refused := conflict(found, u.first); refused != nil {
 		return refused
@@ -88,7 +88,7 @@ func (u *portUse) conflict(found *listener) *refusal {
 	return nil
 }
 
-// conflict tells why two listeners cannot be told apart, or nil.
+// conflict returns why two listeners of a port cannot be distinguished, or nil.
 func conflict(a, b *listener) *refusal {
 	if a.transport() != b.transport() {
 		return nil
@@ -107,7 +107,8 @@ func conflict(a, b *listener) *refusal {
 	return refuse(ReasonConflict, reason, "hostname: %s has the same one, and the port", a.nameOf(b))
 }
 
-// nameOf returns the name of another listener for messages, which does not disclose names of other namespaces.
+// nameOf returns the name of another listener for messages. It does not disclose names of other
+// namespaces.
 func (l *listener) nameOf(other *listener) string {
 	if other.ownerKind == kindListenerSet && other.owner.GetNamespace() != l.owner.GetNamespace() {
 		return "a listener of an older object of another namespace"
@@ -115,7 +116,8 @@ func (l *listener) nameOf(other *listener) string {
 	return fmt.Sprintf("listener %s of %s %s/%s", other.spec.Name, other.ownerKind, other.owner.GetNamespace(), other.owner.GetName())
 }
 
-// family is what can share a port: HTTPS and TLS are told apart by server name.
+// family maps a protocol to the protocol it shares ports with: HTTPS and TLS listeners are selected by
+// server name.
 func family(l *listener) gatewayv1.ProtocolType {
 	if l.spec.Protocol == gatewayv1.HTTPSProtocolType {
 		return gatewayv1.TLSProtocolType
@@ -123,7 +125,7 @@ func family(l *listener) gatewayv1.ProtocolType {
 	return l.spec.Protocol
 }
 
-// overlaps marks the HTTPS listeners of a port whose host names overlap: clients may use a
+// overlaps marks the HTTPS listeners of a port with overlapping host names: clients may reuse a
 // connection of one for the other (Gateway API: OverlappingTLSConfig).
 func (u *portUse) overlaps() {
 	for host, found := range u.hosts {

@@ -1,31 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package route compiles Ingresses and the objects of Gateway API into the configuration of
-// proxies, frontends of layer 4, and the status that each object deserves. It is pure: the
-// same objects always give the same result, in the same order.
+// Package route compiles Ingresses and Gateway API objects into proxy configurations, layer 4 frontends
+// and object statuses. It is pure: equal objects, in any order, compile to equal results.
 //
 //	Objects ──► Compile ──► Result: Proxies      resources of gateway/resource, by owner
 //	                                Frontends    VIP, port, protocol → weighted Services
-//	                                Statuses     for the objects of Gateway API
-//	                                Ingresses    where each Ingress is served
-//	                                Problems     for Ingresses, which have no conditions
+//	                                Statuses     of Gateway API objects
+//	                                Ingresses    ports and VIP of each Ingress
+//	                                Problems     of Ingresses, which have no conditions
 //
-// Endpoints are apart: they change often, and nothing else depends on them.
+// Endpoints are compiled separately because they change often and nothing else depends on them.
 //
-// Where Kubernetes and Gateway API leave a choice:
+// Behavior that Kubernetes and Gateway API leave to the implementation:
 //
-//   - A request belongs to the most specific host name of its port. The rules of a wider name
-//     are not tried after those.
-//   - What no path of a host matches goes to the default backend of the host's own Ingresses,
-//     else to that of the class. It never goes to another Ingress's default backend, which is
-//     for unknown hosts only.
-//   - An Ingress that asks for a redirect to HTTPS, and whose certificate is broken, still
-//     redirects: it must not fall back to plain text.
-//   - Of two equal rules, certificates or policies the older object's counts. The younger one
-//     is told.
-//   - A regular expression goes after exact paths and before prefixes.
-//   - A rule that has an unknown or invalid filter answers 500. Its requests must not go to a
-//     rule that is less specific, and perhaps less strict. A rule whose match cannot be read
-//     is left out.
-//   - An invalid BackendTLSPolicy refuses its Services. Policies count for Ingresses, too.
+//   - A request is matched against the rules of the most specific host name of its port. The rules of a
+//     wider host name are not tried afterwards.
+//   - A request that no path of a host matches is forwarded to the default backend of the host's own
+//     Ingresses, else of the class. The default backend of another Ingress serves unknown hosts only.
+//   - An Ingress that requests a redirect to HTTPS still redirects if its certificate is invalid: it must
+//     not fall back to plain text.
+//   - If two rules, certificates or policies conflict, the older object takes effect, and the conflict is
+//     reported on the younger one.
+//   - A regular expression is tried after exact paths and before prefixes.
+//   - A rule with an unknown or invalid filter answers 500. Its requests must not match a less specific,
+//     and perhaps less strict, rule. A rule with an invalid match is left out.
+//   - The Services of an invalid BackendTLSPolicy are refused. Policies apply to Ingresses, too.
 package route

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Endpoints is who serves a port of a Service, sorted by address. The slices are those of the
-// Service, in any order. Of a dual-stack Service the addresses of its first family count: a
-// pod must not have two shares.
+// Endpoints returns the endpoints of a Service port, sorted by address, from the Service's EndpointSlices
+// in any order. The endpoints of a dual-stack Service have addresses of its first family, so that a pod
+// does not get two shares.
 func Endpoints(service *corev1.Service, port int32, endpointSlices []*discoveryv1.EndpointSlice) *resource.Endpoints {
 	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Port == port && isTCP(p.Protocol)
@@ -39,7 +39,7 @@ func Endpoints(service *corev1.Service, port int32, endpointSlices []*discoveryv
 	return &resource.Endpoints{Endpoints: found}
 }
 
-// endpointsOf lists the endpoints of a named port and a family.
+// endpointsOf returns the endpoints of a named port and an address family.
 func endpointsOf(
 	name string, family discoveryv1.AddressType, endpointSlices []*discoveryv1.EndpointSlice,
 ) []*resource.Endpoint {
@@ -69,8 +69,8 @@ func endpointsOf(
 	return found
 }
 
-// addEndpoint adds an endpoint that serves. One that two slices have is ready where one of
-// them says so.
+// addEndpoint adds a ready or draining endpoint. An endpoint of two slices is ready if it is ready in one
+// of them.
 func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoint, port int32) {
 	conditions := endpoint.Conditions
 	ready := conditions.Ready == nil || *conditions.Ready
@@ -79,7 +79,7 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	if !ready && !drains || len(endpoint.Addresses) == 0 || port < 1 || port > 65535 {
 		return
 	}
-	// Only the first address counts (discovery/v1: clients should not use the others).
+	// Only the first address is used (discovery/v1: clients should not use the others).
 	address, err := netip.ParseAddr(endpoint.Addresses[0])
 	if err != nil {
 		return
@@ -89,8 +89,8 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	draining[at] = !ready && (!known || before)
 }
 
-// HasEndpoints reports whether a port of a Service has an endpoint, of any family, that may
-// still serve connections.
+// HasEndpoints reports whether a port of a Service has an endpoint, of any family, that may still serve
+// connections.
 func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol, endpointSlices []*discoveryv1.EndpointSlice) bool {
 	name, known := PortName(service, port, protocol)
 	return known && slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
@@ -103,8 +103,8 @@ func HasEndpoints(service *corev1.Service, port int32, protocol corev1.Protocol,
 	})
 }
 
-// PortName returns the name of a port of a Service, by which its EndpointSlices have it; known is
-// false where there is no such port.
+// PortName returns the name of a port of a Service, which identifies the port in its EndpointSlices.
+// known is false if the Service has no such port.
 func PortName(service *corev1.Service, port int32, protocol corev1.Protocol) (name string, known bool) {
 	for i := range service.Spec.Ports {
 		if p := &service.Spec.Ports[i]; p.Port == port && sameProtocol(p.Protocol, protocol) {
@@ -118,7 +118,7 @@ func sameProtocol(a, b corev1.Protocol) bool { return a == b || isTCP(a) && isTC
 
 func isTCP(protocol corev1.Protocol) bool { return protocol == "" || protocol == corev1.ProtocolTCP }
 
-// value is what a pointer points to, or the zero value.
+// value returns the value of a pointer, or the zero value for nil.
 func value[T any](pointer *T) T {
 	if pointer == nil {
 		var zero T

@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// maxExpression keeps a regular expression short. Gateway API's longest value has 4096.
+	// maxExpression is the maximum length of a regular expression, and the limit of values in Gateway
+	// API.
 	maxExpression = 4096
-	// maxSteps bounds what an expression becomes: few characters can stand for millions of
-	// instructions, of 40 bytes each.
+	// maxSteps bounds the compiled size of an expression: a few characters can compile to millions of
+	// instructions of 40 bytes each.
 	maxSteps = 5000
-	// maxRouteSteps is for all expressions of a route, which each of its hosts has.
+	// maxRouteSteps bounds the expressions of a route, which are compiled for each of its hosts.
 	maxRouteSteps = 20_000
-	// runesInStep is how many runes of a class weigh as much as an instruction.
+	// runesInStep is the number of runes of a class that count as one instruction.
 	runesInStep = 8
 )
 
-// expressionSteps gives the size of a regular expression, of RE2, in instructions, or says what is
-// wrong with it. Proxies match a value as a whole, with a group around the expression: it
-// has to be valid in that, too.
+// expressionSteps returns the size of an RE2 expression in instructions, or an error if the expression is
+// invalid or too large. Proxies match whole values by adding a group, so the expression must be valid
+// inside a group, too.
 func expressionSteps(text string) (int, error) {
 	if len(text) > maxExpression {
 		return 0, fmt.Errorf("a regular expression has at most %d characters, this one has %d", maxExpression, len(text))
@@ -45,7 +46,7 @@ func expressionSteps(text string) (int, error) {
 	return 0, fmt.Errorf("a regular expression becomes %d instructions at most, this one more: count less", maxSteps)
 }
 
-// parseError leaves the expression out of an error: it may be long.
+// parseError shortens an error that contains a long expression.
 func parseError(err error) error {
 	var of *syntax.Error
 	if errors.As(err, &of) && len(of.Expr) > 100 {
@@ -54,8 +55,8 @@ func parseError(err error) error {
 	return err
 }
 
-// steps is about the number of instructions of an expression, maxSteps where it has so many or more.
-// Nothing is compiled for it.
+// steps estimates the number of instructions of an expression without compiling it. It returns at most
+// maxSteps.
 func steps(of *syntax.Regexp) int {
 	found := 1 + len(of.Rune)/runesInStep
 	switch of.Op {
@@ -78,18 +79,18 @@ func steps(of *syntax.Regexp) int {
 	return min(found, maxSteps)
 }
 
-// validExpression reports what is wrong with a regular expression.
+// validExpression returns why a regular expression is invalid, or nil.
 func validExpression(text string) error {
 	_, err := expressionSteps(text)
 	return err
 }
 
-// spend counts the instructions of a rule's expressions and refuses a rule beyond the limit of its route.
-// It widens the matches of a refused rule, so that they need no expressions beyond a literal prefix.
+// spend adds the instructions of a rule's expressions to its route, and refuses a rule beyond the limit.
+// It removes the expressions from the matches of a refused rule, except for literal prefixes.
 func (r *route) spend(matches []*orderedRule) *refusal {
 	needed := 0
 	count := func(text string) {
-		// It is valid: else its match would not be there.
+		// It is valid: otherwise its match would have been removed.
 		found, _ := expressionSteps(text)
 		needed += found
 	}

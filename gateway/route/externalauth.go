@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// externalAuth reads the filter ExternalAuth (GEP-1494). A backend that cannot be asked leaves no
-// filter, and a rule that answers 500.
+// externalAuth reads an ExternalAuth filter (GEP-1494). If its backend does not resolve, no filter is
+// returned and the rule answers 500.
 func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *refusal) {
 	switch {
 	case filter == nil:
@@ -38,14 +38,14 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: made}}, nil
 }
 
-// authorizationRequest returns the path and the headers of requests to the authorization server, and the
-// headers of its responses that backends get.
+// authorizationRequest returns the path and headers of requests to the authorization server, and the
+// headers of its responses that are forwarded to backends.
 func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuthorization {
 	made := &resource.ExternalAuthorization{AsRequested: true, OnlyOk: true, ResponseHeaders: []string{"*"}}
 	if with == nil {
 		return made
 	}
-	// The request's path follows, which begins with a slash.
+	// The proxy appends the path of the client's request, which begins with a slash.
 	if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
 		made.Path = "/" + made.Path
 	}
@@ -55,7 +55,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 		}
 	}
 	for _, name := range with.AllowedResponseHeaders {
-		// A backend gets the Host that the rule gives it.
+		// The Host header is set by the rule.
 		if lower := strings.ToLower(name); lower != "host" && lower != "authority" && name != "*" {
 			made.ResponseHeaders = append(made.ResponseHeaders, name)
 		}
@@ -66,11 +66,10 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 	return made
 }
 
-// alwaysAsked is what each question has, in lower case.
+// alwaysAsked are the headers that every authorization request has, in lower case.
 var alwaysAsked = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// asksOnce reports why filters that ask cannot be carried out: two of them, or one of a backend
-// alone.
+// asksOnce refuses more than most ExternalAuth filters. A rule has at most one, its backends none.
 func asksOnce(filters []*resource.Filter, most int) *refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/gateway-api/pkg/features"
 )
 
-// supported are the features of Gateway API that are claimed: in the status of GatewayClasses
-// and in conformance runs. Each has a conformance test, except where the suite has none.
+// supported are the features of Gateway API that the status of GatewayClasses and conformance reports
+// claim. Each has a conformance test, unless the suite has none.
 var supported = []features.FeatureName{
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,
@@ -71,12 +71,12 @@ var supported = []features.FeatureName{
 	features.SupportBackendTLSPolicySANValidation,
 }
 
-// Features are the features of Gateway API that are supported, in ascending order.
+// Features returns the supported features of Gateway API, sorted.
 func Features() []features.FeatureName {
 	return slices.Sorted(slices.Values(supported))
 }
 
-// supportedFeatures are Features as a GatewayClass has them.
+// supportedFeatures returns Features in the form of the GatewayClass status.
 func supportedFeatures() []gatewayv1.SupportedFeature {
 	var found []gatewayv1.SupportedFeature
 	for _, name := range Features() {
@@ -85,9 +85,8 @@ func supportedFeatures() []gatewayv1.SupportedFeature {
 	return found
 }
 
-// versionCondition tells whether the installed kinds of Gateway API are those that this
-// controller was made for: of the same minor version. Others are carried out as far as they
-// can be read.
+// versionCondition reports whether the installed CRDs of Gateway API have the minor version that this
+// controller implements. CRDs of other versions are used as far as they can be decoded.
 func versionCondition(installed string, generation int64) metav1.Condition {
 	made := utilversion.MustParseSemantic(consts.BundleVersion)
 	found, err := utilversion.ParseSemantic(installed)

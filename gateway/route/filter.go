@@ -11,7 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// filter is one of an HTTPRoute or a GRPCRoute: those of the latter are some of the former's.
+// filter is a filter of an HTTPRoute or a GRPCRoute; the filters of GRPCRoutes are a subset of the
+// HTTPRoute filters.
 type filter = gatewayv1.HTTPRouteFilter
 
 func httpFilters(of []gatewayv1.HTTPRouteFilter) []filter { return of }
@@ -30,7 +31,8 @@ func grpcFilters(of []gatewayv1.GRPCRouteFilter) []filter {
 	return found
 }
 
-// filters reads filters. One that is not known refuses the rule: it must not be passed over.
+// filters converts the filters of a rule. An unknown filter refuses the rule, because skipping it would
+// be unsafe.
 func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, *refusal) {
 	var found []*resource.Filter
 	redirects, rewrites := false, false
@@ -54,7 +56,7 @@ func (c *compilation) filters(of *route, filters []filter) ([]*resource.Filter, 
 	return found, nil
 }
 
-// filter reads one filter. A mirror that cannot be followed is none.
+// filter converts one filter. It returns nil for a mirror with an unresolved backend.
 func (c *compilation) filter(of *route, filter *filter) (*resource.Filter, *refusal) {
 	empty := refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: %s has no settings", filter.Type)
 	switch filter.Type {
@@ -135,7 +137,7 @@ func rewrite(of *gatewayv1.HTTPURLRewriteFilter) (*resource.Filter, *refusal) {
 		Rewrite: &resource.Rewrite{Hostname: string(value(of.Hostname)), Path: path}}}, refused
 }
 
-// pathChange reads what a path becomes.
+// pathChange converts the path modifier of a redirect or rewrite.
 func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathChange, *refusal) {
 	if of == nil {
 		return nil, nil
@@ -150,7 +152,7 @@ func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathCha
 	return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "%s.path: type %s has no value", field, of.Type)
 }
 
-// replacesPrefix reports whether a filter needs to know the prefix that matched.
+// replacesPrefix reports whether a filter replaces the matched prefix.
 func replacesPrefix(filters []*resource.Filter) bool {
 	for _, filter := range filters {
 		for _, path := range []*resource.PathChange{filter.GetRedirect().GetPath(), filter.GetRewrite().GetPath()} {
@@ -162,7 +164,7 @@ func replacesPrefix(filters []*resource.Filter) bool {
 	return false
 }
 
-// suits tells which match some filters cannot be carried out for.
+// suits refuses matches that are not prefixes if a filter replaces the matched prefix.
 func suits(filters []*resource.Filter, matches []*orderedRule) *refusal {
 	if !replacesPrefix(filters) {
 		return nil

@@ -13,22 +13,24 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// gateway is a Gateway of ours, with its ListenerSets.
+// gateway is a Gateway of this controller, with its ListenerSets.
 type gateway struct {
 	object    *gatewayv1.Gateway
 	builder   *builder
 	listeners []*listener
 	sets      []*listenerSet
-	// refused is why the whole Gateway is, or nil. resolved is about its client certificate.
+	// refused is why the Gateway is not accepted, or nil. resolved is why its client certificate is not
+	// usable.
 	refused, resolved *refusal
-	// room is that of the namespaces of its ListenerSets and routes; certificates count already.
+	// room limits the namespaces of its ListenerSets and routes; certificates are the ones already
+	// counted.
 	room         *budget
 	certificates counted
 }
 
 func (g *gateway) accepted() bool { return g.refused == nil }
 
-// gateways compiles all that hangs on our GatewayClasses.
+// gateways compiles the Gateways of this controller's GatewayClasses, with all objects attached to them.
 func (c *compilation) gateways(objects *Objects) {
 	classes := c.gatewayClasses(objects)
 	sets, routes := c.setsByGateway(objects.ListenerSets), c.orderedRoutes(objects)
@@ -51,7 +53,7 @@ func (c *compilation) gateways(objects *Objects) {
 	c.policyStatuses()
 }
 
-// usePolicies finds out which Gateways each policy is for.
+// usePolicies computes the Gateways of each policy.
 func (c *compilation) usePolicies() {
 	if len(c.policies.all) == 0 {
 		return
@@ -64,11 +66,11 @@ func (c *compilation) usePolicies() {
 	c.policies.fit(c.settings.GatewayController)
 }
 
-// gatewayClass is a GatewayClass of ours.
+// gatewayClass is a GatewayClass of this controller.
 type gatewayClass struct{ parameters Parameters }
 
-// gatewayClasses reads the classes. One with invalid parameters goes on with default ones:
-// what runs must not stop for it.
+// gatewayClasses reads the GatewayClasses. A class with invalid parameters keeps serving, with defaults
+// for the invalid ones.
 func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
 	for _, object := range oldestFirst(objects.GatewayClasses) {
@@ -151,7 +153,6 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 	return found
 }
 
-// readInfrastructure reads labels, annotations and parameters.
 func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.GatewayInfrastructure) {
 	proxy := of.builder.proxy
 	for name, text := range infrastructure.Labels {
@@ -177,7 +178,7 @@ func (c *compilation) readInfrastructure(of *gateway, infrastructure *gatewayv1.
 	}
 }
 
-// finishGateway makes the proxy, the frontends and the status of a Gateway.
+// finishGateway adds the proxy, the frontends and the status of a Gateway to the result.
 func (c *compilation) finishGateway(of *gateway) {
 	ports := map[int32]bool{}
 	for _, listener := range of.listeners {
@@ -218,7 +219,6 @@ var wireProtocols = map[gatewayv1.ProtocolType]resource.Listener_Protocol{
 	gatewayv1.TLSProtocolType:   resource.Listener_TLS_TERMINATE,
 }
 
-// addListener adds a listener to the configuration.
 func (g *gateway) addListener(of *listener, target uint32) {
 	wire := &resource.Listener{
 		Port:             uint32(of.spec.Port),
@@ -243,7 +243,7 @@ func (g *gateway) addListener(of *listener, target uint32) {
 	g.builder.listener(of.name, wire)
 }
 
-// sortedKeys sorts by namespace and name.
+// sortedKeys returns the keys of a map, sorted by namespace and name.
 func sortedKeys[T any](of map[key]T) []key {
 	return slices.SortedFunc(maps.Keys(of), compareKeys)
 }

@@ -10,7 +10,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// conditions are those of a listener.
 func (l *listener) conditions() []metav1.Condition {
 	generation := l.owner.GetGeneration()
 	accepted := condition(gatewayv1.ListenerConditionAccepted, true, gatewayv1.ListenerReasonAccepted, "", generation)
@@ -49,11 +48,11 @@ func (l *listener) conditions() []metav1.Condition {
 	return found
 }
 
-// summary is what listeners have in common.
+// summary aggregates the conditions of listeners.
 type summary struct {
-	// accepted and programmed say that at least one listener is.
+	// accepted and programmed report whether at least one listener is accepted or programmed.
 	accepted, programmed bool
-	// refused and message tell which are not accepted, or not programmed.
+	// refused lists the listeners that are not accepted, message the ones that are not programmed.
 	refused, message string
 }
 
@@ -82,10 +81,10 @@ func summarize(listeners []*listener) summary {
 	return found
 }
 
-// own are the listeners of the Gateway itself.
+// own returns the listeners of the Gateway itself.
 func (g *gateway) own() []*listener { return g.listeners[:len(g.object.Spec.Listeners)] }
 
-// status is the wanted status of a Gateway, without addresses.
+// status returns the status of a Gateway without addresses.
 func (g *gateway) status() gatewayv1.GatewayStatus {
 	generation := g.object.Generation
 	accepted := condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonAccepted, "", generation)

@@ -10,9 +10,9 @@ import (
 
 // ClusterRoles of the gateway that RoleBindings of the same name bind in namespaces (config/rbac/gateway).
 const (
-	// RoleSecrets permits to read the Secrets of a namespace.
+	// RoleSecrets permits reading the Secrets of a namespace.
 	RoleSecrets = "millrace-gateway-secrets"
-	// RoleProxies permits to run proxies in a namespace.
+	// RoleProxies permits running proxies in a namespace.
 	RoleProxies = "millrace-gateway-proxies"
 )
 
@@ -22,7 +22,7 @@ func GrantCommand(role, namespace string) string {
 		role, namespace)
 }
 
-// missingSecret returns the refusal of a reference to a Secret that is not there, or not readable.
+// missingSecret returns the refusal of a reference to a Secret that does not exist or is not readable.
 func (i *index) missingSecret(at key, of corev1.SecretType) *refusal {
 	if i.readable != nil && !i.readable[at.namespace] {
 		return refuse(ReasonNotPermitted, "", "the gateway may not read Secrets of namespace %s; to permit it: %s",

@@ -11,17 +11,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// hostRoutes is the routes of one host name at some listeners.
+// hostRoutes are the routes of one host name at some listeners.
 type hostRoutes struct {
 	listeners []string
 	host      hostname
 	routes    []*route
 }
 
-// addGroups makes the route groups: one for each host name of each listener. Listeners with
-// the same routes for a name share one.
+// addGroups adds one route group for each host name of each listener. Listeners with the same routes for
+// a host name share a group.
 func (g *gateway) addGroups() {
-	// About as many as the last time: a listener, a group and a backend for each.
+	// The previous result has about one listener, group and backend for each group.
 	room := len(g.builder.last) / 3
 	groups := make(map[string]*hostRoutes, room)
 	for _, listener := range g.listeners {
@@ -57,7 +57,7 @@ func (g *gateway) addGroups() {
 	}
 }
 
-// leadsTo are the Services that the routes of a Gateway's proxies lead to.
+// leadsTo returns the Services that the layer 7 routes of a Gateway reference.
 func (g *gateway) leadsTo() map[key]bool {
 	seen := map[*route]bool{}
 	found := map[key]bool{}
@@ -79,7 +79,7 @@ func (g *gateway) leadsTo() map[key]bool {
 	return found
 }
 
-// routeOf is an attached route as the listener carries it out.
+// routeOf returns an attached route as the listener serves it.
 func (l *listener) routeOf(of attachment) *route {
 	if of.route.tls != nil && !l.passthrough() {
 		return of.route.tls
@@ -90,7 +90,7 @@ func (l *listener) routeOf(of attachment) *route {
 	return of.route
 }
 
-// byHost sorts the routes of a listener by host name, each list oldest first.
+// byHost groups the routes of a listener by host name, the oldest first.
 func (l *listener) byHost() map[hostname][]*route {
 	found := make(map[hostname][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
@@ -104,7 +104,7 @@ func (l *listener) byHost() map[hostname][]*route {
 	return found
 }
 
-// signatureOf is equal for equal routes of a host name.
+// signatureOf returns a string that is equal for equal host names and routes.
 func signatureOf(host hostname, routes []*route) string {
 	signature := append([]byte(host), 0)
 	for _, found := range routes {
@@ -113,8 +113,8 @@ func signatureOf(host hostname, routes []*route) string {
 	return string(signature)
 }
 
-// mergeRules gives the rules of some routes in order of precedence. Routes are sorted by age,
-// and so are rules of the same rank.
+// mergeRules returns the rules of routes in order of precedence. Rules of the same rank keep the order of
+// their routes, which are sorted by age.
 func mergeRules(routes []*route) []*resource.Rule {
 	var ordered []*orderedRule
 	for _, found := range routes {
@@ -130,7 +130,7 @@ func mergeRules(routes []*route) []*resource.Rule {
 	return rules
 }
 
-// compareRank puts the larger rank first.
+// compareRank sorts the larger rank first.
 func compareRank(a, b *orderedRule) int {
 	return slices.Compare(b.rank[:], a.rank[:])
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readGRPCRoute reads the rules of a GRPCRoute. Its methods are paths.
+// readGRPCRoute reads the rules of a GRPCRoute, whose methods are request paths.
 func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	var dropped []*refusal
 	for i := range object.Spec.Rules {
@@ -28,7 +28,7 @@ func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-// readGRPCRule reads one rule, as readHTTPRule does.
+// readGRPCRule reads one rule, like readHTTPRule.
 func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
 	refused = cmp.Or(refused, of.spend(matches))
@@ -42,7 +42,7 @@ func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-// grpcAction reads what a rule does with what it matches.
+// grpcAction reads the filters and backends of a rule.
 func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	var refused *refusal
@@ -64,7 +64,7 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	return made, nil
 }
 
-// grpcMatches reads the matches of a rule, as httpMatches does.
+// grpcMatches reads the matches of a rule, like httpMatches.
 func grpcMatches(of []gatewayv1.GRPCRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.GRPCRouteMatch{{}}
@@ -81,7 +81,7 @@ func grpcMatches(of []gatewayv1.GRPCRouteMatch) (found []*orderedRule, refused *
 	return found, refused
 }
 
-// grpcMatch reads a match. The longer service goes first, then the longer method, then more
+// grpcMatch reads a match. A longer service name takes precedence, then a longer method name, then more
 // headers (Gateway API: GRPCRouteRule.matches).
 func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	match := &resource.Match{}
@@ -89,7 +89,7 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	service, method := "", ""
 	if of.Method != nil {
 		service, method = value(of.Method.Service), value(of.Method.Method)
-		// An invalid method leaves no path, which matches all methods.
+		// An invalid method has no path and matches all methods.
 		match.Path, refused = grpcPath(service, method, value(of.Method.Type))
 	}
 	left := 0
@@ -109,7 +109,7 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 	}, refused
 }
 
-// grpcPath is the path of a method: /service/method. An absent one is any.
+// grpcPath returns the match of path /service/method. An empty service or method matches any.
 func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*resource.PathMatch, *refusal) {
 	if kind != gatewayv1.GRPCMethodMatchRegularExpression && kind != gatewayv1.GRPCMethodMatchExact && kind != "" {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: there is no %s", kind)

@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readHTTPRoute reads the rules of an HTTPRoute. A rule that cannot be carried out is told;
-// where none can, the route is not accepted.
+// readHTTPRoute reads the rules of an HTTPRoute. An invalid rule is reported; if all rules are invalid,
+// the route is not accepted.
 func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	rules := object.Spec.Rules
 	if len(rules) == 0 {
-		// The API server adds this one.
+		// The API server adds this default.
 		rules = []gatewayv1.HTTPRouteRule{{}}
 	}
 	var dropped []*refusal
@@ -36,21 +36,21 @@ func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-// drop tells which rules are not carried out.
+// drop reports invalid rules, of all rules.
 func (r *route) drop(dropped []*refusal, of int) {
 	switch {
 	case len(dropped) == 0:
 	case len(dropped) == of:
 		r.accepted = dropped[0]
 	default:
-		// "Dropped Rule" is what the condition's message begins with (Gateway API).
+		// Gateway API specifies that the message of the condition begins with "Dropped Rule".
 		r.partial = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: %s", dropped[0].message)
 		r.partial.condition = dropped[0].condition
 	}
 }
 
-// readHTTPRule reads one rule: an entry for each of its matches. A rule with valid matches and an invalid
-// action answers 500, because its requests must not reach a less specific, perhaps less strict rule. A
+// readHTTPRule adds an entry for each match of a rule. A rule with valid matches and an invalid action
+// answers 500, because its requests must not match a less specific, perhaps less strict rule. A
 // protecting rule with an invalid match answers 500 for all requests that the match could include.
 func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
@@ -68,7 +68,7 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 	return cmp.Or(refused, wrong)
 }
 
-// httpAction reads what a rule does with what it matches.
+// httpAction reads the filters, backends, timeouts and sessions of a rule.
 func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
 	of.unasked = false
@@ -103,7 +103,7 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 	return made, nil
 }
 
-// add adds an entry for each match of a rule. All but the match is shared.
+// add adds an entry for each match of a rule. Entries share all but the match.
 func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) {
 	for _, match := range matches {
 		match.rule, match.protects = withMatch(rule, match.rule.Match), protects
@@ -111,7 +111,7 @@ func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) 
 	}
 }
 
-// withMatch is a rule with another match. All else is shared.
+// withMatch returns the rule with another match. All else is shared.
 func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	return &resource.Rule{
 		Route: rule.Route, Match: match, Filters: rule.Filters, Backends: rule.Backends,
@@ -119,8 +119,8 @@ func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// weighted follows backend reference number i of the rule that is being read. One that cannot be followed keeps its share,
-// which is answered with 500. A filter that cannot be carried out refuses the rule.
+// weighted converts backend reference i of the current rule. The share of an unresolved backend is
+// answered with 500. An invalid filter refuses the rule.
 func (c *compilation) weighted(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *refusal) {
@@ -139,7 +139,7 @@ func (c *compilation) weighted(
 	return made, nil
 }
 
-// reach follows a reference and gives the name of the backend.
+// reach resolves a backend reference and returns the name of the backend.
 func (c *compilation) reach(of *route, reference gatewayv1.BackendObjectReference, how speech) (string, *refusal) {
 	at, port, refused := c.serviceOf(of.from(), reference, corev1.ProtocolTCP)
 	if refused != nil {
@@ -155,7 +155,7 @@ func (c *compilation) reach(of *route, reference gatewayv1.BackendObjectReferenc
 	return found.name, nil
 }
 
-// weight is 1 where it is not set.
+// weight returns the weight of a backend, 1 by default.
 func weight(of *int32) uint32 {
 	if of == nil {
 		return 1
@@ -163,7 +163,6 @@ func weight(of *int32) uint32 {
 	return uint32(max(*of, 0))
 }
 
-// timeouts reads the timeouts of a rule.
 func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 	if of == nil {
 		return nil, nil
@@ -177,10 +176,12 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *refusal) {
 	return found, refused
 }
 
-// maxAttempts bounds what one request costs: with a backend that fails at once, no time limit ends it.
+// maxAttempts bounds the cost of one request: no time limit ends retries to a backend that fails
+// immediately.
 const maxAttempts = 10
 
-// retry reads the retry policy of a rule. The API has no maximum for attempts, so a larger value is bounded.
+// retry reads the retry policy of a rule. The API has no maximum for attempts, so a larger value is
+// lowered.
 func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) {
 	if of == nil {
 		return nil, nil
@@ -205,14 +206,15 @@ func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) 
 	return found, refused
 }
 
-// isToken reports whether a text is a token (RFC 9110, section 5.6.2): a name of a header or a cookie.
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2), such as the name of a header or a
+// cookie.
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(c rune) bool {
 		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
 	})
 }
 
-// persistence reads how a client is kept at one endpoint.
+// persistence reads the session persistence of a rule.
 func (r *route) persistence(of *gatewayv1.SessionPersistence, route string) (*resource.SessionPersistence, *refusal) {
 	if of == nil {
 		return nil, nil

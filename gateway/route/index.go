@@ -13,16 +13,16 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// index finds objects by name.
+// index looks up objects by name.
 type index struct {
 	services map[key]*corev1.Service
 	secrets  map[key]*corev1.Secret
 	users    map[key]*corev1.Secret
-	// readable are the namespaces whose Secrets the gateway may read; nil: all.
+	// readable are the namespaces whose Secrets the gateway may read; nil means all.
 	readable   map[string]bool
 	configMaps map[key]*corev1.ConfigMap
 	namespaces map[string]labels.Set
-	// grants are by the namespace that they open.
+	// grants are keyed by the namespace of the ReferenceGrant, which is the namespace of its targets.
 	grants map[string][]*gatewayv1.ReferenceGrant
 }
 

@@ -33,36 +33,36 @@ type ingressRun struct {
 	defaults []*ingressRule
 	// expressions are the hosts whose paths are regular expressions.
 	expressions map[hostname]bool
-	// matches are how many rules were held against the paths of questions.
+	// matches counts how often rules were matched against the paths of authorization requests.
 	matches int
-	// aliasOf is the host of which a name is an alias.
+	// aliasOf maps an alias to its host.
 	aliasOf map[hostname]hostname
-	// aliases are the bytes of rules that are repeated, by namespace; of all by "".
+	// aliases is the size of repeated rules, by namespace; the key "" holds the total.
 	aliases map[string]int64
-	// sessions are the Services that have the name of a session cookie at a host.
+	// sessions maps the name and path of a session cookie at a host to the Service that uses it.
 	sessions map[cookieAt]string
-	// refused are the hosts for which an Ingress brings no certificate that can be served.
+	// refused are the hosts for which an Ingress has no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
 
-// refusedTLS is a host without the certificate that an Ingress wants for it.
+// refusedTLS is a host without the certificate that an Ingress requests.
 type refusedTLS struct {
 	host   hostname
 	reason string
 }
 
-// ingressHost is what all Ingresses say about one host.
+// ingressHost holds the rules of all Ingresses for one host.
 type ingressHost struct {
 	rules map[ingressPath]*ingressRule
-	// isOwned is false if all rules are of namespaces that share the host of another one.
+	// isOwned is false if all rules are from namespaces that do not own the host.
 	isOwned bool
-	// isInherited is true if the owner's rules come from the wildcard above.
+	// isInherited is true if the owner's rules are inherited from the wildcard above.
 	isInherited bool
-	// fallback is the default backend of the owner's oldest Ingress with this host that has one.
+	// fallback is the default backend of the owner's oldest Ingress with this host and a default backend.
 	fallback *ingressRule
 	// root redirects "/", or is nil.
 	root *resource.Rule
-	// bytes is how long its rules are on the wire, once that was asked.
+	// bytes caches the encoded size of the rules; 0 is unknown.
 	bytes int64
 }
 
@@ -71,11 +71,11 @@ type ingressRule struct {
 	rule     *resource.Rule
 	ingress  *networkingv1.Ingress
 	redirect redirection
-	// backend is what it is written with.
+	// backend is the backend in the Ingress.
 	backend *networkingv1.IngressBackend
-	// expression is that of its path, once it was needed.
+	// expression caches the compiled expression of the path.
 	expression *regexp.Regexp
-	// canary shares its requests, or is nil.
+	// canary receives a share of the requests, or is nil.
 	canary *canary
 }
 
@@ -83,7 +83,7 @@ func (c *compilation) ingresses(objects *Objects) {
 	for _, fleet := range c.fleets(objects) {
 		c.claimHosts(fleet)
 		c.admit(fleet)
-		// Most Ingresses have a host or two.
+		// Most Ingresses have one or two hosts.
 		room := 2 * len(fleet.members)
 		run := &ingressRun{
 			compilation: c,
@@ -106,7 +106,7 @@ func (c *compilation) ingresses(objects *Objects) {
 	}
 }
 
-// compile gives the proxy of a fleet.
+// compile returns the proxy of a fleet.
 func (r *ingressRun) compile() *Proxy {
 	r.addDefaultCertificate()
 	for _, ingress := range r.members {
@@ -146,7 +146,7 @@ func (r *ingressRun) compile() *Proxy {
 	return r.builder.finish()
 }
 
-// listeners makes one listener for HTTP, and one for each host with a certificate.
+// listeners adds one listener for HTTP, and one for each host with its own TLS.
 func (r *ingressRun) listeners() {
 	targets := map[int32]uint32{}
 	for _, port := range r.builder.proxy.Ports {
@@ -168,12 +168,13 @@ func (r *ingressRun) listeners() {
 			})
 			continue
 		}
-		// Without certificates it refuses the handshakes of a host that has no TLS.
+		// A listener without certificates rejects the handshakes of a host without TLS.
 		listener := &resource.Listener{
 			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
 			Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
-			// "the SNI host is used for termination and value of the "Host" header is used for
-			// routing" (IngressTLS.secretName). No Ingress asks clients for a certificate.
+			// "the SNI host is used for termination and value of the "Host" header is used for routing"
+			// (IngressTLS.secretName). No Ingress requires client certificates, so any server name is
+			// safe.
 			AnyServerName: true, TlsPolicy: r.class.TLSPolicy,
 		}
 		for _, certificate := range found.sorted() {
@@ -183,7 +184,7 @@ func (r *ingressRun) listeners() {
 	}
 }
 
-// groups makes the route groups of each host.
+// groups adds the route groups of each host.
 func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {
@@ -203,9 +204,9 @@ func (r *ingressRun) groups() {
 	}
 }
 
-// httpsListeners finds the listeners at which each host is served. A request finds its
-// listener and its rules apart, each by the most specific name; so a host belongs to the
-// listener that fits it best, and also to those that it fits best.
+// httpsListeners returns the listeners that serve each host. Proxies select the listener and the route
+// group of a request independently, each by the most specific name. So a host is served by the most
+// specific listener for it, and by the listeners for which it is the most specific host.
 func (r *ingressRun) httpsListeners() map[hostname][]string {
 	found := make(map[hostname][]string, len(r.hosts))
 	join := func(host, listener hostname) {
@@ -219,7 +220,7 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 		}
 	}
 	for listener := range r.sites {
-		// The same name is joined above.
+		// The loop above has joined equal names.
 		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
 			join(host, listener)
 		}
@@ -233,7 +234,7 @@ func (r *ingressRun) httpsListeners() map[hostname][]string {
 	return found
 }
 
-// bestHost is the most specific key that matches a host, as Ingress matches.
+// bestHost returns the most specific key that matches a host by the rules of Ingress.
 func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
 	if _, ok := hosts[host]; ok {
 		return host, true
@@ -249,7 +250,7 @@ func bestHost[T any](hosts map[hostname]T, host hostname) (hostname, bool) {
 	return "", ok
 }
 
-// statuses says where each Ingress is served.
+// statuses adds the status of each Ingress to the result.
 func (r *ingressRun) statuses() {
 	for _, ingress := range r.members {
 		status := IngressStatus{
@@ -262,8 +263,8 @@ func (r *ingressRun) statuses() {
 	}
 }
 
-// lacksHTTPS is why a host of which an Ingress wants TLS has no certificate, not even one of
-// another Ingress; empty where each has one.
+// lacksHTTPS returns why a host of an Ingress with TLS has no certificate, not even from another Ingress;
+// empty if all have one.
 func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
 		if len(r.tlsOf(refused.host).certificates) == 0 {

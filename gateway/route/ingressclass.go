@@ -12,21 +12,21 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressClass is an IngressClass of ours.
+// ingressClass is an IngressClass of this controller.
 type ingressClass struct {
 	name string
 	classParameters
 }
 
-// ingressClasses are those of a cluster.
+// ingressClasses are the IngressClasses of a cluster.
 type ingressClasses struct {
 	ours map[string]*ingressClass
-	// standard is the default class, also where it is not ours.
+	// standard is the default class, even if another controller implements it.
 	standard string
 }
 
-// ingressClasses reads the classes. Of several default ones the newest counts, then the one
-// whose name comes first, as in the API server's admission.
+// ingressClasses reads the classes. If several are the default, the newest takes effect, then the first
+// by name, as in the API server's admission plugin.
 func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{ours: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
@@ -78,8 +78,8 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 	return found
 }
 
-// of gives the class of an Ingress, or nil where it is not ours. The field wins over the
-// annotation; an Ingress with neither has the default class.
+// of returns the class of an Ingress, or nil if this controller does not implement it. The field takes
+// precedence over the annotation; an Ingress with neither has the default class.
 func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	name, annotated := ingress.Annotations[AnnotationIngressClass]
 	switch {
@@ -91,21 +91,21 @@ func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	return c.ours[name]
 }
 
-// fleet is the Ingresses of one VIP, oldest first.
+// fleet is the set of Ingresses of one VIP, oldest first.
 type fleet struct {
 	owner   Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
-	// closed are Ingresses of namespaces whose reserve has no room for the paths of all protecting objects.
+	// closed are the Ingresses of namespaces that exceeded the reserve for paths of protecting objects.
 	closed []*networkingv1.Ingress
-	// owners are the owners of hosts, and ages the places of the Ingresses among all of the fleet.
+	// owners are the owners of hosts; ages are the positions of the Ingresses by age.
 	owners *ownership.Hosts
 	ages   map[*networkingv1.Ingress]int
 	// catchAll is the namespace of the oldest Ingress that has a default backend and no rules.
 	catchAll string
 }
 
-// fleets sorts the Ingresses of our classes by VIP.
+// fleets groups the Ingresses of this controller's classes by VIP.
 func (c *compilation) fleets(objects *Objects) []*fleet {
 	classes := c.ingressClasses(objects.IngressClasses)
 	shared := map[string]*fleet{}
@@ -139,7 +139,7 @@ func (c *compilation) fleets(objects *Objects) []*fleet {
 	return all
 }
 
-// ingressBool reads an annotation that is true or false.
+// ingressBool parses a boolean annotation, and returns otherwise if it is missing or invalid.
 func (c *compilation) ingressBool(ingress *networkingv1.Ingress, annotation string, otherwise bool) bool {
 	text, found := ingress.Annotations[annotation]
 	if !found {

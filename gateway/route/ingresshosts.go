@@ -15,15 +15,14 @@ import (
 // hostname is a host name of a rule.
 type hostname = ownership.Host
 
-// The messages for an object that loses against an object of another namespace. They name no object, because
+// Messages for an object that conflicts with an object of another namespace. They name no object, because
 // the author may not be permitted to see it.
 const (
 	hostOwned = "the host is owned by an older object of another namespace"
 	pathOwned = "the path of the host belongs to an older object of another namespace"
 )
 
-// claimHosts computes the owner of each host of a fleet, from all of its Ingresses: those without room own
-// their hosts, too.
+// claimHosts computes the owner of each host of a fleet. Ingresses without room own their hosts, too.
 func (c *compilation) claimHosts(of *fleet) {
 	of.owners = ownership.NewHosts(of.class.hostOwnership())
 	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
@@ -61,7 +60,7 @@ func (c *compilation) claimNames(of *fleet, ingress *networkingv1.Ingress, host 
 	}
 }
 
-// otherWWW returns a host with "www." before it, or without; "" if there is no such name.
+// otherWWW adds or removes the prefix "www." of a host. It returns "" if there is no such name.
 func otherWWW(host hostname) hostname {
 	if host == "" || host.IsWildcard() {
 		return ""
@@ -77,8 +76,9 @@ func otherWWW(host hostname) hostname {
 	return found
 }
 
-// mayBeGuest reports whether an Ingress may add a path to a host that another namespace owns. The owner alone
-// decides whether paths are expressions, and a rule that would answer 500 leaves its requests to the owner.
+// mayBeGuest reports whether an Ingress may add a path to a host that another namespace owns. Only the
+// owner decides whether paths are expressions, and a rule that would answer 500 leaves its requests to
+// the owner.
 func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	says := r.asked[ingress]
 	if says == nil {
@@ -95,7 +95,7 @@ func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at i
 	return true
 }
 
-// other returns a rule of another namespace for the same path, of any kind of match, or nil.
+// other returns a rule of another namespace for the same path, of any match type, or nil.
 func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, trimPrefix(path.value)} {
 		for kind := range pathOrder {
@@ -107,8 +107,8 @@ func (h *ingressHost) other(path ingressPath, namespace string) *ingressRule {
 	return nil
 }
 
-// inheritWildcards adds the paths of a wildcard to each host that another namespace shares below it, so that
-// guests get the requests for their paths only.
+// inheritWildcards adds the paths of a wildcard to each host below it that only guests have paths for, so
+// that guests get the requests for their own paths only.
 func (r *ingressRun) inheritWildcards() {
 	for name, host := range r.hosts {
 		if name == "" || name.IsWildcard() || host.isOwned {
@@ -122,8 +122,8 @@ func (r *ingressRun) inheritWildcards() {
 	}
 }
 
-// inherit adds the paths that the owner of the name base has to a host with paths of guests alone. Of two equal
-// paths the older object's stays.
+// inherit adds the paths that the owner of the host name has in base to a host that has paths of guests
+// only. If two paths are equal, the older object's is kept.
 func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
@@ -149,14 +149,15 @@ func (r *ingressRun) inherit(host, base *ingressHost, name hostname) {
 	}
 }
 
-// addNames adds what annotations give to whole hosts, once the rules of all Ingresses are known. The names
-// come last: they copy the paths of their host, which the annotations of all its Ingresses have then added.
+// addNames adds the rules and names that annotations add to whole hosts, after the rules of all
+// Ingresses. Names are last because they copy all paths of their host, including the ones that
+// annotations add.
 func (r *ingressRun) addNames() {
 	r.forEachHost(r.addHostRules)
 	r.forEachHost(r.addHostNames)
 }
 
-// forEachHost calls do for each host in the rules of an Ingress with annotations that are carried out.
+// forEachHost calls do for each host of an Ingress whose annotations are enabled.
 func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hostname)) {
 	for _, ingress := range r.members {
 		says := r.asked[ingress]
@@ -174,8 +175,8 @@ func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hos
 	}
 }
 
-// addName adds a host with the paths that the owner of another host has in base, and reports whether it had no
-// rules of the owner before.
+// addName adds a host name with the paths that the owner of another host has in base, and reports whether
+// the name had no rules of the owner before.
 func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool {
 	known := r.hosts[name]
 	switch {
@@ -191,7 +192,7 @@ func (r *ingressRun) addName(name hostname, base *ingressHost, of hostname) bool
 	return true
 }
 
-// hasGuests reports whether a host has paths of other namespaces than its owner's.
+// hasGuests reports whether a host has paths of namespaces that do not own it.
 func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
 	for _, rule := range host.rules {
 		if !r.owners.Owns(name, rule.ingress.Namespace) {
@@ -201,7 +202,7 @@ func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
 	return false
 }
 
-// tunnelRule passes the TLS connections of a host on.
+// tunnelRule passes the TLS connections of a host through to a backend.
 func (r *ingressRun) tunnelRule(ingress *networkingv1.Ingress, to *networkingv1.IngressBackend) *resource.Rule {
 	rule := &resource.Rule{
 		Route:    "ingress/" + ingress.Namespace + "/" + ingress.Name + "/passthrough",

@@ -15,13 +15,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressPath is a path and how it matches.
+// ingressPath is a path and its match type.
 type ingressPath struct {
 	kind  resource.PathMatch_Kind
 	value string
 }
 
-// addRules reads the rules of an Ingress.
+// addRules adds the rules of an Ingress.
 func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	if r.asked[ingress].isCanary() {
 		return
@@ -59,7 +59,7 @@ func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	}
 }
 
-// host gives what is said about a host.
+// host returns the entry of a host and creates it if necessary.
 func (r *ingressRun) host(name hostname) *ingressHost {
 	if r.hosts[name] == nil {
 		r.hosts[name] = &ingressHost{rules: make(map[ingressPath]*ingressRule, 1)}
@@ -67,7 +67,7 @@ func (r *ingressRun) host(name hostname) *ingressHost {
 	return r.hosts[name]
 }
 
-// ingressAt is where a path is in its Ingress.
+// ingressAt is the position of a path in its Ingress.
 type ingressAt struct {
 	rule, path int
 	redirect   redirection
@@ -77,8 +77,8 @@ func (a ingressAt) field() string {
 	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
 }
 
-// addPath adds one path. Of two equal paths the older object's stays. A namespace that does not own the host
-// adds paths that no older object has, and they hold for the paths alone.
+// addPath adds one path. If two paths are equal, the older object's is kept. A namespace that does not
+// own the host can add only paths that no older object has.
 func (r *ingressRun) addPath(
 	ingress *networkingv1.Ingress, name hostname, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
@@ -123,8 +123,8 @@ func (r *ingressRun) addPath(
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
-// closeHosts makes the hosts of namespaces without room for their protecting objects answer 500, as many as the
-// reserve has room for, so that no wildcard or default backend of others serves their requests.
+// closeHosts adds a rule that answers 500 to the hosts of closed namespaces, so that no wildcard or
+// default backend of others serves their requests. It adds at most as many as fit into the reserve.
 func (r *ingressRun) closeHosts() {
 	bytes, all := map[string]int64{}, ingressPath{resource.PathMatch_PREFIX, "/"}
 	for _, ingress := range r.closed {
@@ -148,8 +148,8 @@ func (r *ingressRun) closeHosts() {
 	}
 }
 
-// parseIngressPath reads a path. What is implementation specific is a prefix. A prefix means
-// the same with and without a slash at its end.
+// parseIngressPath parses a path. ImplementationSpecific is a prefix. A trailing slash of a prefix has no
+// effect.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
 	switch value(path.PathType) {
@@ -172,8 +172,8 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	return found, nil
 }
 
-// addDefault reads spec.defaultBackend. Without rules it takes the requests for unknown hosts, as far as no
-// older object of another namespace has rules for all hosts.
+// addDefault reads spec.defaultBackend. Without rules it serves unknown hosts, unless an older object of
+// another namespace has rules for all hosts.
 func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirection) *ingressRule {
 	if ingress.Spec.DefaultBackend == nil {
 		return nil
@@ -185,7 +185,7 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 	}
 	r.adorn(rule, ingress, "/", ingress.Spec.DefaultBackend)
 	if rule.SessionPersistence != nil {
-		// Beside the sessions of any rule of its hosts.
+		// It must not share a cookie with a rule of its hosts.
 		rule.SessionPersistence = sessionOf(rule.SessionPersistence, "/", "default/"+ingress.Name)
 	}
 	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: rule}
@@ -205,7 +205,7 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 	return nil
 }
 
-// backend gives the one backend of a path. One that cannot be reached answers 500.
+// backend returns the backend of a path. Requests for an unresolved backend are answered with 500.
 func (r *ingressRun) backend(
 	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, how speech, field func() string,
 ) []*resource.WeightedBackend {
@@ -229,8 +229,8 @@ func (r *ingressRun) backend(
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
 }
 
-// service adds the backend of a Service port and gives its name. One that a policy refuses has a
-// name, too: proxies answer in its place.
+// service adds the backend of a Service port and returns its name, even if a policy refuses it: proxies
+// answer in its place.
 func (r *ingressRun) service(of key, name string, number int32, how speech) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
@@ -244,7 +244,6 @@ func (r *ingressRun) service(of key, name string, number int32, how speech) (str
 	return found.name, found.refused()
 }
 
-// addClassDefault adds the default backend of the class.
 func (r *ingressRun) addClassDefault() {
 	object := Object{Kind: "IngressClass", Name: r.class.name}
 	of := r.class.defaultBackend
@@ -270,8 +269,8 @@ func (r *ingressRun) addClassDefault() {
 	}})
 }
 
-// hostFallback is the backend for the paths of a host that no rule matches. A host takes the
-// default backend of its own Ingresses or of the class, not that of strangers.
+// hostFallback returns the rule for paths of a host that no other rule matches: the default backend of
+// the host's own Ingresses or of the class, not of other Ingresses.
 func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule {
 	if host.fallback != nil {
 		return host.fallback
@@ -284,22 +283,22 @@ func (r *ingressRun) hostFallback(name hostname, host *ingressHost) *ingressRule
 	return nil
 }
 
-// ingressEntry is a rule of a host, and its path.
+// ingressEntry is a rule of a host with its path.
 type ingressEntry struct {
 	path ingressPath
 	rule *ingressRule
 }
 
-// redirection says when plain HTTP is redirected.
+// redirection is the condition for redirecting plain HTTP to HTTPS.
 type redirection int
 
 const (
 	noRedirect redirection = iota
-	// redirectSecured is for hosts that are secured.
+	// redirectSecured redirects hosts that are secured.
 	redirectSecured
-	// redirectWanted is for hosts of which an Ingress wants TLS (ingress-nginx: ssl-redirect).
+	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx: ssl-redirect).
 	redirectWanted
-	// redirectAll is for all hosts (ingress-nginx: force-ssl-redirect).
+	// redirectAll redirects all hosts (ingress-nginx: force-ssl-redirect).
 	redirectAll
 )
 
@@ -316,7 +315,7 @@ func (r redirection) at(of security) bool {
 	return false
 }
 
-// redirection is what an Ingress says about plain HTTP. Our own annotation goes before others.
+// redirection returns the redirection of an Ingress. Millrace's own annotation takes precedence.
 func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
 	says := r.asked[ingress]
 	if _, own := ingress.Annotations[AnnotationSSLRedirect]; own || says == nil || r.class.sslRedirect {
@@ -327,7 +326,7 @@ func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
 	}
 	switch {
 	case says.Redirect != nil:
-		// It answers over plain HTTP, too.
+		// The redirect applies to plain HTTP, too.
 		return noRedirect
 	case says.ForceSSLRedirect:
 		return redirectAll
@@ -337,8 +336,8 @@ func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
 	return noRedirect
 }
 
-// sorted gives the rules in order of precedence: the longest path first, exact before prefix.
-// plain is for HTTP, where redirected says that it differs; only a secured host has redirects.
+// sorted returns the rules in order of precedence: the longest path first, exact before prefix. plain are
+// the rules for HTTP, and redirected reports whether they differ.
 func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) security) (rules, plain []*resource.Rule, redirected bool) {
 	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
@@ -367,7 +366,7 @@ func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) securi
 	return rules, append(plain, plainRules(entries, of)...), true
 }
 
-// redirectRule answers what a rule matches with a redirect to HTTPS. 308 keeps the method.
+// redirectRule returns the rule with a redirect to HTTPS. Status 308 preserves the method.
 func redirectRule(rule *resource.Rule) *resource.Rule {
 	made := withMatch(rule, rule.Match)
 	made.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
@@ -376,18 +375,18 @@ func redirectRule(rule *resource.Rule) *resource.Rule {
 	return made
 }
 
-// challenges is below what a CA of ACME looks for the answer to a challenge, over plain HTTP (RFC
-// 8555, section 8.3). It follows redirects, but not to a host that has no certificate yet.
+// challenges is the path prefix of ACME HTTP challenges (RFC 8555, section 8.3). A CA follows redirects,
+// but not to a host without a certificate.
 const challenges = "/.well-known/acme-challenge"
 
-// plainRules are the rules at HTTP of a host with redirects. Without a certificate the host answers
-// challenges.
+// plainRules returns the HTTP rules of a host with redirects. A host without a certificate serves
+// challenges over plain HTTP.
 func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) []*resource.Rule {
 	plain := make([]*resource.Rule, 0, len(entries)+1)
 	isAnswered := false
 	for _, found := range entries {
 		of := securityOf(found.rule)
-		// As it is written: an expression says nothing of what is below it.
+		// An expression does not reveal which paths are below it, so the path is used as it is written.
 		path := found.path
 		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
 		for _, rule := range found.rule.shared() {
@@ -405,7 +404,7 @@ func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) 
 	return plain
 }
 
-// challengeRule is a rule for challenges alone.
+// challengeRule returns the rule, restricted to challenges.
 func challengeRule(rule *resource.Rule) *resource.Rule {
 	return withMatch(rule, &resource.Match{
 		Path:    &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: challenges},
@@ -413,7 +412,7 @@ func challengeRule(rule *resource.Rule) *resource.Rule {
 	})
 }
 
-// isBelow reports whether a path is a prefix, or begins with it, by elements.
+// isBelow reports whether a path is equal to a prefix or below it, by path elements.
 func isBelow(path, prefix string) bool {
 	return strings.HasPrefix(path+"/", strings.TrimSuffix(prefix, "/")+"/")
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressTLS is how TLS of a host is served: a tunnel, certificates, or, with neither, not at all.
+// ingressTLS is the TLS configuration of a host: a tunnel, certificates, or, with neither, no TLS.
 type ingressTLS struct {
 	certificates []*certificate
 	tunnel       *resource.Rule
-	// owner is the Ingress with the certificates; nil for the class.
+	// owner is the Ingress of the certificates, nil for the class.
 	owner *networkingv1.Ingress
 }
 
-// ownHost is a host as a namespace wants it served.
+// ownHost is a host in an Ingress of a namespace.
 type ownHost struct {
 	namespace string
 	host      hostname
@@ -29,21 +29,21 @@ type ownHost struct {
 
 // ingressCertificates holds the TLS settings of the Ingresses of a VIP.
 type ingressCertificates struct {
-	// brought are the certificates that a namespace has for a host. wanted are the hosts for which it wants TLS,
-	// also without a certificate.
+	// brought are the certificates of a namespace for a host. wanted are the hosts for which it requests
+	// TLS, with or without a certificate.
 	brought map[ownHost]*ingressTLS
 	wanted  map[ownHost]bool
-	// first is the first namespace that brings a certificate for a host. It counts if the host has no owner.
+	// first is the first namespace with a certificate for a host. It is used if the host has no owner.
 	first map[hostname]string
-	// standard is the class's own certificate, or nil.
+	// standard is the default certificate of the class, or nil.
 	standard *ingressTLS
-	// tunnels are the hosts whose TLS connections are passed on.
+	// tunnels are the hosts whose TLS connections are passed through.
 	tunnels map[hostname]*ingressTLS
-	// sites are the hosts that have a listener.
+	// sites are the hosts with a listener.
 	sites map[hostname]*ingressTLS
 }
 
-// sorted has elliptic keys first, then the order in which they were found.
+// sorted returns the certificates, elliptic keys first.
 func (t *ingressTLS) sorted() []*certificate {
 	if len(t.certificates) < 2 {
 		return t.certificates
@@ -60,7 +60,7 @@ func number(b bool) int {
 	return 0
 }
 
-// addDefaultCertificate gives the class's own certificate to all hosts without another one.
+// addDefaultCertificate reads the class's certificate for all hosts without another one.
 func (r *ingressRun) addDefaultCertificate() {
 	at := r.class.defaultCertificate
 	if at.name == "" {
@@ -79,7 +79,7 @@ func (r *ingressRun) addDefaultCertificate() {
 	r.standard = &ingressTLS{certificates: []*certificate{found}}
 }
 
-// certifier returns the namespace whose certificates are served for a host first.
+// certifier returns the namespace whose certificates take precedence for a host.
 func (r *ingressRun) certifier(host hostname) string {
 	if namespace, known := r.owners.Certifier(host); known {
 		return namespace
@@ -90,7 +90,7 @@ func (r *ingressRun) certifier(host hostname) string {
 	return r.first[host]
 }
 
-// ownTLS returns the certificates that a namespace has for a host, without those for all hosts; or nil.
+// ownTLS returns the certificates of a namespace for a host or its wildcard, or nil.
 func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
 	if found := r.brought[ownHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
 		return found
@@ -100,11 +100,11 @@ func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
 
 var noTLS = &ingressTLS{}
 
-// tlsOf returns how TLS of a host is served. Only the owner decides. A namespace that shares a name below a
-// wildcard brings a certificate for that name, unless the owner has connections to it passed on.
+// tlsOf returns the TLS configuration of a host. Only the owner decides. A namespace that shares a name
+// below a wildcard can add a certificate for that name, unless the owner passes its connections through.
 func (r *ingressRun) tlsOf(host hostname) *ingressTLS { return r.tlsBy(host, r.certifier(host)) }
 
-// tlsBy is tlsOf, if a namespace brings the certificates.
+// tlsBy is tlsOf for certificates of a given namespace.
 func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 	if found := r.tunnels[host]; found != nil {
 		return found
@@ -139,8 +139,8 @@ func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 	return noTLS
 }
 
-// findSites finds the hosts that need a listener, because their TLS differs from that of the wider name. A host
-// without TLS below a name with TLS has a listener that refuses it.
+// findSites computes the hosts that need a listener because their TLS differs from that of the wider
+// name. A host without TLS below a name with TLS has a listener that rejects handshakes.
 func (r *ingressRun) findSites() {
 	r.sites = make(map[hostname]*ingressTLS, len(r.brought)+len(r.tunnels))
 	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.brought))
@@ -157,7 +157,7 @@ func (r *ingressRun) findSites() {
 	for at := range r.brought {
 		add(at.host)
 	}
-	// Wider names first.
+	// Wider names are first.
 	for _, host := range append(wildcards, exact...) {
 		found, wider := r.tlsOf(host), noTLS
 		if at, ok := bestHost(r.sites, host); ok {
@@ -175,16 +175,17 @@ func (t *ingressTLS) same(as *ingressTLS) bool {
 
 func isSameCertificate(a, b *certificate) bool { return a.resource.Name == b.resource.Name }
 
-// security is how far a host is protected by TLS.
+// security is the TLS protection of a host.
 type security struct {
-	// secured reports TLS, or a wish for it; certified a certificate.
+	// secured reports TLS or a request for it, certified a certificate.
 	secured, certified bool
-	// wanted reports a wish for TLS of the host itself.
+	// wanted reports a request for TLS by the host itself.
 	wanted bool
 }
 
-// securityOf returns the security of a host for the rules of a namespace: a guest's certificates and wishes
-// are for the guest's rules alone. If TLS is wanted and cannot be had, plain text would break a promise.
+// securityOf returns the security of a host for the rules of a namespace: certificates and TLS requests
+// of a guest apply to the guest's rules only. If TLS is requested and not available, the host must not
+// serve plain text.
 func (r *ingressRun) securityOf(host hostname, namespace string) security {
 	by := r.certifier(host)
 	owner, owned := r.owners.Owner(host)
@@ -203,7 +204,7 @@ func (r *ingressRun) securityOf(host hostname, namespace string) security {
 	return found
 }
 
-// securities returns the security of a host for each of its rules.
+// securities returns a function that computes the security of a host for each of its rules.
 func (r *ingressRun) securities(host hostname) func(*ingressRule) security {
 	known := map[string]security{}
 	return func(rule *ingressRule) security {
@@ -256,18 +257,18 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 	}
 }
 
-// refuseTLS notes that hosts get no certificate of an Ingress.
+// refuseTLS records hosts for which an Ingress has no certificate.
 func (r *ingressRun) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, reason string) {
 	for _, host := range hosts {
 		r.refused[ingress] = append(r.refused[ingress], refusedTLS{host.name, reason})
 	}
 }
 
-// tlsHost is a host of an entry, and where it stands.
+// tlsHost is a host of an entry of spec.tls, and its position.
 type tlsHost struct {
 	name hostname
-	// entry is the number in spec.tls; host the one in its hosts, or -1; rule that of the rule
-	// with the host, or -1.
+	// entry is the index in spec.tls, host the index in the entry's hosts, or -1, and rule the index of
+	// the rule with the host, or -1.
 	entry, host, rule int
 }
 
@@ -281,7 +282,7 @@ func (h tlsHost) field() string {
 	return fmt.Sprintf("spec.tls[%d]", h.entry)
 }
 
-// tlsHosts gives the hosts of an entry. An entry without hosts is for all hosts of the Ingress's
+// tlsHosts returns the hosts of an entry. An entry without hosts applies to all hosts of the Ingress's
 // rules.
 func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
@@ -306,7 +307,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 		return hosts
 	}
 	for i, rule := range ingress.Spec.Rules {
-		// The problem of a host that cannot be read is told of its rule.
+		// An invalid host is reported for its rule.
 		if host, err := ownership.ParseHost(rule.Host); err == nil {
 			add(tlsHost{name: host, entry: number, host: -1, rule: i})
 		}
@@ -317,8 +318,8 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 	return hosts
 }
 
-// addCertificate gives a host a certificate of its namespace, unless an older Ingress of the namespace has given
-// it one.
+// addCertificate adds a certificate of the Ingress's namespace for a host, unless an older Ingress of the
+// namespace has another one.
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
 	host, own := at.name, ownHost{ingress.Namespace, at.name}
 	if !found.covers(host) {
@@ -344,7 +345,7 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 		if r.first[host] == "" {
 			r.first[host] = ingress.Namespace
 		}
-		// One for a wildcard without rules is for the exact names of its namespace.
+		// A certificate for a wildcard without rules applies to the exact names of its namespace.
 		_, owned := r.owners.Owner(host)
 		if r.certifier(host) != ingress.Namespace && (owned || !host.IsWildcard()) {
 			r.problem(ingressObject(ingress), at.field(), ReasonConflict, hostOwned)

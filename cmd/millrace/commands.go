@@ -3,8 +3,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -99,10 +101,42 @@ func parseFormat(text string, more ...render.Format) (render.Format, error) {
 	return "", fmt.Errorf("--output=%s: must be one of %s, jsonpath=TEMPLATE", text, strings.Join(allowed, ", "))
 }
 
-// namespaceFlag adds -n to a command whose output is by Service.
-func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *string) {
-	command.Flags().StringVarP(namespace, "namespace", "n", "", "only Services of this `namespace` (default all)")
-	mustComplete(command, "namespace", complete(config, namespaces))
+// namespaceFlag adds -n to a command that shows objects of namespaces. The command fails if the namespace does not
+// exist.
+func namespaceFlag(command *cobra.Command, config *cluster.Config, namespace *string, objects string, with completions) {
+	command.Flags().StringVarP(namespace, "namespace", "n", "", "only "+objects+" of this `namespace` (default all)")
+	mustComplete(command, "namespace", with)
+	checkBefore(command, func(ctx context.Context) error {
+		if *namespace == "" {
+			return nil
+		}
+		return cluster.CheckNamespace(ctx, *config, *namespace)
+	})
+}
+
+// vipFlag adds --vip to a command. The command fails if no VIP has the address.
+func vipFlag(command *cobra.Command, config *cluster.Config, vip *netip.Addr, usage string) {
+	command.Flags().Var((*addressFlag)(vip), "vip", usage)
+	mustComplete(command, "vip", complete(config, addresses))
+	checkBefore(command, func(ctx context.Context) error {
+		if !vip.IsValid() {
+			return nil
+		}
+		return cluster.CheckVIP(ctx, *config, *vip)
+	})
+}
+
+// checkBefore adds a check of flags that runs before the command.
+func checkBefore(command *cobra.Command, check func(context.Context) error) {
+	previous := command.PreRunE
+	command.PreRunE = func(command *cobra.Command, args []string) error {
+		if previous != nil {
+			if err := previous(command, args); err != nil {
+				return err
+			}
+		}
+		return check(command.Context())
+	}
 }
 
 // nodesFlag adds --node to a command that asks agents.

@@ -59,12 +59,11 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	flags := command.Flags()
 	nodesFlag(command, config, &nodes)
-	namespaceFlag(command, config, &watch.namespace)
+	namespaceFlag(command, config, &watch.namespace, "Services", complete(config, namespaces))
 	flags.StringVar(&watch.reason, "reason", "", "only samples of this `reason`, such as no_endpoint")
-	flags.Var((*addressFlag)(&watch.vip), "vip", "only samples of packets to this `address`")
+	vipFlag(command, config, &watch.vip, "only samples of packets to this `address`")
 	flags.DurationVar(&limit, "for", 0, "end after this `time` (default when interrupted)")
 	jsonFlag(command, &output, "output `format`: json, a line each")
-	mustComplete(command, "vip", complete(config, addresses))
 	return command
 }
 

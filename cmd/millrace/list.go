@@ -299,7 +299,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	l.flags(command)
-	namespaceFlag(command, config, &namespace)
+	namespaceFlag(command, config, &namespace, "Services", complete(config, namespaces))
 	selectorFlag(command, &selector, "only VIPs of Services with these `labels`, as kubectl has it")
 	command.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Services of all namespaces")
 	command.ValidArgsFunction = complete(config, addressesAndServices(&namespace))

@@ -118,7 +118,7 @@ func TestLiveOrAgents(t *testing.T) {
 		"a silent node":    {there(), "bgp peers --node node3", "", warned, exitError},
 		"top":              {there(), "top --once", "2 nodes, 1 frontend, over 10 s, drops: no_frontend 3.00/s\n", warned, exitOK},
 		"top of a tenant":  {there().with(liveTraffic, http.StatusForbidden).with(livePods, http.StatusForbidden), "top --once -n shop", "drops: no_endpoint 1.00/s", warned, exitOK},
-		"top of a VIP":     {there(), "top --once --vip 203.0.113.9", "0 frontends", warned, exitOK},
+		"top of no VIP":    {there(), "top --once --vip 203.0.113.9", "", "no VIP 203.0.113.9; did you mean 203.0.113.1?", exitError},
 		"top of nodes":     {there(), "top --once --node node1", "", "no agent runs", exitError},
 		"top's interval":   {there(), "top --once --interval 1s", "", "no agent runs", exitError},
 		"none, vips":       {aggregated{liveRoot: http.StatusNotFound}, "vips", agent, "", exitOK},

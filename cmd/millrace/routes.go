@@ -47,9 +47,8 @@ func routesCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
-	flags.StringVarP(&choice.Namespace, "namespace", "n", "", "only routes of this `namespace` (default all)")
+	namespaceFlag(command, config, &choice.Namespace, "routes", complete(config, routeNamespaces))
 	mustComplete(command, "output", fixed(formats()...))
-	mustComplete(command, "namespace", complete(config, routeNamespaces))
 	return command
 }
 

@@ -60,9 +60,8 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	flags := command.Flags()
 	nodesFlag(command, config, &nodes)
-	namespaceFlag(command, config, &watch.namespace)
-	flags.Var((*addressFlag)(&watch.vip), "vip", "only frontends of this `address`")
-	mustComplete(command, "vip", complete(config, addresses))
+	namespaceFlag(command, config, &watch.namespace, "Services", complete(config, namespaces))
+	vipFlag(command, config, &watch.vip, "only frontends of this `address`")
 	flags.DurationVar(&watch.interval, "interval", 2*time.Second, "`time` that a rate is taken over")
 	flags.BoolVar(&watch.once, "once", false, "show one interval and end")
 	jsonFlag(command, &output, "output `format`: json, a line each")

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,7 +25,6 @@ import (
 
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
@@ -133,24 +131,6 @@ func Pools(ctx context.Context, config Config) ([]string, error) {
 		names = append(names, pool.Name)
 	}
 	return names, err
-}
-
-// HasPeer returns an error if an LBPeer does not exist.
-func HasPeer(ctx context.Context, config Config, names []string) error {
-	var peers millracev1beta1.LBPeerList
-	if err := readList(ctx, config, &peers); err != nil {
-		return err
-	}
-	existing := make([]string, 0, len(peers.Items))
-	for i := range peers.Items {
-		existing = append(existing, peers.Items[i].Name)
-	}
-	for _, name := range names {
-		if !slices.Contains(existing, name) {
-			return &apierror.Missing{Kind: "LBPeer", Name: name, Names: existing}
-		}
-	}
-	return nil
 }
 
 func readList(ctx context.Context, config Config, objects client.ObjectList) error {

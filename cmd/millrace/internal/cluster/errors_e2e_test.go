@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,10 @@ func TestErrors(t *testing.T) {
 		controlplane.Must(t, err)
 		return agents.Run(ctx, node, []string{"drops"}, io.Discard)
 	}
+	controlplane.Must(t, errors.Join(
+		CheckNamespace(t.Context(), admin, "default"),
+		// Without the right to read the objects, the checks pass.
+		CheckNamespace(t.Context(), viewer, "defualt"), CheckVIP(t.Context(), viewer, netip.MustParseAddr("203.0.113.1"))))
 	const none = "no role of Millrace permits it; ask an administrator of the cluster"
 	for _, test := range []struct {
 		name string
@@ -71,6 +76,12 @@ func TestErrors(t *testing.T) {
 		{name: "reserve", want: "no VIPPool publik; did you mean public?", do: func(ctx context.Context) error {
 			_, err := Reserve(ctx, admin, "publik", "", types.NamespacedName{})
 			return err
+		}},
+		{name: "namespace", want: "no namespace defualt; did you mean default?", do: func(ctx context.Context) error {
+			return CheckNamespace(ctx, admin, "defualt")
+		}},
+		{name: "VIP", want: "no VIP 203.0.113.1", do: func(ctx context.Context) error {
+			return CheckVIP(ctx, admin, netip.MustParseAddr("203.0.113.1"))
 		}},
 		{name: "why", want: "no Service default/wbe; did you mean default/web?", do: func(ctx context.Context) error {
 			_, err := EventsOf(ctx, admin, EventQuery{Namespace: "default", Service: "wbe"})

@@ -44,57 +44,55 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// leaseName is the Lease that the leader holds, and the name of the Service of the
-// controller and of the Secret with its identity.
+// leaseName names the leader election Lease, the controller's Service and the Secret with its identity.
 const leaseName = "millrace-gateway"
 
-// Config is how the controller runs.
+// Config configures the controller.
 type Config struct {
-	// REST is how to reach the API server.
+	// REST is the API server's client configuration.
 	REST *rest.Config
-	// LeaderElect lets one of several replicas write and the others only serve.
+	// LeaderElect enables leader election; it is required for more than one replica.
 	LeaderElect bool
-	// Namespace is where the controller, its Lease, its identity and the shared proxies are.
+	// Namespace contains the controller, its Lease, its identity Secret and the proxies of IngressClasses.
 	Namespace string
-	// LoadBalancerClass is that of the Services of proxies; empty: millrace.io/lb.
+	// LoadBalancerClass is the class of the proxies' Services; defaults to millrace.io/lb.
 	LoadBalancerClass string
-	// ServeAddress is "host:port" where proxies get their configuration.
+	// ServeAddress is the "host:port" on which proxies fetch their configuration.
 	ServeAddress string
-	// ControllerAddress is "host:port" at which proxies reach the controller; empty: the
-	// cluster address and the port of its Service.
+	// ControllerAddress is the "host:port" at which proxies reach the controller; defaults to the cluster
+	// IP and port of the controller's Service.
 	ControllerAddress string
-	// ProxyImage is that of the proxies, ProxyPullPolicy when it is pulled. Where it is empty the
-	// container lbproxy of the controller's own pod, PodName, has it.
+	// ProxyImage and ProxyPullPolicy apply to the proxy containers. If ProxyImage is empty, the image of
+	// the init container lbproxy in the controller's own pod, PodName, is used.
 	ProxyImage      string
 	PodName         string
 	ProxyPullPolicy string
-	// ProxyPullSecrets are for proxies whose parameters have none. With the image of its own pod the
-	// controller takes the pod's.
+	// ProxyPullSecrets apply to proxies whose parameters do not specify any. If ProxyImage is empty, the
+	// controller pod's pull secrets are used instead.
 	ProxyPullSecrets []corev1.LocalObjectReference
-	// ProxyCPU and ProxyMemory are requested for each proxy, ProxyMemoryLimit bounds it.
+	// ProxyCPU and ProxyMemory are the resource requests of each proxy, ProxyMemoryLimit is its memory
+	// limit.
 	ProxyCPU, ProxyMemory, ProxyMemoryLimit resource.Quantity
-	// NamespaceBytes bounds what the objects of one namespace may add to the configuration of the
-	// proxies of one owner, ProxyBytes what those of all may. Zero is 64 MiB, and 256.
+	// NamespaceBytes limits the share of one namespace's objects in the configuration of an owner's
+	// proxies, ProxyBytes the whole configuration. They default to 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes resource.Quantity
-	// APILossAfter is how long the API server may not answer until the controller is not ready and
-	// serves no proxy; 0 is 30 seconds.
+	// APILossAfter is the time without an answer of the API server after which the controller is not ready
+	// and disconnects its proxies; defaults to 30 seconds.
 	APILossAfter time.Duration
-	// APISilenceAfter is how long nothing may come on a connection to the API server until it is closed;
-	// 0 is three minutes.
+	// APISilenceAfter is the idle timeout of connections to the API server; defaults to three minutes.
 	APISilenceAfter time.Duration
-	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" listens nowhere.
+	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" disables the listener.
 	MetricsAddress string
 	ProbeAddress   string
-	// MetricsSecure serves metrics over TLS to those whom the API server knows and permits
-	// it. Otherwise everybody gets them over plain HTTP.
+	// MetricsSecure serves metrics over TLS to authenticated and authorized clients; otherwise metrics are
+	// served over plain HTTP without authentication.
 	MetricsSecure bool
-	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
-	// certificate that signs itself.
+	// MetricsCertDir contains tls.crt and tls.key of the metrics endpoint. Without these files a
+	// self-signed certificate is used.
 	MetricsCertDir string
 }
 
-// Run runs the controller until the context ends, which is no error, or until it loses its
-// leadership, which is one.
+// Run runs the controller. It returns nil when the context ends, and an error when leadership is lost.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
@@ -120,10 +118,10 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return nil
 }
 
-// proxyContainer is the init container of the controller's pod that has the image of the proxies.
+// proxyContainer is the init container of the controller's pod that runs the proxies' image.
 const proxyContainer = "lbproxy"
 
-// imageOfPod takes the image of proxies, and by what it is pulled, from the controller's own pod.
+// imageOfPod copies the proxy image and the pull secrets from the controller's own pod.
 func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 	pod := &corev1.Pod{}
 	if err := reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.PodName}, pod); err != nil {
@@ -139,7 +137,7 @@ func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 		c.Namespace, c.PodName, proxyContainer)
 }
 
-// controller is the parts that run.
+// controller holds the running components.
 type controller struct {
 	config Config
 	mgr    ctrl.Manager
@@ -152,10 +150,10 @@ type controller struct {
 	listening atomic.Bool
 }
 
-// serverName is what the controller is called in its certificate.
+// serverName is the DNS name in the controller's serving certificate.
 func (c Config) serverName() string { return leaseName + "." + c.Namespace + ".svc" }
 
-// setup makes the parts and tells the manager of them.
+// setup creates the components and adds them to the manager.
 func (c *controller) setup(ctx context.Context) error {
 	api, err := discovery.NewDiscoveryClientForConfigAndClient(c.mgr.GetConfig(), c.mgr.GetHTTPClient())
 	if err != nil {
@@ -226,13 +224,12 @@ func (c *controller) newKeeper() *identity.Keeper {
 	}
 }
 
-// touch has what was compiled, and the objects of proxies, looked at again.
+// touch enqueues a pass of the writer and of the refusal reporter.
 func (c *controller) touch() {
 	c.writer.Touch()
 	c.refusals.Touch()
 }
 
-// routeSettings are those of the compiler.
 func routeSettings(config *Config) route.Settings {
 	settings := route.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = config.NamespaceBytes.Value(), config.ProxyBytes.Value()
@@ -240,7 +237,7 @@ func routeSettings(config *Config) route.Settings {
 	return settings
 }
 
-// leads reports whether this replica is the leader now.
+// leads reports whether this replica is the leader.
 func (c *controller) leads() bool {
 	select {
 	case <-c.mgr.Elected():
@@ -250,7 +247,7 @@ func (c *controller) leads() bool {
 	}
 }
 
-// watchWritten makes the replicas look again when what they wrote has changed.
+// watchWritten enqueues a pass of all writers when an object of a written kind changes.
 func (c *controller) watchWritten(ctx context.Context) error {
 	for _, object := range write.Kinds() {
 		informer, err := c.mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
@@ -263,7 +260,7 @@ func (c *controller) watchWritten(ctx context.Context) error {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
 	}
-	// Pods are only read where a proxy proves itself.
+	// Pods are read for authentication only, so their changes trigger no pass.
 	pods := &metav1.PartialObjectMetadata{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	if _, err := c.mgr.GetCache().GetInformer(ctx, pods, cache.BlockUntilSynced(false)); err != nil {
@@ -272,7 +269,8 @@ func (c *controller) watchWritten(ctx context.Context) error {
 	return nil
 }
 
-// proxySettings are those of all proxies.
+// proxySettings returns the settings shared by all proxies; the result is false until a serving certificate
+// exists.
 func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings, bool, error) {
 	settings := infrastructure.Settings{
 		Namespace: c.config.Namespace, LoadBalancerClass: c.config.LoadBalancerClass,
@@ -295,16 +293,16 @@ func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings
 	if len(service.Spec.Ports) == 0 || net.ParseIP(service.Spec.ClusterIP) == nil {
 		return settings, false, fmt.Errorf("the Service %s has no cluster address: proxies do not reach the controller", at)
 	}
-	// The address and not the name: proxies reach the controller without the cluster's DNS.
+	// The address, not the name, so that proxies do not depend on cluster DNS.
 	settings.Controller = net.JoinHostPort(service.Spec.ClusterIP, fmt.Sprint(service.Spec.Ports[0].Port))
 	return settings, true, nil
 }
 
-// proxyConnections has room for more proxies than a cluster has. A proxy uses one connection, and a
-// second one while it reconnects.
+// proxyConnections exceeds the number of proxies in any cluster. A proxy holds one connection, and a second
+// one while it reconnects.
 var proxyConnections = serving.Limits{Connections: 4096, PerSource: 8}
 
-// listener serves configurations; every replica does.
+// listener serves configurations to proxies on every replica.
 type listener func(context.Context) error
 
 func (l listener) Start(ctx context.Context) error { return l(ctx) }
@@ -330,7 +328,7 @@ func (c *controller) server(configurations *server.Server) listener {
 	}
 }
 
-// ready is a probe that fails until proxies can get their configuration here.
+// ready is the readiness check: it fails until this replica can serve configurations.
 func (c *controller) ready(*http.Request) error {
 	switch {
 	case !c.listening.Load():

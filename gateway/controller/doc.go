@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller reads Ingresses and the objects of Gateway API, compiles them, and
-// serves the result to the proxies.
+// Package controller implements the gateway's control plane: it compiles Ingresses and Gateway API objects
+// into proxy configurations and distributes these to the proxies.
 //
 //	source ──► route.Compile ──► distribution/server ──► proxies
-//	                  │                   ▲
-//	                  ▼                   └── authentication: whose proxy is it
-//	                write: infrastructure, VIPRoutes, statuses, events (the leader)
+//	                 │                   ▲
+//	                 ▼                   └── authentication: maps a token to an owner's proxies
+//	               write: infrastructure, VIPRoutes, statuses, events (leader only)
 //
-// Every replica compiles and serves; only the leader writes. Without any of them the proxies
-// serve what they have.
+// Every replica compiles and distributes; only the leader writes to the API server. Proxies keep serving
+// their last configuration while no replica is reachable.
 package controller
 
-// Rights of the controller in the whole cluster. Those in namespaces, on Secrets and on the objects that run
-// proxies, are in config/rbac/gateway/namespace_roles.yaml.
+// Cluster-wide permissions of the controller. The namespaced ones, on Secrets and on the proxies' objects,
+// are in config/rbac/gateway/namespace_roles.yaml.
 //
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=ingresses;ingressclasses,verbs=get;list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=ingresses/status,verbs=patch
@@ -31,7 +31,7 @@ package controller
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews;selfsubjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,verbs=get;create;update,namespace=millrace-system
-// Rules of RBAC cannot limit creation by name.
+// RBAC cannot restrict create by resource name.
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=create,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=secrets,resourceNames=millrace-gateway,verbs=get;update,namespace=millrace-system
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch,namespace=millrace-system

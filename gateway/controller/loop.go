@@ -23,15 +23,16 @@ import (
 )
 
 const (
-	// gather is how long changes are collected: what is applied together is served together.
+	// gather delays a pass to coalesce changes, so that objects applied together take effect
+	// together.
 	gather = 25 * time.Millisecond
-	// respite is the least time between two full compilations, however much changes.
+	// respite is the minimum interval between two full compilations.
 	respite = 100 * time.Millisecond
-	// retry is when a pass that failed is tried again.
+	// retry is the delay after a failed pass.
 	retry = time.Second
 )
 
-// configurations is who gets what: server.Server.
+// configurations stores the resources per owner; server.Server implements it.
 type configurations interface {
 	Advance(order uint64)
 	Set(owner string, resources []*resource.Resource) bool
@@ -39,54 +40,54 @@ type configurations interface {
 	Remove(owner string)
 }
 
-// loop compiles what changes, and has it served. One goroutine runs it.
+// loop compiles changed objects and publishes the result. It runs in one goroutine.
 type loop struct {
 	source   *source.Source
 	served   configurations
 	settings route.Settings
-	// namespace is that of the controller.
+	// namespace is the controller's namespace.
 	namespace string
 	// compiled is called after each full compilation.
 	compiled func()
-	// secrets are those that an owner's proxies share.
+	// secrets returns the secrets shared by an owner's proxies.
 	secrets func(owner string) (values [][]byte, known bool, err error)
-	// follows reports whether the writer wants to know of the endpoints of a Service.
+	// follows reports whether the writer depends on the endpoints of a Service.
 	follows func(types.NamespacedName) bool
 	log     logr.Logger
 
 	compiler route.Compiler
-	// boundary compiles again when the validity of a certificate begins or ends.
+	// boundary triggers a compilation when the validity period of a certificate begins or ends.
 	boundary *time.Timer
-	// owners are those that are served now.
+	// owners is the set of owners with published resources.
 	owners map[string]bool
-	// wanting are the owners whose proxies need a Service's endpoints.
+	// wanting maps each Service to the owners whose proxies need its endpoints.
 	wanting map[types.NamespacedName][]wanted
-	// known are the endpoints that were read last, by Service and port.
+	// known caches endpoints by Service and port.
 	known map[types.NamespacedName]map[int32]known
 
 	latest atomic.Pointer[write.Compiled]
 	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
 }
 
-// wanted is the endpoints of one port of a Service for one owner.
+// wanted is one owner's reference to the endpoints of a Service port.
 type wanted struct {
 	owner string
 	port  route.ServicePort
 }
 
-// known is the endpoints of a port, and the Service that they were read with.
+// known is a cached endpoints resource and the Service that it was computed from.
 type known struct {
 	service   *corev1.Service
 	endpoints *resource.Resource
 }
 
-// NeedLeaderElection says that every replica compiles.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica compiles.
 func (l *loop) NeedLeaderElection() bool { return false }
 
-// Latest is what was compiled last, nil before the first time.
+// Latest returns the latest compilation, or nil before the first.
 func (l *loop) Latest() *write.Compiled { return l.latest.Load() }
 
-// Fleet returns the owner whose proxies run as a service account.
+// Fleet returns the owner whose proxies run as the service account.
 func (l *loop) Fleet(account types.NamespacedName) (authentication.Fleet, bool) {
 	if fleets := l.fleets.Load(); fleets != nil {
 		fleet, known := (*fleets)[account]
@@ -95,7 +96,7 @@ func (l *loop) Fleet(account types.NamespacedName) (authentication.Fleet, bool) 
 	return authentication.Fleet{}, false
 }
 
-// Deployments are those of the owners' proxies.
+// Deployments returns the Deployment of each owner's proxies by owner key.
 func (l *loop) Deployments() map[string]types.NamespacedName {
 	found := map[string]types.NamespacedName{}
 	if compiled := l.Latest(); compiled != nil {
@@ -123,7 +124,7 @@ func (l *loop) Start(ctx context.Context) error {
 			delete(l.known, service)
 		}
 		if change.Full || again {
-			// Endpoints do not wait for what changes all the time.
+			// Publish changed endpoints at once: frequent full compilations must not delay them.
 			if early := respite - time.Since(last); early > 0 {
 				if err := l.endpoints(ctx, change.Services); err != nil {
 					l.log.Error(err, "serving new endpoints")
@@ -138,7 +139,7 @@ func (l *loop) Start(ctx context.Context) error {
 	}
 }
 
-// try runs one step; one that fails is followed by a full compilation.
+// try runs a step and reports whether it succeeded. After a failure a full compilation is scheduled.
 func (l *loop) try(ctx context.Context, step func(context.Context) error) bool {
 	err := step(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -158,7 +159,7 @@ func sleep(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// full compiles everything.
+// full compiles all objects and publishes the result.
 func (l *loop) full(ctx context.Context) error {
 	l.served.Advance(l.source.Position())
 	objects, ready := l.source.Objects()
@@ -189,7 +190,7 @@ func (l *loop) full(ctx context.Context) error {
 		}
 		values, known, err := l.secrets(owner)
 		if err != nil || !known {
-			// Without them proxies would draw their own, and sessions would end.
+			// Without the shared secrets each proxy would generate its own, which invalidates sessions.
 			return err
 		}
 		if len(values) > 0 {
@@ -200,7 +201,7 @@ func (l *loop) full(ctx context.Context) error {
 	if err := errors.Join(problems...); err != nil {
 		return err
 	}
-	// Who asks for the first time has to be known by then.
+	// Stored before publishing, because a new proxy authenticates before its first request.
 	l.fleets.Store(&fleets)
 	l.wanting = wanting
 	for service := range l.known {
@@ -214,7 +215,7 @@ func (l *loop) full(ctx context.Context) error {
 	return nil
 }
 
-// awaitBoundary compiles again at the next beginning or end of a certificate's validity.
+// awaitBoundary schedules a compilation at the next NotBefore or NotAfter of the certificates.
 func (l *loop) awaitBoundary(certificates []route.Certificate, now time.Time) {
 	if l.boundary != nil {
 		l.boundary.Stop()
@@ -228,7 +229,7 @@ func (l *loop) awaitBoundary(certificates []route.Certificate, now time.Time) {
 		}
 	}
 	if !next.IsZero() {
-		// A certificate is valid during the second of its end.
+		// NotAfter is inclusive.
 		l.boundary = time.AfterFunc(next.Sub(now)+time.Second, l.source.Changes().Again)
 	}
 }
@@ -239,7 +240,7 @@ func sharedSecret(values [][]byte) *resource.Resource {
 	}
 }
 
-// serve makes the owners' resources those of the proxies.
+// serve publishes the resources of all owners and removes the other owners.
 func (l *loop) serve(owned map[string][]*resource.Resource) {
 	for owner := range l.owners {
 		if _, kept := owned[owner]; !kept {
@@ -253,7 +254,7 @@ func (l *loop) serve(owned map[string][]*resource.Resource) {
 	}
 }
 
-// endpoints serves the endpoints of some Services, and compiles nothing.
+// endpoints publishes the endpoints of the given Services without a compilation.
 func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) error {
 	l.served.Advance(l.source.Position())
 	changed := map[string][]*resource.Resource{}
@@ -275,7 +276,7 @@ func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) e
 	return nil
 }
 
-// endpointsOf reads the endpoints of a port of a Service, where they may have changed.
+// endpointsOf returns the endpoints of a Service port, from the cache if the Service did not change.
 func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resource.Resource, error) {
 	name := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
 	service, err := l.source.Service(name)
@@ -304,8 +305,8 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 	return r, nil
 }
 
-// fleetsOf says whose proxies run as which service account. Of two owners with one account
-// the first has it; the writer reports the other.
+// fleetsOf maps service accounts to owners. If two owners share an account, the first one keeps it and the
+// writer reports the other.
 func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authentication.Fleet {
 	found := map[types.NamespacedName]authentication.Fleet{}
 	for _, owner := range compiled.Owners {
@@ -319,7 +320,7 @@ func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authe
 	return found
 }
 
-// ownersOf finds the objects that own the proxies.
+// ownersOf returns the owner object of each proxy.
 func ownersOf(result *route.Result, objects *route.Objects) []infrastructure.Owner {
 	found := map[route.Object]infrastructure.Owner{}
 	for _, ingress := range objects.Ingresses {

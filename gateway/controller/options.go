@@ -32,17 +32,17 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		LeaderElection:          configuration.LeaderElect,
 		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: configuration.Namespace,
-		// Run returns right after the manager has stopped, so that the next leader need not
-		// wait for the Lease to run out.
+		// Run returns right after the manager has stopped, so the Lease can be released for the next
+		// leader.
 		LeaderElectionReleaseOnCancel: true,
-		// Package managed serves metrics.
+		// Package managed serves the metrics.
 		Metrics: metricsserver.Options{BindAddress: "0"},
 		Client:  client.Options{FieldOwner: write.FieldOwner},
 		Cache:   cacheOptions(),
 	}
 }
 
-// cacheOptions bounds what is kept in memory to what is read.
+// cacheOptions limits the informer caches to the objects and fields that are read.
 func cacheOptions() cache.Options {
 	proxies := cache.ByObject{Label: labels.SelectorFromSet(infrastructure.Selector())}
 	pods := &metav1.PartialObjectMetadata{}
@@ -63,7 +63,7 @@ func cacheOptions() cache.Options {
 	}
 }
 
-// stripSecret leaves a certificate and its key.
+// stripSecret retains tls.crt and tls.key only.
 func stripSecret(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -78,7 +78,7 @@ func stripSecret(object any) (any, error) {
 	return stripped, nil
 }
 
-// secretInformer returns an informer of the Secrets of a type, in a namespace or ("") in all.
+// secretInformer returns an informer for the Secrets of a type in a namespace; "" means all namespaces.
 func secretInformer(core toolscache.Getter, namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error) {
 	listed := toolscache.NewFilteredListWatchFromClient(core, "secrets", namespace, func(options *metav1.ListOptions) {
 		options.FieldSelector = fields.OneTermEqualSelector("type", string(kind)).String()
@@ -91,7 +91,7 @@ func secretInformer(core toolscache.Getter, namespace string, kind corev1.Secret
 	return informer, informer.SetTransform(strip)
 }
 
-// stripUsers leaves hashes of passwords, by the name of the key. Of what is none the name stays.
+// stripUsers retains password hashes. The names of other keys are kept without their values.
 func stripUsers(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
@@ -107,7 +107,6 @@ func stripUsers(object any) (any, error) {
 	return stripped, nil
 }
 
-// stripConfigMap leaves the labels and annotations of our own ones, by which they are known.
 func stripConfigMap(object any) (any, error) {
 	configMap, ok := object.(*corev1.ConfigMap)
 	if !ok {
@@ -118,7 +117,7 @@ func stripConfigMap(object any) (any, error) {
 	return &stripped, nil
 }
 
-// stripNamespace leaves the labels: routes are admitted by them.
+// stripNamespace retains the labels, which route admission selects by.
 func stripNamespace(object any) (any, error) {
 	namespace, ok := object.(*corev1.Namespace)
 	if !ok {
@@ -129,7 +128,7 @@ func stripNamespace(object any) (any, error) {
 	return stripped, nil
 }
 
-// stripSlice leaves whose endpoints they are, the endpoints, and where they are.
+// stripSlice retains the service name label, ports and endpoints.
 func stripSlice(object any) (any, error) {
 	slice, ok := object.(*discoveryv1.EndpointSlice)
 	if !ok {
@@ -141,7 +140,7 @@ func stripSlice(object any) (any, error) {
 	}
 	stripped.Labels = map[string]string{discoveryv1.LabelServiceName: slice.Labels[discoveryv1.LabelServiceName]}
 	if slice.Labels[discoveryv1.LabelManagedBy] == infrastructure.ManagedBy {
-		// It is one of ours, and compared with what it should be.
+		// The writer compares its own slices with their desired state.
 		stripped.Labels, stripped.Annotations, stripped.OwnerReferences = slice.Labels, slice.Annotations, slice.OwnerReferences
 	}
 	for _, endpoint := range slice.Endpoints {
@@ -152,7 +151,7 @@ func stripSlice(object any) (any, error) {
 	return stripped, nil
 }
 
-// bare leaves of metadata what tells one object, and one state of it, from others.
+// bare retains identity, version and timestamps of the metadata.
 func bare(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace:         object.Namespace,

@@ -10,16 +10,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// silenceAfter is above all that is regular: HTTP/2 is pinged every 30 seconds, and a watch over
-// HTTP/1.1 has a bookmark every minute.
+// silenceAfter exceeds all regular intervals: HTTP/2 pings every 30 seconds, watch bookmarks over HTTP/1.1
+// every minute.
 const silenceAfter = 3 * time.Minute
 
-// withoutSilence closes connections to the API server over which nothing has come for so long. Nobody
-// else does over HTTP/1.1: a watch would hang for ever, and other requests go on.
+// withoutSilence sets a read timeout on connections to the API server. Over HTTP/1.1 a watch on a dead
+// connection would hang forever.
 func withoutSilence(config *rest.Config, limit time.Duration) *rest.Config {
 	dial := config.Dial
 	if dial == nil {
-		// As client-go's own.
+		// The defaults of client-go.
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
 	limited := rest.CopyConfig(config)
@@ -33,7 +33,7 @@ func withoutSilence(config *rest.Config, limit time.Duration) *rest.Config {
 	return limited
 }
 
-// watchedConn fails where nothing comes.
+// watchedConn fails reads after limit without data.
 type watchedConn struct {
 	net.Conn
 	limit time.Duration

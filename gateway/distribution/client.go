@@ -25,17 +25,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Between two attempts to reach the controller.
+// Backoff between connection attempts to the controller.
 const (
 	minRetry = 200 * time.Millisecond
 	maxRetry = 5 * time.Second
 )
 
-// Update leads from one version of a proxy's configuration to the next.
+// Update is the difference between two versions of a proxy's configuration.
 type Update struct {
 	Version string
-	// Whole says that Changed is all there is. Otherwise they come to what the proxy has, or
-	// take the place of those with their names, and those in Removed go.
+	// Whole means that Changed is the complete configuration. Otherwise Changed adds or replaces resources
+	// by name, and Removed deletes them.
 	Whole   bool
 	Changed []*resource.Resource
 	Removed []string
@@ -43,42 +43,41 @@ type Update struct {
 
 // Client follows the configuration of one proxy.
 type Client struct {
-	// Address of the controller, "host:port".
+	// Address is the controller's "host:port".
 	Address string
-	// Transport proves the controller to the proxy.
+	// Transport authenticates the controller.
 	Transport credentials.TransportCredentials
-	// Token returns what proves the proxy to the controller. It is asked at each stream, since
-	// projected tokens are replaced.
+	// Token returns the proxy's token. It is called for each stream, because projected tokens are rotated.
 	Token func() (string, error)
-	// Store keeps the last version that was applied; nil keeps none.
+	// Store persists the last applied version; nil disables persistence.
 	Store *Store
-	// Apply makes the proxy serve the update. An error leaves the proxy as it was and is told
-	// to the controller.
+	// Apply applies an update. On error the proxy keeps its configuration, and the error is sent to the
+	// controller.
 	Apply func(Update) error
-	// Refused returns what the proxy does not carry out of the version that it serves, sorted: it
-	// is told to the controller. nil: nothing.
+	// Refused returns the rejected resources of the applied version, sorted, which are sent to the
+	// controller. It may be nil.
 	Refused func() []*resource.Refusal
-	// Log is told of what the client survives.
-	Log *slog.Logger
+	Log     *slog.Logger
 
-	// received is what the controller has sent, by name, and version what it is called.
+	// received contains the resources sent by the controller by name, version is their version.
 	received map[string]held
 	version  string
-	// pending are the names of what has changed since the version that the proxy serves: what it
-	// has refused is part of the next update. nil: the proxy serves none yet.
+	// pending are the names changed since the last applied version, including changes of rejected updates.
+	// It is nil until the first version is applied.
 	pending map[string]bool
-	// unread are resources that came and could not be read. What had their name before stays.
+	// unread contains resources that could not be parsed. The previous resource of the same name is
+	// retained.
 	unread map[string]*resource.Refusal
 }
 
-// held is a resource, and what the controller calls its version.
+// held is a received resource and its version.
 type held struct {
 	version  string
 	resource *resource.Resource
 }
 
-// Run follows the configuration until the context ends; it begins with what the store holds.
-// It never gives up: without a controller the proxy serves what it has.
+// Run applies the stored configuration and then follows the controller until the context ends. It retries
+// forever; without a controller the proxy keeps serving its configuration.
 func (c *Client) Run(ctx context.Context) error {
 	c.received, c.unread = map[string]held{}, map[string]*resource.Refusal{}
 	c.restore()
@@ -103,9 +102,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect prepares a connection to the controller. Each stream has its own: a controller that ends
-// one, since it does not reach the API server, say, leaves the proxy to the others behind the
-// Service's address.
+// connect prepares a connection for one stream. A new connection per stream lets the proxy reach another
+// replica behind the Service after one ends its stream, for example because it lost the API server.
 func (c *Client) connect() (*grpc.ClientConn, error) {
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
@@ -120,8 +118,8 @@ func (c *Client) connect() (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// restore applies what the store holds. Without it, or where it is unreadable, the proxy
-// waits for the controller.
+// restore applies the stored configuration. If there is no readable one, the proxy waits for the
+// controller.
 func (c *Client) restore() {
 	if c.Store == nil {
 		return
@@ -147,7 +145,7 @@ func (c *Client) restore() {
 	}
 }
 
-// follow reads one stream to its end; answered reports whether the controller sent anything.
+// follow handles one stream until it ends; answered reports whether the controller sent a response.
 func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	connection, err := c.connect()
 	if err != nil {
@@ -167,7 +165,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	first := &discovery.DeltaDiscoveryRequest{
 		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions,
 	}
-	// A failed Send says only that the stream is over; Recv says why.
+	// On io.EOF from Send, Recv returns the stream's error.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
@@ -190,13 +188,13 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		if err := stream.Send(acknowledgement); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
 		}
-		// Nobody waits for this.
+		// Saved after the acknowledgement, so that persistence does not delay it.
 		c.keep(change)
 	}
 }
 
-// take makes the proxy serve what the response changes, and gives what that was. What was
-// received counts also where the proxy refuses it: the next response is the difference to it.
+// take merges and applies a response and returns the applied update. A rejected response stays merged,
+// because the next response is relative to it.
 func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, error) {
 	c.merge(response)
 	c.version = response.GetSystemVersionInfo()
@@ -208,8 +206,7 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) (*Update, erro
 	return &update, nil
 }
 
-// merge takes the changes of a response over. A resource that cannot be read is noted, and holds up
-// no other.
+// merge merges a response into received. An unreadable resource is recorded and does not affect others.
 func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	changed := func(name string) {
 		delete(c.unread, name)
@@ -239,7 +236,7 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	}
 }
 
-// refused is what the proxy does not carry out, sorted.
+// refused returns the rejected and unreadable resources, sorted within each group.
 func (c *Client) refused() []*resource.Refusal {
 	var all []*resource.Refusal
 	if c.Refused != nil {
@@ -251,7 +248,7 @@ func (c *Client) refused() []*resource.Refusal {
 	return all
 }
 
-// update leads from what the proxy serves to what was received.
+// update returns the difference between the applied and the received configuration.
 func (c *Client) update(version string) Update {
 	if c.pending == nil {
 		update := Update{Version: version, Whole: true, Changed: make([]*resource.Resource, 0, len(c.received))}
@@ -271,8 +268,7 @@ func (c *Client) update(version string) Update {
 	return update
 }
 
-// keep keeps what the proxy serves for a restart. That costs as much as the change, but for the
-// first one and once in a while.
+// keep persists an applied update.
 func (c *Client) keep(change *Update) {
 	if c.Store == nil || change == nil {
 		return
@@ -282,7 +278,7 @@ func (c *Client) keep(change *Update) {
 	}
 }
 
-// tokenSource sends the token with each stream.
+// tokenSource sends the token as per-RPC credentials.
 type tokenSource func() (string, error)
 
 func (t tokenSource) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -293,5 +289,5 @@ func (t tokenSource) GetRequestMetadata(context.Context, ...string) (map[string]
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity keeps the token from connections that can be read.
+// RequireTransportSecurity prevents sending the token over plaintext connections.
 func (tokenSource) RequireTransportSecurity() bool { return true }

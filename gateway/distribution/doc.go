@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package distribution brings the configuration of proxies from the controller to them:
-// incremental xDS (Envoy's delta protocol) with one resource type of our own. One response
-// holds all that changed between two versions, so a proxy switches once.
+// Package distribution transports configurations from the controller to the proxies over incremental xDS
+// (Envoy's delta protocol) with a single custom resource type. A response contains all changes between two
+// versions, so that a proxy switches atomically.
 //
-// This is the proxy's end; package server is the controller's. Neither knows Kubernetes.
+// This package implements the proxy's side, package server the controller's side. Both are independent of
+// Kubernetes.
 package distribution
 
 const (
-	// TypeURL is the one type that is served: gateway/resource.Resource.
+	// TypeURL is the only served type, gateway/resource.Resource.
 	TypeURL = "type.googleapis.com/millrace.gateway.v1.Resource"
-	// MaxRequestBytes bounds what a proxy sends. At its start it tells which versions it
-	// has: below 150 bytes a resource.
+	// MaxRequestBytes limits a request. The first request of a stream lists the proxy's versions, less than
+	// 150 bytes per resource.
 	MaxRequestBytes = 16 << 20
-	// MaxResponseBytes bounds what a proxy reads. The first response holds everything,
-	// 5,000 certificates being 25 MB.
+	// MaxResponseBytes limits a response. The first response contains all resources; 5,000 certificates
+	// take 25 MB.
 	MaxResponseBytes = 512 << 20
 )

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxRefusals is how many of the refused resources are told.
+	// maxRefusals is the maximum number of reported resources.
 	maxRefusals = 100
-	// maxReason is how much of a reason is told, in bytes.
+	// maxReason is the maximum length of a reported reason in bytes.
 	maxReason = 512
 )
 
-// NewRefusals is the error of an acknowledgement that says what of a version is refused. A
-// controller that does not know the details takes it for a refusal of the whole version.
+// NewRefusals returns the error detail of an acknowledgement with rejected resources. A controller that
+// cannot decode the details treats the whole version as rejected.
 func NewRefusals(refused []*resource.Refusal) *rpc.Status {
 	said := &resource.Refusals{Total: uint32(len(refused))}
 	for _, each := range refused[:min(len(refused), maxRefusals)] {
@@ -39,7 +39,7 @@ func NewRefusals(refused []*resource.Refusal) *rpc.Status {
 	return status
 }
 
-// ReadRefusals reads what NewRefusals makes; nil where the error is of a whole version.
+// ReadRefusals decodes the details of NewRefusals. It returns nil if the whole version was rejected.
 func ReadRefusals(status *rpc.Status) *resource.Refusals {
 	for _, details := range status.GetDetails() {
 		said := &resource.Refusals{}

@@ -21,44 +21,41 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Store keeps a proxy's last configuration in a file, so that a proxy that restarts while no
-// controller answers serves as before. It holds private keys: the directory belongs on a
-// memory-backed volume of the pod.
+// Store persists a proxy's last configuration in a file, so that a proxy that restarts without a reachable
+// controller can serve it. The file contains private keys and belongs on a memory-backed volume.
 //
-// The file is a journal: the whole configuration, then each change. So to keep a change costs
-// as much as the change. When the changes are a quarter of the whole, it is written again.
+// The file is a journal: the whole configuration followed by changes, so that saving costs as much as the
+// change. When the changes reach a quarter of the whole, the file is rewritten.
 type Store struct {
-	// Path of the file; its directory must exist.
+	// Path is the file; its directory must exist.
 	Path string
 
-	// file is what changes are added to; nil: the whole has to be written first.
+	// file is open for appending changes; nil requires a rewrite.
 	file *os.File
-	// whole and changes are the bytes of both parts.
+	// whole and changes are the sizes of both parts in bytes.
 	whole, changes int64
 }
 
 const (
-	// magic begins the file. Its last character is the version of the format.
+	// magic starts the file. Its last digit is the format version.
 	magic = "millrace-proxy-1\n"
-	// minChanges is how many bytes of changes are not worth to write the whole again.
+	// minChanges is the minimum size of changes in bytes before a rewrite.
 	minChanges = 1 << 20
-	// maxRecord is the longest change that is added. A longer one is written with the whole, in
-	// many records.
+	// maxRecord is the maximum size of an appended change in bytes. A larger one causes a rewrite, which
+	// uses many records.
 	maxRecord = 64 << 20
 )
 
-// recordHeader is what stands before each message of the journal: its length and its checksum
-// (CRC-32C), big endian, four bytes each.
+// recordHeader is the size of a record header: length and CRC-32C checksum, four bytes each, big endian.
 const recordHeader = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errTorn is the end of a journal that a crash has left: what comes before it counts.
+// errTorn is returned for an incomplete last record, left by a crash.
 var errTorn = errors.New("the last record is incomplete")
 
-// Load calls take with what was saved, in order: parts of the whole, then changes; each may
-// remove what came before. Where a crash has left the last record incomplete, it is left out.
-// Nothing is taken where nothing was saved.
+// Load calls take for each saved message in order: parts of the whole, then changes, which may remove
+// earlier resources. An incomplete last record is skipped. A missing file is not an error.
 func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	content, err := os.ReadFile(s.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +88,7 @@ func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	return nil
 }
 
-// cutRecord returns the first record.
+// cutRecord splits off the first record.
 func cutRecord(content []byte) (record, rest []byte, err error) {
 	if len(content) < recordHeader {
 		return nil, nil, errTorn
@@ -111,8 +108,8 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 	return record, rest, nil
 }
 
-// Save keeps a change; all is the configuration with the change. After an error the previous
-// content may be lost; the next call writes the whole.
+// Save persists a change; all is the configuration including the change. After an error the previous
+// content may be lost, and the next call rewrites the file.
 func (s *Store) Save(change Update, all map[string]held) error {
 	if s.file == nil || s.changes > max(minChanges, s.whole/4) {
 		return s.rewrite(change.Version, all)
@@ -142,7 +139,7 @@ func (s *Store) Save(change Update, all map[string]held) error {
 	return err
 }
 
-// pack fills a message with a resource, by way of the bytes that it has.
+// pack encodes a resource into a message, reusing the message's buffer.
 func pack(into *discovery.Resource, r *resource.Resource, version string) (err error) {
 	into.Name, into.Version, into.Resource.TypeUrl = r.GetName(), version, TypeURL
 	if into.Resource.Value, err = (proto.MarshalOptions{}).MarshalAppend(into.Resource.Value[:0], r); err != nil {
@@ -151,7 +148,7 @@ func pack(into *discovery.Resource, r *resource.Resource, version string) (err e
 	return nil
 }
 
-// rewrite replaces the file. A crash leaves either the former or the new content.
+// rewrite replaces the file atomically.
 func (s *Store) rewrite(version string, all map[string]held) error {
 	if s.file != nil {
 		_ = s.file.Close()
@@ -171,8 +168,7 @@ func (s *Store) rewrite(version string, all map[string]held) error {
 	return nil
 }
 
-// writeAll writes a whole configuration, one resource a record: all at once would take as much
-// memory again as the configuration has.
+// writeAll writes a whole configuration, one record per resource, to avoid a second copy in memory.
 func writeAll(file io.Writer, version string, all map[string]held) (length int64, err error) {
 	buffered := bufio.NewWriter(file)
 	if _, err := buffered.WriteString(magic); err != nil {
@@ -191,14 +187,15 @@ func writeAll(file io.Writer, version string, all map[string]held) (length int64
 		}
 		length += written
 	}
-	// The version is at the end: without it the whole is not complete.
+	// The version comes last, so that a file without it is recognized as incomplete.
 	if _, err := writeRecord(buffered, &buffer, &discovery.DeltaDiscoveryResponse{SystemVersionInfo: version}); err != nil {
 		return 0, err
 	}
 	return length, buffered.Flush()
 }
 
-// writeRecord writes one message by way of a buffer. A write that fails leaves a torn record.
+// writeRecord encodes and writes one message, reusing the buffer. A failed write leaves an incomplete
+// record.
 func writeRecord(to io.Writer, buffer *[]byte, message *discovery.DeltaDiscoveryResponse) (int64, error) {
 	var header [recordHeader]byte
 	record, err := proto.MarshalOptions{}.MarshalAppend(append((*buffer)[:0], header[:]...), message)

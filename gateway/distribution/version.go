@@ -8,18 +8,17 @@ import (
 	"strings"
 )
 
-// VersionKey is where a proxy says, in the metadata of its stream, which version it has.
+// VersionKey is the key of the proxy's current version in the stream's metadata.
 const VersionKey = "millrace-version"
 
-// NewVersion names a configuration: "ORDER-DIGEST". The digest is of the content. The order is the
-// highest resourceVersion that a controller had seen by then: all controllers agree on both, so
-// that they know which of two versions is older.
+// NewVersion formats a version, "ORDER-DIGEST". The digest is that of the content, the order is the highest
+// resourceVersion that the controller had seen. Both are the same on all replicas, so that versions of
+// different replicas can be compared.
 func NewVersion(order uint64, digest []byte) string {
 	return strconv.FormatUint(order, 10) + "-" + hex.EncodeToString(digest)
 }
 
-// Order is that of a version; 0, which is before all others, where it has none. Controllers of
-// v0.1 counted.
+// Order parses the order of a version. It returns 0, the lowest order, for any other format.
 func Order(version string) uint64 {
 	order, _, isVersion := strings.Cut(version, "-")
 	if !isVersion {

@@ -10,30 +10,29 @@ import (
 )
 
 const (
-	// headroom is how much a proxy allocates between two garbage collections, where
-	// the heap is small. Go's own rule, as much as there is alive, would make a collection of
-	// every few thousand requests.
+	// headroom is the minimum allocation in bytes between two garbage collections. The default of Go, as
+	// much as the live heap, would collect every few thousand requests on a small heap.
 	headroom = 64 << 20
-	// leastPercent is Go's own rule, for a large heap.
+	// leastPercent is Go's default, used for large heaps.
 	leastPercent = 100
 )
 
-// percentFor gives the GC percentage for so many bytes alive.
+// percentFor returns the GC percentage for the size of the live heap in bytes.
 func percentFor(alive uint64) int {
-	// A percentage also raises the least heap, of 4 MiB at 100.
+	// The percentage also scales Go's minimum heap, 4 MiB at 100.
 	return int(max(headroom*100/max(alive, 4<<20), leastPercent))
 }
 
-// collector sets the percentage after each collection, until it is stopped.
+// collector adjusts the GC percentage after each collection until it is stopped.
 type collector struct {
 	mutex   sync.Mutex
 	stopped bool
 }
 
-// sentinel is collected by each collection.
+// sentinel is an unreachable object whose finalizer runs after each collection.
 type sentinel struct{ *collector }
 
-// tuneCollector begins, where nobody has set GOGC.
+// tuneCollector starts a collector unless GOGC is set.
 func tuneCollector() (stop func()) {
 	if before := debug.SetGCPercent(leastPercent); before != leastPercent {
 		debug.SetGCPercent(before)

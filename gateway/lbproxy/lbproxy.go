@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lbproxy is a proxy as it runs in a pod: it gets its configuration from the
-// controller, serves it, and says whether it is ready.
+// Package lbproxy runs a proxy in a pod: it fetches the configuration from the controller, serves traffic,
+// and exposes probes and metrics.
 package lbproxy
 
 import (
@@ -17,24 +17,24 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy"
 )
 
-// Config is how a proxy runs.
+// Config configures a proxy.
 type Config struct {
-	// Controller is "host:port" of the controller, ControllerName the name in its certificate.
+	// Controller is the controller's "host:port", ControllerName the DNS name in its certificate.
 	Controller, ControllerName string
-	// ControllerCA is a file with the CAs that sign this certificate, Token one with what
-	// proves the proxy. Both are read at each connection: they change.
+	// ControllerCA is a file with the CAs of the controller, Token a file with the proxy's token. Both are
+	// read for each connection, because they are rotated.
 	ControllerCA, Token string
-	// Store is a file for the last configuration, empty for none. It holds private keys.
+	// Store is the file of the last configuration; empty disables it. It contains private keys.
 	Store string
-	// AdminAddress is "host:port" for /healthz, /readyz and /metrics.
+	// AdminAddress is the "host:port" of /healthz, /readyz and /metrics.
 	AdminAddress string
-	// Tracing is where spans go.
+	// Tracing configures the export of spans.
 	Tracing Tracing
-	// Proxy is how it serves. Its Tracer comes from Tracing.
+	// Proxy configures the data path. Its Tracer is set from Tracing.
 	Proxy proxy.Settings
 }
 
-// Run serves until the context ends, and then until the connections have been drained.
+// Run serves until the context ends and then drains the connections.
 func Run(ctx context.Context, config Config) error {
 	log := config.Proxy.Log
 	defer tuneCollector()()
@@ -55,7 +55,7 @@ func Run(ctx context.Context, config Config) error {
 	go func() { probed <- probes.Serve(admin) }()
 	defer probes.Close()
 
-	// Endpoints change while the proxy drains, too: it is told of them to its end.
+	// Endpoints also change during draining, so the client runs until its end.
 	following, forget := context.WithCancel(context.WithoutCancel(ctx))
 	defer forget()
 	followed := make(chan error, 1)
@@ -74,7 +74,7 @@ func Run(ctx context.Context, config Config) error {
 	return errors.Join(err, <-followed)
 }
 
-// follower gets the configuration and has it served.
+// follower returns the client that fetches and applies the configuration.
 func follower(config Config, served *proxy.Proxy) *distribution.Client {
 	client := &distribution.Client{
 		Address:   config.Controller,
@@ -98,7 +98,7 @@ func readToken(file string) (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// apply has a version served.
+// apply returns the function that applies an update to the proxy.
 func apply(served *proxy.Proxy, log *slog.Logger) func(distribution.Update) error {
 	return func(update distribution.Update) error {
 		if err := served.Apply(proxy.Update{

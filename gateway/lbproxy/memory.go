@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy"
 )
 
-// cgroups is where a pod sees its own cgroup.
+// cgroups is the mount point of the pod's own cgroup.
 const cgroups = "/sys/fs/cgroup"
 
-// memoryLimit reads the limit of the cgroup, version 2 or 1. 0 is none.
+// memoryLimit returns the memory limit of the cgroup, version 2 or 1, or 0 if unlimited.
 func memoryLimit(root string) int64 {
 	for _, file := range []string{"memory.max", "memory/memory.limit_in_bytes"} {
 		text, err := os.ReadFile(filepath.Join(root, file))
 		if err != nil {
 			continue
 		}
-		// "max" is no number. Version 1 has one that is larger than any memory.
+		// Unlimited is "max" in version 2, and a number beyond any memory size in version 1.
 		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		if err == nil && limit > 0 && limit < math.MaxInt64/2 {
 			return limit
@@ -32,15 +32,14 @@ func memoryLimit(root string) int64 {
 	return 0
 }
 
-// boundMemory has the collector stay below a limit, and divides it: six tenths are for what
-// clients cost, a quarter of that for one of them. The rest is for the configuration, for
-// connections to backends, and for what the collector has not found yet.
+// boundMemory sets the runtime's memory limit and divides the memory: 60 percent for requests of clients, a
+// quarter of that for a single client. The rest is for the configuration, backend connections and garbage.
 func boundMemory(limit int64, settings *proxy.Settings) {
 	if limit == 0 {
 		return
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
-		// The runtime knows nothing of the kernel's part.
+		// The runtime does not account for the kernel's memory of the cgroup.
 		debug.SetMemoryLimit(limit / 8 * 7)
 	}
 	settings.MaxBytes = limit / 10 * 6

@@ -19,21 +19,22 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Tracing is where spans of requests go, and how many.
+// Tracing configures the export and sampling of spans.
 type Tracing struct {
-	// Endpoint is a collector of OTLP over gRPC, as http://HOST:PORT, or https; empty: none.
+	// Endpoint is an OTLP collector over gRPC, http://HOST:PORT or https://HOST:PORT; empty disables
+	// tracing.
 	Endpoint string
-	// Ratio of requests that are sampled, from 0 to 1.
+	// Ratio of sampled requests, from 0 to 1.
 	Ratio float64
 }
 
-// instrumentation names what makes the spans.
+// instrumentation is the scope name of the spans.
 const instrumentation = "github.com/millrace-lb/millrace/gateway/proxy"
 
-// lastExport is how long the last spans have to leave at the end.
+// lastExport is the timeout of the final export at shutdown.
 const lastExport = 5 * time.Second
 
-// Validate reports what is wrong with the settings.
+// Validate returns an error if a setting is invalid.
 func (t Tracing) Validate() error {
 	if t.Ratio < 0 || t.Ratio > 1 || t.Ratio != t.Ratio {
 		return fmt.Errorf("the ratio of sampled requests is %v, not from 0 to 1", t.Ratio)
@@ -48,8 +49,8 @@ func (t Tracing) Validate() error {
 	return nil
 }
 
-// start gives what makes spans, and what sends the last ones. Spans wait in a bounded queue;
-// those of a collector that does not keep up are dropped, and requests do not wait.
+// start returns a tracer and a function that flushes it. Spans are exported from a bounded queue and
+// dropped if the collector is too slow, so that requests are not delayed.
 func (t Tracing) start(ctx context.Context, log *slog.Logger) (trace.Tracer, func(), error) {
 	if t.Endpoint == "" {
 		return nil, func() {}, nil
@@ -77,9 +78,8 @@ func (t Tracing) start(ctx context.Context, log *slog.Logger) (trace.Tracer, fun
 	return provider.Tracer(instrumentation), stop, nil
 }
 
-// sampler draws which requests are sampled. It follows a decision that has been made: for the
-// request itself, or by a proxy in front that is trusted. A trace id is the client's choice,
-// so nothing is decided by it.
+// sampler samples a ratio of the requests at random. It follows an existing decision of a local parent or
+// of a trusted downstream proxy. The trace ID is ignored, because clients choose it.
 type sampler struct{ ratio float64 }
 
 func (s sampler) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// trust proves the controller by the CAs that a file has at that moment: the kubelet
-// replaces it when there is a new one.
+// trust verifies the controller with the CAs read from a file at each handshake, because the kubelet
+// replaces the file when CAs change.
 type trust struct {
 	credentials.TransportCredentials
 	file, name string
 }
 
-// newTrust trusts who has the name by the CAs of the file.
+// newTrust returns credentials that verify the server name with the CAs in the file.
 func newTrust(file, name string) credentials.TransportCredentials {
-	// What it wraps gives the name to whoever asks; the handshake is its own.
+	// The embedded credentials only provide the server name; ClientHandshake is overridden.
 	return trust{TransportCredentials: credentials.NewTLS(&tls.Config{ServerName: name}), file: file, name: name}
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server serves the configuration of proxies: package distribution, the
-// controller's end.
+// Package server implements the controller's side of package distribution.
 //
-// The caches of go-control-plane walk, copy and compare the names of all resources for each
-// change and each proxy. So this package keeps versions as lists that share what they have in
-// common (snapshot), and speaks the protocol itself: one type, and always all of it.
+// The caches of go-control-plane iterate over, copy and compare all resource names for each change and each
+// proxy. This package instead keeps versions as lists with shared entries (snapshot) and implements the
+// protocol for a single type with wildcard subscription.
 package server
 
 import (
@@ -19,75 +18,74 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Identity is who a proxy has proved to be.
+// Identity is the authenticated identity of a proxy.
 type Identity struct {
-	// Owner is the Gateway or IngressClass whose configuration the proxy gets.
+	// Owner is the Gateway or IngressClass that the proxy serves.
 	Owner string
-	// Pod is the proxy itself: "namespace/name".
+	// Pod is the proxy's pod, "namespace/name".
 	Pod string
 }
 
-// Authenticate returns who holds the token. Its error is told to the proxy: it must not
-// repeat the token.
+// Authenticate returns the identity of a token's holder. The error is sent to the proxy and must not
+// contain the token.
 type Authenticate func(ctx context.Context, token string) (Identity, error)
 
-// Server serves each owner's resources to the proxies of this owner. Safe for concurrent use.
+// Server distributes resources per owner to the owner's proxies. It is safe for concurrent use.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
-	// Answered is called when what Proxies says of refusals may have changed; nil: nobody wants to
-	// know. It must not block, and is to be set before the server runs.
+	// Answered is called when the rejections returned by Proxies may have changed. It may be nil, must not
+	// block, and must be set before the server runs.
 	Answered func()
 
 	mu     sync.Mutex
 	owners map[string]*owned
-	// proxies are those with a stream now.
+	// proxies are the connected proxies.
 	proxies map[*Proxy]bool
-	// order is that of the next versions.
+	// order is the order of the next versions.
 	order uint64
-	// serving ends when proxies are to go to other controllers, by halt.
+	// serving is canceled by halt to move proxies to other replicas.
 	serving context.Context
 	halt    context.CancelFunc
 }
 
-// owned is what one owner's proxies get.
+// owned is the configuration of one owner.
 type owned struct {
 	current *snapshot
-	// replaced is closed when there is another snapshot, or none any more.
+	// replaced is closed when current is replaced or removed.
 	replaced chan struct{}
 }
 
-// Proxy is one that is connected.
+// Proxy is a connected proxy.
 type Proxy struct {
 	Identity
-	// Sent is the version of the last response to the proxy, empty before the first.
+	// Sent is the version of the last response, empty before the first.
 	Sent string
-	// Acknowledged is the newest version that the proxy serves, empty before the first.
+	// Acknowledged is the newest version that the proxy has applied, empty before the first.
 	Acknowledged string
-	// Refusal is why the proxy goes on with an older version, empty where it does not.
+	// Refusal is the reason for rejecting the last version as a whole, else empty.
 	Refusal string
-	// Refused are the resources of the acknowledged version that the proxy does not carry out; nil:
-	// it carries out all. Never change it.
+	// Refused are the rejected resources of the acknowledged version, nil if all are applied. It must not
+	// be modified.
 	Refused *resource.Refusals
 }
 
-// NewServer returns a server without owners: their proxies are told to try again.
+// NewServer returns a server without owners. Proxies of unknown owners are asked to retry.
 func NewServer(authenticate Authenticate) *Server {
 	s := &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[*Proxy]bool{}}
 	s.serving, s.halt = context.WithCancel(context.Background())
 	return s
 }
 
-// Advance sets the order of the versions from now on: the highest resourceVersion that was seen
-// before the objects were read from which they are made.
+// Advance sets the order of the next versions: the highest resourceVersion seen before their objects were
+// read.
 func (s *Server) Advance(order uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.order = order
 }
 
-// Suspend ends the streams of all proxies and refuses new ones, until it is called with false. What
-// this controller has is then too old to serve.
+// Suspend ends all streams and rejects new ones while suspended, because the configuration may be outdated.
 func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +97,8 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
-// Set makes these the owner's resources, sorted by name. They may not change afterwards. Only
-// what differs is sent; reports whether anything did.
+// Set replaces an owner's resources, which must be sorted by name and not modified afterwards. Only
+// differences are sent; it reports whether there are any.
 func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,8 +115,7 @@ func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	return true
 }
 
-// Update puts resources in the place of those with their names; all others stay. Where the
-// owner is not known, nothing happens.
+// Update replaces or adds resources of an existing owner by name and reports whether anything changed.
 func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,14 +130,14 @@ func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	return !same
 }
 
-// replace makes entries the owner's newest version. The mutex is held.
+// replace sets the owner's current snapshot. The caller holds the mutex.
 func (s *Server) replace(of *owned, entries []*entry) {
 	of.current = &snapshot{order: s.order, entries: entries}
 	close(of.replaced)
 	of.replaced = make(chan struct{})
 }
 
-// Remove forgets the owner. Proxies of it keep what they have, and ask again.
+// Remove deletes an owner. Its proxies keep their configuration and reconnect.
 func (s *Server) Remove(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +147,7 @@ func (s *Server) Remove(owner string) {
 	}
 }
 
-// current returns the newest version of the owner's configuration, nil where there is none.
-// The channel is closed when it is no longer the newest.
+// current returns the owner's current snapshot, or nil, and a channel that is closed when it is replaced.
 func (s *Server) current(owner string) (*snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +158,7 @@ func (s *Server) current(owner string) (*snapshot, <-chan struct{}) {
 	return of.current, of.replaced
 }
 
-// Proxies returns the proxies that are connected, ordered by owner and pod.
+// Proxies returns the connected proxies, sorted by owner and pod.
 func (s *Server) Proxies() []Proxy {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,9 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// snapshot is one version of an owner's configuration. It does not change. A resource that two
-// versions have alike is the same entry in both, so the way from one to the other is found by
-// comparing pointers: a tenth of a millisecond for 40,000 resources.
+// snapshot is an immutable version of an owner's configuration. Unchanged resources share their entry with
+// the previous snapshot, so that a diff compares pointers: 0.1 ms for 40,000 resources.
 type snapshot struct {
 	order uint64
 	// entries are sorted by name.
@@ -28,12 +27,13 @@ type snapshot struct {
 
 	once  sync.Once
 	named string
-	// unsent are the resources that cannot be encoded: proxies keep what they have of them.
+	// unsent are resources that cannot be encoded. Proxies retain their previous version.
 	unsent []*resource.Refusal
 }
 
-// version is the name of the snapshot (distribution.NewVersion). The digest is of the names and
-// versions of all entries: some milliseconds for 40,000. What cannot be encoded holds up no other.
+// version returns the snapshot's version (distribution.NewVersion). The digest covers the names and
+// versions of all entries and takes some milliseconds for 40,000. Resources that cannot be encoded are
+// skipped.
 func (s *snapshot) version() string {
 	s.once.Do(func() {
 		digest := sha256.New()
@@ -43,7 +43,7 @@ func (s *snapshot) version() string {
 				s.unsent = append(s.unsent, &resource.Refusal{Resource: e.resource.GetName(), Reason: err.Error(), Retained: true})
 				continue
 			}
-			// Neither has a line feed.
+			// Names and versions contain no line feed.
 			fmt.Fprintf(digest, "%s\n%s\n", packed.GetName(), packed.GetVersion())
 		}
 		s.named = distribution.NewVersion(s.order, digest.Sum(nil)[:8])
@@ -51,7 +51,7 @@ func (s *snapshot) version() string {
 	return s.named
 }
 
-// entry is a resource, and how it is sent.
+// entry is a resource and its cached encoding.
 type entry struct {
 	resource *resource.Resource
 
@@ -60,8 +60,8 @@ type entry struct {
 	err    error
 }
 
-// pack returns the resource as it is sent. Its version is the digest of its content, on which
-// all controllers agree. It is made once for all proxies.
+// pack returns the encoded resource, which is cached for all proxies. Its version is a digest of the
+// content and thus the same on all replicas.
 func (e *entry) pack() (*discovery.Resource, error) {
 	e.once.Do(func() {
 		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
@@ -78,8 +78,8 @@ func (e *entry) pack() (*discovery.Resource, error) {
 	return e.packed, e.err
 }
 
-// with returns the entries for resources that are sorted by name. What did not change keeps
-// its entry; same reports whether nothing did.
+// with returns the entries of resources, which must be sorted by name. Unchanged resources keep their
+// entry; same reports whether all are unchanged.
 func (s *snapshot) with(resources []*resource.Resource) (entries []*entry, same bool) {
 	entries, same = make([]*entry, 0, len(resources)), true
 	before := s.entries
@@ -99,7 +99,7 @@ func (s *snapshot) with(resources []*resource.Resource) (entries []*entry, same 
 	return entries, same && len(before) == 0
 }
 
-// replace returns the entries with some of the resources in the place of those with their names.
+// replace returns the entries with the resources added or replaced by name.
 func (s *snapshot) replace(resources []*resource.Resource) (entries []*entry, same bool) {
 	entries, same = slices.Clone(s.entries), true
 	for _, r := range resources {
@@ -124,8 +124,7 @@ func isSame(a, b *resource.Resource) bool {
 	return a == b || a.GetName() == b.GetName() && proto.Equal(a, b)
 }
 
-// since returns the way from an older snapshot: what is new or another one, and the names of
-// what is gone.
+// since returns the difference from an older snapshot: changed entries and removed names.
 func (s *snapshot) since(older *snapshot) (changed []*entry, removed []string) {
 	before := older.entries
 	for _, e := range s.entries {
@@ -147,7 +146,7 @@ func (s *snapshot) since(older *snapshot) (changed []*entry, removed []string) {
 	return changed, removed
 }
 
-// differing returns the way from what a proxy says that it has: names and versions.
+// differing returns the difference from a proxy's reported names and versions.
 func (s *snapshot) differing(versions map[string]string) (changed []*entry, removed []string) {
 	known := 0
 	for _, e := range s.entries {

@@ -23,12 +23,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// NewGRPC returns the gRPC server that serves to proxies. Streams end with the context.
+// NewGRPC returns the gRPC server for proxies. Its streams end with the context.
 func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCredentials) *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(distribution.MaxRequestBytes),
-		// A proxy uses one stream. Header fields come before its token is checked.
+		// A proxy uses one stream. Headers are read before the token is checked.
 		grpc.MaxConcurrentStreams(2), grpc.MaxHeaderListSize(serving.MaxHeaderBytes),
 		grpc.ConnectionTimeout(5*time.Second), grpc.ReadBufferSize(8<<10),
 		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -36,7 +36,7 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 30 * time.Second,
-			// A token is looked at when a stream opens: one that was revoked is refused then.
+			// Reconnecting revalidates the token, which is checked only at the start of a stream.
 			MaxConnectionAge: 30 * time.Minute, MaxConnectionAgeGrace: time.Minute,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -47,7 +47,7 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 
 type identityKey struct{}
 
-// intercept lets only proxies in that prove whose they are.
+// intercept authenticates the proxy of a stream.
 func (s *Server) intercept(serving context.Context, service any, stream grpc.ServerStream, next grpc.StreamHandler) error {
 	token, found := bearer(stream.Context())
 	if !found {
@@ -63,7 +63,7 @@ func (s *Server) intercept(serving context.Context, service any, stream grpc.Ser
 	return next(service, &authenticated{ServerStream: stream, ctx: ctx})
 }
 
-// bearer returns the token that came with the stream.
+// bearer returns the bearer token of a stream.
 func bearer(ctx context.Context) (string, bool) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	for _, value := range incoming.Get("authorization") {
@@ -74,7 +74,7 @@ func bearer(ctx context.Context) (string, bool) {
 	return "", false
 }
 
-// authenticated is a stream of a known proxy.
+// authenticated is a stream with the proxy's identity in its context.
 type authenticated struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -82,11 +82,11 @@ type authenticated struct {
 
 func (a *authenticated) Context() context.Context { return a.ctx }
 
-// deltaStream is the server's end of a stream.
+// deltaStream is the server's side of a stream.
 type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 
-// DeltaAggregatedResources serves one proxy: all that it lacks, then each change. There is one
-// response at a time; the next one has all that has changed until the proxy answers.
+// DeltaAggregatedResources sends all missing resources and then each change. Only one response is
+// outstanding; changes until its acknowledgement are combined into the next one.
 func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	identity, _ := stream.Context().Value(identityKey{}).(Identity)
 	first, err := stream.Recv()
@@ -106,7 +106,7 @@ func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	return f.serve(first.GetInitialResourceVersions())
 }
 
-// receive reads requests until the stream ends, and then closes the channel.
+// receive reads requests until the stream ends and then closes the channel.
 func receive(stream deltaStream) <-chan *discovery.DeltaDiscoveryRequest {
 	requests := make(chan *discovery.DeltaDiscoveryRequest)
 	go func() {
@@ -133,23 +133,23 @@ type follower struct {
 	proxy    *Proxy
 	requests <-chan *discovery.DeltaDiscoveryRequest
 	nonce    uint64
-	// serving ends when the server is suspended.
+	// serving is canceled when the server is suspended.
 	serving context.Context
-	// has is the version that the proxy began with. Nothing older is sent to it before late.
+	// has is the proxy's version at the start of the stream. Until late fires, no older version is sent.
 	has  string
 	late <-chan time.Time
 }
 
-// catchUp is how long a proxy that has a newer version waits for this controller to have seen as
-// much. Who is behind for longer is suspended by then; or the API server's data was restored from a
-// backup, and counts.
+// catchUp is how long a proxy with a newer version waits for this replica to see the same resourceVersion.
+// A replica that lags longer is suspended by then; otherwise the API server was restored from a backup, and
+// its state is valid.
 const catchUp = time.Minute
 
-// errSuspended sends a proxy to another controller.
+// errSuspended makes a proxy reconnect to another replica.
 var errSuspended = status.Error(codes.Unavailable,
 	"this controller does not reach the API server, and its configuration may be old: another one has the newest")
 
-// serve sends what differs from the versions that the proxy has, and then what changes.
+// serve sends the differences from the proxy's versions and then each change.
 func (f *follower) serve(versions map[string]string) error {
 	var sent *snapshot
 	for {
@@ -174,7 +174,7 @@ func (f *follower) serve(versions map[string]string) error {
 		} else {
 			changed, removed = current.since(sent)
 		}
-		// The first response comes always: its answer says that the proxy serves this version.
+		// The first response is always sent, because its acknowledgement confirms the version.
 		if sent == nil || len(changed) > 0 || len(removed) > 0 {
 			if err := f.send(current, changed, removed); err != nil {
 				return err
@@ -187,13 +187,12 @@ func (f *follower) serve(versions map[string]string) error {
 	}
 }
 
-// mustWait reports whether the proxy has a newer version, which differs.
+// mustWait reports whether the proxy has a newer and different version.
 func (f *follower) mustWait(current *snapshot, differs bool) bool {
 	return differs && current.order < distribution.Order(f.has)
 }
 
-// name is what the proxy is told to call a version. It keeps the name of the one that it has where
-// nothing differs, and this controller has not seen as much.
+// name returns the version to send. If nothing differs, a proxy with a newer version keeps that.
 func (f *follower) name(current *snapshot, differs bool) string {
 	if !differs && current.order < distribution.Order(f.has) {
 		return f.has
@@ -201,7 +200,7 @@ func (f *follower) name(current *snapshot, differs bool) string {
 	return current.version()
 }
 
-// send sends what leads to a version, and waits until the proxy has answered.
+// send sends a difference and waits for its acknowledgement.
 func (f *follower) send(current *snapshot, changed []*entry, removed []string) error {
 	version := f.name(current, len(changed)+len(removed) > 0)
 	f.nonce++
@@ -236,8 +235,8 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 	}
 }
 
-// acknowledge notes what the proxy says of a version: it serves it, but for some resources, or it
-// refuses the whole. unsent are resources that it was not told of.
+// acknowledge records the acknowledgement or rejection of a version. unsent are resources missing in the
+// response.
 func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*resource.Refusal) {
 	refusal, refused := detail.GetMessage(), distribution.ReadRefusals(detail)
 	if refused != nil {
@@ -248,7 +247,8 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*res
 	}
 	isNews := false
 	f.server.note(func() {
-		// The first answer is news, too: the proxy may have refused at another controller.
+		// The first acknowledgement counts as a change, because the proxy may have rejected a version at
+		// another replica.
 		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == "" ||
 			refusal == "" && !proto.Equal(f.proxy.Refused, refused)
 		f.proxy.Refusal = refusal
@@ -261,8 +261,8 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*res
 	}
 }
 
-// wait waits until the version is replaced, or may be sent though it is older. It reports whether
-// the stream ended first, and with which error.
+// wait blocks until the version is replaced or late fires. It reports whether the stream ended, and its
+// error.
 func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	for {
 		select {
@@ -274,7 +274,7 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 			f.has, f.late = "", nil
 			return false, nil
 		case _, more := <-f.requests:
-			// Nothing is asked for that is not sent anyhow.
+			// Subscriptions are ignored: all resources are always sent.
 			if !more {
 				return true, nil
 			}
@@ -284,7 +284,7 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	}
 }
 
-// connect notes a proxy. Its stream ends with the context.
+// connect registers a proxy. The returned context is canceled when the server is suspended.
 func (s *Server) connect(proxy *Proxy) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authentication finds out whose proxy holds a token.
+// Package authentication maps a proxy's service account token to the owner of the proxy.
 //
-// The API server says which pod and service account a token was made for. Whose pods these
-// are says the controller's own memory of what it has made: nothing that can be written
-// into a pod or a service account gives it another owner.
+// The API server returns the pod and service account of a token. The owner comes from the controller's own
+// compilation, so that no edit of a pod or service account can assign it another owner.
 package authentication
 
 import (
@@ -26,7 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 )
 
-// Claims that the API server puts into the token of a pod.
+// Extra claims of pod-bound tokens.
 const (
 	claimPodName = "authentication.kubernetes.io/pod-name"
 	claimPodUID  = "authentication.kubernetes.io/pod-uid"
@@ -34,26 +33,25 @@ const (
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// Fleet is what is known of the proxies of one owner.
+// Fleet is the set of proxies of one owner.
 type Fleet struct {
-	// Owner is infrastructure.Key of the owner.
+	// Owner is the infrastructure.Key of the owner.
 	Owner string
-	// Selector selects its pods.
+	// Selector matches the owner's pods.
 	Selector map[string]string
 }
 
-// Authenticator authenticates proxies.
+// Authenticator authenticates proxies by TokenReview.
 type Authenticator struct {
 	// Reviews creates TokenReviews.
 	Reviews client.Writer
-	// Pods are read from the cache, then from the API server: a pod may be younger than what
-	// the cache shows.
+	// Cached is read first, then Live, because a pod may be newer than the cache.
 	Cached, Live client.Reader
-	// Fleets returns the owner whose proxies run as a service account.
+	// Fleets returns the owner whose proxies run as the service account.
 	Fleets func(serviceAccount types.NamespacedName) (Fleet, bool)
 }
 
-// Authenticate is server.Authenticate.
+// Authenticate implements server.Authenticate.
 func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.Identity, error) {
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{
 		Token: token, Audiences: []string{infrastructure.Audience},
@@ -61,7 +59,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.
 	if err := a.Reviews.Create(ctx, review); err != nil {
 		return server.Identity{}, errors.New("the API server cannot be asked about it now")
 	}
-	// An API server that knows no audiences does not repeat them.
+	// An API server without support for audiences leaves the field empty.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, infrastructure.Audience) {
 		return server.Identity{}, fmt.Errorf("the API server does not know it, or it is not for the audience %q", infrastructure.Audience)
 	}
@@ -82,7 +80,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.
 	return server.Identity{Owner: fleet.Owner, Pod: pod.String()}, nil
 }
 
-// checkPod refuses the token of a pod that is gone, or that is not of the owner's Deployment.
+// checkPod returns an error if the pod was deleted or does not belong to the owner's Deployment.
 func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName, uid types.UID, fleet Fleet) error {
 	if name.Name == "" || uid == "" {
 		return errors.New("it is not bound to a pod")
@@ -106,7 +104,7 @@ func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName,
 	return nil
 }
 
-// claim is an extra of a user that has exactly one value.
+// claim returns the value of an extra attribute, or "" unless it has exactly one value.
 func claim(user authenticationv1.UserInfo, name string) string {
 	if values := user.Extra[name]; len(values) == 1 {
 		return values[0]

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity is how proxies know the controller: a CA of its own and a serving
-// certificate, kept in a Secret of the controller's namespace. The leader makes and renews
-// them; every replica serves with them.
+// Package identity manages the controller's identity: its own CA and a serving certificate, stored in a
+// Secret in the controller's namespace. The leader creates and renews them; every replica serves with them.
 //
-// A new CA is trusted for a day before it signs, so that it has reached every proxy by then.
-// The old one stays trusted until it ends.
+// A new CA is distributed for a day before it signs, so that every proxy trusts it by then. The old CA
+// stays trusted until it expires.
 //
-// The Secret also has what the proxies' own secrets are derived from: a new one each day.
+// The Secret also contains a random value per day. The proxies' shared secrets are derived from these values.
 package identity
 
 import (
@@ -29,22 +28,22 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// How long certificates are valid, and when they are renewed.
+// Validity and renewal periods of certificates.
 const (
 	caLife      = 365 * 24 * time.Hour
 	caRenewal   = 90 * 24 * time.Hour
 	caTrial     = 24 * time.Hour
 	leafLife    = 30 * 24 * time.Hour
 	leafRenewal = 10 * 24 * time.Hour
-	// skew is how far clocks of nodes may be behind.
+	// skew is the tolerated clock difference between nodes.
 	skew = time.Hour
 )
 
-// Bundle is what the Secret holds, in PEM.
+// Bundle is the content of the Secret, PEM-encoded.
 type Bundle struct {
-	// Authorities are trusted by proxies, the oldest first, with their keys.
+	// Authorities are the trusted CAs with their keys, oldest first.
 	Authorities []Authority
-	// Chain and Key are what the controller serves with.
+	// Chain and Key are the serving certificate and its key.
 	Chain, Key []byte
 	// Secrets are sorted by day.
 	Secrets []Secret
@@ -53,7 +52,7 @@ type Bundle struct {
 // Authority is a CA.
 type Authority struct{ Certificate, Key []byte }
 
-// Trusted are the certificates of all CAs.
+// Trusted returns the certificates of all CAs.
 func (b Bundle) Trusted() []byte {
 	var all []byte
 	for _, authority := range b.Authorities {
@@ -62,8 +61,8 @@ func (b Bundle) Trusted() []byte {
 	return all
 }
 
-// Renew returns the bundle as it has to be now, for these names, and whether that is another
-// one. What cannot be read is replaced.
+// Renew returns the bundle with expiring and unreadable parts replaced, for the given DNS names, and
+// reports whether it differs from b.
 func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	secrets, err := renewSecrets(b.Secrets, now)
 	if err != nil {
@@ -98,7 +97,7 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	return renewed, true, err
 }
 
-// signerOf is the newest CA that proxies have had time to hear of, else the oldest.
+// signerOf returns the newest CA that has been distributed for long enough, else the oldest.
 func signerOf(authorities []parsed, now time.Time) parsed {
 	for _, authority := range slices.Backward(authorities) {
 		if now.Sub(authority.certificate.NotBefore) >= caTrial+skew {
@@ -108,8 +107,8 @@ func signerOf(authorities []parsed, now time.Time) parsed {
 	return authorities[0]
 }
 
-// isServed reports whether the certificate of a bundle is good for the names for a while
-// yet, and signed by the CA.
+// isServed reports whether the bundle's certificate is valid for all names, not due for renewal and signed
+// by signer.
 func isServed(b Bundle, signer parsed, now time.Time, names []string) bool {
 	chain, err := cert.ParseCertsPEM(b.Chain)
 	if err != nil || len(chain) == 0 {
@@ -126,7 +125,7 @@ func isServed(b Bundle, signer parsed, now time.Time, names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return leaf.VerifyHostname(name) != nil })
 }
 
-// parsed is an Authority that can sign.
+// parsed is a parsed Authority.
 type parsed struct {
 	pem         Authority
 	certificate *x509.Certificate
@@ -162,7 +161,7 @@ func readKey(content []byte) (*ecdsa.PrivateKey, error) {
 
 func newAuthority(now time.Time) (parsed, error) {
 	template := &x509.Certificate{
-		// The name tells one CA from the next.
+		// Unique, so that chains of successive CAs are distinguishable.
 		Subject:               pkix.Name{CommonName: "millrace-gateway " + now.UTC().Format(time.RFC3339)},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.Add(caLife),
@@ -186,7 +185,7 @@ func newAuthority(now time.Time) (parsed, error) {
 	return parse(Authority{Certificate: certificate, Key: encoded})
 }
 
-// sign makes a certificate for the names, and its key.
+// sign issues a serving certificate for the names and returns it with its key, PEM-encoded.
 func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -211,7 +210,7 @@ func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte
 	return certificate, encoded, err
 }
 
-// create signs a certificate and gives it in PEM.
+// create signs a certificate and returns it PEM-encoded.
 func create(template, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
 	var err error
 	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {

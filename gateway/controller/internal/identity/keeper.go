@@ -23,10 +23,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// firstPeriod is how often the Secret is read until it is there.
+// firstPeriod is the interval between reads until the Secret exists.
 const firstPeriod = time.Second
 
-// Keys of the Secret; those of further CAs end in their number.
+// Keys of the Secret. The CA keys are followed by an index.
 const (
 	keyChain     = "tls.crt"
 	keyKey       = "tls.key"
@@ -36,40 +36,39 @@ const (
 	keySecret = "secret."
 )
 
-// Keeper keeps the identity of the controller. It reads past the cache: one small object, three times
-// in LossAfter. The answer is also the sign that the API server is reached.
+// Keeper reads and renews the identity of the controller. It reads one small object three times per
+// LossAfter, bypassing the cache, so that a successful read also proves that the API server is reachable.
 type Keeper struct {
-	// Reader reads past the cache, Writer writes.
+	// Reader bypasses the cache.
 	Reader client.Reader
 	Writer client.Writer
-	// Secret is where the identity is, Names what proxies call the controller.
+	// Secret stores the identity, Names are the DNS names of the serving certificate.
 	Secret types.NamespacedName
 	Names  []string
-	// Leads reports whether this replica may write now.
+	// Leads reports whether this replica is the leader, which alone writes the Secret.
 	Leads func() bool
-	// Changed is called when the CAs to trust, or the secrets, have changed.
+	// Changed is called when the trusted CAs or the secrets have changed.
 	Changed func()
-	// LossAfter is how long no answer may come until the API server counts as lost.
+	// LossAfter is the time without an answer after which the API server counts as lost.
 	LossAfter time.Duration
-	// Lost is called with whether the API server is lost, after each read.
+	// Lost is called after each read and reports whether the API server is lost.
 	Lost func(bool)
 	Log  logr.Logger
 
 	current atomic.Pointer[held]
-	// answered is when the API server answered last.
+	// answered is the time of the last answer.
 	answered time.Time
 	lost     atomic.Bool
 }
 
-// held is what is served now.
+// held is the identity in use.
 type held struct {
 	trusted     []byte
 	certificate tls.Certificate
-	// secrets are those in use.
-	secrets [][]byte
+	secrets     [][]byte
 }
 
-// Trusted are the CAs that proxies have to trust, in PEM; empty while there are none yet.
+// Trusted returns the trusted CAs in PEM, or "" before the first read.
 func (k *Keeper) Trusted() string {
 	if current := k.current.Load(); current != nil {
 		return string(current.trusted)
@@ -77,8 +76,8 @@ func (k *Keeper) Trusted() string {
 	return ""
 }
 
-// Secrets are those of the proxies of an owner, first the one that seals. There are none where an
-// older version has written the Secret; known is false before it has been read.
+// Secrets returns the secrets of an owner's proxies, the sealing one first. It returns none if an older
+// version wrote the Secret; known is false before the first read.
 func (k *Keeper) Secrets(owner string) (values [][]byte, known bool, err error) {
 	current := k.current.Load()
 	if current == nil {
@@ -88,7 +87,7 @@ func (k *Keeper) Secrets(owner string) (values [][]byte, known bool, err error) 
 	return values, true, err
 }
 
-// GetCertificate is that of tls.Config.
+// GetCertificate implements tls.Config.GetCertificate.
 func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	current := k.current.Load()
 	if current == nil {
@@ -97,10 +96,10 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return &current.certificate, nil
 }
 
-// NeedLeaderElection says that every replica serves.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
 func (k *Keeper) NeedLeaderElection() bool { return false }
 
-// Start keeps the identity until the context ends.
+// Start reads and renews the identity until the context ends.
 func (k *Keeper) Start(ctx context.Context) error {
 	k.answered = time.Now()
 	for {
@@ -120,10 +119,10 @@ func (k *Keeper) Start(ctx context.Context) error {
 	}
 }
 
-// IsLost reports whether the API server is lost: what was read before may be old.
+// IsLost reports whether the API server is lost, so that cached objects may be stale.
 func (k *Keeper) IsLost() bool { return k.lost.Load() }
 
-// note notes whether the API server is lost.
+// note updates and logs whether the API server is lost.
 func (k *Keeper) note(now time.Time) {
 	lost := now.Sub(k.answered) > k.LossAfter
 	switch before := k.lost.Swap(lost); {
@@ -135,7 +134,7 @@ func (k *Keeper) note(now time.Time) {
 	k.Lost(lost)
 }
 
-// step reads the Secret, renews it if this is the leader, and serves what it holds.
+// step reads the Secret, renews it on the leader, and takes it into use.
 func (k *Keeper) step(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, k.LossAfter/6)
 	defer cancel()
@@ -166,7 +165,7 @@ func (k *Keeper) step(ctx context.Context, now time.Time) error {
 	return k.serve(bundle, now)
 }
 
-// write replaces the Secret where it is still as it was read.
+// write creates or updates the Secret. The update fails if the Secret changed since it was read.
 func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = data(bundle)

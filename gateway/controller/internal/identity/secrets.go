@@ -12,26 +12,24 @@ import (
 	"time"
 )
 
-// Secret is what secrets of proxies are derived from. All replicas read the same ones, and derive
-// the same secrets.
+// Secret is a random value. All replicas derive the same proxy secrets from it.
 type Secret struct {
-	// Day is the one from which it comes first, as 2006-01-02 (UTC).
-	Day string
-	// Value is random.
+	// Day is the first day on which the secret seals, as 2006-01-02 (UTC).
+	Day   string
 	Value []byte
 }
 
 const (
 	secretLength = 32
-	// lead is how long before its day a secret is made. So each proxy opens what it seals before
-	// any of them seals with it.
+	// lead is the time between creation of a secret and its first day, so that every proxy can open tokens
+	// sealed with it before any proxy seals with it.
 	lead = 12 * time.Hour
 )
 
 func day(at time.Time) string { return at.UTC().Format(time.DateOnly) }
 
-// renewSecrets are the secrets as they have to be now, sorted by day: one whose day has come, and the
-// previous or the next. What is older is forgotten, so that nobody can read what was sealed with it.
+// renewSecrets returns the current secrets, sorted by day: one in use and its predecessor or successor.
+// Older secrets are deleted, so that data sealed with them becomes unreadable.
 func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 	if len(secrets) == 0 {
 		made, err := newSecret(day(now))
@@ -44,7 +42,7 @@ func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 	if newest.Day > day(now) || newest.Day == day(now.Add(lead)) {
 		return secrets, nil
 	}
-	// One that is late, since nobody led for a while, is for tomorrow, too.
+	// A late secret, after a time without a leader, also starts tomorrow.
 	made, err := newSecret(day(now.Add(24 * time.Hour)))
 	return []Secret{newest, made}, err
 }
@@ -61,7 +59,7 @@ func equalSecrets(a, b []Secret) bool {
 	return slices.EqualFunc(a, b, func(a, b Secret) bool { return a.Day == b.Day && bytes.Equal(a.Value, b.Value) })
 }
 
-// inUse are the values of secrets, first the one of today.
+// inUse returns the values of the secrets, today's first.
 func inUse(secrets []Secret, now time.Time) [][]byte {
 	var values [][]byte
 	for _, secret := range secrets {
@@ -74,7 +72,7 @@ func inUse(secrets []Secret, now time.Time) [][]byte {
 	return values
 }
 
-// derive gives an owner its own secrets.
+// derive computes the owner's secrets with HKDF.
 func derive(values [][]byte, owner string) ([][]byte, error) {
 	derived := make([][]byte, 0, len(values))
 	for _, value := range values {

@@ -13,9 +13,9 @@ import (
 
 const (
 	proxyUser = 65532
-	// gracePeriod leaves a proxy time to finish what it has begun; see cmd/lbproxy.
+	// gracePeriod is the time in seconds for a proxy to drain; see cmd/lbproxy.
 	gracePeriod = 60
-	// tokenSeconds is how long a token is valid. The kubelet replaces it at four fifths.
+	// tokenSeconds is the token lifetime. The kubelet renews it at 80 percent.
 	tokenSeconds = 3600
 	defaultMode  = 0o444
 )
@@ -27,8 +27,7 @@ const (
 	portAdmin   = "admin"
 )
 
-// deployment runs the proxies: ordinary pods without any privilege and without any right
-// on the API.
+// deployment runs the proxies as unprivileged pods without API permissions.
 func (p planner) deployment() Object {
 	replicas, none, one := p.replicas(), intstr.FromInt32(0), intstr.FromInt32(1)
 	deployment := &appsv1.Deployment{
@@ -50,13 +49,13 @@ func (p planner) deployment() Object {
 		},
 	}
 	if p.scales() {
-		// The autoscaler says how many.
+		// The autoscaler sets the replicas.
 		deployment.Spec.Replicas = nil
 	}
 	return deployment
 }
 
-// podAnnotations are those that people asked for: an owner's name there would change nothing.
+// podAnnotations returns the user's annotations only.
 func (p planner) podAnnotations() map[string]string {
 	if len(p.proxy.Annotations) == 0 {
 		return nil
@@ -76,7 +75,7 @@ func (p planner) pod() corev1.PodSpec {
 			RunAsNonRoot: &yes, RunAsUser: &user, RunAsGroup: &user, FSGroup: &user,
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
-		// Proxies of a rollout are spread by themselves: the old ones go.
+		// Spread the pods of a rollout on their own, because the old ones terminate.
 		TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 			LabelSelector:  &metav1.LabelSelector{MatchLabels: p.selector()},
@@ -104,7 +103,7 @@ func (p planner) container() corev1.Container {
 		Image:           p.settings.Image,
 		ImagePullPolicy: p.settings.PullPolicy,
 		Args:            p.arguments(),
-		// Those of listeners are not named here: a new one must not replace all proxies.
+		// Ports of listeners are omitted: a new listener must not roll the Deployment.
 		Ports: []corev1.ContainerPort{{Name: portAdmin, ContainerPort: AdminPort, Protocol: corev1.ProtocolTCP}},
 		ReadinessProbe: &corev1.Probe{
 			ProbeHandler:  probe("/readyz"),
@@ -132,8 +131,8 @@ func (p planner) container() corev1.Container {
 	}
 }
 
-// arguments are the flags of cmd/lbproxy. A flag that is not needed is left out: another
-// argument replaces all proxies.
+// arguments returns the flags of cmd/lbproxy. Defaults are omitted, because a new argument rolls the
+// Deployment.
 func (p planner) arguments() []string {
 	arguments := []string{
 		"--controller=" + p.settings.Controller,
@@ -168,8 +167,8 @@ func probe(path string) corev1.ProbeHandler {
 	}}
 }
 
-// volumes are all that a proxy reads and writes. Its configuration has private keys, so it
-// is kept in memory only.
+// volumes returns the volumes of a proxy. The configuration contains private keys, so it is stored in
+// memory only.
 func (p planner) volumes() []corev1.Volume {
 	seconds, mode := int64(tokenSeconds), int32(defaultMode)
 	return []corev1.Volume{

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// ManagedBy is who manages our EndpointSlices, as the label endpointslice.kubernetes.io/managed-by
-	// says.
+	// ManagedBy is the value of the label endpointslice.kubernetes.io/managed-by on the gateway's
+	// EndpointSlices.
 	ManagedBy = "millrace-gateway"
-	// maxEndpoints of a slice; the API permits 1,000.
+	// maxEndpoints is the maximum number of endpoints per slice; the API permits 1,000.
 	maxEndpoints = 500
 )
 
-// Backends is what a port of a Service leads to: the name of its port, by which its EndpointSlices
-// have it, and these. known is false where the Service has no such port.
+// Backends returns the name of a Service port and the Service's EndpointSlices; known is false if the port
+// does not exist.
 type Backends func(of route.ServicePort, protocol corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
 
-// EndpointSlices are those of the owner's Service for its listeners of layer 4. The nodes' programs
-// do not need them: they have the VIPRoutes. They are for service proxies, as kube-proxy, which
-// translate the VIP for pods and processes of the nodes, so that their packets never come to those
-// programs. Such a proxy gives all endpoints of backends with a weight equal shares.
+// EndpointSlices returns the slices of the owner's Service for its layer-4 listeners. The agents on the
+// nodes use the VIPRoutes instead; the slices are for service proxies such as kube-proxy, which translate
+// the VIP for local pods and processes before the packets reach the agent. They distribute evenly over all
+// endpoints of backends with a weight.
 func EndpointSlices(
 	proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings, backends Backends,
 ) ([]Object, error) {
@@ -57,7 +57,7 @@ func EndpointSlices(
 	return objects, nil
 }
 
-// sliceKey is what all endpoints of a slice have in common.
+// sliceKey identifies the endpoints that fit into one slice.
 type sliceKey struct {
 	family discoveryv1.AddressType
 	port   int32
@@ -70,7 +70,7 @@ func (k sliceKey) compare(other sliceKey) int {
 	return int(k.port - other.port)
 }
 
-// gathering has the endpoints by their first address, which alone counts.
+// gathering contains endpoints by their first address; the API defines no meaning for further addresses.
 type gathering map[sliceKey]map[string]discoveryv1.Endpoint
 
 func (g gathering) add(name string, protocol corev1.Protocol, found []*discoveryv1.EndpointSlice) {
@@ -89,7 +89,8 @@ func (g gathering) add(name string, protocol corev1.Protocol, found []*discovery
 					continue
 				}
 				address := endpoint.Addresses[0]
-				// Of one that two slices have, as while it moves, the ready one counts.
+				// If two slices contain an address, as during a migration, a ready endpoint takes
+				// precedence.
 				if before, known := g[key][address]; !known || !isReady(before) {
 					g[key][address] = discoveryv1.Endpoint{
 						Addresses: []string{address}, Conditions: endpoint.Conditions, NodeName: endpoint.NodeName,
@@ -111,12 +112,12 @@ func isPort(port *discoveryv1.EndpointPort, name string, protocol corev1.Protoco
 	return has == name && of == protocol && port.Port != nil
 }
 
-// isReady reports whether an endpoint is; one that does not say counts as ready.
+// isReady reports whether an endpoint is ready; an unset condition means ready.
 func isReady(endpoint discoveryv1.Endpoint) bool {
 	return endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
 }
 
-// endpointSlices are those of one family and one port.
+// endpointSlices returns the slices of one address family and port.
 func (p planner) endpointSlices(frontend *route.Frontend, of sliceKey, endpoints map[string]discoveryv1.Endpoint) []Object {
 	all := make([]discoveryv1.Endpoint, 0, len(endpoints))
 	for _, address := range slices.Sorted(maps.Keys(endpoints)) {

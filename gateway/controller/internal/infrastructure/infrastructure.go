@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure says which objects of the cluster serve an owner: an IngressClass, an
-// Ingress with its own VIP, or a Gateway. These are the VIP's Service, what runs the proxies,
-// and a VIPRoute and EndpointSlices for each listener of layer 4. It is pure; applying them is the
-// reconciler's.
+// Package infrastructure computes the cluster objects of an owner (an IngressClass, an Ingress with its own
+// VIP, or a Gateway): the Service of its VIP, the proxies' Deployment and related objects, and a VIPRoute
+// and EndpointSlices for each layer-4 listener. It is pure; package write applies the objects.
 //
-// Names and labels are those of GEP-1762 of Gateway API. All objects of an owner have one
-// namespace and, but for VIPRoutes and EndpointSlices, one name. For a Gateway or an Ingress that is its own namespace, so that its
-// keys stay there; for an IngressClass it is that of the controller.
+// Names and labels follow GEP-1762 of Gateway API. All objects of an owner share a namespace and, except
+// for VIPRoutes and EndpointSlices, a name. Objects of a Gateway or an Ingress are in its own namespace, so
+// that its TLS keys stay there; those of an IngressClass are in the controller's namespace.
 package infrastructure
 
 import (
@@ -29,80 +28,78 @@ import (
 
 // Labels and annotations of the objects.
 const (
-	// LabelOwner is an annotation of each object that runs the proxies of an owner: its kind,
-	// namespace and name, joined by slashes. As a label it has a hash of that, which selects the pods.
+	// LabelOwner is a label whose value is a hash of the owner's key and selects its pods.
 	LabelOwner = "millrace.io/proxy-of"
-	// AnnotationOwner is the owner itself: "Gateway/namespace/name".
+	// AnnotationOwner is an annotation with the owner's key, "Gateway/namespace/name".
 	AnnotationOwner = route.AnnotationProxyOf
-	// LabelGateway is, on what runs a Gateway's proxies, the name of the Gateway (GEP-1762).
+	// LabelGateway is the name of the Gateway, on all objects of its proxies (GEP-1762).
 	LabelGateway = "gateway.networking.k8s.io/gateway-name"
-	// LabelGatewayClass is, beside it, the name of the GatewayClass.
+	// LabelGatewayClass is the name of the GatewayClass, next to LabelGateway.
 	LabelGatewayClass = "gateway.networking.k8s.io/gateway-class-name"
 	labelName         = "app.kubernetes.io/name"
 	labelComponent    = "app.kubernetes.io/component"
 	labelManagedBy    = "app.kubernetes.io/managed-by"
 )
 
-// Audience is that of the token by which a proxy proves itself to the controller.
+// Audience is the audience of the proxies' service account tokens.
 const Audience = "millrace-gateway"
 
-// AdminPort is where a proxy serves its probes and metrics.
+// AdminPort serves a proxy's probes and metrics.
 const AdminPort = 15090
 
-// What is mounted into a proxy.
+// Mount paths of a proxy.
 const (
 	caDirectory    = "/etc/millrace/controller"
 	tokenDirectory = "/var/run/secrets/millrace"
 	storeDirectory = "/var/lib/millrace"
-	// CAKey is the key of the ConfigMap that holds the controller's CAs.
+	// CAKey is the key of the ConfigMap with the controller's CAs.
 	CAKey = "ca.crt"
 )
 
 const defaultReplicas = 2
 
-// Object is any object of the API.
+// Object is any API object.
 type Object interface {
 	metav1.Object
 	runtime.Object
 }
 
-// Settings are the same for all owners.
+// Settings apply to all owners.
 type Settings struct {
-	// Namespace is that of the controller.
+	// Namespace is the controller's namespace.
 	Namespace string
-	// LoadBalancerClass is that of the proxies' Services; empty: millrace.io/lb.
+	// LoadBalancerClass is the class of the proxies' Services; defaults to millrace.io/lb.
 	LoadBalancerClass string
-	// Image is that of the proxy, PullPolicy when it is pulled; empty: the cluster's default.
+	// Image and PullPolicy apply to the proxy container; an empty PullPolicy is the cluster's default.
 	Image      string
 	PullPolicy corev1.PullPolicy
-	// PullSecrets are those of proxies whose parameters have none.
+	// PullSecrets apply to proxies whose parameters do not specify any.
 	PullSecrets []corev1.LocalObjectReference
-	// Controller is "host:port" of the controller for proxies, ServerName the name that its
-	// certificate has.
+	// Controller is the controller's "host:port" for proxies, ServerName the DNS name in its certificate.
 	Controller, ServerName string
-	// CAs are those that sign the controller's certificate, in PEM.
+	// CAs verify the controller's certificate, in PEM.
 	CAs string
-	// CPU and Memory are requested for each proxy; MemoryLimit bounds it.
+	// CPU and Memory are the resource requests of each proxy, MemoryLimit is its memory limit.
 	CPU, Memory, MemoryLimit resource.Quantity
 }
 
-// Owner is what proxies work for, as it is in the cluster.
+// Owner is the object that proxies serve.
 type Owner struct {
 	route.Object
-	// UID is that of the object; it is not needed for an IngressClass.
+	// UID is optional for an IngressClass.
 	UID types.UID
 	// Class is the GatewayClass of a Gateway.
 	Class string
 }
 
-// Place is the name and namespace of all objects of an owner.
+// Place returns the name and namespace of the owner's objects.
 func (o Owner) Place(settings Settings) types.NamespacedName {
 	namespace := cmp.Or(o.Namespace, settings.Namespace)
 	name := strings.ToLower(o.Kind) + "-" + o.Name
 	if o.Kind == kindGateway {
 		name = o.Name + "-" + cmp.Or(o.Class, "millrace")
 	}
-	// A Service has the narrowest rules for names: no dots, 63 bytes, a letter first.
+	// Service names have the strictest rules: no dots, at most 63 bytes, a letter first.
 	if len(validation.IsDNS1035Label(name)) > 0 {
 		readable := strings.ReplaceAll(name[:min(len(name), 40)], ".", "-")
 		name = "p-" + strings.TrimRight(readable, "-") + "-" + hash(o.Kind + "/" + name)[:12]
@@ -114,27 +111,27 @@ const (
 	kindGateway = "Gateway"
 )
 
-// Key names an owner in one string, for the server of configurations and in annotations.
+// Key returns the owner's unique key, used by the distribution server and in annotations.
 func Key(owner route.Object) string {
 	return route.OwnerKey(owner)
 }
 
-// hash is a short text for what is too long for a label. The owner of a label proves
-// nothing: what the controller believes is in its own memory.
+// hash shortens text that exceeds the limit of a label. Labels are not trusted: authentication uses the
+// compiled owners.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Objects are those that serve an owner, each after those that it needs. Without ports it
-// needs none; without a listener of layer 7 it needs no proxy.
+// Objects returns the objects of an owner in the order in which they are applied. It returns none without
+// ports, and no proxies without a layer-7 listener.
 func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings) []Object {
 	if len(proxy.Ports) == 0 && len(frontends) == 0 {
 		return nil
 	}
 	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.Place(settings)}
 	var objects []Object
-	// A port of the Service without its VIPRoute would lead to the proxies.
+	// VIPRoutes come first, because without one the Service's port would lead to the proxies.
 	for _, frontend := range frontends {
 		objects = append(objects, p.vipRoute(frontend))
 	}
@@ -148,7 +145,7 @@ func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, setti
 	return objects
 }
 
-// planner makes the objects of one owner.
+// planner computes the objects of one owner.
 type planner struct {
 	proxy     *route.Proxy
 	frontends []*route.Frontend
@@ -157,13 +154,12 @@ type planner struct {
 	at        types.NamespacedName
 }
 
-// replicas is how many proxies run at least.
+// replicas returns the minimum number of proxies.
 func (p planner) replicas() int32 { return cmp.Or(p.proxy.Parameters.Replicas, defaultReplicas) }
 
-// scales reports whether the number of proxies follows the load.
+// scales reports whether the Deployment has an autoscaler.
 func (p planner) scales() bool { return p.proxy.Parameters.MaxReplicas > p.replicas() }
 
-// metadata is that of every object.
 func (p planner) metadata() metav1.ObjectMeta {
 	annotations := map[string]string{}
 	maps.Copy(annotations, p.proxy.Annotations)
@@ -171,8 +167,8 @@ func (p planner) metadata() metav1.ObjectMeta {
 	metadata := metav1.ObjectMeta{
 		Namespace: p.at.Namespace, Name: p.at.Name, Labels: p.labels(), Annotations: annotations,
 	}
-	// An owner that has no namespace, or another one, cannot be referred to: what it leaves
-	// is removed by label.
+	// An owner without a namespace, or in another one, cannot be an ownerReference; its objects are deleted
+	// by label.
 	if p.owner.Namespace == p.at.Namespace && p.owner.UID != "" {
 		metadata.OwnerReferences = []metav1.OwnerReference{p.reference()}
 	}
@@ -190,7 +186,7 @@ func (p planner) reference() metav1.OwnerReference {
 	}
 }
 
-// labels are those of every object and of the pods.
+// labels returns the labels of every object and of the pods.
 func (p planner) labels() map[string]string {
 	all := map[string]string{}
 	maps.Copy(all, p.proxy.Labels)
@@ -207,19 +203,19 @@ func (p planner) labels() map[string]string {
 
 func (p planner) selector() map[string]string { return PodSelector(p.owner.Object) }
 
-// PodSelector selects the pods of an owner in its namespace.
+// PodSelector returns the labels that select the owner's pods in their namespace.
 func PodSelector(owner route.Object) map[string]string {
 	all := Selector()
 	all[LabelOwner] = hash(Key(owner))
 	return all
 }
 
-// Selector selects the objects of all owners.
+// Selector returns the labels that select the objects of all owners.
 func Selector() map[string]string {
 	return map[string]string{labelName: "millrace", labelComponent: "proxy"}
 }
 
-// labelValue is the name of an object as a label: names may be longer.
+// labelValue returns an object's name as a label value, shortened if it exceeds 63 bytes.
 func labelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) == 0 {
 		return name

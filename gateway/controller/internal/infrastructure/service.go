@@ -19,7 +19,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// targetUtilization is the share of its CPU request, in percent, that a proxy is kept at.
+// targetUtilization is the autoscaler's target CPU utilization in percent of the request.
 const targetUtilization = 60
 
 func (p planner) serviceAccount() Object {
@@ -31,8 +31,7 @@ func (p planner) serviceAccount() Object {
 	}
 }
 
-// configMap has what a proxy needs to trust the controller. The kubelet brings changes into
-// pods that run.
+// configMap contains the CAs of the controller. The kubelet propagates changes into running pods.
 func (p planner) configMap() Object {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
@@ -41,7 +40,7 @@ func (p planner) configMap() Object {
 	}
 }
 
-// service is what the layer-4 operator gives VIPs to.
+// service returns the Service whose VIPs the layer-4 operator allocates.
 func (p planner) service() Object {
 	metadata := p.metadata()
 	if pool := p.proxy.Parameters.Pool; pool != "" {
@@ -78,8 +77,8 @@ func (p planner) service() Object {
 	return service
 }
 
-// families are those of the VIPs: both, or that of the one address that is asked for. Who asks
-// for any address besides gets both.
+// families returns the IP families of the VIPs: both, or a single one if only addresses of that family are
+// requested.
 func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 	found := map[corev1.IPFamily]bool{}
 	if slices.ContainsFunc(p.proxy.Addresses, func(a gatewayv1.GatewaySpecAddress) bool { return a.Value == "" }) {
@@ -100,7 +99,7 @@ func (p planner) families() (corev1.IPFamilyPolicy, []corev1.IPFamily) {
 	return corev1.IPFamilyPolicySingleStack, slices.Collect(maps.Keys(found))
 }
 
-// addresses are the static VIPs that a Gateway asks for, else those of the parameters.
+// addresses returns the static VIPs of the Gateway, else those of the parameters.
 func (p planner) addresses() string {
 	var asked []string
 	for _, address := range p.proxy.Addresses {
@@ -118,7 +117,7 @@ func (p planner) disruptionBudget() Object {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
 		ObjectMeta: p.metadata(),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			// Not minAvailable: a single proxy, as somebody may set, can be drained too.
+			// Not minAvailable, which would block draining the node of a single proxy.
 			MaxUnavailable:             &one,
 			UnhealthyPodEvictionPolicy: &always,
 			Selector:                   &metav1.LabelSelector{MatchLabels: p.selector()},

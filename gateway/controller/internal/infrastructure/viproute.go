@@ -12,18 +12,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// noPort is the targetPort of ports that VIPRoutes lead elsewhere: no container of a proxy has a port
-// of the name, so Kubernetes finds no endpoint for them in the proxies. Those of the backends are in
-// EndpointSlices of ours.
+// noPort is the targetPort of ports with a VIPRoute. No proxy container has a port of this name, so
+// Kubernetes adds no proxy to the endpoints of these ports. The backends are in the gateway's own
+// EndpointSlices.
 const noPort = "viproute"
 
-// frontendName is the name of a frontend's port in the Service: "udp-53".
+// frontendName returns the name of a frontend's port in the Service, such as "udp-53".
 func frontendName(frontend *route.Frontend) string {
 	return fmt.Sprintf("%s-%d", strings.ToLower(string(frontend.Protocol)), frontend.Port)
 }
 
-// vipRoute leads a listener of layer 4 to its backends. Each has an object of its own: what
-// changes one writes no other.
+// vipRoute returns the VIPRoute of a layer-4 listener. One object per listener, so that a change rewrites
+// only its own.
 func (p planner) vipRoute(frontend *route.Frontend) Object {
 	metadata := p.metadata()
 	metadata.Name += "-" + frontendName(frontend)
@@ -40,8 +40,8 @@ func (p planner) vipRoute(frontend *route.Frontend) Object {
 	}
 }
 
-// vipRouteBackend is a share of a frontend. An invalid one names nothing: what is named there
-// need not be the name of a Service.
+// vipRouteBackend converts a backend. An invalid backend has no name, because the reference may not be a
+// Service.
 func vipRouteBackend(of route.WeightedService) millracev1beta1.VIPRouteBackend {
 	backend := millracev1beta1.VIPRouteBackend{Weight: of.Weight, Invalid: of.Invalid}
 	if !of.Invalid {

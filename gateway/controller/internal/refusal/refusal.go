@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refusal tells of proxies that refuse their configuration. A proxy says so only to the
-// replica that it is connected to, and only the leader writes statuses. So each replica leaves what
-// its proxies say on their Deployment, as an annotation, which the leader reads.
+// Package refusal reports configurations that proxies reject. A proxy sends the rejection only to the
+// replica that it is connected to, but only the leader writes statuses. Therefore each replica stores the
+// rejections of its proxies in an annotation of their Deployment, which the leader reads.
 package refusal
 
 import (
@@ -18,51 +18,51 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
 )
 
-// Annotation is, on what runs the proxies of an owner, why one refuses its configuration, as JSON.
+// Annotation is set on an owner's proxy Deployment to a rejected configuration, as JSON.
 const Annotation = "millrace.io/refused-configuration"
 
 const (
-	// maxMessage is the longest message that is kept, in bytes: a proxy has written it.
+	// maxMessage is the maximum length in bytes of a stored message, which comes from a proxy.
 	maxMessage = 512
-	// maxParts is how many refused resources are kept.
+	// maxParts is the maximum number of stored resources.
 	maxParts = 50
 )
 
-// Refusal is what a proxy says of its configuration. The zero value is none.
+// Refusal describes the rejection of a configuration by a proxy. The zero value is no rejection.
 type Refusal struct {
-	// Proxy is the pod: "namespace/name".
+	// Proxy is the pod, "namespace/name".
 	Proxy string `json:"proxy"`
-	// Version is the first one that was refused like this.
+	// Version is the first version rejected for this reason.
 	Version string `json:"version"`
-	// Message is why the whole version is refused; empty where all but Parts is served.
+	// Message is the reason if the whole version is rejected; empty if everything except Parts is served.
 	Message string `json:"message,omitempty"`
-	// Parts are what is refused of a version, Total how many there are.
+	// Parts are rejected resources, Total is their number before truncation.
 	Parts []Part `json:"parts,omitempty"`
 	Total int    `json:"total,omitempty"`
 }
 
-// Part is a resource that a proxy refuses, or the rules of an object in it.
+// Part is a rejected resource, or the rules of one object in it.
 type Part struct {
 	Resource string `json:"resource"`
-	// Route is the object, "httproute/namespace/name"; empty: all of the resource.
+	// Route is the object, "httproute/namespace/name"; empty means the whole resource.
 	Route  string `json:"route,omitempty"`
 	Reason string `json:"reason"`
-	// Retained reports whether the previous configuration is served.
+	// Retained reports whether the previous configuration of the resource is still served.
 	Retained bool `json:"retained,omitempty"`
 }
 
-// None reports whether nothing is refused.
+// None reports whether nothing is rejected.
 func (r Refusal) None() bool { return r.Message == "" && len(r.Parts) == 0 }
 
-// Whole reports whether the proxy serves an older version.
+// Whole reports whether the proxy serves a previous version.
 func (r Refusal) Whole() bool { return r.Message != "" }
 
-// says reports whether two refusals of a proxy say the same, of whichever version.
+// says reports whether two rejections are equal except for the version.
 func (r Refusal) says(other Refusal) bool {
 	return r.Proxy == other.Proxy && r.Message == other.Message && r.Total == other.Total && slices.Equal(r.Parts, other.Parts)
 }
 
-// of is what a proxy says.
+// of returns the rejection of a connected proxy.
 func of(proxy server.Proxy) Refusal {
 	if proxy.Refusal != "" {
 		return Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal, maxMessage)}
@@ -80,17 +80,17 @@ func of(proxy server.Proxy) Refusal {
 	return found
 }
 
-// Read reads the annotation of a Deployment.
+// Read parses the annotation of a Deployment.
 func Read(deployment client.Object) Refusal {
 	var found Refusal
 	if err := json.Unmarshal([]byte(deployment.GetAnnotations()[Annotation]), &found); err != nil {
-		// None, or something that nobody of ours has written.
+		// No annotation, or not written by us.
 		return Refusal{}
 	}
 	return found
 }
 
-// Text says it to people.
+// Text formats the rejection for statuses and events.
 func (r Refusal) Text() string {
 	if r.Whole() {
 		return "proxy " + r.Proxy + " refuses the configuration and serves the one before: " + r.Message
@@ -102,7 +102,7 @@ func (r Refusal) Text() string {
 	return fmt.Sprintf("proxy %s refuses %d resources and serves all others: %s", r.Proxy, r.Total, strings.Join(texts, "; "))
 }
 
-// TextOf says it of a part.
+// TextOf formats the rejection of a part.
 func (r Refusal) TextOf(part Part) string {
 	if part.Retained {
 		return "proxy " + r.Proxy + " refuses it and serves what was there before: " + part.Reason
@@ -110,12 +110,12 @@ func (r Refusal) TextOf(part Part) string {
 	return "proxy " + r.Proxy + " refuses it: " + part.Reason
 }
 
-// decide gives what the annotation has to say. proxies are those of the Deployment that are connected
-// to this replica. About another one's proxy this replica knows only whether its pod is there.
+// decide computes the annotation of a Deployment from its current value and the proxies connected to this
+// replica. For proxies of other replicas only the existence of the pod is known.
 func decide(written Refusal, proxies []server.Proxy, podExists func(pod string) bool) Refusal {
 	var own Refusal
 	for _, proxy := range slices.SortedFunc(slices.Values(proxies), func(a, b server.Proxy) int { return cmp.Compare(a.Pod, b.Pod) }) {
-		// One that serves an older version has more to say.
+		// A proxy that serves a previous version takes precedence.
 		if said := of(proxy); own.None() || said.Whole() && !own.Whole() {
 			own = said
 		}
@@ -124,7 +124,7 @@ func decide(written Refusal, proxies []server.Proxy, podExists func(pod string) 
 	case written.None():
 		return own
 	case own.says(written):
-		// Nobody wants to know of each version.
+		// Do not rewrite the annotation for each version.
 		return written
 	case slices.ContainsFunc(proxies, func(p server.Proxy) bool { return hasAnswered(p, written) }), !podExists(written.Proxy):
 		return own
@@ -132,8 +132,8 @@ func decide(written Refusal, proxies []server.Proxy, podExists func(pod string) 
 	return written
 }
 
-// hasAnswered reports whether a proxy has said something newer here. Its connection to this replica
-// may be one that it has left, which nobody has noticed yet.
+// hasAnswered reports whether a proxy sent a newer acknowledgement to this replica. An old connection of
+// the proxy may still be open here after it moved to another replica.
 func hasAnswered(proxy server.Proxy, written Refusal) bool {
 	answered := proxy.Acknowledged
 	if proxy.Refusal != "" {

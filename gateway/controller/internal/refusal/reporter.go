@@ -25,20 +25,19 @@ import (
 )
 
 const (
-	// gather is how long answers of proxies are collected.
+	// gather delays a pass to coalesce acknowledgements.
 	gather = 100 * time.Millisecond
-	// retry is when a pass that failed is tried again.
+	// retry is the delay after a failed pass.
 	retry = 5 * time.Second
 )
 
-// refusing counts the connected proxies that refuse their configuration.
+// refusing counts the connected proxies that reject their configuration.
 var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refusing_proxies",
 	Help: "Proxies connected to this replica that refuse their configuration and serve the one before.",
 }, []string{"owner"})
 
-// refused counts the resources that proxies do not carry out: of each owner those of the connected
-// proxy with the most.
+// refused is the number of rejected resources per owner, the maximum over its connected proxies.
 var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refused_resources",
 	Help: "Resources that a proxy connected to this replica does not carry out; it serves all others.",
@@ -46,10 +45,10 @@ var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(refusing, refused) }
 
-// Reporter writes what proxies refuse onto their Deployments. Every replica has one.
+// Reporter writes rejections to the annotations of proxy Deployments. Every replica runs one.
 type Reporter struct {
 	Client client.Client
-	// Proxies are those that are connected, Deployments those of all owners.
+	// Proxies returns the connected proxies, Deployments the proxy Deployment of each owner.
 	Proxies     func() []server.Proxy
 	Deployments func() map[string]types.NamespacedName
 	Log         logr.Logger
@@ -57,10 +56,10 @@ type Reporter struct {
 	wake chan struct{}
 }
 
-// Prepare makes the zero value ready.
+// Prepare initializes the Reporter.
 func (r *Reporter) Prepare() { r.wake = make(chan struct{}, 1) }
 
-// Touch has the reporter look again.
+// Touch enqueues a pass.
 func (r *Reporter) Touch() {
 	select {
 	case r.wake <- struct{}{}:
@@ -68,10 +67,10 @@ func (r *Reporter) Touch() {
 	}
 }
 
-// NeedLeaderElection says that every replica reports.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica reports.
 func (r *Reporter) NeedLeaderElection() bool { return false }
 
-// Start reports until the context ends.
+// Start runs passes until the context ends.
 func (r *Reporter) Start(ctx context.Context) error {
 	for {
 		select {
@@ -91,7 +90,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 	}
 }
 
-// pass writes the annotations that differ.
+// pass patches the annotations that differ.
 func (r *Reporter) pass(ctx context.Context) error {
 	connected := map[string][]server.Proxy{}
 	for _, proxy := range r.Proxies() {

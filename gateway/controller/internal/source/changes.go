@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Changes collects what has changed until somebody takes it.
+// Changes accumulates changes until Take is called.
 type Changes struct {
 	wake chan struct{}
 
@@ -19,11 +19,11 @@ type Changes struct {
 	services map[types.NamespacedName]struct{}
 }
 
-// Change is what has changed since the last one.
+// Change is a set of changes since the previous one.
 type Change struct {
-	// Full says that everything is to be compiled again.
+	// Full requests a full compilation.
 	Full bool
-	// Services are those whose endpoints have changed.
+	// Services have changed endpoints.
 	Services []types.NamespacedName
 }
 
@@ -31,10 +31,10 @@ func newChanges() *Changes {
 	return &Changes{wake: make(chan struct{}, 1), services: map[types.NamespacedName]struct{}{}}
 }
 
-// Wake has an element when something has changed.
+// Wake returns a channel that receives a value after a change.
 func (c *Changes) Wake() <-chan struct{} { return c.wake }
 
-// Take returns what has changed, and begins anew.
+// Take returns the accumulated changes and resets them.
 func (c *Changes) Take() Change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,5 +65,5 @@ func (c *Changes) poke() {
 	}
 }
 
-// Again has everything compiled again.
+// Again requests a full compilation.
 func (c *Changes) Again() { c.compile() }

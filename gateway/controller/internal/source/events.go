@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// handler notes the changes of what is compiled.
+// handler records changes of compiled objects.
 func (s *Source) handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { s.changes.compile() },
@@ -29,7 +29,7 @@ func (s *Source) handler() toolscache.ResourceEventHandler {
 	}
 }
 
-// sliceHandler notes which Services have other endpoints.
+// sliceHandler records the Services of changed EndpointSlices.
 func (s *Source) sliceHandler() toolscache.ResourceEventHandler {
 	note := func(object any) {
 		if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
@@ -53,7 +53,7 @@ func (s *Source) sliceHandler() toolscache.ResourceEventHandler {
 	}
 }
 
-// isCompiled reports whether two versions of an object differ in what the compiler reads.
+// isCompiled reports whether two versions of an object differ in a field that the compiler reads.
 func isCompiled(before, after any) bool {
 	switch after := after.(type) {
 	case *corev1.Namespace:
@@ -70,13 +70,13 @@ func isCompiled(before, after any) bool {
 	return !ok1 || !ok2 || isRewritten(old, updated)
 }
 
-// differs reports whether two versions of an object differ in a part of it.
+// differs compares one part of two versions of an object.
 func differs[T any](before any, after T, part func(T) any) bool {
 	old, is := before.(T)
 	return !is || !equality.Semantic.DeepEqual(part(old), part(after))
 }
 
-// isRewritten reports whether more than the status of an object has changed.
+// isRewritten reports whether anything except the status differs.
 func isRewritten(old, updated client.Object) bool {
 	return old.GetUID() != updated.GetUID() ||
 		old.GetGeneration() != updated.GetGeneration() ||
@@ -85,7 +85,7 @@ func isRewritten(old, updated client.Object) bool {
 		old.GetDeletionTimestamp().IsZero() != updated.GetDeletionTimestamp().IsZero()
 }
 
-// isWritten reports whether an object is another version: a resync is not.
+// isWritten reports whether the resource version differs, which it does not after a resync.
 func isWritten(before, after any) bool {
 	old, ok1 := before.(client.Object)
 	updated, ok2 := after.(client.Object)

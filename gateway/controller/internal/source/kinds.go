@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// kind is one that is compiled.
+// kind is a kind of object that is compiled.
 type kind struct {
 	object client.Object
-	// read adds all objects of the kind to those that are compiled.
+	// read appends all objects of the kind to objects.
 	read func(indexer toolscache.Indexer, objects *route.Objects)
-	// indexer has them while the kind is watched.
+	// indexer is set while the kind is watched.
 	indexer toolscache.Indexer
 }
 
-// builtin are the kinds that every cluster has.
+// builtin returns the kinds that exist in every cluster.
 func builtin() []kind {
 	return []kind{
 		read(&networkingv1.IngressClass{}, func(o *route.Objects) *[]*networkingv1.IngressClass { return &o.IngressClasses }),
@@ -32,7 +32,7 @@ func builtin() []kind {
 	}
 }
 
-// gatewayAPI are the kinds of Gateway API by name: a cluster has some of them, or none.
+// gatewayAPI returns the Gateway API kinds by name. A cluster may lack any of them.
 func gatewayAPI() map[string]kind {
 	return map[string]kind{
 		"GatewayClass":     read(&gatewayv1.GatewayClass{}, func(o *route.Objects) *[]*gatewayv1.GatewayClass { return &o.GatewayClasses }),
@@ -48,8 +48,8 @@ func gatewayAPI() map[string]kind {
 	}
 }
 
-// read makes a kind from an empty object and where its objects go. They are those of the cache,
-// so nobody may change them; and an object that did not change is the same pointer each time.
+// read returns the kind of an object; list selects its field in Objects. The objects are shared with the
+// cache and must not be modified. An unchanged object keeps its pointer.
 func read[T client.Object](object T, list func(*route.Objects) *[]T) kind {
 	return kind{object: object, read: func(indexer toolscache.Indexer, objects *route.Objects) {
 		items := indexer.List()

@@ -19,35 +19,36 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// secretScope is a set of Secrets that one informer reads: those of a type, in a namespace or ("") in all.
+// secretScope selects the Secrets of one informer: a type in a namespace; "" means all namespaces.
 type secretScope struct {
 	namespace string
 	kind      corev1.SecretType
 }
 
-// secretReader reads a secretScope.
+// secretReader is the running informer of a secretScope.
 type secretReader struct {
 	informer toolscache.SharedIndexInformer
 	stop     context.CancelFunc
-	// isMissed reports that the previous look did not find the permission.
+	// isMissed is set after the previous review denied the permission.
 	isMissed bool
 }
 
-// secrets are the readable Secrets. Those with passwords (type Opaque) are read once an Ingress refers to one.
+// secrets tracks the readable Secrets. Secrets with passwords (type Opaque) are read once an Ingress refers
+// to one.
 type secrets struct {
-	// needed has an element if Secrets with passwords are to be read.
+	// needed receives a value when Secrets with passwords are required.
 	needed chan struct{}
-	// wantsUsers is used by Start alone.
+	// wantsUsers is accessed by Start only.
 	wantsUsers bool
 
-	// Source.mu guards the rest. hasUsers reports that Secrets with passwords are read.
+	// The fields below are guarded by Source.mu. hasUsers is set once the Secrets with passwords are read.
 	readers         map[secretScope]*secretReader
 	ready, hasUsers bool
-	// namespaces are those whose Secrets are readable; nil: all.
+	// namespaces contains the namespaces with readable Secrets; nil means all.
 	namespaces map[string]bool
 }
 
-// readSecrets adds the Secrets to objects, and reports whether all that are needed have been read.
+// readSecrets adds the Secrets to objects and reports whether all required Secrets have been read.
 func (s *Source) readSecrets(objects *route.Objects) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,9 +74,9 @@ func (s *Source) readSecrets(objects *route.Objects) bool {
 	return false
 }
 
-// lookForSecrets starts informers for the Secrets that the gateway may read now, and stops the informers whose permission
-// has ended. A failure changes nothing. One denial alone changes nothing either: an API server that has just
-// started may not know all bindings.
+// lookForSecrets starts informers for newly permitted Secrets and stops those whose permission was
+// withdrawn. Errors change nothing, nor does a single denial, because an API server may not have loaded all
+// bindings right after its start.
 func (s *Source) lookForSecrets(ctx context.Context) error {
 	namespaces, err := s.readableNamespaces(ctx)
 	if err != nil {
@@ -110,7 +111,8 @@ func (s *Source) lookForSecrets(ctx context.Context) error {
 			reader.isMissed = true
 		}
 	}
-	// Without the Secrets of all namespaces nothing new is compiled; one namespace alone delays no other.
+	// Compilation waits until Secrets of all namespaces are read. With permission per namespace, one
+	// namespace does not delay others.
 	isWhole := namespaces != nil || len(next) >= len(kinds)
 	s.mu.Lock()
 	s.secrets.readers, s.secrets.namespaces = next, readableOf(next, namespaces)
@@ -125,7 +127,7 @@ func (s *Source) lookForSecrets(ctx context.Context) error {
 	return nil
 }
 
-// readableOf returns the namespaces whose Secrets are read or permitted; nil: all.
+// readableOf returns the namespaces whose Secrets are read or permitted; nil means all.
 func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool) map[string]bool {
 	if permitted == nil {
 		return nil
@@ -140,8 +142,8 @@ func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool
 	return found
 }
 
-// beginSecrets adds a reader for each scope without one, waits for their first lists, and reports whether it added
-// any. A scope that cannot be listed is tried again at the next look.
+// beginSecrets starts a reader for each scope without one, waits for the initial lists, and reports whether
+// it added any. Scopes that fail are retried in the next period.
 func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
 	var (
 		mu    sync.Mutex
@@ -191,7 +193,7 @@ func (s *Source) beginScope(ctx context.Context, scope secretScope) (*secretRead
 	return reader, nil
 }
 
-// endScope ends a reader, and releases its Secrets.
+// endScope stops a reader.
 func (s *Source) endScope(reader *secretReader) {
 	reader.stop()
 	s.mu.Lock()
@@ -199,8 +201,8 @@ func (s *Source) endScope(reader *secretReader) {
 	s.informers = slices.DeleteFunc(s.informers, func(i toolscache.SharedIndexInformer) bool { return i == reader.informer })
 }
 
-// readableNamespaces returns the namespaces whose Secrets the gateway may read, or nil for all. It checks the namespaces
-// that have a RoleBinding with the name of the ClusterRole.
+// readableNamespaces returns the namespaces whose Secrets the gateway may list; nil means all. It reviews
+// the namespaces with a RoleBinding named after the ClusterRole.
 func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error) {
 	all, err := s.mayList(ctx, "")
 	if err != nil || all {
@@ -224,7 +226,7 @@ func (s *Source) readableNamespaces(ctx context.Context) (map[string]bool, error
 	return found, nil
 }
 
-// mayList reports whether the gateway may list the Secrets of a namespace; "": of all.
+// mayList reports whether the gateway may list the Secrets of a namespace; "" means all namespaces.
 func (s *Source) mayList(ctx context.Context, namespace string) (bool, error) {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "secrets"},

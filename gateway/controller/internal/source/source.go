@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package source reads the objects that are compiled from the manager's cache, and says when
-// they have changed in what matters to the compiler.
+// Package source reads the compiler's input objects from the manager's cache and reports relevant changes.
 package source
 
 import (
@@ -30,52 +29,51 @@ import (
 )
 
 const (
-	// lookPeriod is how often it is looked which kinds of Gateway API there are.
+	// lookPeriod is the interval of discovery of Gateway API kinds.
 	lookPeriod = 10 * time.Second
-	// syncTimeout bounds how long a new kind may take to be read.
+	// syncTimeout limits the initial list of a kind.
 	syncTimeout = time.Minute
-	// indexService finds the slices of a Service.
+	// indexService indexes EndpointSlices by Service name.
 	indexService = "service"
 )
 
-// Source reads the objects.
+// Source reads the compiler's input.
 type Source struct {
 	cache   cache.Cache
 	kinds   Kinds
 	log     logr.Logger
 	changes *Changes
-	// touched is called at each change of what the leader writes about.
+	// touched is called when an object changes in fields that only the leader's writer reads.
 	touched func()
 
-	// builtin are the kinds that every cluster has, services among them.
 	builtin  []kind
 	services toolscache.Indexer
 
 	mu sync.Mutex
-	// informers are all of what is compiled.
+	// informers are the informers of all compiled objects.
 	informers []toolscache.SharedIndexInformer
-	// present are the kinds of Gateway API that are read now.
+	// present contains the Gateway API kinds being watched.
 	present map[string]kind
-	// version is that of their CRDs.
+	// version is the bundle version of the CRDs.
 	version string
-	// ready says that it is known which kinds there are.
+	// ready is set after the first successful discovery.
 	ready   bool
 	secrets secrets
 }
 
-// Kinds are the sources of what the API server has and permits.
+// Kinds discovers kinds, permissions and Secrets.
 type Kinds struct {
-	// Served lists the kinds of Gateway API.
+	// Served lists the installed Gateway API kinds.
 	Served discovery.DiscoveryInterface
-	// API reads past the cache, Reviews creates SelfSubjectAccessReviews.
+	// API bypasses the cache, Reviews creates SelfSubjectAccessReviews.
 	API     client.Reader
 	Reviews client.Writer
-	// Secrets returns an informer of the Secrets of a type, in a namespace or ("") in all. It does not run yet.
+	// Secrets returns an informer, not yet started, for the Secrets of a type in a namespace; "" means all.
 	Secrets func(namespace string, kind corev1.SecretType) (toolscache.SharedIndexInformer, error)
 }
 
-// New prepares the informers. touched is called when something was written that the
-// compiler does not read, such as a status.
+// New creates a Source and its informers. touched is called for changes that the compiler does not read,
+// such as statuses.
 func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func(), log logr.Logger) (*Source, error) {
 	s := &Source{
 		cache: informers, kinds: kinds, log: log,
@@ -102,11 +100,10 @@ func New(ctx context.Context, informers cache.Cache, kinds Kinds, touched func()
 	return s, err
 }
 
-// Changes are those since the last look.
+// Changes returns the accumulated changes.
 func (s *Source) Changes() *Changes { return s.changes }
 
-// watch begins to read a kind. The indexer has the very objects of the cache: a list of the
-// cache's reader has copies.
+// watch starts an informer. Its indexer shares objects with the cache, unlike List of the cache's reader.
 func (s *Source) watch(
 	ctx context.Context, by cache.Cache, object client.Object, handler toolscache.ResourceEventHandler,
 ) (toolscache.Indexer, error) {
@@ -127,8 +124,8 @@ func (s *Source) watch(
 	return shared.GetIndexer(), nil
 }
 
-// Position is the highest resourceVersion that was seen, by a list, a change or a bookmark. Those
-// of one API server grow over all kinds, so positions of replicas can be compared.
+// Position returns the highest resourceVersion seen in a list, watch event or bookmark. Resource versions
+// of one API server increase across kinds, so positions of replicas are comparable.
 func (s *Source) Position() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,10 +138,10 @@ func (s *Source) Position() uint64 {
 	return highest
 }
 
-// NeedLeaderElection says that every replica reads.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica reads.
 func (s *Source) NeedLeaderElection() bool { return false }
 
-// Start follows which kinds of Gateway API the cluster has and which Secrets are readable, until the context ends.
+// Start tracks the installed Gateway API kinds and the readable Secrets until the context ends.
 func (s *Source) Start(ctx context.Context) error {
 	for {
 		if err := s.look(ctx); err != nil && ctx.Err() == nil {
@@ -163,7 +160,7 @@ func (s *Source) Start(ctx context.Context) error {
 	}
 }
 
-// look begins to read the kinds that are new, and ends to read those that are gone.
+// look starts watches of newly installed kinds and stops watches of removed kinds.
 func (s *Source) look(ctx context.Context) error {
 	served, err := s.served()
 	if err != nil {
@@ -205,7 +202,7 @@ func (s *Source) look(ctx context.Context) error {
 	return nil
 }
 
-// begin watches a kind and waits until its objects are read.
+// begin watches a kind and waits for its initial list.
 func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
@@ -219,8 +216,7 @@ func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.In
 	return indexer, nil
 }
 
-// served are the names of the kinds of Gateway API that the cluster has, in the version that
-// is compiled.
+// served returns the names of the Gateway API kinds served in the compiled version.
 func (s *Source) served() (map[string]bool, error) {
 	list, err := s.kinds.Served.ServerResourcesForGroupVersion(gatewayv1.GroupVersion.String())
 	if apierrors.IsNotFound(err) {
@@ -236,7 +232,7 @@ func (s *Source) served() (map[string]bool, error) {
 	return found, nil
 }
 
-// installed is the version that the CRDs of Gateway API say.
+// installed returns the bundle version annotation of the Gateway API CRDs.
 func (s *Source) installed(ctx context.Context) (string, error) {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -247,8 +243,9 @@ func (s *Source) installed(ctx context.Context) (string, error) {
 	return crd.Annotations[consts.BundleVersionAnnotation], nil
 }
 
-// Objects are all that is compiled; ready is false before everything has been read once: the
-// manager waits for the builtin kinds, begin for the others. Nobody may change them. What did not change is the same pointer as the last time.
+// Objects returns the compiler's input. ready is false until every kind has been read once; the manager
+// waits for the builtin kinds, begin for the others. The objects must not be modified; an unchanged object
+// keeps its pointer.
 func (s *Source) Objects() (objects *route.Objects, ready bool) {
 	s.mu.Lock()
 	present, version, ready := s.present, s.version, s.ready
@@ -274,7 +271,7 @@ func pointers[T any](items []T) []*T {
 	return all
 }
 
-// Slices are the EndpointSlices of a Service.
+// Slices returns the EndpointSlices of a Service.
 func (s *Source) Slices(ctx context.Context, service types.NamespacedName) ([]*discoveryv1.EndpointSlice, error) {
 	list := &discoveryv1.EndpointSliceList{}
 	if err := s.cache.List(ctx, list, client.InNamespace(service.Namespace),
@@ -284,7 +281,7 @@ func (s *Source) Slices(ctx context.Context, service types.NamespacedName) ([]*d
 	return pointers(list.Items), nil
 }
 
-// Service returns a Service, nil where there is none. Nobody may change it.
+// Service returns a Service, or nil if it does not exist. It must not be modified.
 func (s *Source) Service(name types.NamespacedName) (*corev1.Service, error) {
 	found, known, err := s.services.GetByKey(name.String())
 	if err != nil || !known {
@@ -297,7 +294,7 @@ func (s *Source) Service(name types.NamespacedName) (*corev1.Service, error) {
 	return service, nil
 }
 
-// HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
+// HasEndpoints reports whether a Service port has an endpoint that is serving.
 func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protocol corev1.Protocol) (bool, error) {
 	name := types.NamespacedName{Namespace: of.Namespace, Name: of.Name}
 	service, err := s.Service(name)
@@ -311,8 +308,8 @@ func (s *Source) HasEndpoints(ctx context.Context, of route.ServicePort, protoco
 	return route.HasEndpoints(service, of.Port, protocol, found), nil
 }
 
-// Backends returns the name of a port of a Service and the Service's EndpointSlices; known is false
-// where there is no such port. Nobody may change the slices.
+// Backends returns the name of a Service port and the Service's EndpointSlices, which must not be modified;
+// known is false if the port does not exist.
 func (s *Source) Backends(
 	ctx context.Context, of route.ServicePort, protocol corev1.Protocol,
 ) (name string, found []*discoveryv1.EndpointSlice, known bool, err error) {

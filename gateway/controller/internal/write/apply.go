@@ -26,18 +26,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// FieldOwner is the manager of the fields that are applied.
+// FieldOwner is the field manager of server-side apply.
 const FieldOwner = "millrace-gateway"
 
-// annotationApplied is, on objects that the gateway makes, a hash of what was applied last, so that a field that is no longer
-// wanted is seen, too.
+// annotationApplied is a hash of the applied object, which makes the removal of a field visible as a
+// difference.
 const annotationApplied = "millrace.io/applied"
 
-// errTaken is the error of an object that has the name of one of ours.
+// errTaken is returned when an object of another owner has the name of one to be created.
 var errTaken = errors.New("the name is taken")
 
-// apply makes one object what it should be, where it differs. live is what the cache has;
-// nil: nothing.
+// apply applies one object if it differs from live, its cached state; live is nil if it does not exist.
 func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
 	owner := wanted.GetAnnotations()[infrastructure.AnnotationOwner]
 	if live == nil {
@@ -60,7 +59,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 		return nil
 	}
 	if _, ok := wanted.(*millracev1beta1.VIPRoute); ok && live != nil {
-		// What drains was read from the live object, so that must not be an old one.
+		// Draining was computed from the live object, so the write must fail if that is stale.
 		configuration.SetResourceVersion(live.GetResourceVersion())
 	}
 	err = w.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(configuration),
@@ -79,19 +78,19 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	return nil
 }
 
-// isUnauthorized reports whether the gateway lacks the right to write. Quotas are Forbidden too, and only the text
-// of the error distinguishes them.
+// isUnauthorized reports whether an RBAC permission is missing. Exceeded quotas are Forbidden too and
+// differ only in the text of the error.
 func isUnauthorized(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), " cannot ")
 }
 
-// named names an object for people.
+// named formats an object's kind and key for messages.
 func named(object infrastructure.Object) string {
 	return object.GetObjectKind().GroupVersionKind().Kind + " " + client.ObjectKeyFromObject(object).String()
 }
 
-// mayCreate refuses to take over an object of somebody else. The cache shows only those with
-// our labels.
+// mayCreate returns an error if the object exists and belongs to another owner. It reads past the cache,
+// which is restricted to objects with the gateway's labels.
 func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, owner string) error {
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
@@ -107,7 +106,7 @@ func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, ow
 	return nil
 }
 
-// stamp writes the hash of an object into it.
+// stamp sets annotationApplied.
 func stamp(wanted infrastructure.Object) error {
 	content, err := json.Marshal(wanted)
 	if err != nil {
@@ -120,8 +119,8 @@ func stamp(wanted infrastructure.Object) error {
 	return nil
 }
 
-// keepReplicas leaves the number of proxies to the autoscaler: a field that is no longer
-// applied would fall back to one.
+// keepReplicas keeps the replicas set by the autoscaler, because a field that is no longer applied resets
+// to one.
 func keepReplicas(wanted infrastructure.Object, live client.Object) {
 	deployment, ok := wanted.(*appsv1.Deployment)
 	if !ok || deployment.Spec.Replicas != nil {
@@ -132,15 +131,14 @@ func keepReplicas(wanted infrastructure.Object, live client.Object) {
 	}
 }
 
-// isAsWanted reports whether an object has all that is wanted of it. What others or the API
-// server added does not count: the configuration, as it would be applied, is compared with the
-// object. So no default and nothing that the API server counts has to be known here.
+// isAsWanted reports whether the live object contains all applied fields. Fields added by others and
+// defaults of the API server are ignored.
 func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live client.Object) bool {
 	if reflect.TypeOf(wanted) != reflect.TypeOf(live) {
 		return false
 	}
 	if route, ok := wanted.(*millracev1beta1.VIPRoute); ok {
-		// Zero is a weight, too.
+		// A weight of zero is significant, but omitted from the unstructured form.
 		other, same := live.(*millracev1beta1.VIPRoute)
 		if !same || !equality.Semantic.DeepEqual(route.Spec, other.Spec) {
 			return false
@@ -148,11 +146,11 @@ func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live
 	}
 	has, err := runtime.DefaultUnstructuredConverter.ToUnstructured(live)
 	if err != nil {
-		// It is no object of the API: what is written is refused, and says why.
+		// Not convertible: the write fails with the reason.
 		return false
 	}
 	for field, value := range configuration {
-		// The cache does not keep an object's own kind.
+		// Cached objects have no apiVersion and kind.
 		if field != "apiVersion" && field != "kind" && !contains(has[field], value) {
 			return false
 		}
@@ -160,8 +158,8 @@ func isAsWanted(configuration map[string]any, wanted infrastructure.Object, live
 	return true
 }
 
-// contains reports whether a value of JSON has all of another one: of an object each field, of a
-// list the first elements.
+// contains reports whether a JSON value contains another one: all its fields, or its elements as the first
+// elements.
 func contains(has, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case nil:
@@ -189,8 +187,7 @@ func contains(has, wanted any) bool {
 	return has == wanted
 }
 
-// configurationOf is an object as it is applied: without a status, and without what an empty
-// value would claim.
+// configurationOf returns the apply configuration: the object without status and empty timestamps.
 func configurationOf(wanted infrastructure.Object) (*unstructured.Unstructured, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(wanted)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// batch does things at the same time, a few at once. The zero value is ready.
+// batch runs functions concurrently, up to parallel at once. The zero value is ready to use.
 type batch struct {
 	group    errgroup.Group
 	limited  bool
@@ -17,7 +17,7 @@ type batch struct {
 	problems []error
 }
 
-// do does something, and then calls done with its error, one at a time.
+// do runs work and then passes its error to done. Calls of done are serialized.
 func (b *batch) do(work func() error, done func(error)) {
 	if !b.limited {
 		b.group.SetLimit(parallel)
@@ -33,9 +33,9 @@ func (b *batch) do(work func() error, done func(error)) {
 	})
 }
 
-// wait waits for all, and returns all errors.
+// wait waits for all functions and joins their errors.
 func (b *batch) wait() error {
-	// No function returns one: one that fails holds up no other.
+	// Errors are collected in problems, so that a failure cancels no other function.
 	_ = b.group.Wait()
 	return errors.Join(b.problems...)
 }

@@ -28,7 +28,7 @@ const (
 		"30 s only; metadata.managedFields names it: a second installation of Millrace, or a tool that has it in its manifests"
 )
 
-// contested counts what is contested.
+// contested counts the contested objects.
 var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_contested_objects",
 	Help: "Objects that another program overwrites again and again, or their statuses, so they are written every 30 s only; at the leader.",
@@ -36,44 +36,43 @@ var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(contested) }
 
-// rivalry is what is known of who writes one object of ours, or the status of one. Another
-// controller of the same class or name writes the same.
+// rivalry tracks writes of one object, or of its status, by another controller with the same class or
+// names.
 type rivalry struct {
 	contest.Contest[client.Object]
 	object client.Object
-	// whole says that all of the object is ours, and not only its status.
+	// whole is set for objects owned by the gateway; otherwise only the status is contested.
 	whole bool
-	// previous is the version that we wrote over: the cache may show it for a while.
+	// previous is the version replaced by our last write, which the cache may still contain.
 	previous string
-	// pass is that in which the object was looked at last.
+	// pass is the last pass that observed the object.
 	pass int
 }
 
-// observe takes note of the present object, and returns for how long its status is not to be
-// written.
+// observe records the cached object and returns the remaining pause before its next write.
 func (c *rivalry) observe(present client.Object, now time.Time) time.Duration {
 	c.object = present
 	if c.previous != "" && present.GetResourceVersion() == c.previous {
-		// What we wrote is still on its way here.
+		// The cache does not contain our last write yet.
 		return c.Left(now)
 	}
 	was := c.Contested()
 	pause := c.Observe(present, now)
 	if c.Contested() && !was {
-		// The next pass writes, and tells it in the same write.
+		// The next pass writes the status together with the condition.
 		return contest.Pause
 	}
 	return pause
 }
 
-// contests are those of all that was looked at in the last pass. The zero value is ready.
+// contests contains the objects observed in the last pass. The zero value is ready to use.
 type contests struct {
 	mu   sync.Mutex
 	pass int
 	of   map[place]*rivalry
 }
 
-// look does something with the contest of an object, one at a time.
+// look calls do with the object's rivalry, serialized.
 func (c *contests) look(object client.Object, do func(*rivalry)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,8 +89,8 @@ func (c *contests) look(object client.Object, do func(*rivalry)) {
 	do(known)
 }
 
-// end ends a pass. It forgets what was not looked at, and returns the objects whose statuses are
-// contested, and when the pause of the first of them ends; zero for never.
+// end finishes a pass: it drops the objects not observed in it, and returns the contested objects and the
+// time until the first pause ends, or zero without a pause.
 func (c *contests) end(now time.Time) (found map[route.Object]contestedObject, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +112,7 @@ func (c *contests) end(now time.Time) (found map[route.Object]contestedObject, a
 	return found, again
 }
 
-// contestedObject is an object that is contested as a whole, or its status.
+// contestedObject is an object that is contested, as a whole or in its status.
 type contestedObject struct {
 	client.Object
 	whole bool
@@ -123,8 +122,8 @@ func objectOf(object client.Object) route.Object {
 	return route.Object{Kind: reflect.TypeOf(object).Elem().Name(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// endContests ends a pass: what is contested now is known to the next one, which comes at once
-// where that is news.
+// endContests finishes a pass and publishes the contested objects. It enqueues another pass if their set
+// changed.
 func (w *Writer) endContests() {
 	found, again := w.contests.end(time.Now())
 	if w.uncontested != nil {
@@ -144,7 +143,7 @@ func (w *Writer) endContests() {
 	}
 }
 
-// contestProblems are what there is to tell of what is contested, and the objects that it is about.
+// contestProblems returns the problems of contested objects and these objects.
 func contestProblems(found map[route.Object]contestedObject) (problems []route.Problem, regarding map[route.Object]client.Object) {
 	regarding = make(map[route.Object]client.Object, len(found))
 	for object, of := range found {
@@ -158,7 +157,7 @@ func contestProblems(found map[route.Object]contestedObject) (problems []route.P
 	return problems, regarding
 }
 
-// contestedCondition is told in the status of a Gateway, too.
+// contestedCondition is the condition of a Gateway with a contested status.
 func contestedCondition(generation int64) metav1.Condition {
 	return metav1.Condition{
 		Type: route.ConditionStatusContested, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonStatusContested,
@@ -166,10 +165,9 @@ func contestedCondition(generation int64) metav1.Condition {
 	}
 }
 
-// putStatus writes the status of an object as it is to be where the cache has another one, unless
-// it is contested and was written of late. isOurs reports whether an object has what is wanted now.
-// The cache may be behind: then the API server refuses the write, and a later pass sees the newer
-// object.
+// putStatus patches the status of an object if it differs from the cache, unless the object is contested
+// and was written recently. isOurs reports whether an object has the wanted status. With a stale cache the
+// patch fails with a conflict, and a later pass retries with the newer object.
 func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, isOurs func(client.Object) bool) error {
 	if !w.mayWrite(present, false, isOurs) || !w.shares.take(present.GetNamespace(), time.Now()) {
 		return nil
@@ -185,15 +183,15 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 	return nil
 }
 
-// mayWrite takes note of an object as the cache has it, and reports whether it is to be written:
-// it is not right, and not contested and written of late. whole says whether all of it is ours.
-// isOurs reports whether an object has what is wanted now.
+// mayWrite records the cached object and reports whether to write it: it differs from the wanted state, and
+// it is not paused because of a contest. whole is set for objects owned by the gateway. isOurs reports
+// whether an object has the wanted state.
 func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
 	w.contests.look(present, func(c *rivalry) {
 		c.whole = whole
 		if isRight && !c.Contested() {
-			// What is right, nobody has overwritten.
+			// The wanted state is in place, so no other controller has overwritten it.
 			c.object = present
 			c.Found(isOurs)
 			return
@@ -207,7 +205,7 @@ func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.
 	return may
 }
 
-// wrote takes note of a write of an object that the cache has like this.
+// wrote records a write of the object; present is its previous state.
 func (w *Writer) wrote(present client.Object, isOurs func(client.Object) bool) {
 	w.contests.look(present, func(c *rivalry) {
 		c.previous = present.GetResourceVersion()

@@ -20,23 +20,22 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// annotationDraining is, on a VIPRoute, since when each of its backends drains, as JSON.
+// annotationDraining on a VIPRoute lists the draining backends with their start times, as JSON.
 const annotationDraining = "millrace.io/draining"
 
 const (
-	// defaultDrain is how long a backend that has left its route keeps its connections.
+	// defaultDrain is the drain period of a backend that was removed from its route.
 	defaultDrain = time.Hour
-	// maxBackends is the limit of a VIPRoute's port.
+	// maxBackends is the API's limit per VIPRoute port.
 	maxBackends = 64
 )
 
-// draining is since when backends drain: those that have left the route.
+// draining maps backends removed from a route to the start of their draining.
 type draining map[route.ServicePort]time.Time
 
-// drain leaves the backends in a VIPRoute that are in the live one and no longer wanted. They
-// have the weight zero: agents send them no new connection and keep those that they have. A
-// backend drains until it has no endpoints, or for the period. The earliest end of one is
-// returned, zero where none drains.
+// drain adds the backends of the live VIPRoute that are no longer wanted to wanted, with weight zero:
+// agents keep their connections but assign no new ones. A backend drains until it has no endpoints or the
+// period ends. It also returns the earliest end of a period, or zero if no backend drains.
 func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort) bool, period time.Duration, now time.Time) (draining, time.Time) {
 	since, next := draining{}, time.Time{}
 	if live == nil || len(wanted.Spec.Ports) != 1 || len(live.Spec.Ports) != 1 {
@@ -55,7 +54,7 @@ func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort
 		}
 		began, known := before[at]
 		if !known || began.After(now) {
-			// Fractions are not needed, and are dull to read in the annotation.
+			// Whole seconds keep the annotation readable.
 			began = now.Truncate(time.Second)
 		}
 		if end := began.Add(period); end.After(now) && serves(at) {
@@ -70,7 +69,7 @@ func drain(wanted, live *millracev1beta1.VIPRoute, serves func(route.ServicePort
 	return since, next
 }
 
-// bound forgets those that drain for longest, where there are too many.
+// bound drops the backends that have drained longest until at most most remain.
 func (d draining) bound(most int) {
 	for at := range slices.Values(d.oldestFirst()) {
 		if len(d) <= most {
@@ -102,7 +101,7 @@ func servicePort(of millracev1beta1.VIPRouteBackend) route.ServicePort {
 	return route.ServicePort{Namespace: of.Namespace, Name: of.Name, Port: of.Port}
 }
 
-// drainingSince is one entry of the annotation.
+// drainingSince is an entry of annotationDraining.
 type drainingSince struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
@@ -110,7 +109,7 @@ type drainingSince struct {
 	Since     time.Time `json:"since"`
 }
 
-// readDraining reads the annotation. What cannot be read drains from now on.
+// readDraining parses annotationDraining. Draining restarts if the annotation is invalid.
 func readDraining(of *millracev1beta1.VIPRoute) draining {
 	var entries []drainingSince
 	if err := json.Unmarshal([]byte(of.Annotations[annotationDraining]), &entries); err != nil {
@@ -142,20 +141,20 @@ func (d draining) write(to *millracev1beta1.VIPRoute) error {
 	return nil
 }
 
-// drains is what drains after one pass.
+// drains collects the draining backends of a pass.
 type drains struct {
 	services map[types.NamespacedName]bool
 	next     time.Time
 }
 
-// Follows reports whether the writer wants to know of the endpoints of a Service: a backend that
-// drains is a port of it, or a listener of layer 4 leads to it.
+// Follows reports whether the writer depends on the endpoints of a Service: a draining backend or a layer-4
+// listener refers to it.
 func (w *Writer) Follows(service types.NamespacedName) bool {
 	services := w.followed.Load()
 	return services != nil && (*services)[service]
 }
 
-// keepDraining lets backends that have left a VIPRoute drain.
+// keepDraining adds the draining backends to a VIPRoute; other objects are left unchanged.
 func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object, live any, period time.Duration, found *drains) error {
 	to, ok := wanted.(*millracev1beta1.VIPRoute)
 	if !ok {
@@ -168,7 +167,7 @@ func (w *Writer) keepDraining(ctx context.Context, wanted infrastructure.Object,
 		if err != nil {
 			problems = append(problems, err)
 		}
-		// Who does not know cuts no connection.
+		// An error must not cut connections.
 		return has || err != nil
 	}
 	since, next := drain(to, from, serves, cmp.Or(period, defaultDrain), time.Now())
@@ -185,7 +184,7 @@ func protocolOf(of *millracev1beta1.VIPRoute) corev1.Protocol {
 	return cmp.Or(of.Spec.Ports[0].Protocol, corev1.ProtocolTCP)
 }
 
-// watchDrains looks again when the next backend has drained.
+// watchDrains schedules a pass at the end of the next drain period.
 func (w *Writer) watchDrains(found drains) {
 	w.followed.Store(&found.services)
 	if w.drained != nil {

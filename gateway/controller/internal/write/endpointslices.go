@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// following reads the backends of listeners of layer 4, and notes the Services that it was asked for.
+// following returns a Backends function that records the requested Services in followed.
 func (w *Writer) following(ctx context.Context, followed map[types.NamespacedName]bool) infrastructure.Backends {
 	return func(of route.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
 		followed[types.NamespacedName{Namespace: of.Namespace, Name: of.Name}] = true

@@ -19,23 +19,23 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Bounds of what is told.
+// Limits of events.
 const (
-	// maxEvents of one pass: what is left comes with one of the next.
+	// maxEvents is the limit per pass; further events follow after pauseOfEvents.
 	maxEvents     = 50
 	pauseOfEvents = 10 * time.Second
-	// burst is how many events a namespace has at once, and eventEvery when it has one more. A problem
-	// may be new with each change that a tenant makes.
+	// burst and eventEvery are the token bucket of a namespace, because each change by a tenant may cause a
+	// new problem.
 	burst      = 50
 	eventEvery = time.Second
-	// maxNote is the longest note of an event, in bytes (events.k8s.io/v1).
+	// maxNote is the maximum length in bytes of an event's note (events.k8s.io/v1).
 	maxNote = 1024
 )
 
-// told are the problems that were told and still are there.
+// told contains the current problems that have been reported.
 type told map[route.Problem]bool
 
-// allowances are how many events namespaces have left. Cluster-wide objects share one.
+// allowances are the token buckets by namespace. Cluster-scoped objects share one.
 type allowances map[string]*rate.Limiter
 
 func (a allowances) of(namespace string) *rate.Limiter {
@@ -45,21 +45,22 @@ func (a allowances) of(namespace string) *rate.Limiter {
 	return a[namespace]
 }
 
-// forget forgets the namespaces that have all.
+// forget drops full buckets.
 func (a allowances) forget(now time.Time) {
 	maps.DeleteFunc(a, func(_ string, left *rate.Limiter) bool { return left.TokensAt(now) >= burst })
 }
 
-// notice is one event: the problems of an object with one reason, those in front that are new.
+// notice is one event: the problems of an object with the same reason. The first fresh ones are not
+// reported yet.
 type notice struct {
 	object   client.Object
 	problems []route.Problem
 	fresh    int
 }
 
-// tell makes an event of the problems of an object that are new. Ingresses have no conditions: events are
-// the one place where people look. found are problems that were not compiled, about what was compiled or
-// others. Namespaces take turns, so that one with many problems delays no other's.
+// tell emits events for new problems, because Ingresses have no conditions. found contains problems that do
+// not come from the compiler, regarding compiled objects or others. Namespaces take turns, so that a
+// namespace with many problems does not delay events of others.
 func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
 	maps.Copy(regarding, others)
@@ -94,7 +95,7 @@ func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[rout
 	}
 }
 
-// notices are the events that there would be.
+// notices groups the problems by object and reason.
 func (w *Writer) notices(problems []route.Problem, regarding map[route.Object]client.Object) []*notice {
 	type key struct {
 		object route.Object
@@ -135,8 +136,7 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// inTurn sorts notices so that each namespace has its first one before any has its second; in front is the
-// namespace that has told least.
+// inTurn sorts notices round-robin by namespace, those with the most remaining tokens first.
 func inTurn(all []*notice, left allowances, now time.Time) []*notice {
 	type turn struct {
 		notice *notice
@@ -165,8 +165,8 @@ func inTurn(all []*notice, left allowances, now time.Time) []*notice {
 	return all
 }
 
-// send makes an event. The recorder takes two events for one where the object, its version and the reason
-// are the same, and forgets the note of the second. So the reference says which field it is about.
+// send emits an event. The recorder merges events with the same object, version and reason, dropping later
+// notes, so the reference includes the field.
 func (w *Writer) send(of *notice) {
 	texts := make([]string, 0, len(of.problems))
 	for _, problem := range of.problems {
@@ -181,7 +181,7 @@ func (w *Writer) send(of *notice) {
 	w.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, of.problems[0].Reason, "Compile", "%s", shorten(strings.Join(texts, "; ")))
 }
 
-// regardingOf finds the objects that problems are about.
+// regardingOf maps problem subjects to API objects.
 func regardingOf(objects *route.Objects) map[route.Object]client.Object {
 	found := map[route.Object]client.Object{}
 	add := func(kind string, object client.Object) {
@@ -207,7 +207,7 @@ func addAll[T client.Object](add func(kind string, object client.Object), kind s
 	}
 }
 
-// shorten cuts a message to what an event takes, between characters.
+// shorten truncates a message to maxNote at a character boundary.
 func shorten(message string) string {
 	if len(message) <= maxNote {
 		return message

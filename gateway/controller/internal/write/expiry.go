@@ -18,7 +18,7 @@ var expiries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(expiries) }
 
-// setExpiries sets the expiries of the certificates and deletes those of Secrets that are not used any more.
+// setExpiries exports the expiry of each served certificate and deletes the series of unused Secrets.
 func (w *Writer) setExpiries(certificates []route.Certificate) {
 	current := make(map[types.NamespacedName]bool, len(certificates))
 	for _, each := range certificates {

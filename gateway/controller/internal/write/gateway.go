@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// writeGatewayAPI writes the statuses of the objects of Gateway API. failed is why objects of
-// an owner cannot be made.
+// writeGatewayAPI writes the statuses of Gateway API objects. failed contains the errors of applying
+// objects by owner.
 func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
 	at, contested, refused := reaches(compiled, live, failed), w.contested, refusingOf(compiled, live)
@@ -61,7 +61,7 @@ func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live m
 	)
 }
 
-// writeAll writes the statuses of one kind where they differ from those in the cache.
+// writeAll writes the statuses of one kind that differ from the cache.
 func writeAll[O client.Object, S any](ctx context.Context, w *Writer, wanted []route.Status[S], merge func(O, S)) error {
 	var all batch
 	for i := range wanted {
@@ -75,7 +75,7 @@ func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *ro
 	name := types.NamespacedName{Namespace: status.Namespace, Name: status.Name}
 	err := w.Client.Get(ctx, name, object)
 	if apierrors.IsNotFound(err) || err == nil && object.GetGeneration() != status.Generation {
-		// What was compiled is older than the object: the next result is on its way.
+		// The compilation is outdated; another one follows.
 		return nil
 	}
 	if err != nil {
@@ -92,14 +92,14 @@ func writeOne[O client.Object, S any](ctx context.Context, w *Writer, status *ro
 	})
 }
 
-// newObject makes an empty object of a kind.
+// newObject returns an empty object.
 func newObject[O client.Object]() O {
 	var none O
 	return reflect.New(reflect.TypeOf(none).Elem()).Interface().(O)
 }
 
-// conditions are the previous ones with the wanted ones among them. A condition that did not
-// change its status keeps its time; those of others stay.
+// conditions merges wanted into previous. Unchanged conditions keep their transition time, unrelated ones
+// are kept.
 func conditions(previous, wanted []metav1.Condition) []metav1.Condition {
 	merged := slices.Clone(previous)
 	for _, condition := range wanted {
@@ -108,14 +108,14 @@ func conditions(previous, wanted []metav1.Condition) []metav1.Condition {
 	return merged
 }
 
-// replaced are the wanted conditions, with the previous times, in the place of all of ours.
+// replaced merges wanted into previous and removes the gateway's other conditions.
 func replaced(previous, wanted []metav1.Condition) []metav1.Condition {
 	return slices.DeleteFunc(conditions(previous, wanted), func(c metav1.Condition) bool {
 		return route.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
 	})
 }
 
-// mergeGateway adds to what was compiled what the cluster has made of it.
+// mergeGateway merges the compiled status with the state of the Gateway in the cluster.
 func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at reach) {
 	lacks := at.lacks()
 	wanted.Conditions = lowered(wanted.Conditions, lacks)
@@ -134,7 +134,7 @@ func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatu
 	status.Addresses = at.addresses
 }
 
-// mergeListenerSet is mergeGateway for a set, which is at its Gateway's addresses.
+// mergeListenerSet is mergeGateway for a ListenerSet, which shares its Gateway's addresses.
 func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus, at reach) {
 	lacks := at.lacks()
 	wanted.Conditions = lowered(wanted.Conditions, lacks.pending())
@@ -151,7 +151,7 @@ func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.List
 	status.Listeners = listeners
 }
 
-// mergeRoute replaces our entries, and leaves those of other controllers where they are.
+// mergeRoute replaces this controller's entries and keeps those of other controllers.
 func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.RouteStatus) {
 	var parents []gatewayv1.RouteParentStatus
 	for _, parent := range status.Parents {
@@ -173,14 +173,14 @@ func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.Rout
 	if len(parents) == 0 && len(status.Parents) == 0 {
 		return
 	}
-	// The list is required, also where it is empty.
+	// The field is required, so it must not be nil.
 	status.Parents = append([]gatewayv1.RouteParentStatus{}, parents...)
 }
 
-// maxAncestors is Gateway API's limit.
+// maxAncestors is the limit of Gateway API.
 const maxAncestors = 16
 
-// mergePolicy is mergeRoute for a policy.
+// mergePolicy is mergeRoute for policies.
 func (w *Writer) mergePolicy(status *gatewayv1.PolicyStatus, wanted gatewayv1.PolicyStatus) {
 	var ancestors []gatewayv1.PolicyAncestorStatus
 	for _, ancestor := range status.Ancestors {

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// servicesOf are the Services of proxies by owner.
+// servicesOf returns the proxies' Services by owner.
 func servicesOf(live map[place]client.Object) map[string]*corev1.Service {
 	found := map[string]*corev1.Service{}
 	for _, object := range live {
@@ -28,8 +28,8 @@ func servicesOf(live map[place]client.Object) map[string]*corev1.Service {
 	return found
 }
 
-// writeIngresses says of each Ingress at which addresses it is served. One that is no longer
-// ours loses addresses that are ours.
+// writeIngresses writes the addresses of all Ingresses. An Ingress that is no longer served loses them if
+// all are addresses of proxies.
 func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, services map[string]*corev1.Service) error {
 	wanted := make(map[types.NamespacedName]*route.IngressStatus, len(compiled.Result.Ingresses))
 	for i := range compiled.Result.Ingresses {
@@ -52,7 +52,7 @@ func (w *Writer) writeIngresses(ctx context.Context, compiled *Compiled, service
 	return all.wait()
 }
 
-// addressesOf are all addresses of proxies.
+// addressesOf returns the addresses of all proxies.
 func addressesOf(services map[string]*corev1.Service) map[string]bool {
 	found := map[string]bool{}
 	for _, service := range services {
@@ -63,7 +63,7 @@ func addressesOf(services map[string]*corev1.Service) map[string]bool {
 	return found
 }
 
-// hasOnly reports whether an Ingress has addresses, and all of them are among these.
+// hasOnly reports whether an Ingress has addresses and all of them are in the set.
 func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 	points := ingress.Status.LoadBalancer.Ingress
 	for _, point := range points {
@@ -74,8 +74,8 @@ func hasOnly(ingress *networkingv1.Ingress, addresses map[string]bool) bool {
 	return len(points) > 0
 }
 
-// pointsOf are the addresses of a Service with the ports of one Ingress. A port that layer 4 does
-// not serve at an address has the error that the Service has.
+// pointsOf returns the addresses of a Service with the ports of one Ingress. Errors of a port are copied
+// from the Service.
 func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1.IngressLoadBalancerIngress {
 	if service == nil {
 		return nil
@@ -101,10 +101,9 @@ func pointsOf(service *corev1.Service, ports []route.IngressPort) []networkingv1
 	return points
 }
 
-// writeIngress writes the addresses where they differ from those in the cache. The cache may
-// be behind: then the API server refuses the write, and a later pass sees the newer object.
+// writeIngress writes the addresses if they differ from the cache.
 func (w *Writer) writeIngress(ctx context.Context, compiled *networkingv1.Ingress, points []networkingv1.IngressLoadBalancerIngress) error {
-	// What was compiled may be older than what the last pass wrote.
+	// The compiled object may be older than the last write.
 	ingress := &networkingv1.Ingress{}
 	err := w.Client.Get(ctx, client.ObjectKeyFromObject(compiled), ingress)
 	if apierrors.IsNotFound(err) || err == nil && ingress.UID != compiled.UID {

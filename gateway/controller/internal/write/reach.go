@@ -20,29 +20,29 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// reach is what the cluster has made of a Gateway.
+// reach is the state of a Gateway in the cluster.
 type reach struct {
-	// served says that it has ports, proxied that some of them lead to proxies.
+	// served reports whether it has ports, proxied whether some of them lead to proxies.
 	served, proxied bool
-	// failed is why objects cannot be made for it, or nil.
+	// failed is the error of applying its objects, or nil.
 	failed error
-	// asked are the static addresses, addresses those that it has.
+	// asked are the requested static addresses, addresses the assigned ones.
 	asked     []string
 	addresses []gatewayv1.GatewayStatusAddress
-	// assigned is the layer-4 operator's condition about addresses; nil before it has one.
+	// assigned is the AddressAssigned condition of the layer-4 operator, nil until it is set.
 	assigned *metav1.Condition
-	// available says that a proxy is there.
+	// available reports whether a proxy is available.
 	available bool
-	// refused is what a proxy says of its configuration.
+	// refused is the configuration rejected by a proxy.
 	refused refusal.Refusal
 }
 
-// gatewayKey is the owner's key of a Gateway.
+// gatewayKey returns the owner key of a Gateway.
 func gatewayKey(namespace, name string) string {
 	return infrastructure.Key(route.Object{Kind: "Gateway", Namespace: namespace, Name: name})
 }
 
-// reaches are those of all owners.
+// reaches returns the state of all owners.
 func reaches(compiled *Compiled, live map[place]client.Object, failed map[string]error) map[string]reach {
 	found := map[string]reach{}
 	for _, gateway := range compiled.Result.Statuses.Gateways {
@@ -92,7 +92,7 @@ func statusAddresses(service *corev1.Service) []gatewayv1.GatewayStatusAddress {
 	return found
 }
 
-// has reports whether an address is there, however it is written.
+// has reports whether an address is assigned, comparing parsed addresses.
 func (r reach) has(text string) bool {
 	asked, err := netip.ParseAddr(text)
 	return slices.ContainsFunc(r.addresses, func(a gatewayv1.GatewayStatusAddress) bool {
@@ -101,7 +101,7 @@ func (r reach) has(text string) bool {
 	})
 }
 
-// missing are the addresses that are asked for and not there.
+// missing returns the requested addresses that are not assigned.
 func (r reach) missing() []string {
 	var found []string
 	for _, address := range r.asked {
@@ -112,14 +112,14 @@ func (r reach) missing() []string {
 	return found
 }
 
-// lack is why what is compiled does not work yet. The zero value is none.
+// lack is the reason why a compiled Gateway is not programmed. The zero value means that it is.
 type lack struct {
 	reason, message string
-	// proxyOnly says that listeners of layer 4 lack nothing.
+	// proxyOnly excludes layer-4 listeners.
 	proxyOnly bool
 }
 
-// lacks finds the first thing that a Gateway lacks.
+// lacks returns the first unmet requirement.
 func (r reach) lacks() lack {
 	missing := r.missing()
 	switch {
@@ -154,7 +154,7 @@ func (r reach) noAddress() string {
 	return "there is no VIP yet"
 }
 
-// pending is the lack with the reason that listeners and ListenerSets have for any.
+// pending replaces the reason by Pending, the one defined for listeners and ListenerSets.
 func (l lack) pending() lack {
 	if l.reason != "" {
 		l.reason = string(gatewayv1.ListenerReasonPending)
@@ -162,7 +162,7 @@ func (l lack) pending() lack {
 	return l
 }
 
-// ofListener is what a listener lacks that takes routes of some kinds.
+// ofListener returns the lack of a listener with the given supported kinds.
 func (l lack) ofListener(kinds []gatewayv1.RouteGroupKind) lack {
 	layer4 := slices.ContainsFunc(kinds, func(k gatewayv1.RouteGroupKind) bool { return k.Kind == "TCPRoute" || k.Kind == "UDPRoute" })
 	if l.proxyOnly && layer4 {
@@ -171,7 +171,7 @@ func (l lack) ofListener(kinds []gatewayv1.RouteGroupKind) lack {
 	return l.pending()
 }
 
-// lowered are conditions in which Programmed is false for what is lacking.
+// lowered returns the conditions with Programmed set to false if anything is lacking.
 func lowered(wanted []metav1.Condition, lacks lack) []metav1.Condition {
 	programmed := meta.FindStatusCondition(wanted, string(gatewayv1.GatewayConditionProgrammed))
 	if lacks.reason == "" || programmed == nil || programmed.Status != metav1.ConditionTrue {

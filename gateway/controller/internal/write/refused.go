@@ -19,15 +19,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// refusing is what proxies refuse.
+// refusing contains the rejected configurations of all proxies.
 type refusing struct {
-	// of is what the proxies of each owner refuse.
+	// of contains rejections by owner.
 	of map[route.Object]refusal.Refusal
-	// gateways are the Gateways of ListenerSets.
+	// gateways maps ListenerSets to their Gateways.
 	gateways map[types.NamespacedName]route.Object
 }
 
-// refusingOf reads what proxies refuse from their Deployments.
+// refusingOf reads the rejections from the proxy Deployments.
 func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
 	for _, proxy := range compiled.Result.Proxies {
@@ -58,16 +58,15 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 	return found
 }
 
-// owners are those whose proxies refuse something, in one order: what is written must be the same at
-// each pass.
+// owners returns the owners with rejections in a stable order, so that repeated passes write the same.
 func (r refusing) owners() []route.Object {
 	return slices.SortedFunc(maps.Keys(r.of), func(a, b route.Object) int {
 		return cmp.Compare(infrastructure.Key(a), infrastructure.Key(b))
 	})
 }
 
-// problems are what proxies refuse, as problems of the owners, or of the Ingresses whose rules they
-// are. Routes have conditions.
+// problems returns the rejections as problems of the owner, or of the Ingress whose rule was rejected.
+// Routes have a condition instead.
 func (r refusing) problems() []route.Problem {
 	var found []route.Problem
 	for _, owner := range r.owners() {
@@ -90,7 +89,7 @@ func (r refusing) problems() []route.Problem {
 	return found
 }
 
-// ruleObject is the object of a rule's name: "httproute/namespace/name". It is zero for what has none.
+// ruleObject parses a rule name, "httproute/namespace/name". It returns the zero value for other names.
 func ruleObject(name string) route.Object {
 	kinds := map[string]string{
 		"ingress": "Ingress", "httproute": "HTTPRoute", "grpcroute": "GRPCRoute", "tlsroute": "TLSRoute",
@@ -102,7 +101,7 @@ func ruleObject(name string) route.Object {
 	return route.Object{Kind: kinds[parts[0]], Namespace: parts[1], Name: parts[2]}
 }
 
-// ofGateway is what the condition of a Gateway says of refused resources; nil: none are.
+// ofGateway returns the Gateway's condition about rejected resources, or nil if nothing is rejected.
 func (r refusing) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
 	refused := r.of[objectOfGateway(gateway.Namespace, gateway.Name)]
 	if len(refused.Parts) == 0 {
@@ -118,8 +117,7 @@ func objectOfGateway(namespace, name string) route.Object {
 	return route.Object{Kind: "Gateway", Namespace: namespace, Name: name}
 }
 
-// ofRoute adds to the entries of a route what the proxies of its parents refuse of it. It is a route
-// of which a part is not carried out (Gateway API: PartiallyInvalid).
+// ofRoute adds the PartiallyInvalid condition to each parent whose proxies reject a part of the route.
 func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewayv1.RouteStatus {
 	if len(r.of) == 0 {
 		return wanted
@@ -136,7 +134,7 @@ func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewa
 	return wanted
 }
 
-// gatewayOf is the Gateway at which a route has this parent.
+// gatewayOf resolves a parent reference to its Gateway.
 func (r refusing) gatewayOf(parent gatewayv1.ParentReference, namespace string) route.Object {
 	if parent.Namespace != nil {
 		namespace = string(*parent.Namespace)
@@ -151,8 +149,7 @@ func hasCondition(conditions []metav1.Condition, kind string) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind })
 }
 
-// partly is the condition of a route of which a part is refused. Gateway API says how its message
-// begins.
+// partly returns the PartiallyInvalid condition. Gateway API specifies the prefixes of its message.
 func partly(refused refusal.Refusal, part refusal.Part, generation int64) metav1.Condition {
 	prefix := "Dropped Rule: "
 	if part.Retained {

@@ -8,15 +8,14 @@ import (
 )
 
 const (
-	// freely is for how long of a pass statuses are written as they come.
+	// freely is the duration at the start of a pass without a limit of status writes.
 	freely = 250 * time.Millisecond
-	// share is how many statuses of a namespace are written of a pass that takes longer.
+	// share is the maximum number of status writes per namespace in a longer pass.
 	share = 25
 )
 
-// shares bound how many statuses of one namespace a pass writes. A tenant that changes all of its routes
-// all the time makes each pass long, and what another one has changed meanwhile waits for the next one.
-// The zero value is ready.
+// shares limits the status writes per namespace in a pass, so that a tenant that keeps changing all its
+// routes does not delay statuses of other tenants. The zero value is ready to use.
 type shares struct {
 	mu     sync.Mutex
 	until  time.Time
@@ -24,14 +23,14 @@ type shares struct {
 	more   bool
 }
 
-// begin begins a pass.
+// begin starts a pass.
 func (s *shares) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until, s.writes, s.more = time.Time{}, map[string]int{}, false
 }
 
-// take reports whether a status of a namespace may be written in this pass.
+// take reports whether a status of the namespace may be written in this pass.
 func (s *shares) take(namespace string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package write is what the leader does: it makes the objects that run the proxies, and
-// says in the status and in events what became of what people asked for.
+// Package write implements the leader's writes: it applies the objects that run the proxies, patches
+// statuses and emits events.
 package write
 
 import (
@@ -32,75 +32,74 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Pauses between passes: the first gathers what changes together, the others are until a failed
-// one is tried again. What changes meanwhile does not wait for that.
+// Pauses between passes: gather coalesces changes, the others are the range of the backoff after a failed
+// pass. New changes do not wait for the backoff.
 const (
 	gather       = 50 * time.Millisecond
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
 )
 
-// parallel is how many requests are under way at once.
+// parallel is the maximum number of concurrent requests.
 const parallel = 8
 
-// Compiled is what was compiled last.
+// Compiled is the result of a compilation.
 type Compiled struct {
 	Objects *route.Objects
 	Result  *route.Result
-	// Owners are those of the proxies, in the same order.
+	// Owners are the owners of Result.Proxies, in the same order.
 	Owners []infrastructure.Owner
 }
 
-// Writer writes what was compiled.
+// Writer writes the compiled state to the API server.
 type Writer struct {
-	// Client reads from the cache, Live past it.
+	// Client reads from the cache, Live bypasses it.
 	Client client.Client
 	Live   client.Reader
-	// Compiled returns what was compiled last, nil before the first time.
+	// Compiled returns the latest compilation, or nil before the first.
 	Compiled func() *Compiled
-	// Settings returns those of all proxies; ready is false while something is missing that
-	// will come by itself.
+	// Settings returns the settings of all proxies; ready is false until the controller has an identity.
 	Settings func(context.Context) (settings infrastructure.Settings, ready bool, err error)
-	// HasEndpoints reports whether a port of a Service has an endpoint that may still serve.
+	// HasEndpoints reports whether a Service port has an endpoint that is serving.
 	HasEndpoints func(context.Context, route.ServicePort, corev1.Protocol) (bool, error)
-	// Backends returns the name of a port of a Service and the Service's EndpointSlices; known is false
-	// where there is no such port.
+	// Backends returns the name of a Service port and the Service's EndpointSlices; known is false if the
+	// port does not exist.
 	Backends func(context.Context, route.ServicePort, corev1.Protocol) (name string, found []*discoveryv1.EndpointSlice, known bool, err error)
-	// Controller is the name under which entries of status are ours.
+	// Controller identifies this controller's entries in statuses.
 	Controller gatewayv1.GatewayController
 	Recorder   events.EventRecorder
-	// Scheme says the kinds of objects in events.
+	// Scheme resolves the kinds of objects in events.
 	Scheme *runtime.Scheme
 	Log    logr.Logger
 
 	wake chan struct{}
 	told told
-	// expiring are the Secrets with a metric of expiry.
+	// expiring are the Secrets with an expiry series.
 	expiring map[types.NamespacedName]bool
-	// allowances are the events that namespaces have left, and untold is the timer for those that had to
-	// wait. shares are the writes of statuses in this pass.
+	// allowances limits events per namespace, untold schedules delayed events, shares limits status writes
+	// per pass.
 	allowances allowances
 	untold     *time.Timer
 	shares     shares
-	// contests are about what another program writes, too; contested are those of the last pass, and
-	// uncontested is the timer for the end of the next pause.
+	// contests tracks conflicting writers, contested is the result of the last pass, uncontested is the
+	// timer for the end of the next pause.
 	contests    contests
 	contested   map[route.Object]contestedObject
 	uncontested *time.Timer
-	// behind says that a write of this pass was refused because the cache is behind.
+	// behind is set when a write of this pass conflicted because of a stale cache.
 	behind atomic.Bool
-	// failed is why objects of an owner could not be made in the last pass.
+	// failed contains the lasting errors of the last pass by owner.
 	failed map[string]error
-	// followed are the Services whose endpoints matter, drained is the timer for the next backend
-	// that will have drained.
+	// followed are the Services whose endpoints are required, drained is the timer for the next end of a
+	// drain period.
 	followed atomic.Pointer[map[types.NamespacedName]bool]
 	drained  *time.Timer
 }
 
-// Prepare makes the zero value ready.
+// Prepare initializes the Writer.
 func (w *Writer) Prepare() { w.wake = make(chan struct{}, 1) }
 
-// Touch makes the leader look again.
+// Touch enqueues a pass.
 func (w *Writer) Touch() {
 	select {
 	case w.wake <- struct{}{}:
@@ -108,10 +107,10 @@ func (w *Writer) Touch() {
 	}
 }
 
-// NeedLeaderElection says that only the leader writes.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader writes.
 func (w *Writer) NeedLeaderElection() bool { return true }
 
-// Start writes until the context ends.
+// Start runs passes until the context ends.
 func (w *Writer) Start(ctx context.Context) error {
 	w.Touch()
 	pause, said := firstPause, ""
@@ -148,7 +147,7 @@ func wait(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// pass makes everything what it should be. What fails holds up nothing else.
+// pass writes all differences. Failures are independent of each other.
 func (w *Writer) pass(ctx context.Context) error {
 	compiled := w.Compiled()
 	if compiled == nil {
@@ -160,17 +159,18 @@ func (w *Writer) pass(ctx context.Context) error {
 	}
 	w.behind.Store(false)
 	w.shares.begin()
-	// Statuses first: people wait for them, and what there is to say is known.
+	// Statuses first, because users wait for them.
 	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
 	gateways := w.writeGatewayAPI(ctx, compiled, live, w.failed)
 	applied, err := w.applyAll(ctx, compiled, live)
 	problems := []error{ingresses, gateways, err}
 	switch {
 	case w.behind.Load(), w.shares.isMore():
-		// The newer object is on its way, or some statuses have to wait for others.
+		// A newer object or a deferred status requires another pass.
 		w.Touch()
 	case applied.wanted != nil && ingresses == nil:
-		// A Service stays until no Ingress says its addresses: nobody else knows them to be ours.
+		// A Service is deleted only after all Ingress statuses are updated: its addresses identify them as
+		// ours.
 		problems = append(problems, w.removeOrphans(ctx, compiled, applied.wanted, live))
 	}
 	if applied.wanted != nil && !maps.EqualFunc(w.failed, applied.failed, func(a, b error) bool { return a.Error() == b.Error() }) {
@@ -185,8 +185,7 @@ func (w *Writer) pass(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// isBehind reports whether a write was refused because the cache is behind. The next pass tries
-// again, with the newer object.
+// isBehind reports whether a write conflicted because of a stale cache; the next pass retries it.
 func (w *Writer) isBehind(err error) bool {
 	if apierrors.IsConflict(err) {
 		w.behind.Store(true)
@@ -195,7 +194,7 @@ func (w *Writer) isBehind(err error) bool {
 	return false
 }
 
-// place is one object.
+// place identifies an object.
 type place struct {
 	kind string
 	types.NamespacedName
@@ -205,7 +204,7 @@ func placeOf(object client.Object) place {
 	return place{kind: fmt.Sprintf("%T", object), NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// ours are all objects of proxies that there are, as the cache has them.
+// ours returns all cached objects of proxies.
 func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 	found := map[place]client.Object{}
 	for _, list := range lists() {
@@ -225,8 +224,8 @@ func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 	return found, nil
 }
 
-// Kinds are those of the objects that serve owners, without EndpointSlices: of these there are many
-// of others, so their changes are told by Follows.
+// Kinds returns the kinds of applied objects except EndpointSlices, most of which belong to other
+// controllers; their changes arrive through Follows.
 func Kinds() []client.Object {
 	return []client.Object{
 		&millracev1beta1.VIPRoute{},
@@ -244,15 +243,15 @@ func lists() []client.ObjectList {
 	}
 }
 
-// applied is what became of the objects of all owners.
+// applied is the result of applying the objects of all owners.
 type applied struct {
-	// wanted are those that are to be; nil where that is not known yet.
+	// wanted contains the wanted objects; nil until they are known.
 	wanted map[place]bool
-	// failed is why objects of an owner cannot be made as long as nobody changes something.
+	// failed contains errors that persist until a user changes something, by owner.
 	failed map[string]error
 }
 
-// applyAll makes the objects of all owners.
+// applyAll applies the objects of all owners.
 func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[place]client.Object) (applied, error) {
 	settings, ready, err := w.Settings(ctx)
 	if err != nil || !ready {
@@ -269,7 +268,7 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	for i, proxy := range compiled.Result.Proxies {
 		objects := infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings)
 		if len(frontends[proxy.Owner]) > 0 {
-			// What others do to the slices of the owner's own Service is undone.
+			// Changes of the own Service's slices by others must be reverted.
 			draining.services[compiled.Owners[i].Place(settings)] = true
 		}
 		endpointSlices, err := infrastructure.EndpointSlices(proxy, frontends[proxy.Owner], compiled.Owners[i], settings, backends)
@@ -294,22 +293,21 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	return done, all.wait()
 }
 
-// applyOwner makes the objects of one owner, one after another.
+// applyOwner applies the objects of one owner in order.
 func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[place]client.Object) error {
 	var problems []error
 	for _, object := range objects {
 		err := w.apply(ctx, object, live[placeOf(object)])
 		problems = append(problems, err)
 		if isUnauthorized(err) {
-			// The other objects need the same right.
+			// The remaining objects need the same permission.
 			break
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// isLasting reports whether an error, or one of several, will come again until somebody changes
-// something.
+// isLasting reports whether an error, or one of several, persists until a user changes something.
 func isLasting(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		return slices.ContainsFunc(all.Unwrap(), isLasting)
@@ -317,7 +315,7 @@ func isLasting(err error) bool {
 	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
 
-// failedProblems are the objects that could not be made for Ingresses and IngressClasses, which have no conditions.
+// failedProblems reports errors of Ingresses and IngressClasses, which have no conditions.
 func failedProblems(compiled *Compiled, failed map[string]error) (problems []route.Problem) {
 	for _, proxy := range compiled.Result.Proxies {
 		err := failed[infrastructure.Key(proxy.Owner)]
@@ -333,7 +331,7 @@ func failedProblems(compiled *Compiled, failed map[string]error) (problems []rou
 	return problems
 }
 
-// refused are the Gateways of ours that are not accepted.
+// refused returns the Gateways of this controller that are not accepted.
 func refused(compiled *Compiled) map[string]bool {
 	found := map[string]bool{}
 	for _, gateway := range compiled.Result.Statuses.Gateways {
@@ -345,9 +343,9 @@ func refused(compiled *Compiled) map[string]bool {
 	return found
 }
 
-// removeOrphans deletes what was made for owners that are gone. The label alone does not make
-// an object ours: somebody may have copied it. A Gateway that is no longer accepted keeps what
-// it has: a slip in its spec must not cost it the VIP.
+// removeOrphans deletes objects of deleted owners. The label alone does not identify them, because users
+// may have copied it. A Gateway that is no longer accepted keeps its objects: an error in its spec must not
+// release its VIP.
 func (w *Writer) removeOrphans(ctx context.Context, compiled *Compiled, wanted map[place]bool, live map[place]client.Object) error {
 	var problems []error
 	kept := refused(compiled)

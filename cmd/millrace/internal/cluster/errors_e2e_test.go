@@ -59,7 +59,7 @@ func TestErrors(t *testing.T) {
 	controlplane.Must(t, errors.Join(
 		CheckNamespace(t.Context(), admin, "default"),
 		// Without the right to read the objects, the checks pass.
-		CheckNamespace(t.Context(), viewer, "defualt"), CheckVIP(t.Context(), viewer, netip.MustParseAddr("203.0.113.1"))))
+		CheckNamespace(t.Context(), viewer, "defaults"), CheckVIP(t.Context(), viewer, netip.MustParseAddr("203.0.113.1"))))
 	const none = "no role of Millrace permits it; ask an administrator of the cluster"
 	for _, test := range []struct {
 		name string
@@ -77,8 +77,8 @@ func TestErrors(t *testing.T) {
 			_, err := Reserve(ctx, admin, "publik", "", types.NamespacedName{})
 			return err
 		}},
-		{name: "namespace", want: "no namespace defualt; did you mean default?", do: func(ctx context.Context) error {
-			return CheckNamespace(ctx, admin, "defualt")
+		{name: "namespace", want: "no namespace defaults; did you mean default?", do: func(ctx context.Context) error {
+			return CheckNamespace(ctx, admin, "defaults")
 		}},
 		{name: "VIP", want: "no VIP 203.0.113.1", do: func(ctx context.Context) error {
 			return CheckVIP(ctx, admin, netip.MustParseAddr("203.0.113.1"))

@@ -99,7 +99,6 @@ func (p *policy) readOptions(into *resource.BackendTLS) bool {
 	return true
 }
 
-// parseCipherSuites parses the names of cipher suites that crypto/tls implements.
 func parseCipherSuites(text string) (numbers []uint32, err error) {
 	suites := slices.Concat(tls.CipherSuites(), tls.InsecureCipherSuites())
 	for name := range strings.SplitSeq(text, ",") {

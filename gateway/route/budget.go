@@ -110,7 +110,6 @@ func (s *Settings) noRoom(field, namespace string) *refusal {
 		field, namespace, s.NamespaceBytes, s.ProxyBytes)
 }
 
-// rulesBytes returns the encoded size of rules.
 func rulesBytes(rules []*orderedRule) (bytes int64) {
 	for _, each := range rules {
 		bytes += int64(proto.Size(each.rule))
@@ -118,7 +117,6 @@ func rulesBytes(rules []*orderedRule) (bytes int64) {
 	return bytes
 }
 
-// certificateBytes returns the encoded size of a certificate.
 func certificateBytes(of *certificate) int64 {
 	found := of.resource.GetCertificate()
 	return int64(len(found.GetChain()) + len(found.GetKey()))

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// builder collects the configuration of one proxy.
 type builder struct {
 	proxy     *Proxy
 	resources map[string]*resource.Resource
@@ -48,7 +47,6 @@ func (b *builder) group(name string, group *resource.RouteGroup) {
 	b.add(&resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: group}})
 }
 
-// certificate adds a certificate and returns its name.
 func (b *builder) certificate(found *certificate) string {
 	b.add(found.resource)
 	return found.resource.Name

@@ -79,7 +79,6 @@ func (c *certificate) elliptic() bool {
 	return false
 }
 
-// certificateOf returns the certificate of a Secret.
 func (c *compilation) certificateOf(of key) (*certificate, *refusal) {
 	if c.settings.AssumeCertificates {
 		return &certificate{resource: &resource.Resource{
@@ -155,7 +154,6 @@ func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	return readable, fmt.Sprintf("%d of %d blocks of %s are no certificates and are not served", begun-found, begun, corev1.TLSCertKey)
 }
 
-// version identifies one version of an object.
 type version struct {
 	uid     types.UID
 	version string

@@ -126,7 +126,6 @@ type compilation struct {
 	charges []charge
 }
 
-// problem adds a problem of an object.
 func (c *compilation) problem(object Object, field, reason, message string) {
 	message = strings.ToValidUTF8(field+": "+message, "\uFFFD")
 	c.result.Problems = append(c.result.Problems, Problem{Object: object, Field: field, Reason: reason, Message: message})
@@ -135,7 +134,6 @@ func (c *compilation) problem(object Object, field, reason, message string) {
 	}
 }
 
-// finish sorts the result.
 func (c *compilation) finish() {
 	statuses := &c.result.Statuses
 	sortStatuses(statuses.GatewayClasses)

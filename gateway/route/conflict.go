@@ -15,7 +15,6 @@ type portUse struct {
 	hosts map[hostname]*listener
 }
 
-// transport is a TCP or UDP port.
 type transport struct {
 	port      int32
 	datagrams bool

@@ -79,7 +79,6 @@ func steps(of *syntax.Regexp) int {
 	return min(found, maxSteps)
 }
 
-// validExpression returns why a regular expression is invalid, or nil.
 func validExpression(text string) error {
 	_, err := expressionSteps(text)
 	return err

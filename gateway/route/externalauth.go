@@ -69,7 +69,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 // alwaysAsked are the headers that every authorization request has, in lower case.
 var alwaysAsked = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// asksOnce refuses more than most ExternalAuth filters. A rule has at most one, its backends none.
+// asksOnce refuses more than most ExternalAuth filters. A rule has at most one and its backends have no such filter.
 func asksOnce(filters []*resource.Filter, most int) *refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {

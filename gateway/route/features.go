@@ -14,7 +14,7 @@ import (
 )
 
 // supported are the features of Gateway API that the status of GatewayClasses and conformance reports
-// claim. Each has a conformance test, unless the suite has none.
+// claim. Each has a conformance test, unless the suite lacks one.
 var supported = []features.FeatureName{
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,

@@ -152,7 +152,6 @@ func pathChange(of *gatewayv1.HTTPPathModifier, field string) (*resource.PathCha
 	return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "%s.path: type %s has no value", field, of.Type)
 }
 
-// replacesPrefix reports whether a filter replaces the matched prefix.
 func replacesPrefix(filters []*resource.Filter) bool {
 	for _, filter := range filters {
 		for _, path := range []*resource.PathChange{filter.GetRedirect().GetPath(), filter.GetRewrite().GetPath()} {

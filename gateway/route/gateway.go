@@ -53,7 +53,6 @@ func (c *compilation) gateways(objects *Objects) {
 	c.policyStatuses()
 }
 
-// usePolicies computes the Gateways of each policy.
 func (c *compilation) usePolicies() {
 	if len(c.policies.all) == 0 {
 		return
@@ -66,7 +65,6 @@ func (c *compilation) usePolicies() {
 	c.policies.fit(c.settings.GatewayController)
 }
 
-// gatewayClass is a GatewayClass of this controller.
 type gatewayClass struct{ parameters Parameters }
 
 // gatewayClasses reads the GatewayClasses. A class with invalid parameters keeps serving, with defaults

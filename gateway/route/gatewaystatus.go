@@ -81,10 +81,8 @@ func summarize(listeners []*listener) summary {
 	return found
 }
 
-// own returns the listeners of the Gateway itself.
 func (g *gateway) own() []*listener { return g.listeners[:len(g.object.Spec.Listeners)] }
 
-// status returns the status of a Gateway without addresses.
 func (g *gateway) status() gatewayv1.GatewayStatus {
 	generation := g.object.Generation
 	accepted := condition(gatewayv1.GatewayConditionAccepted, true, gatewayv1.GatewayReasonAccepted, "", generation)

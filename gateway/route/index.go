@@ -13,7 +13,6 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// index looks up objects by name.
 type index struct {
 	services map[key]*corev1.Service
 	secrets  map[key]*corev1.Secret

@@ -106,7 +106,6 @@ func (c *compilation) ingresses(objects *Objects) {
 	}
 }
 
-// compile returns the proxy of a fleet.
 func (r *ingressRun) compile() *Proxy {
 	r.addDefaultCertificate()
 	for _, ingress := range r.members {
@@ -184,7 +183,6 @@ func (r *ingressRun) listeners() {
 	}
 }
 
-// groups adds the route groups of each host.
 func (r *ingressRun) groups() {
 	listeners := r.httpsListeners()
 	for host, found := range r.hosts {
@@ -274,7 +272,6 @@ func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
 	return ""
 }
 
-// servesHTTPS reports whether a host of an Ingress has a certificate.
 func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 	for _, rule := range ingress.Spec.Rules {
 		host, err := ownership.ParseHost(rule.Host)

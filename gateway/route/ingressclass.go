@@ -18,7 +18,6 @@ type ingressClass struct {
 	classParameters
 }
 
-// ingressClasses are the IngressClasses of a cluster.
 type ingressClasses struct {
 	ours map[string]*ingressClass
 	// standard is the default class, even if another controller implements it.
@@ -48,7 +47,6 @@ func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingre
 	return found
 }
 
-// ingressParameters reads the ConfigMap of a class.
 func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classParameters {
 	reference := class.Spec.Parameters
 	if reference == nil {

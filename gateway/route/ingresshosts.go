@@ -12,7 +12,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// hostname is a host name of a rule.
 type hostname = ownership.Host
 
 // Messages for an object that conflicts with an object of another namespace. They name no object, because

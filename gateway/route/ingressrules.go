@@ -15,13 +15,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressPath is a path and its match type.
 type ingressPath struct {
 	kind  resource.PathMatch_Kind
 	value string
 }
 
-// addRules adds the rules of an Ingress.
 func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
 	if r.asked[ingress].isCanary() {
 		return

@@ -225,7 +225,6 @@ func (r *ingressRun) securities(host hostname) func(*ingressRule) security {
 	}
 }
 
-// addTLS reads the certificates of an Ingress.
 func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 	for i := range ingress.Spec.TLS {
 		entry := &ingress.Spec.TLS[i]

@@ -24,7 +24,8 @@ func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 	}
 }
 
-// readLayer4 reads the backends of the first rule: all rules match the same connections.
+// readLayer4 reads the backends of the first rule; further rules match the same connections and are
+// dropped.
 func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
 	for i, reference := range references {
 		at, port, refused := c.serviceOf(of.from(), reference.BackendObjectReference, protocol)
@@ -43,7 +44,7 @@ func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, p
 	of.onlyFirst(rules)
 }
 
-// onlyFirst tells that rules after the first one take nothing.
+// onlyFirst reports that rules after the first one are dropped.
 func (r *route) onlyFirst(rules int) {
 	if rules > 1 {
 		r.partial = refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
@@ -51,7 +52,8 @@ func (r *route) onlyFirst(rules int) {
 	}
 }
 
-// frontend makes the frontend of a listener of layer 4. Of several routes the oldest has it.
+// frontend adds the frontend of a TCP or UDP listener. If several routes are attached, the oldest one is
+// used.
 func (c *compilation) frontend(of *listener) {
 	found := &Frontend{
 		Gateway:  Object{Kind: kindGateway, Namespace: of.gateway.object.Namespace, Name: of.gateway.object.Name},
@@ -74,8 +76,8 @@ func compareFrontends(a, b *Frontend) int {
 	return cmp.Or(compareObjects(a.Gateway, b.Gateway), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// readTLSRoute reads the backends of a TLSRoute, for both kinds of listeners: where TLS passes
-// through, no policy is for its backends.
+// readTLSRoute reads the backends of a TLSRoute twice, because a BackendTLSPolicy applies at listeners
+// that terminate TLS, but not at passthrough listeners.
 func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	if len(object.Spec.Rules) == 0 {
 		return

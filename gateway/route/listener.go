@@ -13,29 +13,29 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// listener is one of a Gateway, or of a ListenerSet that is attached to it.
+// listener is a listener of a Gateway or of an attached ListenerSet.
 type listener struct {
 	gateway *gateway
-	// owner is the Gateway or ListenerSet, whose namespace counts.
+	// owner is the Gateway or ListenerSet. References are resolved from its namespace.
 	owner     metav1.Object
 	ownerKind string
 	spec      gatewayv1.Listener
-	// name is that of the resource.
+	// name is the name of the resource.
 	name string
 	host hostname
 
-	// accepted, resolved and conflict are nil where all is well.
+	// accepted, resolved and conflict are the reasons of negative conditions, or nil.
 	accepted, resolved, conflict *refusal
 	overlaps                     bool
-	// flaw is that of a certificate that is served, or empty.
+	// flaw is the flaw of a certificate that is served nevertheless, or empty.
 	flaw string
-	// unadmitted says that its namespace has no room for it.
+	// unadmitted is true if its namespace has no room for the listener.
 	unadmitted bool
 	// has are the kinds of the attached routes.
 	has []string
-	// claims are the host names of attached routes, by kind, where those were asked for.
+	// claims are the host names of attached routes, by kind, built on first use.
 	claims map[string]*ownership.Claims[*route]
-	// kinds are those of routes that may attach.
+	// kinds are the kinds of routes that may attach.
 	kinds       []gatewayv1.RouteGroupKind
 	namespaces  func(namespace string) bool
 	attachments []attachment
@@ -46,13 +46,13 @@ type listener struct {
 	authorities  []*resource.Resource
 }
 
-// attachment is a route at a listener, under the host names that both have.
+// attachment is a route at a listener, with the host names that match both.
 type attachment struct {
 	route *route
 	hosts []hostname
 }
 
-// listenerProtocols are the route kinds of each protocol.
+// listenerProtocols maps a protocol to the kinds of routes that may attach.
 var listenerProtocols = map[gatewayv1.ProtocolType][]string{
 	gatewayv1.HTTPProtocolType:  {kindHTTPRoute, kindGRPCRoute},
 	gatewayv1.HTTPSProtocolType: {kindHTTPRoute, kindGRPCRoute},
@@ -61,7 +61,7 @@ var listenerProtocols = map[gatewayv1.ProtocolType][]string{
 	gatewayv1.UDPProtocolType:   {kindUDPRoute},
 }
 
-// newListener reads a listener by itself.
+// newListener reads a listener without comparing it to others.
 func (c *compilation) newListener(of *gateway, owner metav1.Object, ownerKind string, spec gatewayv1.Listener) *listener {
 	found := &listener{gateway: of, owner: owner, ownerKind: ownerKind, spec: spec}
 	found.name = "listener/" + string(spec.Name)
@@ -89,12 +89,12 @@ func (l *listener) refuseResolved(refused *refusal) {
 	}
 }
 
-// layer4 reports whether no proxy is needed.
+// layer4 reports whether the listener needs no proxy.
 func (l *listener) layer4() bool {
 	return l.spec.Protocol == gatewayv1.TCPProtocolType || l.spec.Protocol == gatewayv1.UDPProtocolType
 }
 
-// ends reports whether TLS ends at the listener.
+// ends reports whether the listener terminates TLS.
 func (l *listener) ends() bool {
 	return l.spec.Protocol == gatewayv1.HTTPSProtocolType ||
 		l.spec.Protocol == gatewayv1.TLSProtocolType && !l.passthrough()
@@ -105,7 +105,7 @@ func (l *listener) passthrough() bool {
 		value(l.spec.TLS.Mode) == gatewayv1.TLSModePassthrough
 }
 
-// exposed reports whether the listener has its port at the VIP.
+// exposed reports whether the VIP has the listener's port.
 func (l *listener) exposed() bool {
 	return l.gateway.accepted() && l.accepted == nil && l.conflict == nil
 }
@@ -115,7 +115,7 @@ func (l *listener) programmed() bool {
 	return l.exposed() && (!l.ends() || len(l.certificates) > 0)
 }
 
-// readKinds reads which kinds of routes may attach.
+// readKinds computes the kinds of routes that may attach.
 func (l *listener) readKinds() {
 	kinds, known := listenerProtocols[l.spec.Protocol]
 	if !known {
@@ -147,7 +147,6 @@ func (l *listener) readKinds() {
 	}
 }
 
-// allows reports whether routes of a kind may attach.
 func (l *listener) allows(kind string) bool {
 	return slices.ContainsFunc(l.kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == kind })
 }
@@ -157,7 +156,7 @@ func routeKind(kind string) gatewayv1.RouteGroupKind {
 	return gatewayv1.RouteGroupKind{Group: &group, Kind: gatewayv1.Kind(kind)}
 }
 
-// readHost reads the host name, which layer 4 has not.
+// readHost reads the host name. Layer 4 listeners do not use it.
 func (l *listener) readHost() {
 	if l.layer4() || l.spec.Hostname == nil {
 		return
@@ -176,7 +175,7 @@ type allowedNamespaces struct {
 	selector *metav1.LabelSelector
 }
 
-// routeNamespaces gives which namespaces' routes may attach: those of the same one, usually.
+// routeNamespaces returns the namespaces whose routes may attach, by default the listener's own.
 func routeNamespaces(allowed *gatewayv1.AllowedRoutes) allowedNamespaces {
 	found := allowedNamespaces{from: gatewayv1.NamespacesFromSame}
 	if allowed != nil && allowed.Namespaces != nil {
@@ -188,7 +187,6 @@ func routeNamespaces(allowed *gatewayv1.AllowedRoutes) allowedNamespaces {
 	return found
 }
 
-// namespaceSelector gives a test of namespaces.
 func (c *compilation) namespaceSelector(own string, allowed allowedNamespaces, refused func(*refusal)) func(string) bool {
 	switch allowed.from {
 	case gatewayv1.NamespacesFromAll:

@@ -7,16 +7,16 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// listenerSet is a ListenerSet whose parent is a Gateway of ours.
+// listenerSet is a ListenerSet whose parent is a Gateway of this controller.
 type listenerSet struct {
 	object    *gatewayv1.ListenerSet
 	gateway   *gateway
 	listeners []*listener
-	// refused is why none of its listeners is attached, or nil.
+	// refused is why no listener of the set is attached, or nil.
 	refused *refusal
 }
 
-// setsByGateway sorts ListenerSets by their parent, oldest first.
+// setsByGateway groups ListenerSets by their parent, oldest first.
 func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]*gatewayv1.ListenerSet {
 	found := map[key][]*gatewayv1.ListenerSet{}
 	for _, object := range oldestFirst(objects) {
@@ -33,7 +33,7 @@ func (c *compilation) setsByGateway(objects []*gatewayv1.ListenerSet) map[key][]
 	return found
 }
 
-// attachSets attaches the ListenerSets that the Gateway allows: none, usually.
+// attachSets attaches the ListenerSets that the Gateway allows. The default of the API is no ListenerSet.
 func (c *compilation) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
 	allowed := allowedNamespaces{from: gatewayv1.NamespacesFromNone}
 	if listeners := of.object.Spec.AllowedListeners; listeners != nil && listeners.Namespaces != nil {
@@ -73,7 +73,6 @@ func (s *listenerSet) attached() bool {
 	return s.refused == nil && summarize(s.listeners).programmed
 }
 
-// status is the wanted status of a ListenerSet.
 func (s *listenerSet) status() gatewayv1.ListenerSetStatus {
 	generation := s.object.Generation
 	accepted := condition(gatewayv1.ListenerSetConditionAccepted, true, gatewayv1.ListenerSetReasonAccepted, "", generation)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// readTLS reads the certificates of a listener, and how its clients prove who they are.
+// readTLS reads the certificates and the client certificate validation of a listener.
 func (c *compilation) readTLS(of *listener) {
 	if of.spec.Protocol == gatewayv1.HTTPSProtocolType && of.spec.TLS != nil &&
 		value(of.spec.TLS.Mode) == gatewayv1.TLSModePassthrough {
@@ -89,7 +89,7 @@ func (c *compilation) readValidation(of *listener) {
 	}
 }
 
-// frontendValidation is what a Gateway asks of clients at a port.
+// frontendValidation returns the client certificate validation of a Gateway for a port, or nil.
 func frontendValidation(of *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTLSValidation {
 	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
 		return nil
@@ -102,7 +102,7 @@ func frontendValidation(of *gatewayv1.Gateway, port int32) *gatewayv1.FrontendTL
 	return of.Spec.TLS.Frontend.Default.Validation
 }
 
-// insecureFallback reports whether a Gateway lets clients in that prove nothing.
+// insecureFallback reports whether a Gateway admits clients without a valid certificate at any port.
 func insecureFallback(of *gatewayv1.Gateway) bool {
 	if of.Spec.TLS == nil || of.Spec.TLS.Frontend == nil {
 		return false
@@ -116,13 +116,12 @@ func insecureFallback(of *gatewayv1.Gateway) bool {
 		})
 }
 
-// authorityKey is where a ConfigMap has certificates to trust (Gateway API:
-// caCertificateRefs).
+// authorityKey is the key of CA certificates in a ConfigMap (Gateway API: caCertificateRefs).
 const authorityKey = "ca.crt"
 
-// authorityOf follows a reference to certificates to trust. It returns both results if the ConfigMap has become
-// invalid and its previous version is used. Without any content the ConfigMap has no previous version: then
-// no certificate is trusted any more.
+// authorityOf resolves a reference to CA certificates. It returns both results if the ConfigMap has
+// become invalid and its previous version is used. An empty ConfigMap is not replaced by its previous
+// version, because that is how CA certificates are revoked.
 func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *refusal) {
 	if reference.Group != "" || reference.Kind != kindConfigMap {
 		return nil, refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,
@@ -174,7 +173,7 @@ func (c *compilation) retainedAuthority(at key) *refusal {
 	return nil
 }
 
-// validAuthorities reports what is wrong with certificates in PEM.
+// validAuthorities returns why a text is not a list of PEM certificates, or nil.
 func validAuthorities(text []byte) error {
 	count := 0
 	for {

@@ -13,16 +13,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Ranks of an HTTPRoute's matches (Gateway API: HTTPRouteRule.matches): exact paths, regular
-// expressions, prefixes; then the longer path; a method; more headers; more parameters.
+// Ranks of the matches of an HTTPRoute (Gateway API: HTTPRouteRule.matches): exact paths, regular
+// expressions, prefixes; then the longer path, a method, more headers, more query parameters.
 const (
 	rankPrefix = iota
 	rankRegularExpression
 	rankExact
 )
 
-// httpMatches reads the matches of a rule. A rule without matches gets one for all requests. An invalid
-// match is returned wider: it includes all requests that it could match.
+// httpMatches reads the matches of a rule. A rule without matches matches all requests. An invalid match
+// is widened: it includes all requests that it could match.
 func httpMatches(of []gatewayv1.HTTPRouteMatch) (found []*orderedRule, refused *refusal) {
 	if len(of) == 0 {
 		of = []gatewayv1.HTTPRouteMatch{{}}
@@ -49,7 +49,7 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 			refused.message = fmt.Sprintf("%s[%d]: %s", field, i, refused.message)
 		}
 	}
-	// An ignored condition counts in the rank.
+	// The rank includes ignored conditions.
 	headers, parameters := 0, 0
 	var bad *refusal
 	for i, header := range of.Headers {
@@ -69,7 +69,8 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *refusal) {
 	}}, refused
 }
 
-// lengthOf returns the length by which a path is ranked. Of an expression it is the length in the object.
+// lengthOf returns the length by which a path is ranked. For an expression it is the length in the
+// object.
 func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	if of != nil && of.Value != nil && path.Kind == resource.PathMatch_REGULAR_EXPRESSION {
 		return len(*of.Value)
@@ -77,7 +78,7 @@ func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	return len(path.Value)
 }
 
-// pathMatch reads a path; nil stands for all paths. An invalid path is returned wider, as by couldMatch.
+// pathMatch reads a path; nil matches all paths. An invalid path is widened by couldMatch.
 func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal) {
 	found, rank := &resource.PathMatch{Value: "/"}, rankPrefix
 	if of == nil {
@@ -110,7 +111,7 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal)
 	return found, rank, nil
 }
 
-// addValue adds a match of a value. Of two with one name the first counts (Gateway API).
+// addValue adds a match of a value. If two have the same name, the first is used (Gateway API).
 func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*resource.ValueMatch, *refusal) {
 	for _, known := range to {
 		if known.Name == name {
@@ -125,7 +126,7 @@ func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*re
 	return append(to, &resource.ValueMatch{Name: name, Value: text, RegularExpression: regular}), nil
 }
 
-// milliseconds reads a duration of Gateway API (GEP-2257).
+// milliseconds parses a duration of Gateway API (GEP-2257).
 func milliseconds(of *gatewayv1.Duration, field string) (uint64, *refusal) {
 	if of == nil {
 		return 0, nil

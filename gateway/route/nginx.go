@@ -15,33 +15,32 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// asked is what an Ingress asks for by annotations of ingress-nginx, in a class that carries these
-// out.
+// asked are the settings of an Ingress by annotations of ingress-nginx, in a class that enables them.
 type asked struct {
 	*nginx.Settings
-	// isRefused says that its rules answer 500.
+	// isRefused marks an Ingress whose rules answer 500.
 	isRefused bool
 	// hasNoRoom marks an Ingress that is refused because its namespace has no room for it.
 	hasNoRoom bool
-	// filters, retry and session are those of all its rules.
+	// filters, retry and session are common to all rules of the Ingress.
 	filters []*resource.Filter
 	retry   *resource.Retry
 	session *resource.SessionPersistence
-	// steps are what its regular expressions become.
+	// steps is the size of its regular expressions, in instructions.
 	steps int
-	// rules are all of the Ingress. asking is the question about their requests whose backend is
-	// that of another rule, or nil.
+	// rules are all rules of the Ingress. asking is the authorization request whose backend is the
+	// backend of another rule, or nil.
 	rules  []*resource.Rule
 	asking *resource.ExternalAuthorization
 }
 
-// isCanary reports whether an Ingress is a second backend of another one, and nothing else.
+// isCanary reports whether an Ingress only adds backends to paths of other Ingresses.
 func (a *asked) isCanary() bool { return a != nil && a.Canary != nil }
 
-// rewrites reports whether a path is rewritten. nginx has it that "/" to "/" is no rewrite.
+// rewrites reports whether a path is rewritten. As in nginx, a target equal to the path is no rewrite.
 func (a *asked) rewrites(path string) bool { return a.RewriteTarget != "" && a.RewriteTarget != path }
 
-// ask reads the annotations of an Ingress whose class carries them out.
+// ask reads the annotations of an Ingress whose class enables them.
 func (c *compilation) ask(ingress *networkingv1.Ingress) {
 	readable, broken := readableAnnotations(ingress)
 	settings, problems := nginx.Read(readable)
@@ -56,7 +55,7 @@ func (c *compilation) ask(ingress *networkingv1.Ingress) {
 	}
 	for _, problem := range problems {
 		if found.isCanary() && !strings.HasPrefix(problem.Name, "canary") {
-			// The annotations of the Ingress whose paths it shares count.
+			// The annotations of the Ingress with the same path apply.
 			continue
 		}
 		switch {
@@ -70,10 +69,10 @@ func (c *compilation) ask(ingress *networkingv1.Ingress) {
 	}
 }
 
-// readableAnnotations returns the annotations of an Ingress that are UTF-8, and the short names of the
-// other annotations of ingress-nginx, sorted. The API server accepts any bytes from clients that speak
-// protobuf, and no message to a proxy can contain them. Other strings of Ingresses, Services and
-// ConfigMaps are validated by the API server, or only compared with names.
+// readableAnnotations returns the annotations of an Ingress that are valid UTF-8, and the sorted short
+// names of invalid annotations of ingress-nginx. The API server accepts any bytes from protobuf clients,
+// and messages to proxies must be valid UTF-8. Other strings of Ingresses, Services and ConfigMaps are
+// validated by the API server or only compared with names.
 func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]string, broken []string) {
 	for name, text := range ingress.Annotations {
 		if short, is := strings.CutPrefix(name, nginx.Prefix); is && !utf8.ValidString(text) {
@@ -91,21 +90,20 @@ func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]str
 	return readable, broken
 }
 
-// annotation tells of an annotation of ingress-nginx.
 func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, message string) {
 	c.problem(ingressObject(ingress), "metadata.annotations["+nginx.Prefix+name+"]", reason, message)
 }
 
-// refuseIngress has the rules of an Ingress answer 500: they must not be served without an
-// annotation.
+// refuseIngress makes all rules of an Ingress answer 500, because serving them without the annotation
+// would be unsafe.
 func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.asked[ingress].isRefused = true
 	c.annotation(ingress, name, ReasonAnnotationRefused, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it where nobody has to be kept out")
 }
 
-// guard refuses an Ingress whose class cannot say whether annotations are carried out, and which
-// has some that keep clients out.
+// guard refuses an Ingress with restricting annotations of ingress-nginx if the parameters of its class
+// are unknown, so that the annotations may be enabled.
 func (c *compilation) guard(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {
@@ -116,13 +114,13 @@ func (c *compilation) guard(ingress *networkingv1.Ingress) {
 	}
 }
 
-// isGuard reports whether an annotation of ingress-nginx keeps clients out.
+// isGuard reports whether an annotation of ingress-nginx restricts clients.
 func isGuard(ingress *networkingv1.Ingress, name string) bool {
 	short, is := strings.CutPrefix(name, nginx.Prefix)
 	return is && nginx.Protects(short) && protects(name, ingress.Annotations[name])
 }
 
-// isGuarded reports whether an Ingress has annotations of ingress-nginx that keep clients out.
+// isGuarded reports whether an Ingress has annotations of ingress-nginx that restrict clients.
 func isGuarded(ingress *networkingv1.Ingress) bool {
 	for name := range ingress.Annotations {
 		if isGuard(ingress, name) {
@@ -132,10 +130,10 @@ func isGuarded(ingress *networkingv1.Ingress) bool {
 	return false
 }
 
-// canaryRules is how many rules a canary adds to a path at most.
+// canaryRules is the maximum number of rules that a canary adds to a path.
 const canaryRules = 4
 
-// readWidest finds what the paths of a canary repeat at most, by namespace.
+// readWidest computes the largest size that canaries can repeat for each path, by namespace.
 func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 	for _, ingress := range of {
 		if says := c.asked[ingress]; says != nil && !says.isCanary() {
@@ -144,7 +142,7 @@ func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 	}
 }
 
-// annotationBytes is about how long what an Ingress asks for is on the wire, for each of its paths.
+// annotationBytes estimates the encoded size that the annotations of an Ingress add to each of its paths.
 func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	says := c.asked[of]
 	switch {
@@ -155,7 +153,7 @@ func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	}
 	for name, value := range of.Annotations {
 		if strings.HasPrefix(name, nginx.Prefix) {
-			// An entry of a list may be a letter, and has a header of its own.
+			// An entry of a list may be one letter, and is encoded as a message.
 			bytes += pathBytes + 2*int64(len(value))
 		}
 	}
@@ -165,7 +163,7 @@ func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// usersBytes is how long the users of an Ingress are.
+// usersBytes returns the size of the Secret with the users of an Ingress.
 func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
 	says := c.asked[of]
 	if says == nil || says.Auth == nil {
@@ -179,7 +177,7 @@ func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// headersOf are the custom headers of an Ingress, as they are written.
+// headersOf returns the ConfigMap data of custom-headers, without validation.
 func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
 	says := c.asked[of]
 	if says == nil || says.CustomHeaders == "" {
@@ -192,7 +190,7 @@ func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
 	return nil
 }
 
-// ownKey reads "name" or "namespace/name", and reports whether it is in the Ingress's namespace.
+// ownKey parses "name" or "namespace/name", and reports whether it is in the Ingress's namespace.
 func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
 	namespace, name, found := strings.Cut(text, "/")
 	if !found {
@@ -201,8 +199,8 @@ func ownKey(of *networkingv1.Ingress, text string) (key, bool) {
 	return key{namespace, name}, namespace == of.Namespace
 }
 
-// NeedsUsers reports whether an Ingress may ask for a password: a class carries out annotations of
-// ingress-nginx, and one of them names a Secret.
+// NeedsUsers reports whether an Ingress may require Secrets with users: a class enables the annotations
+// of ingress-nginx, and an Ingress has auth-secret.
 func NeedsUsers(objects *Objects) bool {
 	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""

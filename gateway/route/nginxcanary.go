@@ -21,7 +21,7 @@ type canary struct {
 	backends []*resource.WeightedBackend
 }
 
-// addCanary gives the paths of other Ingresses the backends of one that is a canary.
+// addCanary adds the backends of a canary to the paths of other Ingresses.
 func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
 	for i := range ingress.Spec.Rules {
@@ -53,13 +53,13 @@ func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 	}
 }
 
-// lonely tells that a canary has nothing that it could share.
+// lonely reports a canary for a path that no other Ingress has.
 func (r *ingressRun) lonely(ingress *networkingv1.Ingress, field string) {
 	r.problem(ingressObject(ingress), field, ReasonNotFound,
 		"no other Ingress of the namespace has the path: a canary by itself is not served")
 }
 
-// shared are the rules of a path with a canary: by header, by cookie, then by weight.
+// shared returns the rules of a path with its canary: by header, by cookie, then by weight.
 func (r *ingressRule) shared() []*resource.Rule {
 	if r.canary == nil || len(r.rule.Backends) == 0 {
 		return []*resource.Rule{r.rule}
@@ -89,7 +89,7 @@ func (r *ingressRule) shared() []*resource.Rule {
 	return append(rules, r.weighted())
 }
 
-// weighted is the rule of a path whose backends share the requests by weight.
+// weighted returns the rule that distributes the remaining requests by weight.
 func (r *ingressRule) weighted() *resource.Rule {
 	if r.canary.Weight == 0 {
 		return r.rule
@@ -102,7 +102,6 @@ func (r *ingressRule) weighted() *resource.Rule {
 	return rule
 }
 
-// cookieMatch is met by a cookie with a value.
 func cookieMatch(name, value string) *resource.ValueMatch {
 	return &resource.ValueMatch{Name: "cookie", RegularExpression: true,
 		Value: "(?:(?s:.*);)? *" + regexp.QuoteMeta(name) + "=" + value + " *(?:;(?s:.*))?"}

@@ -15,16 +15,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// external asks a Service for each request. Where it cannot be asked, nobody is served. One of
-// another namespace sees the credentials of the clients, and takes their load: its namespace has to
-// allow that by a ReferenceGrant, as to routes.
+// external returns the filter that sends an authorization request to a Service for each request. If the
+// Service does not resolve, the Ingress is refused. A Service of another namespace receives the clients'
+// credentials and load, so its namespace must permit the reference by a ReferenceGrant.
 func (r *ingressRun) external(ingress *networkingv1.Ingress, of *nginx.External) *resource.Filter {
 	asking := &resource.ExternalAuthorization{
 		Path: of.Path, Host: of.Host, Method: of.Method, RequestHeaders: []string{"*"},
 		ResponseHeaders: of.ResponseHeaders, SetCookies: true, SignIn: of.SignIn, Redirect: of.Redirect,
 	}
 	if of.Service == "" {
-		// Its backend is the backend of a rule: findAsked finds it when all rules are known.
+		// Its backend is the backend of another rule, which findAsked looks up after all rules are added.
 		r.asked[ingress].asking = asking
 		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: asking}}
 	}
@@ -43,11 +43,11 @@ func (r *ingressRun) external(ingress *networkingv1.Ingress, of *nginx.External)
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: asking}}
 }
 
-// maxMatches bounds the search for the rules to which questions go, of all Ingresses of a VIP.
+// maxMatches bounds the lookups of authorization backends for all Ingresses of a VIP.
 const maxMatches = 1_000_000
 
-// findAsked finds the backend that is asked about the requests of an Ingress at their own host.
-// Where there is none, nobody is served.
+// findAsked sets the backend of authorization requests to the host of the Ingress. Without such a backend
+// the Ingress is refused.
 func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
 	if says == nil || says.isRefused || says.asking == nil {
@@ -57,7 +57,7 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 		r.findServed(ingress)
 		return
 	}
-	// The backend of the first host stands for all: the question has the host of its request.
+	// The first host stands for all: an authorization request has the host of the client's request.
 	for i := range ingress.Spec.Rules {
 		host, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
 		if err != nil || r.hosts[host] == nil {
@@ -73,7 +73,7 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 	r.closeAsked(ingress, fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", says.asking.Path))
 }
 
-// closeAsked refuses an Ingress whose rules are known already.
+// closeAsked refuses an Ingress after its rules were added.
 func (r *ingressRun) closeAsked(ingress *networkingv1.Ingress, message string) {
 	for _, rule := range r.asked[ingress].rules {
 		rule.Backends, rule.Filters = nil, nil
@@ -81,9 +81,10 @@ func (r *ingressRun) closeAsked(ingress *networkingv1.Ingress, message string) {
 	r.refuseIngress(ingress, "auth-url", message)
 }
 
-// findServed finds the backend of the rule that serves auth-url at another host of the class. The owner of that host
-// decides who is asked. The path is public, so no ReferenceGrant is needed, unless the rule has guards: a question
-// does not pass them. A younger object of another namespace does not decide about the clients of an older one.
+// findServed sets the backend of authorization requests to another host of the class. The owner of that
+// host decides on the backend. The path is public, so no ReferenceGrant is needed, unless the rule has
+// guards, which authorization requests would bypass. A younger object of another namespace must not
+// decide on the clients of an older one.
 func (r *ingressRun) findServed(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
 	name, err := ownership.ParseHost(says.External.Host)
@@ -108,7 +109,7 @@ func (r *ingressRun) findServed(ingress *networkingv1.Ingress) {
 	}
 }
 
-// changesQuestion reports whether a filter would keep out a question, or send it elsewhere.
+// changesQuestion reports whether a filter would reject or redirect an authorization request.
 func changesQuestion(filter *resource.Filter) bool {
 	switch filter.Kind.(type) {
 	case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization,
@@ -118,8 +119,9 @@ func changesQuestion(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// ruleAt returns the rule that takes a path of a host, among the rules that may decide who is let in, or nil: also if
-// the search is too much work. Others that share the host do not count, although their paths may be longer.
+// ruleAt returns the first matching rule for a path of a host, among the rules for which may returns
+// true, or nil. It returns nil after maxMatches lookups. Rules of other namespaces are skipped even if
+// their paths are longer.
 func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]
@@ -138,15 +140,15 @@ func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule)
 	return of.rules[slices.MinFunc(paths, comparePaths)]
 }
 
-// mayAsk reports whether an Ingress may ask the Service of a rule: the rule is of the same namespace, or of an older
-// Ingress whose namespace permits it by a ReferenceGrant.
+// mayAsk reports whether an Ingress may use the Service of a rule for authorization: the rule is of the
+// same namespace, or of an older Ingress whose namespace permits it by a ReferenceGrant.
 func (r *ingressRun) mayAsk(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
 		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&
 		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, key{of.ingress.Namespace, of.backend.Service.Name})
 }
 
-// takes reports whether a rule is of a path.
+// takes reports whether a rule matches a path.
 func (r *ingressRule) takes(path string) bool {
 	switch of := r.rule.Match.GetPath(); of.GetKind() {
 	case resource.PathMatch_EXACT:
@@ -155,7 +157,7 @@ func (r *ingressRule) takes(path string) bool {
 		return isBelow(path, decodedPath(of))
 	default:
 		if r.expression == nil {
-			// It is valid: else the rule would not be there.
+			// It is valid: otherwise the rule would not exist.
 			r.expression = regexp.MustCompile("^(?:" + of.GetValue() + ")$")
 		}
 		return r.expression.MatchString(path)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// prepare makes of the annotations what all rules of an Ingress have.
+// prepare converts the annotations of an Ingress to the filters, retries and sessions of all its rules.
 func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
 	says := r.asked[ingress]
 	if says == nil || says.isRefused || says.isCanary() {
@@ -86,8 +86,8 @@ func texts(of []netip.Prefix) []string {
 	return found
 }
 
-// clientLimits are those of all rules of an Ingress together. So many requests may come beyond the
-// burst as one: nginx counts the excess.
+// clientLimits returns the rate and connection limits, which all rules of an Ingress share. The burst is
+// one higher than in nginx, which counts only the excess.
 func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.ClientLimit {
 	var found []*resource.ClientLimit
 	exempt := texts(of.Exempt)
@@ -107,7 +107,7 @@ func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.C
 	return found
 }
 
-// authentication asks for a password. Where the users cannot be had, nobody is served.
+// authentication returns the filter for basic authentication. Without users the Ingress is refused.
 func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Auth) *resource.Filter {
 	at, is := ownKey(ingress, of.Secret)
 	if !is {
@@ -146,10 +146,10 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 		BasicAuthentication: &resource.BasicAuthentication{Users: found.Name, Realm: of.Realm}}}
 }
 
-// UsersKey is the key of a Secret in which a file of htpasswd is.
+// UsersKey is the key of an htpasswd file in a Secret.
 const UsersKey = "auth"
 
-// htpasswd gives the users of a Secret as lines of htpasswd, and how many are left out.
+// htpasswd returns the users of a Secret in htpasswd format, and the number of unsupported lines.
 func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 	lines := strings.Split(string(secret.Data[UsersKey]), "\n")
 	if isMap {
@@ -173,7 +173,7 @@ func htpasswd(secret *corev1.Secret, isMap bool) (text []byte, left int) {
 	return text, left
 }
 
-// IsHash reports whether a text is a hash of htpasswd that proxies know.
+// IsHash reports whether a text is a password hash that proxies support.
 func IsHash(text string) bool {
 	text = strings.TrimSpace(text)
 	for _, prefix := range []string{"$apr1$", "{SHA}", "{SSHA}"} {
@@ -191,7 +191,7 @@ func IsHash(text string) bool {
 
 func isSpace(c rune) bool { return c <= ' ' || c == 0x7f || c == '\uFFFD' }
 
-// customHeaders are those of a ConfigMap, for all answers.
+// customHeaders returns the filter that sets the response headers of a ConfigMap.
 func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filter {
 	says := r.asked[ingress]
 	if says.CustomHeaders == "" {
@@ -220,7 +220,6 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 	return &resource.Filter{Kind: &resource.Filter_ResponseHeaders{ResponseHeaders: change}}
 }
 
-// snippetHeaders returns the filters of configuration-snippet.
 func snippetHeaders(of *nginx.Headers) (filters []*resource.Filter) {
 	if of == nil {
 		return nil
@@ -244,13 +243,13 @@ func snippetHeaders(of *nginx.Headers) (filters []*resource.Filter) {
 	return filters
 }
 
-// framing are headers that say where an answer ends.
+// framing are headers of message framing and connections, which custom headers must not set.
 var framing = map[string]bool{
 	"connection": true, "content-length": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true,
 	"upgrade": true, "proxy-connection": true,
 }
 
-// mirrorTarget copies requests to a Service of the namespace.
+// mirrorTarget returns the filter that mirrors requests to a Service of the namespace.
 func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filter {
 	of := r.asked[ingress].Mirror
 	if of == nil {
@@ -276,7 +275,7 @@ func redirectTo(of *nginx.Redirect) *resource.Filter {
 	}}}
 }
 
-// speechOf is how the backends of an Ingress are spoken with.
+// speechOf returns the protocol of the backends of an Ingress.
 func (a *asked) speechOf() speech {
 	if a == nil {
 		return speech{protocol: resource.Backend_HTTP1}
@@ -289,7 +288,8 @@ func (a *asked) speechOf() speech {
 	return how
 }
 
-// adorn adds to a rule what the annotations of its Ingress require. path and backend are those of the Ingress.
+// adorn adds the annotations of an Ingress to one of its rules. path and backend are the ones in the
+// Ingress.
 func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
 	says := r.asked[ingress]
 	switch {
@@ -314,7 +314,7 @@ func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, p
 	}
 }
 
-// upstreamHost returns the Host for a backend: upstream-vhost with the values of its variables.
+// upstreamHost returns the Host header for a backend: upstream-vhost with variables replaced.
 func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkingv1.IngressServiceBackend) string {
 	if service == nil || !strings.Contains(text, "$") {
 		return text
@@ -327,7 +327,7 @@ func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkin
 		"$ingress_name", ingress.Name).Replace(text)
 }
 
-// rewritten is what the path of a rule becomes.
+// rewritten returns the path modifier of rewrite-target for a rule.
 func (r *ingressRun) rewritten(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {
 	target := r.asked[ingress].RewriteTarget
 	if !strings.ContainsAny(target, "$?") {
@@ -338,7 +338,7 @@ func (r *ingressRun) rewritten(ingress *networkingv1.Ingress, rule *resource.Rul
 	}
 	pattern := "(?i)" + path
 	if err := validExpression(pattern); err != nil {
-		// Requests with their own path are not what the backend is to get.
+		// The backend must not receive requests with the original path.
 		r.annotation(ingress, "rewrite-target", ReasonInvalid, fmt.Sprintf("the path %q of %s: %v; its requests get 500", path, rule.Route, err))
 		rule.Backends = nil
 		return nil

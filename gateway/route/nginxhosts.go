@@ -12,7 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addHostRules adds the rules of annotations that hold for a whole host, if its namespace owns the host.
+// addHostRules adds the rules of annotations that apply to a whole host, if the Ingress's namespace owns
+// the host.
 func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) {
 	says := r.asked[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
@@ -34,7 +35,7 @@ func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) 
 	}
 }
 
-// addHostNames adds the aliases of a host and its name with or without www, if its namespace owns the host.
+// addHostNames adds aliases and the www redirect of a host, if the Ingress's namespace owns the host.
 func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) {
 	if !r.owners.Owns(host, ingress.Namespace) {
 		return
@@ -45,7 +46,7 @@ func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) 
 	}
 }
 
-// rootRule is the rule of "/" of a host, or nil.
+// rootRule returns the rule of path "/" of a host, or nil.
 func (h *ingressHost) rootRule() *ingressRule {
 	for _, kind := range []resource.PathMatch_Kind{resource.PathMatch_EXACT, resource.PathMatch_PREFIX} {
 		if found := h.rules[ingressPath{kind, "/"}]; found != nil {
@@ -55,10 +56,10 @@ func (h *ingressHost) rootRule() *ingressRule {
 	return nil
 }
 
-// addAppRoot redirects "/" of a host.
+// addAppRoot redirects path "/" of a host to app-root.
 func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	root := r.hosts[host].rootRule()
-	// A younger path of a guest takes nothing.
+	// A younger path of a guest is no conflict.
 	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
 	if isTaken || r.hosts[host].root != nil {
 		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+host.String()+" is of another Ingress")
@@ -74,8 +75,7 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// addAliases gives the rules of a host further names. Its certificates are for those that they
-// cover.
+// addAliases adds the rules of a host to its aliases, with the certificates that cover them.
 func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 	for _, text := range r.asked[ingress].Aliases {
 		alias, err := ownership.ParseHost(text)
@@ -104,10 +104,10 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// aliasPart is the part of the room of a namespace, and of all, that is for repeated rules.
+// aliasPart limits repeated rules to one part of the limit of a namespace, and of the proxy.
 const aliasPart = 4
 
-// roomForAlias takes room for the owner's rules of a host once more.
+// roomForAlias takes room for another copy of the owner's rules of a host.
 func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) bool {
 	of := r.hosts[host]
 	if of.bytes == 0 {
@@ -117,7 +117,7 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 				continue
 			}
 			for _, each := range rule.shared() {
-				// Plain HTTP may have rules of its own.
+				// Rules for plain HTTP may differ from the rules for HTTPS.
 				of.bytes += 2 * int64(proto.Size(each))
 			}
 		}
@@ -130,7 +130,7 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 	return true
 }
 
-// shareTLS gives a name the certificates that its namespace has for a host and that cover the name.
+// shareTLS adds the certificates of a namespace for a host to a name that they cover.
 func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 	at := ownHost{namespace, alias}
 	if r.securityOf(host, namespace).wanted {
@@ -151,7 +151,7 @@ func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 	}
 }
 
-// addWWW redirects from "www." before a host, or without it, to the host.
+// addWWW redirects the host name with "www." added or removed to the host.
 func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 	from := otherWWW(host)
 	switch {
@@ -174,8 +174,8 @@ func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 	}
 }
 
-// passThrough gives the TLS connections of a host to the backend of its "/", if no older Ingress has a rule for
-// the host. The paths of younger Ingresses are served over plain HTTP alone.
+// passThrough passes the TLS connections of a host through to the backend of path "/", if no older
+// Ingress has a rule for the host. The paths of younger Ingresses are then served over plain HTTP only.
 func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	root := r.hosts[host].rootRule()
 	says := r.asked[ingress]

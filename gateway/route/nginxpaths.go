@@ -18,7 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// findExpressions finds the hosts whose paths are all regular expressions: one Ingress of the owner is enough.
+// findExpressions finds the hosts whose paths are regular expressions: one Ingress of the owner with
+// use-regex or a rewrite is enough.
 func (r *ingressRun) findExpressions() {
 	for _, ingress := range r.members {
 		says := r.asked[ingress]
@@ -40,7 +41,7 @@ func (r *ingressRun) findExpressions() {
 	}
 }
 
-// parsePath reads a path of an Ingress. Paths of guests are never expressions.
+// parsePath parses a path of an Ingress. Paths of guests are never expressions.
 func (r *ingressRun) parsePath(
 	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
@@ -49,7 +50,7 @@ func (r *ingressRun) parsePath(
 	if strings.Trim(path.Path, "/") == "" || !isExpression && !isPrefix {
 		found, err := parseIngressPath(path)
 		if isExpression {
-			// As an expression it is the begin of all paths.
+			// As an expression, "/" is a prefix of all paths.
 			found.kind = resource.PathMatch_PREFIX
 		}
 		return found, &resource.PathMatch{Kind: found.kind, Value: found.value}, err
@@ -57,13 +58,13 @@ func (r *ingressRun) parsePath(
 	found := ingressPath{kind: resource.PathMatch_REGULAR_EXPRESSION, value: path.Path}
 	var expression string
 	if isExpression {
-		// nginx searches it from the begin of the path, without case.
+		// nginx matches it at the start of the path, case-insensitively.
 		expression = "(?i:" + path.Path + ")(?s:.*)"
 		if err := validRegularPath(path.Path); err != nil {
 			return found, nil, err
 		}
 	} else {
-		// A prefix of characters: /a matches /ab, too.
+		// A string prefix: /a matches /ab, too.
 		prefix, err := canonicalPath(path.Path)
 		if err != nil {
 			return found, nil, err
@@ -82,8 +83,8 @@ func (r *ingressRun) parsePath(
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
 }
 
-// redirectSlashes adds, for each path of characters that ends with a slash, a redirect from the path without the
-// slash, as nginx does. A rule for that path, and a host of another namespace, keep their requests.
+// redirectSlashes adds, for each string prefix with a trailing slash, a redirect from the path without
+// the slash, as nginx does. A rule for that path, and a host of another namespace, take precedence.
 func (r *ingressRun) redirectSlashes() {
 	for name, host := range r.hosts {
 		if r.expressions[name] {
@@ -112,7 +113,7 @@ func (r *ingressRun) redirectSlashes() {
 	}
 }
 
-// at returns the rule of a path, of any kind of match, or nil.
+// at returns the rule of a path, of any match type, or nil.
 func (h *ingressHost) at(path string) *ingressRule {
 	for kind := range pathOrder {
 		if found := h.rules[ingressPath{kind, path}]; found != nil {
@@ -122,7 +123,7 @@ func (h *ingressHost) at(path string) *ingressRule {
 	return nil
 }
 
-// closedPath returns the match for all requests that an invalid path could match. The key keeps the
+// closedPath returns a match for all requests that an invalid path could match. The key keeps the
 // precedence of the path.
 func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
 	text := strings.ToValidUTF8(path.Path, "#")
@@ -139,7 +140,7 @@ func (r *ingressRun) closedPath(host hostname, path *networkingv1.HTTPIngressPat
 	return ingressPath{kind: match.Kind, value: path.Path}, match
 }
 
-// validRegularPath reports what is wrong with a path that is a regular expression, apart from that.
+// validRegularPath returns why a path with a valid or invalid expression cannot be used, or nil.
 func validRegularPath(path string) error {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -149,12 +150,12 @@ func validRegularPath(path string) error {
 	case !utf8.ValidString(path), strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return errors.New("a path has no control characters and is UTF-8")
 	}
-	// By itself first: a stray ")" must not close the group around it.
+	// The path is checked without a group first: a stray ")" must not close the surrounding group.
 	return validExpression(path)
 }
 
-// comparePaths puts the longest path first; of those an exact one, then a prefix of elements, one
-// of characters at last. nginx has expressions in descending order.
+// comparePaths sorts the longest path first, then exact paths, element prefixes and string prefixes.
+// Expressions of the same length are in descending order, as in nginx.
 func comparePaths(a, b ingressPath) int {
 	if order := cmp.Or(cmp.Compare(len(b.value), len(a.value)), cmp.Compare(pathOrder[a.kind], pathOrder[b.kind])); order != 0 {
 		return order

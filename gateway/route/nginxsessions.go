@@ -20,8 +20,8 @@ type cookieAt struct {
 	name string
 }
 
-// placeSession gives the session of a rule the path of the rule, and a name of its own if another Service of the
-// host has the name already: a client has one cookie for each Service.
+// placeSession sets the cookie path of a rule's session to the path of the rule. It adds a suffix to the
+// cookie name if another Service of the host uses it, because a client needs one cookie for each Service.
 func (r *ingressRun) placeSession(
 	rule *resource.Rule, ingress *networkingv1.Ingress, host hostname, path ingressPath, service *networkingv1.IngressServiceBackend,
 ) {
@@ -51,7 +51,8 @@ func (r *ingressRun) placeSession(
 	}
 }
 
-// sessionOf returns a session with a path and, unless of is empty, a name with a suffix that stands for it.
+// sessionOf returns a copy of the session with a path and, unless of is empty, a name suffix derived from
+// of.
 func sessionOf(session *resource.SessionPersistence, path, of string) *resource.SessionPersistence {
 	name := session.SessionName
 	if of != "" {

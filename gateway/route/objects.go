@@ -11,8 +11,8 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Objects is all that is compiled: every object of the cluster that matters, in any order.
-// Compile changes none of them.
+// Objects is the input of Compile: all relevant objects of the cluster, in any order. Compile does not
+// modify them.
 type Objects struct {
 	IngressClasses []*networkingv1.IngressClass
 	Ingresses      []*networkingv1.Ingress
@@ -30,46 +30,45 @@ type Objects struct {
 
 	Services   []*corev1.Service
 	Namespaces []*corev1.Namespace
-	// Secrets need be those of type kubernetes.io/tls only, Users those of type Opaque that have
+	// Secrets are at least all Secrets of type kubernetes.io/tls, Users all Secrets of type Opaque with
 	// users.
 	Secrets    []*corev1.Secret
 	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
-	// SecretNamespaces are the namespaces whose Secrets the gateway may read; nil: all.
+	// SecretNamespaces are the namespaces whose Secrets the gateway may read; nil means all.
 	SecretNamespaces map[string]bool
 
-	// GatewayAPIVersion is the version of Gateway API's CRDs, as they say themselves
-	// (annotation gateway.networking.k8s.io/bundle-version); empty where they do not.
+	// GatewayAPIVersion is the version of the Gateway API CRDs (annotation
+	// gateway.networking.k8s.io/bundle-version), or empty without the annotation.
 	GatewayAPIVersion string
 }
 
-// Settings are the names under which this controller works.
+// Settings configure a compilation.
 type Settings struct {
-	// IngressController is the spec.controller of the IngressClasses that are ours.
+	// IngressController is the spec.controller of the IngressClasses to compile.
 	IngressController string
-	// GatewayController is the spec.controllerName of the GatewayClasses that are ours.
+	// GatewayController is the spec.controllerName of the GatewayClasses to compile.
 	GatewayController gatewayv1.GatewayController
-	// AssumeCertificates takes every Secret that an object may refer to for one with a good
-	// certificate, which covers what it is for, or with users. It is for those who may not read
-	// Secrets; the resources then have no keys.
+	// AssumeCertificates treats every referenced Secret as one with users or with a valid certificate for
+	// its hosts, for callers that may not read Secrets. The resources then contain no keys.
 	AssumeCertificates bool
-	// Now is the time at which certificates are judged; zero does not judge their validity.
+	// Now is the time for checking the validity of certificates; zero disables the check.
 	Now time.Time
-	// ReservedPorts are those at which a proxy listens for other purposes: probes, metrics.
+	// ReservedPorts are ports of proxies for other purposes, such as probes and metrics.
 	ReservedPorts []int32
-	// NamespaceBytes is how much the objects of one namespace may add to the configuration of the
-	// proxies of one owner, and ProxyBytes how much those of all may, in bytes of messages. 0 is
-	// 64 MiB, and 256.
+	// NamespaceBytes limits what the objects of one namespace add to the configuration of an owner's
+	// proxies, and ProxyBytes what all namespaces add, in bytes of messages. The defaults are 64 MiB and
+	// 256 MiB.
 	NamespaceBytes, ProxyBytes int64
 }
 
-// withBounds gives what is 0 its default.
+// withBounds returns the settings with default limits in place of 0.
 func (s Settings) withBounds() Settings {
 	s.NamespaceBytes, s.ProxyBytes = cmp.Or(s.NamespaceBytes, defaultNamespaceBytes), cmp.Or(s.ProxyBytes, defaultProxyBytes)
 	return s
 }
 
-// DefaultSettings are the names that the documentation uses.
+// DefaultSettings returns settings with the documented controller names.
 func DefaultSettings() Settings {
 	return Settings{
 		IngressController: IngressController,

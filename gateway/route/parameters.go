@@ -17,84 +17,81 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// Keys of the ConfigMap that the parameters of an IngressClass, a GatewayClass or a Gateway
-// refer to.
+// Keys of the ConfigMap that an IngressClass, a GatewayClass or a Gateway references as its parameters.
 const (
-	// ParameterReplicas is how many proxies run at least.
+	// ParameterReplicas is the minimum number of proxies.
 	ParameterReplicas = "replicas"
-	// ParameterMaxReplicas is how many run at most; above replicas they follow the load.
+	// ParameterMaxReplicas is the maximum number of proxies; above replicas it follows the load.
 	ParameterMaxReplicas = "maxReplicas"
-	// ParameterPool and ParameterAddresses are the annotations millrace.io/pool and
-	// millrace.io/addresses of the proxies' Service.
+	// ParameterPool and ParameterAddresses are the annotations millrace.io/pool and millrace.io/addresses
+	// of the proxies' Service.
 	ParameterPool      = "pool"
 	ParameterAddresses = "addresses"
-	// ParameterTrustedHops is how many proxies in front are believed in X-Forwarded-For.
+	// ParameterTrustedHops is the number of proxies in front whose X-Forwarded-For entries are trusted.
 	ParameterTrustedHops = "trustedHops"
-	// ParameterTLSPolicy is modern, intermediate or old: the TLS versions and cipher suites for clients, by
-	// the names of Mozilla's "Server Side TLS".
+	// ParameterTLSPolicy is modern, intermediate or old: the TLS versions and cipher suites for clients,
+	// as named by Mozilla's "Server Side TLS".
 	ParameterTLSPolicy = "tlsPolicy"
-	// ParameterDrainPeriod is how long the connections to a backend that has left a TCPRoute
-	// or UDPRoute may go on, such as "30m".
+	// ParameterDrainPeriod is how long established connections to a backend that was removed from a
+	// TCPRoute or UDPRoute are kept, such as "30m".
 	ParameterDrainPeriod = "drainPeriod"
-	// ParameterResponseTimeout is how long a backend may take to begin its answer, such as "5m".
+	// ParameterResponseTimeout is the timeout for response headers of a backend, such as "5m".
 	ParameterResponseTimeout = "responseTimeout"
-	// ParameterAccessLog "true" makes proxies write a record of each request.
+	// ParameterAccessLog "true" logs each request.
 	ParameterAccessLog = "accessLog"
-	// ParameterRouteMetrics "true" makes proxies count requests for each rule, too.
+	// ParameterRouteMetrics "true" adds metrics for each rule.
 	ParameterRouteMetrics = "routeMetrics"
 	// ParameterPullSecrets, ParameterNodeSelector and ParameterTolerations are imagePullSecrets,
-	// nodeSelector and tolerations of the proxies' pods, in YAML as in a pod's spec.
+	// nodeSelector and tolerations of the proxies' pods, in the YAML of a pod's spec.
 	ParameterPullSecrets  = "imagePullSecrets"
 	ParameterNodeSelector = "nodeSelector"
 	ParameterTolerations  = "tolerations"
 	// ParameterTracingEndpoint is a collector of spans, http://HOST:PORT.
 	ParameterTracingEndpoint = "tracingEndpoint"
-	// ParameterTracingRatio is the part of the requests that is sampled, from 0 to 1.
+	// ParameterTracingRatio is the ratio of sampled requests, from 0 to 1.
 	ParameterTracingRatio = "tracingRatio"
 
-	// ParameterDefaultBackend takes what no rule matches: "namespace/service:port". For an
-	// IngressClass only, as are those below.
+	// ParameterDefaultBackend serves requests that no rule matches: "namespace/service:port". This
+	// parameter and the following ones are for an IngressClass only.
 	ParameterDefaultBackend = "defaultBackend"
-	// ParameterDefaultCertificate is for hosts without a Secret: "namespace/secret".
+	// ParameterDefaultCertificate is the certificate of hosts without a Secret: "namespace/secret".
 	ParameterDefaultCertificate = "defaultCertificate"
-	// ParameterSSLRedirect is the annotation's value for Ingresses that have none.
+	// ParameterSSLRedirect is the default of the annotation.
 	ParameterSSLRedirect = "sslRedirect"
-	// ParameterDedicatedVIP is the annotation's value for Ingresses that have none.
+	// ParameterDedicatedVIP is the default of the annotation.
 	ParameterDedicatedVIP = "dedicatedVIP"
-	// ParameterAnnotations "ingress-nginx" has the annotations of ingress-nginx carried out.
+	// ParameterAnnotations "ingress-nginx" enables the annotations of ingress-nginx.
 	ParameterAnnotations = "annotations"
-	// ParameterHostOwnership is Strict or InterNamespaceAllowed: whether namespaces share hosts.
+	// ParameterHostOwnership is Strict or InterNamespaceAllowed: whether namespaces may share hosts.
 	ParameterHostOwnership = "hostOwnership"
 )
 
 // Parameters are the settings of the proxies of a class or a Gateway.
 type Parameters struct {
-	// Replicas and MaxReplicas are 0 where they are not set.
+	// Replicas and MaxReplicas are 0 by default.
 	Replicas, MaxReplicas int32
 	// Pool and Addresses are annotations of the proxies' Service.
 	Pool, Addresses string
 	TrustedHops     uint32
 	TLSPolicy       resource.Listener_TLSPolicy
-	// DrainPeriod and ResponseTimeout are 0 where they are not set.
+	// DrainPeriod and ResponseTimeout are 0 by default.
 	DrainPeriod, ResponseTimeout time.Duration
-	// AccessLog and RouteMetrics are off where nobody says otherwise.
+	// AccessLog and RouteMetrics are false by default.
 	AccessLog, RouteMetrics bool
-	// PullSecrets, NodeSelector and Tolerations are those of the proxies' pods.
+	// PullSecrets, NodeSelector and Tolerations are fields of the proxies' pods.
 	PullSecrets  []corev1.LocalObjectReference
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
-	// TracingEndpoint is a collector of spans; empty: none. TracingRatio is empty for the
+	// TracingEndpoint is a collector of spans; empty disables tracing. An empty TracingRatio is the
 	// proxy's default.
 	TracingEndpoint, TracingRatio string
 }
 
-// longestPeriod bounds durations.
 const longestPeriod = 7 * 24 * time.Hour
 
-// classParameters are those of an IngressClass.
 type classParameters struct {
 	Parameters
-	// defaultBackend has an empty name where there is none.
+	// defaultBackend has an empty name if it is not set.
 	defaultBackend     key
 	defaultBackendPort string
 	defaultCertificate key
@@ -106,8 +103,8 @@ type classParameters struct {
 	isSharingSet bool
 }
 
-// hostOwnership returns whether namespaces share hosts. Classes that carry out annotations of ingress-nginx do
-// by default, as ingress-nginx does.
+// hostOwnership returns whether namespaces share hosts. Like ingress-nginx, classes with its annotations
+// share hosts by default.
 func (p *classParameters) hostOwnership() ownership.Sharing {
 	if !p.isSharingSet && p.annotations == annotationsOfNginx {
 		return ownership.InterNamespaceAllowed
@@ -115,23 +112,22 @@ func (p *classParameters) hostOwnership() ownership.Sharing {
 	return p.sharing
 }
 
-// valueOfNginx is the value of annotations that has those of ingress-nginx carried out.
+// valueOfNginx is the value of parameter annotations that enables the annotations of ingress-nginx.
 const valueOfNginx = "ingress-nginx"
 
-// annotationsOf says whose annotations are carried out, beside our own.
+// annotationsOf selects the annotations that a class enables in addition to Millrace's own.
 type annotationsOf int
 
 const (
 	annotationsOurs annotationsOf = iota
 	annotationsOfNginx
-	// annotationsUnknown is where that cannot be read.
+	// annotationsUnknown is the value of invalid parameters.
 	annotationsUnknown
 )
 
-// parameterProblem is a key of a ConfigMap that cannot be used.
 type parameterProblem struct{ key, reason, message string }
 
-// parseParameters reads a ConfigMap. What cannot be read has its default value.
+// parseParameters parses a ConfigMap. An invalid parameter has its default value.
 func parseParameters(configMap *corev1.ConfigMap, ingress bool) (classParameters, []parameterProblem) {
 	var found classParameters
 	var problems []parameterProblem

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/internal/literal"
 )
 
-// canonicalPath returns the path of a rule in the form in which requests are compared with it, or an
-// error if no request can have the path: the rule would silently match nothing.
+// canonicalPath returns the path of a rule in the form that request paths are compared with, or an error
+// if no request can have the path and the rule would never match.
 func canonicalPath(path string) (string, error) {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -31,10 +31,10 @@ func canonicalPath(path string) (string, error) {
 	return plan.CanonicalPath(path), nil
 }
 
-// maxPath is Gateway API's limit, which Ingress does not have.
+// maxPath is the limit of Gateway API, applied to Ingresses, too.
 const maxPath = 1024
 
-// trimPrefix cuts the slash at the end of a canonical prefix: /a/ and /a match the same.
+// trimPrefix removes the trailing slash of a canonical prefix, because /a/ and /a match the same paths.
 func trimPrefix(path string) string {
 	if trimmed := strings.TrimSuffix(path, "/"); trimmed != "" {
 		return trimmed
@@ -42,15 +42,14 @@ func trimPrefix(path string) string {
 	return "/"
 }
 
-// literalExpression returns an expression for all paths that begin with the characters of a canonical
-// path.
+// literalExpression returns an expression for all paths that begin with a canonical path.
 func literalExpression(path string) string {
 	decoded := decodedPath(&resource.PathMatch{Value: path})
 	var expression strings.Builder
 	for at, size := 0, 0; at < len(decoded); at += size {
 		var char rune
 		if char, size = utf8.DecodeRuneInString(decoded[at:]); char == utf8.RuneError && size == 1 {
-			// An expression is UTF-8, and cannot name another byte.
+			// Expressions are UTF-8 and cannot contain other bytes.
 			expression.WriteString("(?s:.)")
 		} else {
 			expression.WriteString(regexp.QuoteMeta(decoded[at : at+size]))
@@ -66,7 +65,7 @@ func couldMatch(expression string) *resource.PathMatch {
 	}
 }
 
-// decodedPath returns the path of a match that the compiler made.
+// decodedPath returns the decoded path of a match, which the compiler has encoded.
 func decodedPath(of *resource.PathMatch) string {
 	decoded, _ := url.PathUnescape(of.GetValue())
 	return decoded

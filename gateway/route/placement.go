@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// setPlacement reads where the pods of proxies run, and with what their image is pulled. What the API
-// server would refuse is refused here: else there would be no proxies, and nobody would be told.
+// setPlacement parses scheduling and image pull settings. It rejects values that the API server would
+// reject, because otherwise no proxies would be created and no problem reported.
 func (p *classParameters) setPlacement(name, text string) (known bool, err error) {
 	switch name {
 	case ParameterPullSecrets:
@@ -32,7 +32,7 @@ func (p *classParameters) setPlacement(name, text string) (known bool, err error
 	return true, err
 }
 
-// parseYAML reads a list. It is left as it is where any of it cannot be used.
+// parseYAML parses a list. It does not modify into if an item is invalid.
 func parseYAML[T any](text string, into *[]T, wrong func(T) []string) error {
 	var list []T
 	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
@@ -60,7 +60,7 @@ func parseSelector(text string) (map[string]string, error) {
 	return selector, nil
 }
 
-// wrongToleration says what the API server refuses of a toleration (core/v1 Toleration).
+// wrongToleration returns why the API server would reject a toleration (core/v1 Toleration).
 func wrongToleration(toleration corev1.Toleration) (flaws []string) {
 	if toleration.Key != "" {
 		flaws = validation.IsQualifiedName(toleration.Key)

@@ -10,14 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// lowPorts is what is added to a port below 1024: 443 is listened for at 8443.
+// lowPorts is added to ports below 1024: the target port of 443 is 8443.
 const lowPorts = 8000
 
-// firstSpare is where the others of lowPorts go, and whatever is reserved.
+// firstSpare is the first target port for ports whose usual target is taken or reserved.
 const firstSpare = 20000
 
-// targetPorts gives each port of a VIP the one at which the proxy listens. A port keeps its
-// target whatever other ports come and go, except where spare ones collide.
+// targetPorts maps each port of a VIP to the port at which the proxy listens. A port keeps its target
+// when other ports are added or removed, unless spare targets collide.
 func targetPorts(ports map[int32]bool, reserved []int32) []Port {
 	taken := map[int32]bool{}
 	for _, port := range reserved {

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// previous is the resources of the last result by owner, sorted by name. It knows no objects:
-// a resource that says the same comes out as the same pointer, whatever has led to it.
+// previous holds the resources of the previous result by owner, sorted by name. Equal resources are
+// reused by pointer, without tracking the objects that they depend on.
 type previous map[Object][]*resource.Resource
 
-// reuse sorts resources by name, each the previous pointer where it says the same. Nearly all
-// names are those of the last time, in the same order; so few have to be sorted.
+// reuse returns resources sorted by name, with the previous pointer for each unchanged one. Nearly all
+// names are those of the previous result, in the same order, so few have to be sorted.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {
 	kept := make([]*resource.Resource, 0, len(resources))
 	for _, previous := range before {
@@ -42,8 +42,8 @@ func reuse(before []*resource.Resource, resources map[string]*resource.Resource)
 
 func compareName(r *resource.Resource, name string) int { return strings.Compare(r.GetName(), name) }
 
-// sameResource reports whether two resources of one name say the same. What there is most of is
-// compared field by field: proto.Equal takes 20 times as long.
+// sameResource reports whether two resources of one name are equal. The most frequent messages are
+// compared field by field, because proto.Equal takes 20 times as long.
 func sameResource(a, b *resource.Resource) bool {
 	if a == b {
 		return true
@@ -80,7 +80,7 @@ func sameGroup(a, b *resource.RouteGroup) bool {
 		slices.Equal(a.GetListeners(), b.GetListeners()) && slices.EqualFunc(a.GetRules(), b.GetRules(), sameRule)
 }
 
-// sameRule compares what most rules have; what has more is left to proto.Equal.
+// sameRule compares plain rules by field and all others by proto.Equal.
 func sameRule(a, b *resource.Rule) bool {
 	if a == b {
 		return true
@@ -94,7 +94,7 @@ func sameRule(a, b *resource.Rule) bool {
 		})
 }
 
-// isPlain reports whether a rule has nothing but a route, a match and backends.
+// isPlain reports whether a rule has only a route, a match and backends.
 func isPlain(of *resource.Rule) bool {
 	return len(of.GetFilters()) == 0 && of.GetTimeouts() == nil && of.GetRetry() == nil && of.GetSessionPersistence() == nil &&
 		!slices.ContainsFunc(of.GetBackends(), func(b *resource.WeightedBackend) bool { return len(b.GetFilters()) > 0 })

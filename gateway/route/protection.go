@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// protectingPrefixes are the prefixes of annotations by which other controllers configure an Ingress or a route.
+// protectingPrefixes are the annotation prefixes of other controllers of Ingresses and routes.
 var protectingPrefixes = map[string]bool{
 	"nginx.ingress.kubernetes.io":   true, // ingress-nginx
 	"ingress.kubernetes.io":         true, // older ingress-nginx, HAProxy and Traefik
@@ -41,8 +41,8 @@ var protectingPrefixes = map[string]bool{
 	"zalando.org":                   true,
 }
 
-// protectingNames are further such names. Some only may keep clients out: what they refer to is
-// an object of the other controller.
+// protectingNames are further annotations that restrict clients, or may: some reference an object of the
+// other controller.
 var protectingNames = map[string]bool{
 	"alb.ingress.kubernetes.io/inbound-cidrs":          true,
 	"alb.ingress.kubernetes.io/mutual-authentication":  true,
@@ -65,15 +65,15 @@ var protectingNames = map[string]bool{
 	"appgw.ingress.kubernetes.io/ssl-profile":          true,
 }
 
-// protectingValues are annotations that keep clients out with one value.
+// protectingValues are annotations that restrict clients with one value only.
 var protectingValues = map[string]string{
 	"alb.ingress.kubernetes.io/scheme": "internal",
 	"kubernetes.io/ingress.allow-http": "false",
 	"tailscale.com/funnel":             "false",
 }
 
-// unprotected adds a problem for annotations by which another controller would keep clients out, and which are not
-// carried out. The class of an Ingress may carry out those of ingress-nginx.
+// unprotected adds a problem for annotations of other controllers that restrict clients and have no
+// effect here. carriesNginx is true if the class enables the annotations of ingress-nginx.
 func (c *compilation) unprotected(object Object, annotations map[string]string, carriesNginx bool) {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -88,13 +88,14 @@ func (c *compilation) unprotected(object Object, annotations map[string]string, 
 	}
 }
 
-// isSnippet reports whether an annotation is in the language of another proxy, which may keep clients out.
+// isSnippet reports whether an annotation is a configuration snippet of another proxy, which may restrict
+// clients.
 func isSnippet(name string) bool {
 	prefix, rest, _ := strings.Cut(name, "/")
 	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))
 }
 
-// protects reports whether an annotation keeps clients out where its controller reads it.
+// protects reports whether an annotation restricts clients in its controller.
 func protects(name, value string) bool {
 	if wanted, is := protectingValues[name]; is {
 		return strings.EqualFold(strings.TrimSpace(value), wanted)
@@ -112,7 +113,7 @@ func protects(name, value string) bool {
 	return nginx.Protects(rest)
 }
 
-// harmless lists the kinds of filters that keep no client out. Any other kind might.
+// harmless are the types of filters that reject no request. Any other type might.
 var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
 	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
@@ -122,12 +123,12 @@ var harmless = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterCORS:                   true,
 }
 
-// protectsRule reports whether filters of a rule keep clients out, or might.
+// protectsRule reports whether filters of a rule may reject requests.
 func protectsRule(filters []gatewayv1.HTTPRouteFilterType) bool {
 	return slices.ContainsFunc(filters, func(of gatewayv1.HTTPRouteFilterType) bool { return !harmless[of] })
 }
 
-// httpRuleFilters returns the kinds of all filters of a rule and its backends.
+// httpRuleFilters returns the types of all filters of a rule and its backends.
 func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
 	add := func(filters []gatewayv1.HTTPRouteFilter) {
 		for i := range filters {
@@ -141,7 +142,7 @@ func httpRuleFilters(rule *gatewayv1.HTTPRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// grpcRuleFilters returns the kinds of all filters of a rule and its backends.
+// grpcRuleFilters returns the types of all filters of a rule and its backends.
 func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRouteFilterType) {
 	add := func(filters []gatewayv1.GRPCRouteFilter) {
 		for i := range filters {
@@ -155,8 +156,8 @@ func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// closedFor returns the rule for a refused match or action. If only the match is refused, the guards of
-// the rule still answer before the 500.
+// closedFor returns the rule in place of one with a refused match or action. If only the match is
+// refused, the guards of the rule still run before the 500.
 func closedFor(made *resource.Rule, name string, match, action *refusal) *resource.Rule {
 	switch {
 	case action != nil:
@@ -167,7 +168,7 @@ func closedFor(made *resource.Rule, name string, match, action *refusal) *resour
 	return made
 }
 
-// closedRule returns a rule with the match and the guards of another rule, and without backends.
+// closedRule returns the rule with its match and guards only. Without backends it answers 500.
 func closedRule(of *resource.Rule) *resource.Rule {
 	closed := &resource.Rule{Route: of.Route, Match: of.Match}
 	for _, filter := range of.Filters {

@@ -10,7 +10,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// The kinds of objects that refer to others across namespaces.
+// The kinds of objects that reference others across namespaces.
 const (
 	kindGateway          = "Gateway"
 	kindListenerSet      = "ListenerSet"
@@ -26,10 +26,9 @@ const (
 	kindConfigMap        = "ConfigMap"
 )
 
-// referrer is an object that refers to others: of Gateway API, or an Ingress.
+// referrer is an object that references others: an Ingress or an object of Gateway API.
 type referrer struct{ kind, namespace string }
 
-// group is that of the object's kind.
 func (r referrer) group() string {
 	if r.kind == kindIngress {
 		return networkingv1.GroupName
@@ -37,8 +36,8 @@ func (r referrer) group() string {
 	return gatewayv1.GroupName
 }
 
-// permitted reports whether a ReferenceGrant lets an object refer to one of the core group.
-// What is in the same namespace needs no grant.
+// permitted reports whether an object may reference an object of the core group: in its own namespace, or
+// by a ReferenceGrant.
 func (c *compilation) permitted(from referrer, kind string, to key) bool {
 	if from.namespace == to.namespace {
 		return true
@@ -54,8 +53,7 @@ func (c *compilation) permitted(from referrer, kind string, to key) bool {
 	})
 }
 
-// secretOf follows a reference to a certificate. invalid is the reason for one that cannot be
-// used.
+// secretOf resolves a reference to a certificate. invalid is the condition reason of an unusable one.
 func (c *compilation) secretOf(
 	from referrer, reference gatewayv1.SecretObjectReference, invalid string,
 ) (*certificate, *refusal) {
@@ -81,7 +79,6 @@ func (c *compilation) secretOf(
 	return found, refused
 }
 
-// serviceOf follows a reference to a Service.
 func (c *compilation) serviceOf(
 	from referrer, reference gatewayv1.BackendObjectReference, protocol corev1.Protocol,
 ) (key, *corev1.ServicePort, *refusal) {

@@ -12,63 +12,64 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Object names an object of the API.
+// Object identifies an API object.
 type Object = desired.Object
 
-// Problem is something that keeps an object, or a part of it, from being carried out.
+// Problem is a reason why an object, or a part of it, is not implemented as specified.
 type Problem = desired.Problem
 
-// Result is what Compile makes of all objects. Every list is sorted.
+// Result is the result of Compile. Every list is sorted.
 type Result struct {
 	// Proxies are sorted by owner.
 	Proxies []*Proxy
-	// Frontends are the listeners of TCP and UDP, which need no proxy.
+	// Frontends are the TCP and UDP listeners, which need no proxy.
 	Frontends []*Frontend
-	// Ingresses are those of our classes, and where they are served.
+	// Ingresses are the Ingresses of the compiled classes.
 	Ingresses []IngressStatus
 	Statuses  Statuses
 	// Retained are the objects whose previous version is compiled because the current one failed, sorted.
 	Retained []Object
-	// Certificates are those of all Secrets that objects refer to, sorted.
+	// Certificates are the certificates of all referenced Secrets, sorted.
 	Certificates []Certificate
-	// Problems are those of Ingresses, IngressClasses and their parameters, and those of certificates of
-	// listeners that are served.
+	// Problems are problems of Ingresses, IngressClasses and their parameters, and of certificates that
+	// listeners serve.
 	Problems []Problem
 }
 
 // Proxy is one set of proxy pods behind one Service of type LoadBalancer.
 type Proxy struct {
-	// Owner is an IngressClass, an Ingress with a VIP of its own, or a Gateway.
+	// Owner is a Gateway, an IngressClass, or an Ingress with a dedicated VIP.
 	Owner Object
-	// Ports are those of the Service that lead to proxies, sorted. A Gateway that has listeners
-	// of TCP and UDP only has none. A listener that lacks its certificate has its port: the
-	// VIP stays until the certificate is there.
+	// Ports are the ports of the Service that proxies serve, sorted. A Gateway with TCP and UDP listeners
+	// only has none. The port of a listener without its certificate is included, so that the VIP is kept
+	// until the certificate exists.
 	Ports []Port
-	// Resources are sorted by name, and all but the Endpoints that they refer to. They are
-	// shared between results: never change one.
+	// Resources are all resources except Endpoints, sorted by name. They are shared between results and
+	// must not be modified.
 	Resources []*resource.Resource
-	// Backends are the Service ports whose Endpoints are needed, sorted.
+	// Backends are the Service ports whose Endpoints the proxy needs, sorted.
 	Backends []ServicePort
 	// Parameters come from the ConfigMap of the class or Gateway.
 	Parameters Parameters
-	// Addresses are those that a Gateway asks for.
+	// Addresses are the addresses that a Gateway requests.
 	Addresses []gatewayv1.GatewaySpecAddress
-	// Labels and Annotations go on all objects made for the owner (Gateway: infrastructure).
+	// Labels and Annotations are added to all objects created for the owner (Gateway:
+	// spec.infrastructure).
 	Labels, Annotations map[string]string
 }
 
-// Listens reports whether the proxies have a listener. Without any they need not run.
+// Listens reports whether the proxies have a listener. Otherwise they need not run.
 func (p *Proxy) Listens() bool {
 	return slices.ContainsFunc(p.Resources, func(r *resource.Resource) bool { return r.GetListener() != nil })
 }
 
 // Port is a port of a proxy.
 type Port struct {
-	// Name is that of the Service's port: "tcp-443".
+	// Name is the name of the Service port: "tcp-443".
 	Name string
 	// VIP is the port that clients use.
 	VIP int32
-	// Target is the one at which the proxy listens, 1024 or above.
+	// Target is the port at which the proxy listens, 1024 or above.
 	Target   int32
 	Protocol corev1.Protocol
 }
@@ -79,64 +80,62 @@ type ServicePort struct {
 	Port            int32
 }
 
-// Frontend is a listener of layer 4.
+// Frontend is a layer 4 listener.
 type Frontend struct {
-	// Gateway is whose VIP it has.
+	// Gateway is the Gateway with the VIP.
 	Gateway Object
 	// Listener is the listener's name in its Gateway or ListenerSet.
 	Listener string
 	Port     int32
 	Protocol corev1.Protocol
-	// Route is what the Services come from; it is empty where no route is attached.
+	// Route is the route with the Services, or empty if no route is attached.
 	Route Object
-	// Services share the connections by weight. There may be none: all are refused.
+	// Services share the connections by weight. Without any, all connections are refused.
 	Services []WeightedService
 }
 
-// WeightedService is a share of a frontend.
+// WeightedService is a backend of a frontend.
 type WeightedService struct {
 	ServicePort
 	Weight int32
-	// Invalid says that the reference cannot be followed. Its share is refused.
+	// Invalid marks an unresolved reference, whose share is refused.
 	Invalid bool
 }
 
-// IngressStatus is where an Ingress is served.
+// IngressStatus is the proxy and the ports of an Ingress.
 type IngressStatus struct {
 	Namespace, Name string
-	// Owner is that of its Proxy.
+	// Owner is the owner of the Proxy.
 	Owner Object
-	// Ports are those of the VIP at which something of the Ingress is served, or should be, by
-	// number.
+	// Ports are the ports of the VIP at which the Ingress is served, or should be, sorted.
 	Ports []IngressPort
 }
 
 // IngressPort is a port of an Ingress.
 type IngressPort struct {
 	Number int32
-	// Error is why a host of the Ingress is not served there, a reason of Problems; empty where
-	// all are.
+	// Error is a Problem reason why a host of the Ingress is not served at the port, or empty.
 	Error string
 }
 
-// Status is the wanted status of one object. Conditions have no LastTransitionTime: whoever
-// writes them knows the old ones.
+// Status is the status of one object. Its conditions have no LastTransitionTime, because that depends on
+// the conditions in the API server.
 type Status[T any] struct {
 	Namespace, Name string
-	// Generation is that of the object which was compiled.
+	// Generation is the generation of the compiled object.
 	Generation int64
 	Status     T
 }
 
-// Statuses are the wanted statuses of Gateway API's objects, sorted by namespace and name.
+// Statuses are the statuses of Gateway API objects, sorted by namespace and name.
 //
-// They have the entries and conditions of this controller only; those of others stay as they
-// are. Every route and policy of the cluster is listed: one without parents or ancestors has
-// no entry of ours, and an old one is to be removed. GatewayClasses, Gateways and ListenerSets
-// are listed where they are ours.
+// They contain only the entries and conditions of this controller; entries of other controllers are not
+// modified. Every route and policy of the cluster is listed, because the previous entry of one without
+// parents or ancestors must be removed. GatewayClasses, Gateways and ListenerSets are listed only if this
+// controller manages them.
 //
-// Programmed says whether the configuration is complete. Whoever writes it lowers it to False
-// (AddressNotAssigned, Pending) until there is a VIP and a proxy; and adds the addresses.
+// Programmed reports whether the configuration is complete. The writer of the status sets it to False
+// (AddressNotAssigned, Pending) until there is a VIP and a proxy, and adds the addresses.
 type Statuses struct {
 	GatewayClasses     []Status[gatewayv1.GatewayClassStatus]
 	Gateways           []Status[gatewayv1.GatewayStatus]

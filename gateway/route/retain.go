@@ -13,18 +13,18 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// versions are versions of objects that compiled without a failure.
+// versions are the versions of objects that compiled without a failure.
 type versions map[Object]metav1.Object
 
-// reads records an object that is compiled.
+// reads records a compiled object.
 func (c *compilation) reads(kind string, object metav1.Object) {
 	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 }
 
-// fails records that the content of an object cannot be carried out as a whole. If a previous version of the
-// object could, that version is compiled instead.
+// fails records that the content of an object is invalid. If a previous version of the object was valid,
+// that version is compiled instead.
 func (c *compilation) fails(object Object, field, reason, message string) {
-	// The next parts are the results without a previous version.
+	// The effects named after these words do not apply to the previous version.
 	for _, result := range []string{"; requests ", "; its requests "} {
 		message, _, _ = strings.Cut(message, result)
 	}
@@ -36,8 +36,8 @@ func (c *compilation) failsRoute(of *route, refused *refusal) {
 	c.fails(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
 }
 
-// isFailure reports whether a problem is one of the object's own content. Problems of backends are problems
-// of other objects.
+// isFailure reports whether a problem is caused by the object's own content. Problems of backends are
+// caused by other objects.
 func isFailure(object Object, field, reason string) bool {
 	switch {
 	case object.Kind == kindConfigMap, reason == ReasonAnnotationRefused:
@@ -48,8 +48,8 @@ func isFailure(object Object, field, reason string) bool {
 	return !strings.Contains(field, ".backend") && !strings.Contains(field, "defaultBackend")
 }
 
-// restore returns objects with failed objects replaced by their previous versions, and the failures of the
-// replaced objects.
+// restore returns the objects with failed ones replaced by their previous versions, and the failures of
+// the replaced objects.
 func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objects, map[Object][]Problem) {
 	restored, retained := *objects, map[Object][]Problem{}
 	if len(v) == 0 || len(failed) == 0 {
@@ -95,20 +95,20 @@ func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objec
 	return &restored, retained
 }
 
-// metaOf returns the metadata of a previous version with the current generation, which statuses observe.
+// metaOf returns the metadata of a previous version with the current generation, which statuses report.
 func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
 	found := *last
 	found.Generation = now.Generation
 	return found
 }
 
-// swapper replaces objects that failed.
+// swapper replaces failed objects.
 type swapper struct {
 	versions         versions
 	failed, retained map[Object][]Problem
 }
 
-// previousOf replaces the objects of a kind that failed. previous returns nil for an unchanged object.
+// previousOf replaces the failed objects of a kind. previous returns nil for an unchanged object.
 func previousOf[T metav1.Object](swap swapper, kind string, objects []T, previous func(last, now T) T) []T {
 	isCopied := false
 	for i, object := range objects {
@@ -129,8 +129,8 @@ func previousOf[T metav1.Object](swap swapper, kind string, objects []T, previou
 	return objects
 }
 
-// next returns the versions for the next compilation: the objects that compiled now, and the previous versions
-// of retained objects.
+// next returns the versions for the next compilation: the objects that compiled without a failure, and
+// the previous versions of retained objects.
 func (v versions) next(run *compilation) versions {
 	for name := range run.failed {
 		delete(run.good, name)
@@ -141,7 +141,7 @@ func (v versions) next(run *compilation) versions {
 	return run.good
 }
 
-// addRetained adds the failures of objects of which the previous versions are compiled. Routes have a condition.
+// addRetained adds the failures of retained objects. Routes have a condition instead.
 func (c *compilation) addRetained() {
 	for _, failures := range c.retained {
 		for _, failure := range failures {

@@ -15,38 +15,38 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// route is a route of any kind, as far as all kinds are alike.
+// route is the common part of a route of any kind.
 type route struct {
 	kind    string
 	object  metav1.Object
 	parents []gatewayv1.ParentReference
 	hosts   []hostname
-	// age is the place among all routes, oldest first.
+	// age is the position among all routes, oldest first.
 	age int
-	// body reads the rules, once, when a Gateway of ours is a parent.
+	// read reads the rules. body calls it once if the route has a parent of this controller.
 	read func(*compilation, *route)
 	done bool
 
-	// reading is the number of the rule that is being read.
+	// reading is the index of the rule that is being read.
 	reading int
-	// unasked says that it asks a backend for each request that cannot be asked.
+	// unasked is true if the current rule has an ExternalAuth filter whose backend does not resolve.
 	unasked bool
-	// protects marks a route with a rule that keeps clients out, or might.
+	// protects marks a route with a rule that may reject requests.
 	protects bool
-	// steps are those of its regular expressions so far.
+	// steps is the size of its regular expressions, in instructions.
 	steps int
-	// rules are in order of precedence, with the backends that they lead to.
+	// rules are in order of precedence; backends are all backends of the rules.
 	rules    []*orderedRule
 	backends []*backend
-	// bytes is how long the rules are.
+	// bytes is the encoded size of the rules.
 	bytes int64
-	// layer4 is what a TCPRoute or UDPRoute leads to.
+	// layer4 are the backends of a TCPRoute or UDPRoute.
 	layer4 []WeightedService
-	// tls is a TLSRoute for listeners at which TLS ends: policies count for its backends. Its
-	// age differs from that of the route itself.
+	// tls is the variant of a TLSRoute for listeners that terminate TLS, where policies apply to its
+	// backends. Its age differs from the age of the route.
 	tls *route
 
-	// accepted, resolved and partial are nil where all is well.
+	// accepted, resolved and partial are the reasons of negative conditions, or nil.
 	accepted, resolved *refusal
 	partial            *refusal
 	// misnamed is the refusal of a host name.
@@ -72,16 +72,14 @@ func (r *route) refuseResolved(refused *refusal) {
 	}
 }
 
-// orderedRule is a rule and its precedence.
 type orderedRule struct {
 	rule *resource.Rule
-	// rank is compared number by number; the larger one goes first.
+	// rank is compared element by element; the larger one takes precedence.
 	rank [6]int
-	// protects marks a rule that keeps clients out, or might.
+	// protects marks a rule that may reject requests.
 	protects bool
 }
 
-// orderedRoutes returns all routes, oldest first.
 func (c *compilation) orderedRoutes(objects *Objects) []*route {
 	all := c.allRoutes(objects)
 	slices.SortFunc(all, func(a, b *route) int {
@@ -93,7 +91,7 @@ func (c *compilation) orderedRoutes(objects *Objects) []*route {
 	return all
 }
 
-// attachRoutes attaches routes, oldest first, and makes their statuses.
+// attachRoutes attaches routes, oldest first, and sets their statuses.
 func (c *compilation) attachRoutes(all []*route) {
 	statuses := map[string][]Status[gatewayv1.RouteStatus]{}
 	for _, found := range all {
@@ -154,7 +152,6 @@ func (c *compilation) allRoutes(objects *Objects) []*route {
 	return all
 }
 
-// newRoute reads the common part of a route.
 func newRoute(
 	kind string, object metav1.Object, spec gatewayv1.CommonRouteSpec, hosts []gatewayv1.Hostname,
 	read func(*compilation, *route),
@@ -175,7 +172,7 @@ func newRoute(
 	found.misnamed = refused
 	switch {
 	case refused != nil && len(found.hosts) == 0:
-		// Without a host name the route would be for all hosts.
+		// Without a host name the route would match all hosts.
 		found.accepted = refused
 	case len(hosts) == 0:
 		found.hosts = []hostname{""}
@@ -183,7 +180,7 @@ func newRoute(
 	return found
 }
 
-// body reads the rules of a route, the first time.
+// body reads the rules of a route once.
 func (c *compilation) body(of *route) {
 	if !of.done {
 		of.done = true

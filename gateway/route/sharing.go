@@ -10,9 +10,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// protectOwners refuses the listeners of ListenerSets that would take certificates, passthrough and routes of host
-// names from older objects of other namespaces: from routes at the Gateway's own listeners of the port, and from
-// wildcards of older ListenerSets. The Gateway's namespace decides about all of its hosts.
+// protectOwners refuses listeners of ListenerSets that would override the certificates, passthrough or
+// routes of host names of older objects of other namespaces: of routes at the Gateway's own listeners of
+// the port, and of wildcards of older ListenerSets. The Gateway's namespace controls all of its hosts.
 func (c *compilation) protectOwners(of *gateway, routes []*route) {
 	claims, wildcards := map[int32]*ownership.Claims[*route]{}, map[portHost]*listener{}
 	for _, found := range of.listeners {
@@ -37,19 +37,18 @@ func (c *compilation) protectOwners(of *gateway, routes []*route) {
 	}
 }
 
-// isOwnedBefore reports whether an object of another namespace is older.
+// isOwnedBefore reports whether an object is of another namespace and older.
 func isOwnedBefore(other, of metav1.Object) bool {
 	return other.GetNamespace() != of.GetNamespace() && desired.CompareAge(other, of) < 0
 }
 
-// portHost is a host name at a port of a Gateway.
 type portHost struct {
 	port int32
 	host hostname
 }
 
-// claimsAt returns the host names that routes have at the Gateway's own listeners of a port. A route without host
-// names has no claims.
+// claimsAt returns the host names that routes have at the Gateway's own listeners of a port. A route
+// without host names has no claims.
 func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *ownership.Claims[*route] {
 	claims := ownership.NewClaims[*route]()
 	for age, each := range routes {
@@ -68,7 +67,7 @@ func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *owners
 	return claims
 }
 
-// named returns host names without the name for all hosts.
+// named returns the host names without the name for all hosts.
 func named(hosts []hostname) []hostname {
 	found := hosts[:0:0]
 	for _, host := range hosts {

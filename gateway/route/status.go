@@ -9,11 +9,10 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// maxMessage is the limit of a condition's message (metav1.Condition).
+// maxMessage is the maximum length of a condition's message (metav1.Condition).
 const maxMessage = 32768
 
-// ownConditions are the types of the conditions that statuses have from us. Others write theirs
-// beside them.
+// ownConditions are the condition types of this controller. Other controllers may add conditions.
 var ownConditions = []string{
 	string(gatewayv1.GatewayConditionAccepted),
 	string(gatewayv1.GatewayConditionProgrammed),
@@ -27,10 +26,10 @@ var ownConditions = []string{
 	ConditionStatusContested,
 }
 
-// OwnsCondition reports whether conditions of a type are ours to write and to remove.
+// OwnsCondition reports whether this controller writes and removes conditions of a type.
 func OwnsCondition(of string) bool { return slices.Contains(ownConditions, of) }
 
-// condition makes a condition without a time.
+// condition returns a condition without a transition time.
 func condition[T, R ~string](of T, status bool, reason R, message string, generation int64) metav1.Condition {
 	found := metav1.Condition{
 		Type: string(of), Status: metav1.ConditionFalse, Reason: string(reason),
@@ -45,7 +44,6 @@ func condition[T, R ~string](of T, status bool, reason R, message string, genera
 	return found
 }
 
-// statusOf makes the status of an object.
 func statusOf[T any](object metav1.Object, status T) Status[T] {
 	return Status[T]{
 		Namespace: object.GetNamespace(), Name: object.GetName(),

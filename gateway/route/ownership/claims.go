@@ -2,10 +2,10 @@
 
 package ownership
 
-// Claims are the host names of the routes of one kind at a listener of a Gateway. A look-up costs a map
-// access for each label of a name, however many routes there are.
+// Claims are the host names of the routes of one kind at a listener of a Gateway. A lookup costs one map
+// access for each label of a name, independent of the number of routes.
 type Claims[T any] struct {
-	// at has the oldest claim of each name, under the oldest claim below each wildcard.
+	// at maps a name to its oldest claim, under maps a wildcard to the oldest claim below it.
 	at, under map[Host]claim[T]
 }
 
@@ -15,12 +15,12 @@ type claim[T any] struct {
 	host  Host
 }
 
-// NewClaims returns claims without any route.
+// NewClaims returns empty claims.
 func NewClaims[T any]() *Claims[T] {
 	return &Claims[T]{at: map[Host]claim[T]{}, under: map[Host]claim[T]{}}
 }
 
-// Add adds the host names of a route. Older routes, which have a smaller age, are added first.
+// Add adds the host names of a route. Routes must be added in order of age, the oldest (smallest) first.
 func (c *Claims[T]) Add(route T, age int, hosts []Host) {
 	for _, host := range hosts {
 		mine := claim[T]{route, age, host}
@@ -36,7 +36,7 @@ func (c *Claims[T]) Add(route T, age int, hosts []Host) {
 	}
 }
 
-// Oldest returns the oldest route that has a host in common with the names, and that host.
+// Oldest returns the oldest route with a host that intersects one of the names, and the intersection.
 func (c *Claims[T]) Oldest(hosts []Host) (route T, common Host, known bool) {
 	age := 0
 	for _, host := range hosts {

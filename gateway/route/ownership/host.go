@@ -13,7 +13,7 @@ import (
 // A Host is a host name of a rule: lower case, "" for all hosts, with a leading "*." for a wildcard.
 type Host string
 
-// ParseHost reads a host name. Upper case and a trailing dot mean the same name without.
+// ParseHost parses a host name. It removes a trailing dot and converts to lower case.
 func ParseHost(text string) (Host, error) {
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
 	if name == "" {
@@ -62,7 +62,7 @@ func (h Host) String() string {
 // IsWildcard reports whether the name begins with "*.".
 func (h Host) IsWildcard() bool { return strings.HasPrefix(string(h), "*.") }
 
-// Parent returns the wildcard with one label in place of the first one, or "".
+// Parent returns the wildcard in place of the first label, or "".
 func (h Host) Parent() Host {
 	_, rest, found := strings.Cut(string(h), ".")
 	if !found {
@@ -71,7 +71,7 @@ func (h Host) Parent() Host {
 	return Host("*." + rest)
 }
 
-// Wider returns the next wildcard of Gateway API that matches all that h matches; at last "".
+// Wider returns the most specific wildcard of Gateway API that includes h and is wider, or "".
 func (h Host) Wider() Host {
 	return Host(strings.TrimPrefix(string(h), "*.")).Parent()
 }
@@ -84,8 +84,8 @@ func (h Host) Resource(kind resource.Hostname_Wildcard) *resource.Hostname {
 	return &resource.Hostname{Name: string(h)}
 }
 
-// isUnder reports whether a wildcard of Gateway API, which stands for one or more labels,
-// matches all that h matches.
+// isUnder reports whether a Gateway API wildcard, which matches one or more labels, includes all hosts of
+// h.
 func (h Host) isUnder(wildcard Host) bool {
 	return wildcard.IsWildcard() && len(h) > len(wildcard)-1 && strings.HasSuffix(string(h), string(wildcard[1:]))
 }

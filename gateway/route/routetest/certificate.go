@@ -19,15 +19,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Annotations that Parse reads.
+// Annotations that Parse evaluates.
 const (
-	// AnnotationCertificate is the names of the certificate that a Secret gets, with commas.
+	// AnnotationCertificate is a comma-separated list of names for the certificate of a Secret.
 	AnnotationCertificate = "test/certificate"
-	// AnnotationKey is "rsa" for an RSA key, or "other" for one that does not match.
+	// AnnotationKey is "rsa" for an RSA key, or "other" for a key that does not match the certificate.
 	AnnotationKey = "test/key"
-	// AnnotationChain appends a text to the chain. A "%" stands for the chain itself.
+	// AnnotationChain appends a text to the chain. A "%" is replaced by the chain itself.
 	AnnotationChain = "test/chain"
-	// AnnotationNotBefore is the beginning of the validity of a hundred years (RFC 3339).
+	// AnnotationNotBefore is the start of the validity of 100 years (RFC 3339).
 	AnnotationNotBefore = "test/not-before"
 	// AnnotationCommonName "true" makes the names common names.
 	AnnotationCommonName = "test/common-name"
@@ -40,7 +40,7 @@ var keys = struct {
 	err             error
 }{}
 
-// makeKeys makes the keys of all certificates of a test run.
+// makeKeys generates the keys of all certificates of a test run.
 func makeKeys() error {
 	keys.Do(func() {
 		if keys.elliptic, keys.err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); keys.err != nil {
@@ -54,7 +54,7 @@ func makeKeys() error {
 	return keys.err
 }
 
-// Certificate makes a self-signed certificate for some names, and its key, in PEM.
+// Certificate returns a self-signed certificate for names, and its key, in PEM.
 func Certificate(names ...string) (chain, key []byte, err error) {
 	if err := makeKeys(); err != nil {
 		return nil, nil, err
@@ -86,7 +86,7 @@ func certificate(template *x509.Certificate, signer crypto.Signer) (chain, key [
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), nil
 }
 
-// fill gives a Secret the certificate that its annotations ask for.
+// fill adds the certificate of a Secret's annotations to the Secret.
 func fill(secret *corev1.Secret) error {
 	names := secret.Annotations[AnnotationCertificate]
 	if names == "" {

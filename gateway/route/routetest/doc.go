@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routetest helps to test package route and what uses it: objects from YAML, made
-// certificates, and a plain matcher that says what a configuration does with a request.
+// Package routetest supports tests of package route and its users: it parses objects from YAML, generates
+// certificates, and matches requests against a configuration.
 package routetest

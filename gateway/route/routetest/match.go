@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Request is what the matcher knows about a request.
+// Request is a request for Match.
 type Request struct {
-	// Port is that of the VIP. ServerName is that of the TLS handshake.
+	// Port is the port of the VIP. ServerName is the server name of the TLS handshake.
 	Port       uint32
 	ServerName string
 	Host       string
@@ -23,18 +23,18 @@ type Request struct {
 	Query      url.Values
 }
 
-// Answer is what happens to a request.
+// Answer is the result of Match.
 type Answer struct {
-	// Listener is empty where no listener takes the request.
+	// Listener is empty if no listener matches the request.
 	Listener string
-	// Misdirected says that the host belongs to another listener than the server name.
+	// Misdirected is true if the host is served by another listener than the server name.
 	Misdirected bool
-	// Rule is nil where none matches.
+	// Rule is nil if no rule matches.
 	Rule *resource.Rule
 }
 
-// Match finds the rule for a request: the most specific listener of the port, its most
-// specific group, and the first rule of it that matches.
+// Match returns the rule of a request: the first matching rule in the most specific group of the most
+// specific listener of the port.
 func Match(resources []*resource.Resource, request Request) Answer {
 	listener := matchListener(resources, request.Port, request.Host)
 	if listener == nil {
@@ -85,7 +85,7 @@ func matchListener(resources []*resource.Resource, port uint32, host string) *re
 	return best
 }
 
-// specific is larger for the host name that goes before.
+// specific returns the precedence of a host name; the larger one takes precedence.
 func specific(name *resource.Hostname) int {
 	switch {
 	case name.GetName() == "":

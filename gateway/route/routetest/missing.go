@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Missing lists what the resources of a proxy refer to and what is not among them. A proxy
-// refuses such a configuration.
+// Missing returns the names that the resources of a proxy reference without a resource. A proxy refuses
+// such a configuration.
 func Missing(proxy *route.Proxy) []string {
 	known := map[string]bool{"": true}
 	for _, found := range proxy.Resources {
@@ -31,7 +31,6 @@ func Missing(proxy *route.Proxy) []string {
 	return slices.Sorted(maps.Keys(missing))
 }
 
-// references are the names that a resource refers to.
 func references(of *resource.Resource) []string {
 	var found []string
 	filters := func(filters []*resource.Filter) {

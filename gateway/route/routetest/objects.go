@@ -19,13 +19,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// epoch is when the first object of a text was created; each is a minute younger than the one
-// before it.
+// epoch is the creation time of the first object of a text. Each following object is a minute younger.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Parse reads objects from YAML. Each is created after the one before it. Other kinds than
-// those of route.Objects are passed over. A Secret with the annotation test/certificate gets a
-// certificate for the names in it, and a ConfigMap one to trust.
+// Parse parses objects from YAML, the oldest first. It skips kinds that route.Objects does not have. A
+// Secret with the annotation test/certificate gets a certificate for the names in it, and a ConfigMap a
+// CA certificate.
 func Parse(text []byte) (*route.Objects, error) {
 	objects := &route.Objects{}
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
@@ -43,7 +42,6 @@ func Parse(text []byte) (*route.Objects, error) {
 	}
 }
 
-// add reads one document.
 func add(objects *route.Objects, document []byte, count int) error {
 	var meta metav1.TypeMeta
 	if err := strict.Unmarshal(document, &meta); err != nil {
@@ -86,7 +84,7 @@ func add(objects *route.Objects, document []byte, count int) error {
 	return nil
 }
 
-// complete adds what the API server would add.
+// complete adds the defaults of the API server.
 func complete(object metav1.Object, count int) {
 	if object.GetCreationTimestamp().Time.IsZero() {
 		object.SetCreationTimestamp(metav1.NewTime(epoch.Add(time.Duration(count) * time.Minute)))
@@ -102,7 +100,7 @@ func complete(object metav1.Object, count int) {
 	}
 }
 
-// slot is the list for a kind, or nil.
+// slot returns the list for a kind, or nil.
 func slot(objects *route.Objects, kind string) any {
 	return map[string]any{
 		"IngressClass":     &objects.IngressClasses,

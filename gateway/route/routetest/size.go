@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Routes is how many a cluster may have: each has two hosts and one certificate.
+// Routes are numbers of routes in a cluster. Each route has two hosts and one certificate.
 const (
 	Routes         = 5000
 	sizeNamespaces = 100
@@ -30,12 +30,12 @@ func sizeMeta(i int, kind string) metav1.ObjectMeta {
 	}
 }
 
-// Hosts are those of a route.
+// Hosts returns the hosts of a route.
 func Hosts(i int) [2]string {
 	return [2]string{fmt.Sprintf("host-%d.example", i), fmt.Sprintf("other-%d.example", i)}
 }
 
-// sizeCertificates are made once: that takes longer than to compile them.
+// sizeCertificates are generated once, because generating takes longer than compiling them.
 var sizeCertificates = sync.OnceValues(func() ([]*corev1.Secret, error) {
 	secrets := make([]*corev1.Secret, Routes)
 	for i := range secrets {
@@ -50,7 +50,6 @@ var sizeCertificates = sync.OnceValues(func() ([]*corev1.Secret, error) {
 	return secrets, nil
 })
 
-// sizeCommon makes Services, namespaces and certificates.
 func sizeCommon() (*route.Objects, error) {
 	secrets, err := sizeCertificates()
 	if err != nil {
@@ -68,7 +67,7 @@ func sizeCommon() (*route.Objects, error) {
 	return objects, nil
 }
 
-// Ingresses is one class with an Ingress for each certificate.
+// Ingresses returns one class with an Ingress for each certificate.
 func Ingresses() (*route.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {
@@ -97,8 +96,8 @@ func Ingresses() (*route.Objects, error) {
 	return objects, nil
 }
 
-// Gateways is one Gateway, with a ListenerSet for each certificate and an HTTPRoute that
-// is attached to the ListenerSet and to the Gateway's plain HTTP.
+// Gateways returns one Gateway, a ListenerSet for each certificate, and an HTTPRoute that is attached to
+// the ListenerSet and to the Gateway's plain HTTP listener.
 func Gateways() (*route.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {

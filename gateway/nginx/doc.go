@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nginx reads the annotations of ingress-nginx: what an Ingress asks for by them, and what
-// of it is not carried out. It is pure, and knows nothing of how it is carried out.
+// Package nginx parses the annotations of ingress-nginx into settings, and reports unsupported and
+// invalid annotations. It is pure and independent of the implementation of the settings.
 package nginx

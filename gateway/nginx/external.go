@@ -13,29 +13,32 @@ import (
 	"strings"
 )
 
-// External asks a Service whether requests may pass.
+// External configures an authorization request to a Service for each request.
 type External struct {
-	// Service is empty if the URL has the host of the request, or another host. Then the Service follows
-	// from the rules of the host.
+	// Service is empty if the URL has the host of the request, or another host name. The rules of that
+	// host then determine the Service.
 	Namespace, Service string
 	Port               int32
-	// TLS says that it is spoken with over TLS.
+	// TLS selects https.
 	TLS bool
-	// Host is that of the question, empty for the host of the request. Path is its path and query.
+	// Host is the Host header of the authorization request, empty for the host of the client's request.
+	// Path is its path and query.
 	Host, Path string
 	// Method is empty for GET.
 	Method string
-	// ResponseHeaders are those of an answer that the request gets.
+	// ResponseHeaders are the headers of the authorization response that are added to the client's
+	// request.
 	ResponseHeaders []string
-	// SignIn is where a 401 leads, and Redirect is what X-Auth-Request-Redirect says; both may be
-	// empty. $scheme, $host, $request_uri and $escaped_request_uri are the request's.
+	// SignIn is the URL for clients with a 401 response, and Redirect the value of
+	// X-Auth-Request-Redirect; both may be empty. $scheme, $host, $request_uri and $escaped_request_uri
+	// are variables of the client's request.
 	SignIn, Redirect string
 }
 
-// WantedURL is the form of auth-url that is always carried out.
+// WantedURL is the form of auth-url that is always supported.
 const WantedURL = "name the Service itself, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
 
-// authURL reads auth-url and what goes with it.
+// authURL parses auth-url and its related annotations.
 func (r *reader) authURL(text string) error {
 	if IsOff(text) {
 		return nil
@@ -63,10 +66,10 @@ func (r *reader) authURL(text string) error {
 	return nil
 }
 
-// ownHosts are the begins of URLs at the host of the request.
+// ownHosts matches the start of a URL with the host of the request.
 var ownHosts = regexp.MustCompile(`^(https?|\$scheme|\$pass_access_scheme)://\$(host|http_host|best_http_host)/`)
 
-// externalOf reads the URL of a Service.
+// externalOf parses the URL of a Service.
 func externalOf(text string) (*External, error) {
 	if begin := ownHosts.FindString(text); begin != "" {
 		target, err := plainURL("http://own/" + text[len(begin):])
@@ -105,7 +108,7 @@ func externalOf(text string) (*External, error) {
 	return found, nil
 }
 
-// plainURL reads a URL of http or https that is the same for all requests.
+// plainURL parses an http or https URL without variables.
 func plainURL(text string) (*url.URL, error) {
 	target, err := url.Parse(text)
 	switch {
@@ -124,7 +127,8 @@ func plainURL(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// authMethod reads the method of questions. Another one than is meant could let clients in.
+// authMethod parses the method of authorization requests. It accepts no unknown method, because the
+// server could admit clients by mistake.
 func (r *reader) authMethod() (string, error) {
 	switch method := r.of["auth-method"]; method {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
@@ -134,7 +138,8 @@ func (r *reader) authMethod() (string, error) {
 	}
 }
 
-// ofMessage are headers of one message alone. A backend would take another request for its own.
+// ofMessage are headers of one message or connection. Copied to a backend's request, they could change
+// its framing.
 var ofMessage = map[string]bool{
 	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
 	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,
@@ -143,7 +148,7 @@ var ofMessage = map[string]bool{
 
 var parameterName = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 
-// signIn reads where a 401 leads. Where it cannot be read, the client gets the 401.
+// signIn parses auth-signin. If it is invalid, clients get the 401.
 func (r *reader) signIn() string {
 	text, is := r.of["auth-signin"]
 	if !is || IsOff(text) {
@@ -178,7 +183,7 @@ func (r *reader) signIn() string {
 	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"
 }
 
-// leads reports why clients cannot be led to a URL.
+// leads returns why a text is not a URL for clients, or nil.
 func leads(text string) error {
 	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$request_method", "GET", "$remote_addr", "192.0.2.1",
 		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)
@@ -191,7 +196,7 @@ func leads(text string) error {
 
 var variable = regexp.MustCompile(`\$(\{\w*\}|\w*)`)
 
-// knownVariables are the variables of nginx in a URL for clients, and the names that proxies know them by.
+// knownVariables maps the variables of nginx in URLs for clients to the variables of proxies.
 var knownVariables = map[string]string{
 	"$scheme": "$scheme", "$pass_access_scheme": "$scheme",
 	"$host": "$host", "$http_host": "$host", "$best_http_host": "$host", "$server_name": "$host",
@@ -200,10 +205,10 @@ var knownVariables = map[string]string{
 	"$request_method": "$request_method", "$remote_addr": "$remote_addr", "$the_real_ip": "$remote_addr",
 }
 
-// longestURL is how long a URL for each answer may be.
+// longestURL is the maximum length of a URL in responses.
 const longestURL = 2048
 
-// variables gives a text with the variables that a proxy knows.
+// variables replaces the variables of nginx by the variables of proxies.
 func variables(text string) (string, error) {
 	switch {
 	case !isPrintable(text) || strings.Contains(text, " "):
@@ -226,7 +231,7 @@ func variables(text string) (string, error) {
 	return found, nil
 }
 
-// withAuthURL refuses what changes the question in a way that is not carried out.
+// withAuthURL refuses an annotation that changes the authorization request in an unsupported way.
 func (r *reader) withAuthURL(text string) error {
 	if !IsOff(r.of["auth-url"]) && !IsOff(text) {
 		r.refuse("it is not carried out: %s", known[r.name].note)
@@ -234,7 +239,7 @@ func (r *reader) withAuthURL(text string) error {
 	return nil
 }
 
-// asking are the annotations of external authorization.
+// asking are the annotations for external authorization.
 func asking() map[string]annotation {
 	group := map[string]annotation{
 		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",

@@ -2,13 +2,13 @@
 
 package nginx
 
-// annotation is what is known of one.
+// annotation describes the support of an annotation.
 type annotation struct {
 	handling Handling
 	note     string
-	// read is nil where there is nothing to read, or another annotation reads it.
+	// read is nil if there is nothing to parse, or another annotation's function parses it.
 	read func(*reader, string) error
-	// isStrict says that the Ingress is not served where the value cannot be read.
+	// isStrict refuses the Ingress if the value is invalid.
 	isStrict bool
 }
 
@@ -25,10 +25,10 @@ const (
 	noteFastCGI    = "backends speak HTTP"
 )
 
-// known are the annotations of ingress-nginx 1.12 and those before it, by name.
+// known are the annotations of ingress-nginx up to 1.12, by name.
 var known map[string]annotation
 
-// It refers to itself by the functions that read.
+// The read functions refer to known, so a plain initializer would be a cycle.
 func init() {
 	known = map[string]annotation{}
 	for _, group := range []map[string]annotation{routing(), responses(), sharing(), keepingOut(), asking(), tuning()} {
@@ -42,7 +42,7 @@ func carried(note string, read func(*reader, string) error) annotation {
 	return annotation{handling: Carried, note: note, read: read}
 }
 
-// strict is carried out, and the Ingress is not served where it cannot be read.
+// strict refuses the Ingress if the value is invalid.
 func strict(note string, read func(*reader, string) error) annotation {
 	return annotation{handling: Carried, note: note, read: read, isStrict: true}
 }
@@ -51,7 +51,7 @@ func ignored(note string) annotation { return annotation{handling: Ignored, note
 func missing(note string) annotation { return annotation{handling: Missing, note: note} }
 func refused(note string) annotation { return annotation{handling: Refused, note: note} }
 
-// routing is where requests go.
+// routing are annotations that select or change the destination of requests.
 func routing() map[string]annotation {
 	return map[string]annotation{
 		"ssl-redirect":            carried("`true` where there is none, for hosts with TLS; status 308", (*reader).sslRedirect),
@@ -77,7 +77,7 @@ func routing() map[string]annotation {
 	}
 }
 
-// responses are what clients get beside the answer.
+// responses are annotations that change responses.
 func responses() map[string]annotation {
 	return map[string]annotation{
 		"enable-cors":                              carried("", (*reader).enableCORS),
@@ -109,7 +109,7 @@ func responses() map[string]annotation {
 	}
 }
 
-// sharing is who of several backends gets a request.
+// sharing are annotations that distribute requests to several backends.
 func sharing() map[string]annotation {
 	return map[string]annotation{
 		"affinity":                     carried("`cookie`", (*reader).affinity),
@@ -135,7 +135,7 @@ func sharing() map[string]annotation {
 	}
 }
 
-// keepingOut is who is not served.
+// keepingOut are annotations that restrict clients.
 func keepingOut() map[string]annotation {
 	group := map[string]annotation{
 		"whitelist-source-range": strict("others get 403", (*reader).allow),
@@ -186,7 +186,7 @@ func keepingOut() map[string]annotation {
 	return group
 }
 
-// tuning is what changes how nginx works, and not what it does.
+// tuning are annotations that affect performance only.
 func tuning() map[string]annotation {
 	group := map[string]annotation{
 		"proxy-connect-timeout": ignored("an endpoint that does not answer is left after seconds"),

@@ -8,38 +8,38 @@ import (
 	"strings"
 )
 
-// Prefix is what the names of the annotations begin with.
+// Prefix is the prefix of annotation names.
 const Prefix = "nginx.ingress.kubernetes.io/"
 
-// Handling is what becomes of an annotation.
+// Handling is the level of support of an annotation.
 type Handling int
 
 const (
-	// Carried is carried out.
+	// Carried is supported.
 	Carried Handling = iota
-	// Ignored tunes what is different here, or nothing. Nobody is told.
+	// Ignored has no effect, because Millrace needs no such tuning. It is not reported.
 	Ignored
-	// Missing is not carried out: it is told, and the Ingress is served without it.
+	// Missing is not supported and reported; the Ingress is served without it.
 	Missing
-	// Refused is not carried out and may keep clients out: the Ingress is not served.
+	// Refused is not supported and may restrict clients: the Ingress is not served.
 	Refused
 )
 
-// String is what the documentation and the command line call it.
+// String returns the name in documentation and command output.
 func (h Handling) String() string {
 	return [...]string{"carried out", "ignored", "not carried out", "refuses the Ingress"}[h]
 }
 
-// Annotation is one that ingress-nginx knows.
+// Annotation is an annotation of ingress-nginx.
 type Annotation struct {
-	// Name is without the prefix.
+	// Name has no prefix.
 	Name string
 	Handling
-	// Note is how it is carried out, or why it is not.
+	// Note describes the support, or why there is no support.
 	Note string
 }
 
-// Annotations lists all that are known, by name.
+// Annotations returns all known annotations, sorted by name.
 func Annotations() []Annotation {
 	found := make([]Annotation, 0, len(known))
 	for _, name := range slices.Sorted(maps.Keys(known)) {
@@ -48,8 +48,8 @@ func Annotations() []Annotation {
 	return found
 }
 
-// lookup returns the handling of an annotation by its name without the prefix. A word in the name of an unknown one
-// may indicate that it keeps clients out.
+// lookup returns the handling of an annotation by its name without the prefix. An unknown annotation is
+// refused if a word of its name indicates that it restricts clients.
 func lookup(name string) Annotation {
 	if found, is := known[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
@@ -60,21 +60,21 @@ func lookup(name string) Annotation {
 	return Annotation{Name: name, Handling: Missing, Note: "it is not known"}
 }
 
-// protecting are parts of the names of annotations that keep clients out.
+// protecting are words in the names of annotations that restrict clients.
 var protecting = map[string]bool{
 	"auth": true, "oauth": true, "oauth2": true, "oidc": true, "jwt": true, "csrf": true,
 	"allow": true, "allowlist": true, "whitelist": true, "deny": true, "denylist": true, "blacklist": true, "blocklist": true,
 	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
 }
 
-// Protects reports whether the name of an annotation, without its prefix, has a word of those that
-// keep clients out, of any controller.
+// Protects reports whether the name of an annotation, of any controller and without prefix, contains a
+// word that indicates that it restricts clients.
 func Protects(name string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
 		func(word string) bool { return protecting[word] })
 }
 
-// IsOff reports whether a value asks for nothing.
+// IsOff reports whether a value disables an annotation.
 func IsOff(value string) bool {
 	switch strings.ToLower(strings.TrimSpace(value)) {
 	case "", "false", "none", "off":
@@ -83,19 +83,19 @@ func IsOff(value string) bool {
 	return false
 }
 
-// Problem is an annotation that is not carried out, or not as it is written.
+// Problem is an annotation that is unsupported or invalid, as a whole or in part.
 type Problem struct {
-	// Name is without the prefix.
+	// Name has no prefix.
 	Name string
-	// Invalid says that the value cannot be read.
+	// Invalid is true if the value is invalid.
 	Invalid bool
-	// Refuses says that the Ingress is not served.
+	// Refuses is true if the Ingress must not be served.
 	Refuses bool
 	Message string
 }
 
-// Read reads the annotations of an Ingress. Problems are sorted by name. Where one of them refuses
-// the Ingress, the settings are of no use.
+// Read parses the annotations of an Ingress. Problems are sorted by name. If one refuses the Ingress, the
+// settings must not be used.
 func Read(annotations map[string]string) (*Settings, []Problem) {
 	r := &reader{of: map[string]string{}, settings: &Settings{SSLRedirect: true}}
 	for name, value := range annotations {
@@ -111,17 +111,16 @@ func Read(annotations map[string]string) (*Settings, []Problem) {
 	return r.settings, r.problems
 }
 
-// reader reads the annotations of one Ingress.
+// reader parses the annotations of one Ingress.
 type reader struct {
-	// of are the values by name without the prefix, those that are empty left out.
+	// of maps names without the prefix to values that are not empty.
 	of       map[string]string
 	settings *Settings
 	problems []Problem
-	// name is that of the annotation that is being read.
+	// name is the name of the current annotation.
 	name string
 }
 
-// read reads one annotation.
 func (r *reader) read(of annotation, value string) {
 	found := lookup(r.name)
 	switch {

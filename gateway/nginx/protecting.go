@@ -11,7 +11,7 @@ import (
 
 func (r *reader) allow(text string) error {
 	found, err := prefixes(text)
-	// Of both names one is a list, as they are one annotation there.
+	// Both annotation names are aliases of one list.
 	r.settings.Allow = append(r.settings.Allow, found...)
 	return err
 }
@@ -22,7 +22,8 @@ func (r *reader) deny(text string) error {
 	return err
 }
 
-// satisfy reads whether one guard of several is enough. Without addresses that are let in, the others are needed.
+// satisfy parses whether one of several guards is sufficient. Without an allowlist the other guards are
+// required.
 func (r *reader) satisfy(text string) error {
 	isAllowing := r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != ""
 	hasPassword, hasURL := !IsOff(r.of["auth-type"]), !IsOff(r.of["auth-url"])
@@ -66,7 +67,7 @@ func (r *reader) authType(text string) error {
 	return nil
 }
 
-// authSecret is read with auth-type.
+// authSecret is read by authType.
 func (r *reader) authSecret(text string) error {
 	if strings.Count(text, "/") > 1 {
 		return fmt.Errorf("%s is not NAMESPACE/NAME", quoted(text))
@@ -96,7 +97,7 @@ func (r *reader) limitConnections(text string) (err error) {
 	return err
 }
 
-// limit reads a limit; 0 is none.
+// limit parses a limit; 0 means no limit.
 func (r *reader) limit(text string) (uint32, error) {
 	if r.settings.Limits.Burst == 0 {
 		r.settings.Limits.Burst = r.number("limit-burst-multiplier", 1, 1000, 5)

@@ -50,7 +50,7 @@ func (r *reader) appRoot(text string) error {
 	return nil
 }
 
-// location reports what is wrong with where a redirect leads.
+// location returns why a text is not the target of a redirect, or nil.
 func location(text string) error {
 	if strings.Contains(text, "$") {
 		return fmt.Errorf("%s has a variable that is not known", quoted(text))
@@ -75,7 +75,7 @@ func (r *reader) temporalRedirect(text string) error {
 	return r.redirect(text, r.redirectCode("temporal-redirect-code", 302))
 }
 
-// redirectCode reads the status of a redirect.
+// redirectCode parses the status of a redirect.
 func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	switch found := r.number(name, 300, 308, otherwise); found {
 	case 300, 304, 305, 306:
@@ -86,8 +86,8 @@ func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	}
 }
 
-// redirect reads a URL. nginx would replace variables in it: those are known by which the request's
-// own target is kept.
+// redirect parses a URL. Of nginx's variables only those are supported that keep parts of the request's
+// URL.
 func (r *reader) redirect(text string, status uint32) error {
 	to := &Redirect{Status: status}
 	site, keeps := strings.CutSuffix(text, "$request_uri")
@@ -102,7 +102,7 @@ func (r *reader) redirect(text string, status uint32) error {
 	return nil
 }
 
-// readLocation reads a URL as it is, or a path.
+// readLocation parses a URL without variables, or a path.
 func (to *Redirect) readLocation(text string) error {
 	target, err := url.Parse(text)
 	if err != nil || target.Host == "" && !strings.HasPrefix(text, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
@@ -112,7 +112,7 @@ func (to *Redirect) readLocation(text string) error {
 	return location(text)
 }
 
-// readSite reads a scheme and a host, behind which the request's own target stands.
+// readSite parses a scheme and a host in front of $request_uri.
 func (to *Redirect) readSite(text string) error {
 	scheme, host, is := strings.Cut(text, "://")
 	switch {
@@ -156,14 +156,14 @@ func (r *reader) rewriteTarget(text string) error {
 	return nil
 }
 
-// vhostVariables are the variables of upstream-vhost that differ between the rules of an Ingress.
+// vhostVariables are the variables of upstream-vhost whose values depend on the rule of the Ingress.
 var vhostVariables = []string{"$service_name", "$service_port", "$namespace", "$ingress_name"}
 
 func (r *reader) upstreamVhost(text string) error {
 	text = variable.ReplaceAllStringFunc(text, strings.NewReplacer("{", "", "}", "").Replace)
 	switch text {
 	case "$host", "$http_host", "$best_http_host":
-		// Backends get the client's host anyway.
+		// Backends get the client's host by default.
 		return nil
 	}
 	r.settings.UpstreamVhost = text
@@ -235,7 +235,7 @@ func (r *reader) customHeaders(text string) error {
 
 func (r *reader) readTimeout(text string) error {
 	seconds, err := number(strings.TrimSuffix(text, "s"), 0, 1<<31)
-	// Up to the default of responseTimeout only a slow backend would notice, by a later 504.
+	// Values up to the default of responseTimeout differ only in how early a slow backend gets 504.
 	if err != nil || seconds > 60 {
 		r.lose("it is not carried out: the class's responseTimeout bounds the wait for an answer, 60s where it is not set")
 	}

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Settings are what the annotations of one Ingress ask for.
+// Settings are the parsed annotations of one Ingress.
 type Settings struct {
-	// SSLRedirect is for hosts with TLS, ForceSSLRedirect for all.
+	// SSLRedirect applies to hosts with TLS, ForceSSLRedirect to all.
 	SSLRedirect, ForceSSLRedirect bool
-	// AppRoot is where "/" is redirected to, or empty.
+	// AppRoot is the redirect target of path "/", or empty.
 	AppRoot string
-	// Redirect answers all requests; nil: none.
+	// Redirect answers all requests, if not nil.
 	Redirect *Redirect
-	// FromToWWW redirects from "www." before the host, or to it.
+	// FromToWWW redirects the host name with "www." added or removed to the host.
 	FromToWWW bool
-	// RewriteTarget is what the whole path becomes, with $1 to $9 for groups of the rule's path.
+	// RewriteTarget replaces the whole path; $1 to $9 are groups of the rule's path.
 	RewriteTarget string
-	// UseRegex makes regular expressions of all paths of the Ingress's hosts.
+	// UseRegex makes all paths of the Ingress's hosts regular expressions.
 	UseRegex bool
-	// UpstreamVhost is the Host that backends get. It may include $service_name, $service_port, $namespace and
-	// $ingress_name.
+	// UpstreamVhost is the Host header for backends. It may contain $service_name, $service_port,
+	// $namespace and $ingress_name.
 	UpstreamVhost string
-	// ForwardedPrefix is X-Forwarded-Prefix where the path is rewritten.
+	// ForwardedPrefix is the X-Forwarded-Prefix header of rewritten requests.
 	ForwardedPrefix string
-	// Aliases are further names of the Ingress's hosts.
+	// Aliases are additional names of the Ingress's hosts.
 	Aliases  []string
 	Protocol Protocol
-	// VerifyBackend says that a backend has to prove who it is, where it is spoken with over TLS.
+	// VerifyBackend requires verification of backend certificates.
 	VerifyBackend  bool
 	Retry          *Retry
 	CORS           *CORS
@@ -39,22 +39,22 @@ type Settings struct {
 	SSLPassthrough bool
 	// Headers are the changes of configuration-snippet, or nil.
 	Headers *Headers
-	// CustomHeaders is a ConfigMap of headers for answers, "name" or "namespace/name".
+	// CustomHeaders is a ConfigMap with response headers, "name" or "namespace/name".
 	CustomHeaders string
 
-	// Allow and Deny are addresses of clients. Where Allow is not empty nobody else is let in.
+	// Allow and Deny are client addresses. If Allow is not empty, all other clients are rejected.
 	Allow, Deny []netip.Prefix
-	// SatisfyAny lets clients of Allow in without Auth and External, and others with them.
+	// SatisfyAny admits clients of Allow without Auth and External, and other clients with both.
 	SatisfyAny bool
 	Auth       *Auth
-	// External is asked for each request; nil: nobody is.
+	// External authorizes each request, if not nil.
 	External *External
-	// BodyLimit is the largest body in bytes; 0: none is asked for.
+	// BodyLimit is the maximum size of a request body in bytes; 0 means no limit.
 	BodyLimit int64
 	Limits    Limits
 }
 
-// Protocol is how backends are spoken with.
+// Protocol is the protocol of connections to backends.
 type Protocol int
 
 // Protocols of backends.
@@ -65,69 +65,69 @@ const (
 	GRPCS
 )
 
-// Redirect answers with another URL.
+// Redirect is a redirect for all requests.
 type Redirect struct {
-	// Location is the URL; empty where the request's own path and query are kept. Then Scheme, Host
-	// and Port are those of the URL, each empty or 0 where it is the request's.
+	// Location is the URL, or empty to keep the path and query of the request. Then Scheme, Host and Port
+	// replace parts of the request's URL; an empty or zero one keeps the request's.
 	Location     string
 	Scheme, Host string
 	Port         uint32
 	Status       uint32
 }
 
-// Retry sends a request again.
+// Retry configures retries.
 type Retry struct {
-	// Attempts are those after the first.
+	// Attempts is the maximum number of retries.
 	Attempts uint32
-	// Statuses are answers after which it is sent again, beside failures.
+	// Statuses are response statuses that are retried, in addition to failures.
 	Statuses []uint32
 }
 
-// CORS is who may use answers from other origins.
+// CORS configures which origins may read responses.
 type CORS struct {
 	Origins, Methods, Headers, Expose []string
 	Credentials                       bool
 	MaxAge                            uint32
 }
 
-// Session keeps a client at one endpoint by a cookie.
+// Session is session persistence by a cookie.
 type Session struct {
 	Cookie string
-	// Path is the cookie's; empty is the path of the rule.
+	// Path is the path of the cookie; empty means the path of the rule.
 	Path string
-	// MaxAge is 0 where the cookie ends with the browser.
+	// MaxAge is 0 for a session cookie.
 	MaxAge time.Duration
 }
 
-// Canary makes the Ingress a second backend of another one's paths. The header decides, then the
-// cookie, then the weight.
+// Canary adds the backend of the Ingress to the paths of another Ingress. The header takes precedence
+// over the cookie, and the cookie over the weight.
 type Canary struct {
-	// Header, with "always" or "never" where neither Value nor Pattern is set. Value goes before
-	// Pattern, which is RE2 and is searched.
+	// Header selects by "always" or "never" if neither Value nor Pattern is set. Value takes precedence
+	// over Pattern, an RE2 expression that is searched in the value.
 	Header, Value, Pattern string
 	Cookie                 string
-	// Weight of Total requests go to it.
+	// Weight of Total requests are forwarded to the canary.
 	Weight, Total uint32
 }
 
-// Mirror gets a copy of each request. It is a Service of the Ingress's namespace.
+// Mirror is a Service of the Ingress's namespace that gets a copy of each request.
 type Mirror struct {
 	Namespace, Service string
 	Port               int32
 }
 
-// Auth asks for a password.
+// Auth is basic authentication.
 type Auth struct {
 	// Secret is "name" or "namespace/name".
 	Secret, Realm string
-	// IsMap says that each key of the Secret is a user; else its key "auth" is a file of htpasswd.
+	// IsMap is true if each key of the Secret is a user; otherwise its key "auth" is an htpasswd file.
 	IsMap bool
 }
 
-// Limits bound what each client may ask for; 0 is none.
+// Limits apply to each client; 0 means no limit.
 type Limits struct {
 	PerSecond, PerMinute, Connections uint32
-	// Burst is how many times the rate may come at once.
+	// Burst is the multiple of the rate that is admitted at once.
 	Burst uint32
 	// Exempt are clients without these limits.
 	Exempt []netip.Prefix

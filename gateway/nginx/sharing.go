@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The defaults of cors-allow-methods and cors-allow-headers.
+// The defaults of cors-allow-methods, cors-allow-headers and cors-max-age.
 const (
 	corsMethods = "GET, PUT, POST, DELETE, PATCH, OPTIONS"
 	corsHeaders = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization"
@@ -35,7 +35,7 @@ func (r *reader) enableCORS(text string) error {
 		MaxAge:      r.number("cors-max-age", 0, 1<<31, corsMaxAge),
 	}
 	if slices.Contains(cors.Origins, "*") {
-		// It answers "*" to all of them, and no browser takes that with credentials.
+		// The response has "*" for all origins, which browsers reject with credentials.
 		cors.Credentials = false
 	}
 	r.settings.CORS = cors
@@ -44,7 +44,7 @@ func (r *reader) enableCORS(text string) error {
 
 var origin = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[A-Za-z0-9._\[\]:-]+$`)
 
-// origins reads who may read answers. One that cannot be read is left out.
+// origins parses cors-allow-origin without invalid origins.
 func (r *reader) origins() []string {
 	text, found := r.of["cors-allow-origin"]
 	if !found {
@@ -61,7 +61,7 @@ func (r *reader) origins() []string {
 	return all
 }
 
-// tokens reads a list of methods or headers. One that cannot be read is left out.
+// tokens parses a list of methods or headers without invalid ones.
 func (r *reader) tokens(name, otherwise string) []string {
 	text, found := r.of[name]
 	if !found {
@@ -78,7 +78,7 @@ func (r *reader) tokens(name, otherwise string) []string {
 	return all
 }
 
-// longestSession bounds sessions: ten years.
+// longestSession is the maximum session lifetime in seconds, ten years.
 const longestSession = 10 * 365 * 24 * 60 * 60
 
 func (r *reader) affinity(text string) error {
@@ -152,8 +152,8 @@ func (r *reader) canary(text string) error {
 	return nil
 }
 
-// mirrorTarget reads the URL of a Service: http://NAME.NAMESPACE.svc…:PORT, with the request's
-// target or none behind it.
+// mirrorTarget parses the URL of a Service: http://NAME.NAMESPACE.svc…:PORT, with or without
+// $request_uri.
 func (r *reader) mirrorTarget(text string) error {
 	site := strings.TrimSuffix(strings.TrimSuffix(text, "$request_uri"), "/")
 	target, err := url.Parse(site)
@@ -175,10 +175,10 @@ func (r *reader) mirrorTarget(text string) error {
 	return nil
 }
 
-// mostAttempts bounds what one request costs, as for HTTPRoutes.
+// mostAttempts bounds the cost of one request. HTTPRoutes have the same limit.
 const mostAttempts = 10
 
-// nextUpstream reads proxy-next-upstream and proxy-next-upstream-tries, each of which is enough.
+// nextUpstream parses proxy-next-upstream and proxy-next-upstream-tries; either enables retries.
 func (r *reader) nextUpstream(string) error {
 	if r.settings.Retry != nil {
 		return nil

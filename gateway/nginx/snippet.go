@@ -12,14 +12,14 @@ import (
 // Header is a header field.
 type Header struct{ Name, Value string }
 
-// Headers are changes of the headers of requests and answers.
+// Headers are changes of request and response headers.
 type Headers struct {
 	SetRequest, SetResponse, AddResponse []Header
 	RemoveRequest, RemoveResponse        []string
 }
 
-// configurationSnippet parses directives that change headers to fixed values. It refuses any other directive,
-// because the directive may keep clients out.
+// configurationSnippet parses directives that set headers to fixed values. Any other directive refuses
+// the Ingress, because it may restrict clients.
 func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil
@@ -63,7 +63,7 @@ func (h *Headers) add(words []string) error {
 		quoted(strings.Join(words, " ")))
 }
 
-// change adds a field to set, or to remove if it has no value.
+// change adds a header to set, or to remove if it has no value.
 func change(name, value string, set *[]Header, remove *[]string) error {
 	switch {
 	case !isToken(name) || ofMessage[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
@@ -80,7 +80,7 @@ func change(name, value string, set *[]Header, remove *[]string) error {
 	return nil
 }
 
-// asked are headers of a question to auth-url, and the variables of nginx that they have the value of.
+// asked maps headers of authorization requests to the nginx variables with their values.
 var asked = map[string]string{
 	"x-forwarded-method": "$request_method", "x-original-method": "$request_method",
 	"x-forwarded-uri": "$request_uri", "x-original-uri": "$request_uri",
@@ -89,7 +89,8 @@ var asked = map[string]string{
 	"x-original-url": "$scheme://$http_host$request_uri $scheme://$host$request_uri",
 }
 
-// authSnippet refuses directives, unless each sets a header that the question has anyway.
+// authSnippet refuses the Ingress unless each directive sets a header that authorization requests have by
+// default.
 func (r *reader) authSnippet(text string) error {
 	if IsOff(r.of["auth-url"]) || IsOff(text) {
 		return nil
@@ -107,7 +108,7 @@ func (r *reader) authSnippet(text string) error {
 	return nil
 }
 
-// directives splits a text into simple directives of nginx, each the words before a semicolon. It refuses blocks.
+// directives splits a text into simple nginx directives, each a list of words. Blocks are an error.
 func directives(text string) (all [][]string, err error) {
 	var words []string
 	for {
@@ -148,7 +149,7 @@ func directives(text string) (all [][]string, err error) {
 	return all, nil
 }
 
-// quotedWord reads a word in quotes. A backslash escapes a quote or a backslash.
+// quotedWord parses a word in quotes. A backslash escapes a quote or a backslash.
 func quotedWord(text string) (word, rest string, err error) {
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {

@@ -10,23 +10,22 @@ import (
 	"strings"
 )
 
-// lose tells that the annotation which is being read is not carried out, or a part of it is not.
+// lose reports that the current annotation is not supported, as a whole or in part.
 func (r *reader) lose(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// refuse tells that it is not carried out, and that the Ingress is not served for it.
+// refuse reports that the current annotation is not supported and the Ingress is not served.
 func (r *reader) refuse(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Refuses: true, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// unreadable tells that the value of another annotation cannot be read, and what counts in its
-// place.
+// unreadable reports an invalid value of another annotation, and its replacement.
 func (r *reader) unreadable(name string, err error) {
 	r.problems = append(r.problems, Problem{Name: name, Invalid: true, Message: err.Error()})
 }
 
-// isTrue reads an annotation that is true or false, as Go writes them; false where there is none.
+// isTrue parses a boolean annotation in the syntax of Go; otherwise is the default.
 func (r *reader) isTrue(name string, otherwise bool) bool {
 	text, found := r.of[name]
 	if !found {
@@ -40,7 +39,7 @@ func (r *reader) isTrue(name string, otherwise bool) bool {
 	return value
 }
 
-// number reads an annotation that is a number; otherwise where there is none, or it cannot be read.
+// number parses a number. It returns otherwise if the annotation is missing or invalid.
 func (r *reader) number(name string, lowest, highest, otherwise uint32) uint32 {
 	text, found := r.of[name]
 	if !found {
@@ -70,7 +69,7 @@ func number(text string, lowest, highest uint32) (uint32, error) {
 	return uint32(value), nil
 }
 
-// quoted is a value for a message, which anybody may have written.
+// quoted quotes a value for messages and limits its length, because any user may have written it.
 func quoted(text string) string {
 	const most = 80
 	if len(text) > most {
@@ -79,7 +78,7 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// list reads what stands between commas.
+// list splits a comma-separated list.
 func list(text string) []string {
 	var found []string
 	for part := range strings.SplitSeq(text, ",") {
@@ -90,10 +89,10 @@ func list(text string) []string {
 	return found
 }
 
-// maxPrefixes bounds a list of addresses.
+// maxPrefixes is the maximum length of a list of addresses.
 const maxPrefixes = 10_000
 
-// prefixes reads a list of prefixes and addresses.
+// prefixes parses a list of prefixes and addresses.
 func prefixes(text string) ([]netip.Prefix, error) {
 	parts := list(text)
 	switch {
@@ -117,7 +116,7 @@ func prefixes(text string) ([]netip.Prefix, error) {
 	return found, nil
 }
 
-// bytes reads a size as nginx writes it: a number, and k, m or g behind it.
+// bytes parses a size in nginx syntax: a number with an optional suffix k, m or g.
 func bytes(text string) (int64, error) {
 	digits, unit := strings.ToLower(text), int64(1)
 	for suffix, times := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} {
@@ -133,7 +132,7 @@ func bytes(text string) (int64, error) {
 	return value * unit, nil
 }
 
-// isToken reports whether a text is a token (RFC 9110, section 5.6.2): the name of a header or a
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2), such as the name of a header or a
 // cookie.
 func isToken(text string) bool {
 	for i := range len(text) {

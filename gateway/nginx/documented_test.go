@@ -18,7 +18,7 @@ const (
 	ends   = "<!-- The table ends. -->\n"
 )
 
-// TestDocumented holds the table of the page to what becomes of each annotation.
+// TestDocumented compares the table of annotations in the documentation with their handling.
 func TestDocumented(t *testing.T) {
 	content, err := os.ReadFile(page)
 	if err != nil {

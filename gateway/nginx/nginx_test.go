@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// annotated gives annotations from "name: value" lines.
+// annotated parses annotations from "name: value" lines.
 func annotated(lines ...string) map[string]string {
 	found := map[string]string{}
 	for _, line := range lines {
@@ -32,7 +32,7 @@ var onlyAddresses = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-// TestRead: what annotations ask for, where all of them can be read.
+// TestRead parses valid annotations.
 func TestRead(t *testing.T) {
 	for name, test := range map[string]struct {
 		given map[string]string
@@ -103,13 +103,12 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestReadProblems: what cannot be read or is not carried out is told, and refuses the Ingress
-// where it keeps clients out or decides on what backends get.
+// TestReadProblems parses invalid and unsupported annotations. The ones that restrict clients or change
+// requests for backends refuse the Ingress.
 func TestReadProblems(t *testing.T) {
 	for _, test := range []struct {
 		given []string
-		// want are names, with "!" where the Ingress is refused and "?" where the value cannot be
-		// read.
+		// want are names, with "!" if the Ingress is refused and "?" if the value is invalid.
 		want string
 	}{
 		{[]string{"ssl-redirect: maybe"}, "ssl-redirect?"},
@@ -181,8 +180,8 @@ func TestReadProblems(t *testing.T) {
 	}
 }
 
-// TestKnown: each annotation that keeps clients out by its name is carried out, refuses the
-// Ingress, or says why it need not.
+// TestKnown checks that each annotation whose name suggests that it restricts clients is supported,
+// refuses the Ingress, or has a note why it does not.
 func TestKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {
@@ -198,8 +197,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever annotations say, settings are within their bounds, and what refuses an Ingress
-// is told.
+// FuzzRead checks the bounds of settings, and that a problem reports why an Ingress is refused.
 func FuzzRead(f *testing.F) {
 	for _, each := range Annotations() {
 		f.Add(each.Name, "true", "rewrite-target", "/$1")

@@ -20,9 +20,9 @@ import (
 // benchCase is a kind of load.
 type benchCase struct {
 	name string
-	// count is how many requests or handshakes a round has, unit what one of them is.
+	// count is the number of requests or handshakes of a round.
 	count int
-	// target is the least ratio to HAProxy.
+	// target is the minimum ratio to HAProxy.
 	target float64
 	load   func(ctx context.Context, w *world, s *subject, count int) error
 }
@@ -40,7 +40,7 @@ var benchCases = []benchCase{
 	{"TLS 1.3 handshake", 2_000, 0.9, handshakes},
 }
 
-// headers make eleven with those that h2load sends itself: Host and User-Agent.
+// headers are 11 with Host and User-Agent, which h2load adds.
 var headers = []string{
 	"Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
 	"Accept-Encoding: gzip, deflate, br", "Accept-Language: en-GB,en;q=0.5", "Cache-Control: no-cache",
@@ -50,7 +50,7 @@ var headers = []string{
 
 var succeeded = regexp.MustCompile(`(\d+) total, .* (\d+) succeeded, .*\nstatus codes: (\d+) 2xx`)
 
-// h2load sends requests, all of which have to succeed.
+// h2load sends requests and returns an error unless all succeed.
 func (w *world) h2load(ctx context.Context, count int, target string, port int, arguments ...string) error {
 	line := []string{"ip", "netns", "exec", clientSpace, "taskset", "--cpu-list", w.others, "h2load", "-t1",
 		"-n", strconv.Itoa(count), "--connect-to", net.JoinHostPort(proxyAddress, strconv.Itoa(port))}
@@ -69,11 +69,11 @@ func (w *world) h2load(ctx context.Context, count int, target string, port int, 
 	return nil
 }
 
-// handshakers is how many handshakes are under way.
+// handshakers is the number of concurrent handshakes.
 const handshakers = 8
 
-// handshakes makes connections with a full handshake each. The key exchange is X25519, since
-// not all of the proxies know another one.
+// handshakes opens connections with a full handshake each. The key exchange is X25519, because not all of
+// the proxies support others.
 func handshakes(ctx context.Context, _ *world, s *subject, count int) error {
 	config := &tls.Config{
 		ServerName: hostname, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
@@ -111,15 +111,14 @@ func handshake(ctx context.Context, address string, config *tls.Config) error {
 	if err := tls.Client(conn, config).HandshakeContext(ctx); err != nil {
 		return err
 	}
-	// No state is left behind: a run makes more connections than there are ports.
+	// A reset leaves no socket in TIME_WAIT: a run opens more connections than there are ports.
 	return conn.(*net.TCPConn).SetLinger(0)
 }
 
-// within runs a function in a network namespace.
 func within(space string, do func() error) error {
 	result := make(chan error)
 	go func() {
-		// Not unlocked: the thread ends, with its namespace.
+		// The thread is not unlocked, so it ends with its namespace.
 		runtime.LockOSThread()
 		result <- func() error {
 			file, err := unix.Open("/run/netns/"+space, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -139,7 +138,7 @@ func within(space string, do func() error) error {
 // warm is the part of a round's load that is sent before the first round.
 const warm = 0.2
 
-// measure takes turns. It gives the processor time of one request by case and subject.
+// measure alternates between the proxies and returns the CPU time of a request by case and subject.
 func (w *world) measure(ctx context.Context, o options) (figures, error) {
 	found := figures{}
 	for _, c := range benchCases {
@@ -149,7 +148,7 @@ func (w *world) measure(ctx context.Context, o options) (figures, error) {
 		count := max(int(float64(c.count)*o.scale), 100)
 		for round := range o.rounds + 1 {
 			for i := range subjects {
-				// Who comes first differs from round to round.
+				// The order changes from round to round.
 				s := subjects[(i+round)%len(subjects)]
 				if !o.subjects.MatchString(s.name) {
 					continue
@@ -171,7 +170,7 @@ func (w *world) measure(ctx context.Context, o options) (figures, error) {
 	return found, nil
 }
 
-// cost gives the processor time of one request.
+// cost returns the CPU time of one request.
 func (w *world) cost(ctx context.Context, c benchCase, s *subject, count int) (time.Duration, error) {
 	before, err := s.process.processorTime()
 	if err != nil {

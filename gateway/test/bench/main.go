@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench compares our proxy with HAProxy, nginx and Caddy: the processor time of a
-// request and of a TLS handshake. All run in network namespaces that the command makes, each
-// proxy on one processor, and take turns. Of the machine's noise, processor time has little.
-// It needs root.
+// Command bench compares the CPU time of a request and of a TLS handshake between Millrace's proxy,
+// HAProxy, nginx and Caddy. All run in network namespaces that the command creates, each proxy on one
+// CPU, and take turns. CPU time depends little on other load of the machine. The command needs root.
 //
 //	bench                  prints the times and the ratios
-//	bench -strict          fails where a ratio is below its target
+//	bench -strict          fails if a ratio is below its target
 //	bench -run REGEXP      measures only the cases whose names match
 //	bench -of REGEXP       measures only the proxies whose names match
 package main
@@ -28,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated is the name of the process in its own namespaces.
+// isolated is the environment variable with the process ID of the process in its own namespaces.
 const isolated = "MILLRACE_BENCH_ISOLATED"
 
 type options struct {
@@ -71,7 +70,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if self := strconv.Itoa(os.Getpid()); os.Getenv(isolated) != self {
 		return isolate(self)
 	}
-	// What is started ends with the thread that starts it.
+	// The processes are stopped when their parent thread ends.
 	runtime.LockOSThread()
 	w, err := newWorld(o)
 	defer func() { err = errors.Join(err, w.close()) }()
@@ -85,8 +84,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return report(out, figures, o)
 }
 
-// isolate starts the program again in mount and network namespaces of its own; it returns
-// only on failure.
+// isolate executes the program again in new mount and network namespaces. It returns only on failure.
 func isolate(self string) error {
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
@@ -95,7 +93,7 @@ func isolate(self string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// ip(8) keeps its namespaces below /run.
+	// ip(8) stores its namespaces below /run.
 	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
@@ -105,7 +103,7 @@ func isolate(self string) error {
 	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// sh runs a command and gives its output.
+// sh runs a command and returns its output.
 func sh(ctx context.Context, line ...string) (string, error) {
 	output, err := exec.CommandContext(ctx, line[0], line[1:]...).CombinedOutput()
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// figures are the processor times of one request, by case and subject.
+// figures are the CPU times of one request, by case and subject.
 type figures map[[2]string][]time.Duration
 
 func (f figures) add(name, of string, took time.Duration) {
 	f[[2]string{name, of}] = append(f[[2]string{name, of}], took)
 }
 
-// median gives the middle one, 0 where there is none.
+// median returns the median, or 0 without measurements.
 func (f figures) median(name, of string) time.Duration {
 	sorted := slices.Sorted(slices.Values(f[[2]string{name, of}]))
 	if len(sorted) == 0 {
@@ -32,14 +32,14 @@ func (f figures) median(name, of string) time.Duration {
 	return sorted[len(sorted)/2]
 }
 
-// processorTime is what a process and its children have used.
+// processorTime returns the CPU time of a process and its children.
 func (p *process) processorTime() (time.Duration, error) {
 	pid := p.command.Process.Pid
 	total, err := processTime(pid)
 	if err != nil {
 		return 0, err
 	}
-	// nginx has a worker.
+	// nginx has a worker process.
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
 		return 0, err
@@ -58,7 +58,7 @@ func (p *process) processorTime() (time.Duration, error) {
 	return total, nil
 }
 
-// processTime reads the clock of a process, see clock_getcpuclockid(3).
+// processTime reads the CPU clock of a process, see clock_getcpuclockid(3).
 func processTime(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var at unix.Timespec
@@ -68,7 +68,7 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(at.Nano()), nil
 }
 
-// report prints the table, and the targets that are not held.
+// report prints the table and the missed targets.
 func report(out io.Writer, f figures, o options) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(table, "µs of processor time\t")

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// subject is a proxy: one process on one processor, with a port for HTTP and one for HTTPS.
+// subject is a proxy: one process on one CPU, with a port for HTTP and one for HTTPS.
 type subject struct {
 	name        string
 	http, https int
@@ -27,8 +27,8 @@ const (
 	caddy   = "Caddy"
 )
 
-// subjects do the same work: they match the host, set the headers that name the client and
-// the scheme, and keep connections to the backend. None writes an access log.
+// subjects do the same work: they match the host, set the headers for the client's address and the
+// scheme, and reuse connections to the backend, without access logs.
 var subjects = []*subject{
 	{name: ours, http: 10080, https: 10443, start: startOurs},
 	{name: haproxy, http: 11080, https: 11443, start: startHAProxy},
@@ -60,7 +60,7 @@ func (w *world) startAll(chosen *regexp.Regexp) error {
 	return nil
 }
 
-// startBackend starts what answers all requests with 1 KiB.
+// startBackend starts a server that answers all requests with 1 KiB.
 func (w *world) startBackend() (*process, error) {
 	configuration, err := w.write("backend.conf", fmt.Sprintf(`
 daemon off; worker_processes 1; pid backend.pid; error_log stderr; user root;

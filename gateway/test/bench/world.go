@@ -35,13 +35,13 @@ const (
 	patience    = 20 * time.Second
 )
 
-// world is the namespaces and what runs in them.
+// world holds the namespaces and the processes in them.
 type world struct {
 	directory string
 	programs  string
-	// chain and key are files with a certificate of the proxies, pair has both.
+	// chain and key are files with the certificate and the key of the proxies, pair has both.
 	chain, key, pair string
-	// processors are those of the proxy, and of load and backend: "0", "1-3".
+	// processor is the CPU of the proxy, others are the CPUs of load and backend: "0", "1-3".
 	processor, others string
 	started           []*process
 	control           func()
@@ -84,7 +84,7 @@ func newWorld(o options) (*world, error) {
 	return w, w.startAll(o.subjects)
 }
 
-// close ends what was started. The namespaces end with this process.
+// close stops all processes. The namespaces end with this process.
 func (w *world) close() error {
 	w.control()
 	var errs []error
@@ -103,7 +103,7 @@ func (w *world) write(name, content string) (string, error) {
 	return w.file(name), os.WriteFile(w.file(name), []byte(content), 0o644)
 }
 
-// writeCertificate makes the certificate that all proxies show: ECDSA with P-256.
+// writeCertificate generates the certificate of all proxies: ECDSA with P-256.
 func (w *world) writeCertificate() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -131,15 +131,15 @@ func (w *world) writeCertificate() error {
 	return errors.Join(errs[:]...)
 }
 
-// process is one that runs in a namespace.
+// process runs in a namespace.
 type process struct {
 	command *exec.Cmd
-	// ended is closed when it has ended.
+	// ended is closed when the process has ended.
 	ended  chan struct{}
 	output *os.File
 }
 
-// start runs a command in a namespace, on some processors.
+// start runs a command in a namespace, on a list of CPUs.
 func (w *world) start(name, space, processors string, line ...string) (*process, error) {
 	output, err := os.Create(w.file(name + ".log"))
 	if err != nil {
@@ -148,7 +148,7 @@ func (w *world) start(name, space, processors string, line ...string) (*process,
 	p := &process{output: output, ended: make(chan struct{})}
 	p.command = exec.Command("ip", append([]string{"netns", "exec", space, "taskset", "--cpu-list", processors}, line...)...)
 	p.command.Stdout, p.command.Stderr, p.command.Dir = output, output, w.directory
-	// Caddy wants a place for what it keeps.
+	// Caddy needs a directory for its data.
 	p.command.Env = append(os.Environ(), "HOME="+w.directory, "GOMAXPROCS=")
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := p.command.Start(); err != nil {
@@ -156,14 +156,14 @@ func (w *world) start(name, space, processors string, line ...string) (*process,
 	}
 	go func() {
 		defer close(p.ended)
-		// How it ended is in its output.
+		// The output contains the cause.
 		_ = p.command.Wait()
 	}()
 	w.started = append(w.started, p)
 	return p, nil
 }
 
-// stop ends a process and those that it started.
+// stop terminates a process and its children.
 func (p *process) stop() error {
 	defer p.output.Close()
 	err := syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL)
@@ -174,7 +174,7 @@ func (p *process) stop() error {
 	return err
 }
 
-// reachable waits until somebody listens at an address, as seen from a namespace.
+// reachable waits until an address accepts connections from a namespace.
 func (w *world) reachable(p *process, space, address string) error {
 	deadline := time.Now().Add(patience)
 	for {

@@ -24,16 +24,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// step is a document of a case that has the key checks. The objects of the next documents are created or
-// replaced, and then the requests of the step are sent.
+// step is a document of a case with the key checks. The objects of the following documents are created or
+// replaced before the requests of the step are sent.
 type step struct {
 	Checks []check `json:"checks"`
-	// Problems are expressions. Each of them must match a problem or a condition.
+	// Problems are expressions. Each must match a problem or a condition.
 	Problems []string `json:"problems"`
-	// NamespaceBytes and Now are those of route.Settings.
+	// NamespaceBytes and Now are fields of route.Settings.
 	NamespaceBytes int64     `json:"namespaceBytes"`
 	Now            time.Time `json:"now"`
-	// Restart replaces the compiler before the step, as a restart of the controller does.
+	// Restart replaces the compiler before the step, like a restart of the controller.
 	Restart bool `json:"restart"`
 }
 
@@ -41,13 +41,13 @@ type step struct {
 type check struct {
 	// Ask is METHOD and URL. Scheme and port of the URL select the port of the VIP.
 	Ask string `json:"ask"`
-	// With are header fields of the request, or one of the pseudo fields RawPath (the request target, sent
-	// unchanged), SNI and Body.
+	// With are header fields of the request, or one of the pseudo fields RawPath (the request target,
+	// sent unchanged), SNI and Body.
 	With []string `json:"with"`
-	// Keep sends the cookies of the previous answers of the step.
+	// Keep sends the cookies of the previous responses of the step.
 	Keep bool `json:"keep"`
-	// Proxy is the name of the IngressClass, Ingress or Gateway that owns the proxies. It may be empty if only
-	// one owner listens.
+	// Proxy is the name of the IngressClass, Ingress or Gateway that owns the proxies. It may be empty if
+	// only one owner listens.
 	Proxy string `json:"proxy"`
 	// Want are expectations; see answer.satisfies.
 	Want []string `json:"want"`
@@ -60,11 +60,11 @@ type document struct{ kind, namespace, name, text string }
 
 // TestCases runs the files testdata/*.yaml. A file has one or more steps: a document with checks, and the
 // objects that the step creates or replaces. Each object is younger than the objects before it. The first
-// step has the objects of common.yaml, too, unless it has objects of the same names.
+// step also has the objects of common.yaml, unless it has objects of the same names.
 //
-// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode
-// '{"status": 401, "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in
-// the header X-Backend, and the request that it has received as the body.
+// Annotations of a Service select the behavior of its endpoints: test/speaks "tls", test/mode '{"status":
+// 401, "headers": {"X-User": "a"}}', test/replicas "5". An endpoint returns the Service's name in the
+// header X-Backend, and the received request as the body.
 func TestCases(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	if err != nil {

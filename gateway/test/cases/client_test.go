@@ -62,7 +62,7 @@ func (a *answer) String() string {
 
 // satisfies reports whether an expectation is met:
 //
-//	refused                the connection, the handshake or the request ends with an error
+//	refused                the connection, the handshake or the request fails
 //	status NUMBER          the status of the response
 //	backend NAME           the Service that has answered; or "not-backend NAME"
 //	header NAME EXPRESSION a header field of the response matches; or "no-header NAME"
@@ -106,7 +106,7 @@ func (a *answer) hasHeader(name, expression string) bool {
 	return a.err == nil && slices.ContainsFunc(a.Header.Values(name), regexp.MustCompile(expression).MatchString)
 }
 
-// send sends a request over a new connection. The error is that of the case, not of the connection.
+// send sends a request over a new connection. The error is caused by the case, not by the connection.
 func (c *client) send(of check) (*answer, error) {
 	method, address, isComplete := strings.Cut(of.Ask, " ")
 	at, err := url.Parse(address)

@@ -21,12 +21,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// proxies are one real proxy for each owner, and the endpoints of all Services.
+// proxies are one proxy for each owner, and the endpoints of all Services.
 type proxies struct {
 	t       *testing.T
 	version int
 	running map[route.Object]*proxy.Proxy
-	// ports are the local ports for ports of VIPs. applied are the owners that listen in this step.
+	// ports maps ports of VIPs to local ports. applied are the owners that listen in this step.
 	ports     map[route.Object]map[uint32]uint32
 	applied   []route.Object
 	endpoints map[string][]*resource.Endpoint

@@ -25,11 +25,11 @@ import (
 
 var programs = flag.Bool("programs", false, "also try nginx, HAProxy, Node and gunicorn as backends")
 
-// kind starts a backend of a name, and tells where it is and how to speak with it. What it parses
-// comes to the world's record.
+// kind starts a backend and returns its address and protocol. The backend records its parsed requests in
+// the world.
 type kind func(t *testing.T, w *world, name string) (netip.AddrPort, *resource.Backend)
 
-// kinds are all kinds of backends that are asked for.
+// kinds returns the kinds of backends selected by flags.
 func kinds(t *testing.T) map[string]kind {
 	t.Helper()
 	all := map[string]kind{"h1": startPlain, "h1 TLS": startTLS, "h2c": startH2C}
@@ -76,8 +76,8 @@ func startGo(t *testing.T, w *world, name string, start func(*httptest.Server)) 
 	return netip.MustParseAddrPort(server.Listener.Addr().String())
 }
 
-// program is a kind of backend that is a process. It reads a file of testdata, and passes each
-// request on to a recorder, with what it parsed in X-Parsed fields.
+// program returns a kind of backend that is a process. The process reads a file of testdata and forwards
+// each request to a recorder, with the parsed request line in X-Parsed headers.
 func program(file, command string, args ...string) kind {
 	return func(t *testing.T, w *world, name string) (netip.AddrPort, *resource.Backend) {
 		t.Helper()
@@ -106,13 +106,13 @@ func program(file, command string, args ...string) kind {
 	}
 }
 
-// run starts a program, and waits until it listens.
+// run starts a program and waits until it listens.
 func run(t *testing.T, address, command string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	process := exec.CommandContext(ctx, command, args...)
 	process.Stderr = t.Output()
-	// Its workers end with it.
+	// SIGTERM ends its workers, too.
 	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
 	process.WaitDelay = 10 * time.Second
 	if err := process.Start(); err != nil {
@@ -136,7 +136,7 @@ func run(t *testing.T, address, command string, args ...string) {
 	}
 }
 
-// testServerCertificate is that of net/http's own test server, which is its own authority.
+// testServerCertificate returns the self-signed certificate of net/http's test server.
 func testServerCertificate(t *testing.T) []byte {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)

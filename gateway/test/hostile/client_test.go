@@ -20,16 +20,16 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// request is what a client sends, as it stands.
+// request is a request that clients send unmodified.
 type request struct {
 	Method, Target, Host string
 	Fields               []string
-	// Body has its length before it, or comes in two chunks.
+	// Body is sent with a length, or in two chunks if Chunked.
 	Body    string
 	Chunked bool
 }
 
-// content is the body as HTTP/1.1 writes it, with its field.
+// content returns the body in HTTP/1.1 encoding, and the header that describes it.
 func (r request) content() (field []string, text string) {
 	switch half := len(r.Body) / 2; {
 	case r.Body == "":
@@ -39,15 +39,15 @@ func (r request) content() (field []string, text string) {
 	default:
 		return []string{fmt.Sprintf("Content-Length: %d", len(r.Body))}, r.Body
 	}
-	// What the fields alone announce is ended.
+	// A body that only Fields announce is terminated.
 	if strings.Contains(strings.Join(r.Fields, ""), "chunked") {
 		text = "0\r\n\r\n"
 	}
 	return nil, text
 }
 
-// clients send a request, and give the status of the answer: "400" also where the connection or
-// the stream ends without one.
+// clients send a request and return the status of the response. They return "400" if the connection or
+// stream ends without a response.
 var clients = map[string]func(*testing.T, *world, request) string{
 	"h1": func(t *testing.T, w *world, r request) string {
 		t.Helper()

@@ -19,7 +19,7 @@ var (
 	seed  = flag.Uint64("seed", 1, "of TestRandom")
 )
 
-// testCase is one of cases.yaml. What it leaves out is as in the case "plain".
+// testCase is a case of cases.yaml. Its defaults are the values of the case "plain".
 type testCase struct {
 	Name   string   `json:"name"`
 	Method string   `json:"method"`
@@ -62,7 +62,7 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// checkHeader checks that the headers that describe the client come from the proxy.
+// checkHeader checks that the headers about the client are set by the proxy.
 func checkHeader(t *testing.T, name string, p parsed) {
 	t.Helper()
 	for _, field := range []string{"X-Forwarded-For", "X-Real-Ip"} {
@@ -78,8 +78,8 @@ func checkHeader(t *testing.T, name string, p parsed) {
 	}
 }
 
-// TestRandom draws requests, and holds each that reaches a backend to be what was sent, and to belong
-// there. Each kind of backends gets as many.
+// TestRandom sends random requests and checks that each one that reaches a backend is unmodified and
+// routed to the right backend. Each kind of backend gets the same number.
 func TestRandom(t *testing.T) {
 	for kind, backends := range kinds(t) {
 		t.Run(kind, func(t *testing.T) { sendRandom(t, newWorld(t, backends)) })
@@ -120,7 +120,7 @@ func sendRandom(t *testing.T, w *world) {
 	}
 }
 
-// draw makes a request of parts that were known to confuse servers.
+// draw returns a random request, composed of parts that are known to confuse servers.
 func draw(random *rand.Rand) request {
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
 	elements := make([]string, 1+random.IntN(4))
@@ -141,7 +141,7 @@ func draw(random *rand.Rand) request {
 			"connection: x-forwarded-for", "connection: host", "upgrade: h2c", "content-length: 0", "transfer-encoding: chunked", "x-a: b"))
 	}
 	if fields := strings.Join(r.Fields, ""); r.Method == "POST" && !strings.Contains(fields, "content-") && !strings.Contains(fields, "transfer-") {
-		// A request within the body is none.
+		// A request inside the body must not be parsed as a request.
 		r.Body = strings.Repeat(pick("a", "0\r\n\r\n", "GET /admin HTTP/1.1\r\nHost: "+internal+"\r\n\r\n"), 1+random.IntN(100))
 		r.Chunked = random.IntN(2) == 0
 	}

@@ -23,7 +23,8 @@ import (
 
 var poisonings = flag.Int("poisonings", 300, "how many responses TestPoisoning poisons")
 
-// segment is a connection whose writes go out together, with flush: records of TLS in one segment.
+// segment is a connection that can delay writes until flush, so that several TLS records share one
+// segment.
 type segment struct {
 	net.Conn
 	held    []byte
@@ -44,8 +45,7 @@ func (s *segment) flush() error {
 	return err
 }
 
-// poisoned are the responses without a body, each of which the backend follows with one that nobody
-// asked for.
+// poisoned are responses without a body, each followed by an unsolicited response.
 var poisoned = []struct{ method, path, response string }{
 	{http.MethodHead, "/head", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"},
 	{http.MethodGet, "/204", "HTTP/1.1 204 No Content\r\n\r\n"},
@@ -80,7 +80,7 @@ func startPoisoning(t *testing.T, _ *world, _ string) (netip.AddrPort, *resource
 	return netip.MustParseAddrPort(listener.Addr().String()), &resource.Backend{Tls: &resource.BackendTLS{Hostname: "example.com"}}
 }
 
-// poison serves a connection: paths of poisoned as they say, others with "fine".
+// poison serves a connection: a poisoned response for the paths of poisoned, "fine" for others.
 func poison(below *segment, config *tls.Config) {
 	conn := tls.Server(below, config)
 	reader := bufio.NewReader(conn)
@@ -107,8 +107,8 @@ func poison(below *segment, config *tls.Config) {
 	}
 }
 
-// TestPoisoning: a backend over TLS follows responses that have no body with one that nobody asked
-// for, in a record of the same segment. No client gets that.
+// TestPoisoning checks that no client gets the unsolicited response that a TLS backend sends after a
+// response without a body, in a record of the same segment.
 func TestPoisoning(t *testing.T) {
 	w := newWorld(t, startPoisoning)
 	var asked, got atomic.Int64

@@ -32,11 +32,11 @@ const (
 type world struct {
 	plain, secure string
 	mutex         sync.Mutex
-	// parsed is what backends have parsed since the last request.
+	// parsed are the requests that backends have parsed since the last call of taken.
 	parsed []parsed
 }
 
-// parsed is what a backend understood of a request.
+// parsed is a request as a backend has parsed it.
 type parsed struct {
 	backend, method, target, host string
 	header                        http.Header
@@ -47,7 +47,7 @@ func (p parsed) String() string {
 	return strings.Join([]string{p.backend, p.method, p.target, p.host}, " ")
 }
 
-// newWorld has backends of a kind.
+// newWorld starts a proxy with backends of a kind.
 func newWorld(t *testing.T, kind kind) *world {
 	t.Helper()
 	w := &world{}
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, kind kind) *world {
 	return w
 }
 
-// record keeps what a backend has parsed, and answers for it.
+// record records a parsed request and answers it.
 func (w *world) record(out http.ResponseWriter, r *http.Request, p parsed) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -104,7 +104,7 @@ func (w *world) record(out http.ResponseWriter, r *http.Request, p parsed) {
 	w.parsed = append(w.parsed, p)
 }
 
-// taken gives what backends have parsed, and forgets it.
+// taken returns the recorded requests and removes them.
 func (w *world) taken() []parsed {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -113,7 +113,7 @@ func (w *world) taken() []parsed {
 	return taken
 }
 
-// belongs is the backend that a request belongs to, by what it says to whoever parses it.
+// belongs returns the backend for a request, by the host and path that the backend has parsed.
 func belongs(p parsed) string {
 	path := p.target
 	if read, err := url.ParseRequestURI(p.target); err == nil {
@@ -135,7 +135,7 @@ func rule(prefix, backend string) *resource.Rule {
 	}
 }
 
-// guarded is a rule that lets nobody in from here.
+// guarded returns a rule that rejects clients on loopback.
 func guarded() *resource.Rule {
 	guarded := rule("/guarded", "internal")
 	guarded.Filters = []*resource.Filter{{Kind: &resource.Filter_ClientAddresses{
@@ -143,7 +143,7 @@ func guarded() *resource.Rule {
 	return guarded
 }
 
-// asked is a rule of which an authorization service decides: nobody may pass.
+// asked returns a rule with an authorization service that rejects all requests.
 func asked() *resource.Rule {
 	asked := rule("/asked", "internal")
 	asked.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
@@ -151,7 +151,8 @@ func asked() *resource.Rule {
 	return asked
 }
 
-// denying is an authorization service that lets nobody pass, and takes no body for an answer to it.
+// denying returns an authorization service that rejects all requests, and fails the test if it receives a
+// body.
 func denying(t *testing.T) []*resource.Resource {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -169,7 +170,7 @@ func denying(t *testing.T) []*resource.Resource {
 	}
 }
 
-// rewritten is a rule that changes the path by an expression.
+// rewritten returns a rule that rewrites the path by an expression.
 func rewritten() *resource.Rule {
 	change := &resource.ExpressionChange{Pattern: "^/rewritten(/?)(.*)", Substitution: "/public/$2"}
 	rewritten := rule("/rewritten", "public")
@@ -184,7 +185,7 @@ func routes(host string, rules ...*resource.Rule) *resource.Resource {
 	}}}
 }
 
-// certificate is the one of net/http's own test server.
+// certificate returns the certificate of net/http's test server.
 func certificate(t *testing.T) *resource.Resource {
 	t.Helper()
 	server := httptest.NewTLSServer(nil)
@@ -210,7 +211,7 @@ func freePort(t *testing.T) uint32 {
 	return uint32(listener.Addr().(*net.TCPAddr).Port)
 }
 
-// dialTLS connects with a protocol of HTTP.
+// dialTLS connects with an ALPN protocol.
 func dialTLS(t *testing.T, address, protocol string) net.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, ServerName: public, NextProtos: []string{protocol}})

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// An attacker is this program again.
+// Flags of the test binary as an attacker process.
 var (
 	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"questions\", \"guesses\" of passwords or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
@@ -32,7 +32,8 @@ var (
 	first   = flag.Int("first", 2, "the first of these addresses: 127.1.0.first")
 )
 
-// done is what an attacker says when it has sent all. What it has opened stays until its input ends.
+// done is the output of an attacker that has sent everything. Its connections stay open until its input
+// ends.
 const done = "done\n"
 
 func TestMain(m *testing.M) {
@@ -60,11 +61,11 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// closed are connections that the proxy has closed, asked and refused are requests, and sent are frames
-// of a flood.
+// closed counts connections that the proxy has closed, asked and refused count requests, and sent counts
+// frames of a flood.
 var closed, asked, refused, sent atomic.Int64
 
-// all opens connections, some at a time, and gives how many could be.
+// all opens connections, atOnce at a time, and returns the number of opened ones.
 func all(count, atOnce int, open func(index int) error) int {
 	var group sync.WaitGroup
 	var opened atomic.Int64
@@ -103,17 +104,17 @@ func dial(index int, protocol string) (net.Conn, error) {
 	return secure, nil
 }
 
-// openIdle opens a connection that asks for nothing.
+// openIdle opens a connection without requests.
 func openIdle(index int) error {
 	conn, err := dial(index, "h2")
 	if err != nil {
 		return err
 	}
-	// Without it the connection would be closed for lack of a header.
+	// The proxy closes a connection without a preface after its header timeout.
 	if _, err := io.WriteString(conn, http2.ClientPreface+"\x00\x00\x00\x04\x00\x00\x00\x00\x00"); err != nil {
 		return err
 	}
-	// crypto/tls keeps much; the connection alone does the same.
+	// The plain connection is read from here, because crypto/tls uses more memory.
 	below := conn.(*tls.Conn).NetConn()
 	go func() {
 		_, _ = io.Copy(io.Discard, below)
@@ -123,8 +124,8 @@ func openIdle(index int) error {
 	return nil
 }
 
-// floodHellos begins as many TLS handshakes at once, and never goes on with them: what is sent is the
-// same each time, so it costs nothing.
+// floodHellos starts many TLS handshakes at once and never finishes them. All send the same ClientHello,
+// so that the attacker needs no CPU time.
 func floodHellos() (opened int) {
 	var group sync.WaitGroup
 	conns := make([]net.Conn, *count)
@@ -139,7 +140,7 @@ func floodHellos() (opened int) {
 		}
 		_, _ = conn.Write(hello)
 		group.Go(func() {
-			// The answer says that the proxy has computed.
+			// A response proves that the proxy has computed its part of the handshake.
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			_, _ = conn.Read(make([]byte, 1))
 			_ = conn.Close()
@@ -149,7 +150,7 @@ func floodHellos() (opened int) {
 	return opened
 }
 
-// clientHello is the first message of a handshake.
+// clientHello returns the first message of a handshake.
 func clientHello() []byte {
 	near, far := net.Pipe()
 	go func() {
@@ -161,8 +162,9 @@ func clientHello() []byte {
 	return message[:n]
 }
 
-// floodStreams opens a connection with 250 requests of 60 kB of header. Of every second connection the
-// backend holds them, or of questions the authorization service; the others take no answers.
+// floodStreams opens a connection with 250 requests of 60 kB of headers. The requests of every second
+// connection are held by the backend, or with "questions" by the authorization service; the other
+// connections have a flow control window of 0.
 func floodStreams(index int) error {
 	conn, err := dial(index, "h2")
 	if err != nil {
@@ -202,7 +204,7 @@ func floodStreams(index int) error {
 	return nil
 }
 
-// writeHeader writes a header as so many frames as it needs.
+// writeHeader writes a header block in as many frames as necessary.
 func writeHeader(framer *http2.Framer, stream uint32, block []byte) error {
 	const most = 16 << 10
 	err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block[:most], EndStream: true})
@@ -228,15 +230,15 @@ func readAnswers(conn net.Conn, framer *http2.Framer) {
 	}
 }
 
-// attacker is a process that attacks.
+// attacker is an attacking process.
 type attacker struct {
 	command *exec.Cmd
 	stdin   io.Closer
-	// said is what it says until it is done.
+	// said receives the output up to done.
 	said chan string
 }
 
-// startAttack begins an attack at the lowest priority.
+// startAttack starts an attacker at the lowest priority.
 func startAttack(t *testing.T, arguments ...string) *attacker {
 	t.Helper()
 	self, err := os.Executable()

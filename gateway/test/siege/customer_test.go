@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// customer is another client. It asks one thing after the other.
+// customer is a legitimate client that sends one request at a time.
 type customer struct {
 	name    string
 	client  *http.Client
 	address string
-	// took is how long answers took, of which failed had none in time.
+	// took are response times, failed the errors of requests. Failed requests count with the timeout.
 	took   []time.Duration
 	failed map[string]int
 	ended  chan struct{}
 }
 
-// newCustomers are clients that ask fifty times a second until the context ends.
+// newCustomers starts clients that send up to 50 requests a second until the context ends.
 func (w *world) newCustomers(ctx context.Context) []*customer {
 	https := "https://" + hostname + "/"
 	found := []*customer{
@@ -104,7 +104,7 @@ func (c *customer) ask(ctx context.Context) error {
 	return err
 }
 
-// slow is how long 99 of 100 requests took at most, when the customer has ended.
+// slow returns the 99th percentile of response times after the customer has ended.
 func (c *customer) slow(t *testing.T) time.Duration {
 	t.Helper()
 	<-c.ended

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// lasting is how long a flood of frames lasts.
+// lasting is the duration of a flood of frames.
 var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: how long a flood of frames lasts")
 
-// frames writes some frames of a flood, with streams from next on, and gives the stream after them.
+// frames writes frames of a flood and returns the next stream ID.
 type frames func(framer *http2.Framer, block []byte, next uint32) uint32
 
-// floods are what a client may send for as long as it likes, as far as frames go. The connection
-// has a request before them whose body does not end, on stream 1.
+// floods are frames that the protocol lets a client send without limit. Before them, the connection has a
+// request on stream 1 whose body does not end.
 var floods = map[string]frames{
 	// CVE-2023-44487: streams that are opened and reset at once.
 	"resets": func(framer *http2.Framer, block []byte, next uint32) uint32 {
@@ -28,7 +28,7 @@ var floods = map[string]frames{
 		_ = framer.WriteRSTStream(next, http2.ErrCodeCancel)
 		return next + 2
 	},
-	// CVE-2025-8671: streams that the client has the server reset.
+	// CVE-2025-8671: streams that the server resets because of the client's errors.
 	"faults": func(framer *http2.Framer, block []byte, next uint32) uint32 {
 		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: block, EndStream: true, EndHeaders: true})
 		_ = framer.WriteRawFrame(http2.FrameWindowUpdate, 0, next, []byte{0, 0, 0, 0})
@@ -60,7 +60,7 @@ var floods = map[string]frames{
 	},
 }
 
-// flood sends frames over a connection for its time, and over a new one when that is closed.
+// flood sends frames until the end of its duration, and opens a new connection when the proxy closes one.
 func flood(of frames) func(index int) error {
 	return func(index int) error {
 		for end := time.Now().Add(*lasting); time.Now().Before(end); {
@@ -100,7 +100,7 @@ func floodOne(conn net.Conn, of frames) {
 	}
 }
 
-// block is the header of a request, which needs nothing that was sent before.
+// block returns the header block of a request, which does not use the dynamic table.
 func block(method, path string) []byte {
 	var encoded bytes.Buffer
 	encoder := hpack.NewEncoder(&encoded)

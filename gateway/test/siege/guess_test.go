@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// dearest is a hash of bcrypt with the highest cost that a proxy takes.
+// dearest is a bcrypt hash with the highest cost that a proxy supports.
 const dearest = "$2y$12$abcdefghijklmnopqrstuuAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
-// protected are a rule that asks for a password, and its users.
+// protected returns a rule with basic authentication, and its users.
 func protected() (*resource.Rule, *resource.Resource) {
 	rule := rule("/password", "backend")
 	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_BasicAuthentication{
@@ -24,7 +24,7 @@ func protected() (*resource.Rule, *resource.Resource) {
 		Users: &resource.Users{Htpasswd: []byte("admin:" + dearest)}}}
 }
 
-// guess guesses passwords for a while, one after the other.
+// guess sends requests with wrong passwords until the end of its duration, one after the other.
 func guess(index int) error {
 	conn, err := dial(index, "http/1.1")
 	if err != nil {
@@ -49,7 +49,7 @@ func guess(index int) error {
 		_, _ = io.Copy(io.Discard, response.Body)
 		if response.StatusCode != http.StatusUnauthorized {
 			refused.Add(1)
-			// It would do nothing but compete with the proxy for the processor.
+			// Without a pause the attacker would only compete with the proxy for the CPU.
 			time.Sleep(10 * time.Millisecond)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 var full = flag.Bool("full", false, "attack a proxy of 1 GiB with all there is, and hold others' p99 to 250 ms; else an eighth of it")
 
-// part is an eighth of a number, or with -full the number.
+// part returns an eighth of a number, or with -full the number.
 func part(count int) int {
 	if *full {
 		return count
@@ -23,10 +23,10 @@ func part(count int) int {
 	return count / 8
 }
 
-// size is the memory of the proxy.
+// size is the memory limit of the proxy in bytes.
 func size() int { return part(1 << 30) }
 
-// limit is for the time of 99 of 100 requests of other clients. The machines of CI are busy.
+// limit is the maximum of the 99th percentile of other clients' response times. CI machines are shared.
 func limit() time.Duration {
 	if *full {
 		return 250 * time.Millisecond
@@ -34,13 +34,13 @@ func limit() time.Duration {
 	return 2 * time.Second
 }
 
-// TestSiege: whatever a proxy is attacked with, it lives, and others are served in time. Idle
-// connections stay while the requests come.
+// TestSiege attacks a proxy in several ways. The proxy must not crash and must serve other clients in
+// time. Idle connections are kept while requests are sent.
 func TestSiege(t *testing.T) {
 	w := newWorld(t)
 	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
 	w.attack(t, "idle", 4, "-count", strconv.Itoa(part(10_000)), "-sources", "5")
-	// Each address has four guesses wait, of a quarter of a second.
+	// Each address has four pending guesses, which take 0.25 s each.
 	w.attack(t, "guesses", 1, "-count", "64", "-sources", strconv.Itoa(part(16)), "-lasting", "2s")
 	w.attack(t, "streams", 1, "-count", strconv.Itoa(part(200)), "-sources", "16", "-first", "100")
 	if *full {
@@ -51,7 +51,7 @@ func TestSiege(t *testing.T) {
 	}
 }
 
-// attack runs processes that attack, each from its own addresses, until all is sent.
+// attack runs attacking processes, each from its own addresses, until all have sent everything.
 func (w *world) attack(t *testing.T, kind string, processes int, arguments ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

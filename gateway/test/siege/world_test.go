@@ -35,13 +35,13 @@ const (
 	patience       = 20 * time.Second
 )
 
-// world is a proxy as it runs in a pod, and its backends. What is asked for below /held gets no answer
-// before the end.
+// world is a proxy that runs as in a pod, and its backends. Requests below /held get no response before
+// the end of the test.
 type world struct {
 	plain, secure, admin string
 	cgroup               string
 	proxy                *exec.Cmd
-	// said is the file with what the proxy says, and ended is closed when it has ended.
+	// said is the log file of the proxy; ended is closed when the proxy has ended.
 	said  string
 	ended chan struct{}
 }
@@ -59,7 +59,7 @@ func newWorld(t *testing.T) *world {
 	backend := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("fine")) })
 	end := make(chan struct{})
 	var held []*resource.Endpoint
-	// One endpoint would refuse what is beyond its limit.
+	// The requests exceed the limit of one endpoint.
 	for range 4 {
 		held = append(held, serve(t, func(_ http.ResponseWriter, r *http.Request) {
 			select {
@@ -90,8 +90,8 @@ func serve(t *testing.T, handler http.HandlerFunc) *resource.Endpoint {
 	return &resource.Endpoint{Address: at.IP.String(), Port: uint32(at.Port)}
 }
 
-// freeAddress is one that nobody has, with a port below those that the kernel gives to connections: else
-// one of another test could take it before the proxy does.
+// freeAddress returns a free address with a port below the ephemeral range: otherwise a connection of
+// another test could use the port before the proxy does.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	var failures []error
@@ -108,7 +108,7 @@ func freeAddress(t *testing.T) string {
 	return ""
 }
 
-// control gives the proxy its configuration.
+// control serves the configuration to the proxy.
 func (w *world) control(t *testing.T, directory string, backend *resource.Endpoint, held []*resource.Endpoint) (address string) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(controllerName, nil, nil)
@@ -175,7 +175,7 @@ func rule(prefix, backend string) *resource.Rule {
 	}
 }
 
-// asking is a rule whose authorization service answers nothing.
+// asking returns a rule whose authorization service does not answer.
 func asking() *resource.Rule {
 	rule := rule("/asked", "backend")
 	rule.Filters = []*resource.Filter{{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: &resource.ExternalAuthorization{
@@ -192,7 +192,7 @@ func certificate(t *testing.T) *resource.Resource {
 	}}
 }
 
-// start runs the proxy in a cgroup, which it sees where a pod does.
+// start runs the proxy in a cgroup, mounted where a pod has its own.
 func (w *world) start(t *testing.T, directory, program string, arguments ...string) {
 	t.Helper()
 	root, file, seen := "/sys/fs/cgroup", "memory.max", "/sys/fs/cgroup"
@@ -252,7 +252,7 @@ func (w *world) words() string {
 	return string(text)
 }
 
-// alive fails the test where the proxy has ended.
+// alive fails the test if the proxy has ended.
 func (w *world) alive(t *testing.T) {
 	t.Helper()
 	select {
@@ -263,7 +263,7 @@ func (w *world) alive(t *testing.T) {
 	}
 }
 
-// most is the most memory that the cgroup has had, with the kernel's part.
+// most returns the peak memory of the cgroup, including kernel memory.
 func (w *world) most(t *testing.T) string {
 	t.Helper()
 	for _, file := range []string{"memory.max_usage_in_bytes", "memory.peak"} {
@@ -275,7 +275,7 @@ func (w *world) most(t *testing.T) string {
 	return "unknown"
 }
 
-// shed is what the proxy has refused and closed.
+// shed returns the proxy's metrics of refused requests and closed connections.
 func (w *world) shed(t *testing.T) string {
 	t.Helper()
 	answer, err := http.Get("http://" + w.admin + "/metrics")

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command size measures what one change costs in a cluster of full size: 5,000 routes, 10,000
-// hosts and 5,000 certificates. The compiler, the distribution and proxies are those that run
-// in a cluster, each proxy a process of its own that is told of the change over TLS. What the
-// API server and the informers take is not part of it, nor what the controller's loop waits
-// for more changes: 25 ms.
+// Command size measures the cost of one change in a cluster of full size: 5,000 routes, 10,000 hosts and
+// 5,000 certificates. The compiler, the distribution and the proxies are the production code; each proxy
+// is a process that receives the change over TLS. The measurement includes neither the API server and the
+// informers, nor the 25 ms for which the controller collects further changes.
 //
 //	size                  prints the table
-//	size -strict          fails where a limit is not held
+//	size -strict          fails if a limit is exceeded
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// The limits that are promised.
+// The documented limits.
 const (
 	maxDelay = 500 * time.Millisecond
 	maxProxy = 300 << 20
@@ -61,7 +60,7 @@ func main() {
 	}
 }
 
-// kinds are the configurations that are measured.
+// kinds are the measured configurations.
 var kinds = []struct {
 	name   string
 	create func() (*route.Objects, error)
@@ -126,7 +125,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 type figures struct {
 	delays            []time.Duration
 	controller, proxy []time.Duration
-	// sent is the most resources that one change has brought.
+	// sent is the maximum number of resources that one change has sent.
 	sent         int
 	memory, heap uint64
 }
@@ -178,7 +177,7 @@ func measure(
 	return f, nil
 }
 
-// change has the proxies told of what has changed, and notes what that took.
+// change compiles a change, waits until all proxies serve it, and records the cost.
 func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) error {
 	before := w.version()
 	mine, theirs, err := w.times()
@@ -194,7 +193,7 @@ func (w *world) change(ctx context.Context, objects *route.Objects, f *figures) 
 		return err
 	}
 	f.delays = append(f.delays, time.Since(begun))
-	// What comes after the change is served is part of its price.
+	// Work after the change is served is part of its cost.
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -30,7 +30,7 @@ const (
 	patience       = 2 * time.Minute
 )
 
-// world is a controller and the proxies that it serves.
+// world is a controller and its proxies.
 type world struct {
 	directory string
 	address   string
@@ -90,7 +90,7 @@ func (w *world) close() error {
 	return os.RemoveAll(w.directory)
 }
 
-// startProxies starts processes, each with an address of its own to listen at.
+// startProxies starts proxy processes, each with its own address.
 func (w *world) startProxies(o options) error {
 	for i := range o.proxies {
 		said, err := os.Create(w.file(fmt.Sprintf("proxy-%d.log", i)))
@@ -111,7 +111,7 @@ func (w *world) startProxies(o options) error {
 	return nil
 }
 
-// compile serves what the objects say, and gives how many resources differ from before.
+// compile compiles and serves the objects, and returns the number of changed resources.
 func (w *world) compile(objects *route.Objects) (int, error) {
 	result := w.compiler.Compile(objects, route.DefaultSettings())
 	if len(result.Proxies) != 1 {
@@ -132,7 +132,7 @@ func (w *world) compile(objects *route.Objects) (int, error) {
 	return w.differ(resources), nil
 }
 
-// differ counts the resources that are other ones than before.
+// differ returns the number of resources that the previous configuration did not have.
 func (w *world) differ(resources []*resource.Resource) int {
 	current, differ := make(map[*resource.Resource]bool, len(resources)), 0
 	for _, r := range resources {
@@ -145,7 +145,7 @@ func (w *world) differ(resources []*resource.Resource) int {
 	return differ
 }
 
-// endpoints are three for each Service.
+// endpoints returns three endpoints for a Service.
 func endpoints(name string, service int) *resource.Resource {
 	found := &resource.Endpoints{}
 	for i := range 3 {
@@ -157,7 +157,7 @@ func endpoints(name string, service int) *resource.Resource {
 	return &resource.Resource{Name: name, Kind: &resource.Resource_Endpoints{Endpoints: found}}
 }
 
-// version is what the proxies serve.
+// version returns the version that the proxies have acknowledged.
 func (w *world) version() string {
 	for _, proxy := range w.server.Proxies() {
 		return proxy.Acknowledged
@@ -191,7 +191,7 @@ func (w *world) served(ctx context.Context, before string) error {
 	}
 }
 
-// times gives the processor time of the controller, and of all proxies together.
+// times returns the CPU time of the controller, and of all proxies together.
 func (w *world) times() (mine, theirs time.Duration, err error) {
 	if mine, err = processTime(os.Getpid()); err != nil {
 		return 0, 0, err
@@ -206,7 +206,7 @@ func (w *world) times() (mine, theirs time.Duration, err error) {
 	return mine, theirs, nil
 }
 
-// processTime reads the clock of a process, see clock_getcpuclockid(3).
+// processTime reads the CPU clock of a process, see clock_getcpuclockid(3).
 func processTime(pid int) (time.Duration, error) {
 	const scheduled = 2
 	var at unix.Timespec
@@ -216,7 +216,7 @@ func processTime(pid int) (time.Duration, error) {
 	return time.Duration(at.Nano()), nil
 }
 
-// memory gives the most that any of the proxies has at the moment: more than its heap.
+// memory returns the highest current anonymous memory of a proxy.
 func (w *world) memory() (uint64, error) {
 	var most uint64
 	for _, proxy := range w.proxies {

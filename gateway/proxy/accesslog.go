@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// done counts and logs a request.
+// done records metrics and the access log entry of a request.
 func (p *Proxy) done(x *exchange, w *answer) {
 	took := time.Since(x.begun)
 	x.finished(w.status)
@@ -56,7 +56,7 @@ func (p *Proxy) done(x *exchange, w *answer) {
 	p.settings.AccessLog.LogAttrs(context.Background(), slog.LevelInfo, "request", attributes...)
 }
 
-// Admin answers /readyz, /healthz and /metrics, for the cluster and not for clients.
+// Admin returns the handler of /readyz, /healthz and /metrics, which must not be exposed to clients.
 func (p *Proxy) Admin() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })

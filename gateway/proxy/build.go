@@ -18,29 +18,28 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// builder makes a table. What the one before has of the same resources is taken over: what a
-// change costs grows with the change, but for the copies of some maps.
+// builder builds a table. It reuses values of unchanged resources from the old table, so that the cost is
+// proportional to the change, except for copies of some maps.
 type builder struct {
 	settings *upstream.Settings
 	metrics  *metrics
 	now      time.Time
-	// secret takes the place of a shared one that is not there.
+	// secret is used if the configuration contains no shared secret.
 	secret []byte
 
 	old, table *table
-	// changes are the resources that differ from the old table's, by name.
+	// changes are the resources that differ from the old table, by name.
 	changes map[string]change
-	// relisted says that a listener has come, gone or been made again.
+	// relisted is set if a listener was added, removed or rebuilt.
 	relisted bool
-	// faults are what is wrong with the resources of a step.
+	// faults are the errors of the current step.
 	faults faults
 }
 
-// faults are why resources cannot be carried out, by name. All that one step of build finds are
-// told together.
+// faults are the errors of resources by name. All errors of a build step are reported together.
 type faults map[string]error
 
-// Error tells them in the order of the names, so that it is the same each time.
+// Error joins the errors in the order of names, so that it is deterministic.
 func (f faults) Error() string {
 	texts := make([]string, 0, len(f))
 	for _, name := range slices.Sorted(maps.Keys(f)) {
@@ -49,17 +48,17 @@ func (f faults) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// fault notes that a resource cannot be carried out. The first reason counts.
+// fault records the error of a resource. The first one counts.
 func (b *builder) fault(name string, err error) {
 	if b.faults[name] == nil {
 		b.faults[name] = err
 	}
 }
 
-// change is what a name stood for, and stands for now; nil: nothing.
+// change contains the old and new version of a resource; nil if it does not exist.
 type change struct{ old, now *resource.Resource }
 
-// build gives the table after an update, or says what is wrong with the update: faults.
+// build returns the table after an update. The error is of type faults.
 func (b *builder) build(update Update) (*table, error) {
 	b.table, b.faults = &table{version: update.Version}, faults{}
 	b.merge(update)
@@ -68,7 +67,7 @@ func (b *builder) build(update Update) (*table, error) {
 		b.makeListeners, b.makeGroups, b.makePorts,
 	} {
 		step()
-		// What refers to a resource with a fault is not to blame.
+		// Stop here: errors of resources that refer to a faulty one would be misleading.
 		if len(b.faults) > 0 {
 			return nil, b.faults
 		}
@@ -76,8 +75,8 @@ func (b *builder) build(update Update) (*table, error) {
 	return b.table, nil
 }
 
-// merge finds the resources after an update. One that says the same as before stays the same
-// object, so later steps compare pointers.
+// merge applies the update to the resources. An equal resource keeps its pointer, so that later steps
+// compare pointers.
 func (b *builder) merge(update Update) {
 	b.changes = make(map[string]change, len(update.Resources)+len(update.Removed))
 	gone := update.Removed
@@ -111,7 +110,7 @@ func (b *builder) merge(update Update) {
 	})
 }
 
-// patched is a map with some changes; without any it is the same one.
+// patched returns a modified copy of a map, or the map itself without changes.
 func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes func(C) (T, bool)) map[string]T {
 	if len(changes) == 0 {
 		return old
@@ -130,7 +129,7 @@ func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes
 	return current
 }
 
-// keep gives what the old table made of a resource and its parts, or makes it.
+// keep returns the value from the old table if the resource and its parts are unchanged, else creates it.
 func keep[T any](old map[string]made[T], r *resource.Resource, parts []any, create func() (T, error)) (made[T], error) {
 	if before, ok := old[r.GetName()]; ok && before.from == r && slices.Equal(before.parts, parts) {
 		return before, nil
@@ -142,7 +141,7 @@ func keep[T any](old map[string]made[T], r *resource.Resource, parts []any, crea
 	return made[T]{from: r, parts: parts, value: value}, nil
 }
 
-// touched reports whether a resource of a kind has come, gone or changed.
+// touched reports whether a resource of a kind was added, removed or changed.
 func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	var none K
 	for _, each := range b.changes {
@@ -153,8 +152,8 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 	return false
 }
 
-// each makes something of the resources of a kind: of those that have changed, or of all, where
-// something that they refer to has. What cannot be made is a fault.
+// each rebuilds the values of changed resources of a kind, or of all if their dependencies changed. Errors
+// are recorded as faults.
 func each[K comparable, T any](
 	b *builder, all bool, old map[string]made[T], kind func(*resource.Resource) K,
 	create func(*resource.Resource) (made[T], error),
@@ -239,12 +238,12 @@ func (b *builder) makeBackends() {
 		b.table.backends, b.table.transports = b.old.backends, b.old.transports
 		return
 	}
-	// All, since each says which transports are still used.
+	// Rebuild all, because each backend keeps its transport in the new table.
 	b.table.transports = upstream.Transports{}
 	b.table.backends = each(b, true, b.old.backends, (*resource.Resource).GetBackend, b.makeBackend)
 }
 
-// touchedTLS reports whether something has changed that listeners or backends may refer to.
+// touchedTLS reports whether a certificate or an authority changed, on which listeners and backends depend.
 func (b *builder) touchedTLS() bool {
 	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
 }
@@ -279,7 +278,7 @@ func (b *builder) makeBackend(r *resource.Resource) (made[*upstream.Backend], er
 	}
 	kept, err := keep(b.old.backends, r, parts, func() (*upstream.Backend, error) {
 		if !ok {
-			// Sessions and tunnels ask for endpoints.
+			// Sessions and tunnels access the endpoints of any backend.
 			endpoints.value = balance.NewSet(&b.settings.Balance, nil, nil, b.now)
 		}
 		return upstream.New(r.GetName(), backend, b.settings, upstream.Connection{

@@ -13,26 +13,26 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// patientConn ends a connection whose peer takes no bytes, and counts the headers that it reads. Its
-// place is free again when it is closed.
+// patientConn is a client connection with a write timeout. It accounts the headers being read, and releases
+// its ledger entry on Close.
 type patientConn struct {
 	net.Conn
 	timeout time.Duration
 	entry   *admission.Connection
-	// evictions are of connections that were closed for its headers.
+	// evictions counts connections that were closed because of its headers.
 	evictions prometheus.Counter
 	handshake handshake
 	reading   reading
-	// begun says that something was read.
+	// begun is set after the first byte of a request.
 	begun bool
-	// emptyBytes is the number of CR and LF bytes that are ignored before the first request.
+	// emptyBytes is the number of CR and LF bytes still ignored before the first request.
 	emptyBytes int
 }
 
-// maxEmptyBytes are two empty lines, as many as net/http ignores after a POST.
+// maxEmptyBytes permits two empty lines, as many as net/http ignores after a POST.
 const maxEmptyBytes = 4
 
-// patientOf gives the connection that is below another one, or nil.
+// patientOf returns the patientConn below a connection, or nil.
 func patientOf(conn net.Conn) *patientConn {
 	for {
 		if patient, ok := conn.(*patientConn); ok {
@@ -46,7 +46,7 @@ func patientOf(conn net.Conn) *patientConn {
 	}
 }
 
-// entryOf gives the place of a connection, or of what it is above.
+// entryOf returns the ledger entry of a connection, or nil.
 func entryOf(conn net.Conn) *admission.Connection {
 	if patient := patientOf(conn); patient != nil {
 		return patient.entry
@@ -54,7 +54,7 @@ func entryOf(conn net.Conn) *admission.Connection {
 	return nil
 }
 
-// connKey is the key of a request's *patientConn in its context.
+// connKey is the context key of a request's *patientConn.
 type connKey struct{}
 
 // connOf returns the connection of a request, or nil.
@@ -63,7 +63,6 @@ func connOf(r *http.Request) *patientConn {
 	return conn
 }
 
-// Close implements net.Conn.
 func (c *patientConn) Close() error {
 	c.handshake.end()
 	c.reading.pass()
@@ -84,7 +83,7 @@ func (c *patientConn) Read(b []byte) (int, error) {
 	}
 }
 
-// begin removes empty lines from the first bytes of a connection and returns the number of bytes left.
+// begin removes leading empty lines and returns the number of remaining bytes.
 func (c *patientConn) begin(b []byte) int {
 	empty := 0
 	for empty < min(len(b), c.emptyBytes) && (b[empty] == '\r' || b[empty] == '\n') {
@@ -93,7 +92,7 @@ func (c *patientConn) begin(b []byte) int {
 	c.emptyBytes -= empty
 	n := copy(b, b[empty:])
 	if c.begun = n > 0; c.begun && bytes.HasPrefix(b[:n], []byte("PRI ")) {
-		// net/http decides by these bytes, too.
+		// net/http detects HTTP/2 in the same way.
 		c.multiplexed()
 	}
 	return n
@@ -111,7 +110,7 @@ func (c *patientConn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// multiplexed says that HTTP/2 is spoken.
+// multiplexed marks the connection as HTTP/2.
 func (c *patientConn) multiplexed() {
 	c.reading.frames.Store(true)
 	c.entry.Multiplexed()
@@ -124,8 +123,8 @@ func (c *patientConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// NetConn gives the connection itself.
+// NetConn returns the underlying connection.
 func (c *patientConn) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite ends one direction.
+// CloseWrite closes the sending direction.
 func (c *patientConn) CloseWrite() error { return closeWrite(c.Conn) }

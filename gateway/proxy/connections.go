@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connections are those that an http.Server has: what is open and not a tunnel.
+// connections tracks the open connections of an http.Server, without tunnels.
 type connections struct {
 	mutex sync.Mutex
 	open  map[net.Conn]bool
-	// closed has an element when one was closed.
+	// closed receives a value after a connection was closed.
 	closed chan struct{}
 }
 
@@ -25,7 +25,7 @@ func newConnections() *connections {
 	return &connections{open: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
 }
 
-// note is http.Server's ConnState.
+// note implements http.Server.ConnState.
 func (c *connections) note(conn net.Conn, state http.ConnState) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -51,7 +51,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// leave waits until clients have closed all connections, or until the context ends.
+// leave waits until clients have closed all connections or the context ends.
 func (c *connections) leave(ctx context.Context) {
 	for c.any(func(net.Conn) bool { return true }) {
 		select {
@@ -62,8 +62,7 @@ func (c *connections) leave(ctx context.Context) {
 	}
 }
 
-// settle waits until no connection has a request that nobody has read, or until the context
-// ends. It has to look: nobody tells what the kernel holds.
+// settle waits until no connection has unread bytes in the kernel, by polling, or until the context ends.
 func (c *connections) settle(ctx context.Context) {
 	for ctx.Err() == nil && c.any(unread) {
 		pause(ctx, time.Millisecond)
@@ -81,7 +80,7 @@ func (c *connections) any(is func(net.Conn) bool) bool {
 	return false
 }
 
-// unread reports whether the kernel has bytes of a connection that were not read.
+// unread reports whether the kernel has unread bytes of a connection.
 func unread(conn net.Conn) bool {
 	for {
 		switch inner := conn.(type) {

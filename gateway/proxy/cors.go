@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// cors is who may use responses from other origins (Fetch, section 3.2).
+// cors implements the CORS protocol (Fetch, section 3.2).
 type cors struct {
 	*resource.CORS
 	methods, headers, expose string
@@ -20,7 +20,7 @@ type cors struct {
 func newCORS(r *resource.CORS) *cors {
 	expose := r.GetExposeHeaders()
 	if r.GetAllowCredentials() {
-		// With credentials "*" is a header of that name, and no wildcard.
+		// With credentials "*" is not a wildcard, but a literal header name.
 		expose = slices.DeleteFunc(slices.Clone(expose), func(name string) bool { return name == "*" })
 	}
 	return &cors{
@@ -51,13 +51,13 @@ func (c *cors) allows(origin string) bool {
 	return false
 }
 
-// isPreflight reports whether a request asks what another one may do.
+// isPreflight reports whether a request is a CORS preflight.
 func isPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" &&
 		r.Header.Get("Access-Control-Request-Method") != ""
 }
 
-// answer gives the headers of the response to a preflight.
+// answer sets the headers of a preflight response.
 func (c *cors) answer(r *http.Request, header http.Header) {
 	if !c.decorate(r, header) {
 		return
@@ -66,7 +66,7 @@ func (c *cors) answer(r *http.Request, header http.Header) {
 		value := configured
 		if slices.Contains(list, "*") {
 			value = "*"
-			// As with what is exposed: with credentials it would be no wildcard.
+			// With credentials "*" is not a wildcard.
 			if c.GetAllowCredentials() {
 				value = asked
 			}
@@ -82,8 +82,8 @@ func (c *cors) answer(r *http.Request, header http.Header) {
 	}
 }
 
-// decorate gives a response the headers that let its origin read it. What the backend
-// says about it does not count.
+// decorate sets the CORS headers of a response, replacing those of the backend, and reports whether the
+// origin is allowed.
 func (c *cors) decorate(r *http.Request, header http.Header) bool {
 	for _, name := range []string{
 		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "Access-Control-Allow-Methods",

@@ -20,17 +20,16 @@ import (
 )
 
 const (
-	// mostAuthorizationHeader bounds the header of an answer to a question, in bytes.
+	// mostAuthorizationHeader limits the header of an authorization response in bytes.
 	mostAuthorizationHeader = 64 << 10
-	// mostAuthorizationBody bounds the body of an answer that the client gets. A longer one is left
-	// out. Of other answers so much is read that the connection can be used again.
+	// mostAuthorizationBody limits the body forwarded to the client; a longer one is dropped. Of other
+	// responses so many bytes are read to reuse the connection.
 	mostAuthorizationBody = 16 << 10
-	// questionBytes is what a question costs beside its request: its header, buffers, and the body of
-	// the answer.
+	// questionBytes is the memory of an authorization request: headers, buffers and the response body.
 	questionBytes = 16<<10 + mostAuthorizationBody
 )
 
-// The reasons in denied_total.
+// Reasons in denied_total.
 const (
 	labelAuthorization       = "authorization"
 	labelAuthorizationFailed = "authorization failed"
@@ -38,8 +37,8 @@ const (
 
 var errSecondAuthorization = errors.New("a rule has one external authorization at most")
 
-// unauthorized is a request whose authorization could not be had. Errors of connections are not told
-// as they are: they may have bytes of an answer, and so a cookie.
+// unauthorized returns the denial after a failed authorization request. Errors of connections are replaced,
+// because they may contain bytes of a response and thus cookies.
 func unauthorized(err error) *denial {
 	text := "its answer could not be read"
 	for _, each := range []error{
@@ -59,7 +58,7 @@ var (
 	errAuthorizationStatus   = errors.New("its answer is neither 2xx nor 401 nor 403")
 )
 
-// authorizeBy has requests asked for.
+// authorizeBy adds an external authorization to the rule.
 func (g *guards) authorizeBy(from *resource.ExternalAuthorization) (err error) {
 	if g.authorization != nil {
 		return errSecondAuthorization
@@ -68,7 +67,8 @@ func (g *guards) authorizeBy(from *resource.ExternalAuthorization) (err error) {
 	return err
 }
 
-// authorize asks whether a request may go on, and reports whether it may. Else it is answered.
+// authorize requests external authorization and reports whether the request may continue; otherwise it has
+// been answered.
 func (x *exchange) authorize(w *answer) bool {
 	filter := x.rule.filters.guards.authorization
 	if filter == nil {
@@ -85,7 +85,7 @@ func (x *exchange) authorize(w *answer) bool {
 		limit = min(limit, x.rule.timeout)
 	}
 	begun := time.Now()
-	// The client's leaving ends it, where net/http learns of it.
+	// The client's disconnect cancels it, if net/http detects that.
 	ctx, cancel := context.WithTimeoutCause(x.in.Context(), limit, upstream.ErrTimeout)
 	defer cancel()
 	request := x.described()
@@ -112,15 +112,15 @@ func (x *exchange) described() *extauth.Request {
 	}
 }
 
-// authorization is the answer to a question.
+// authorization is a response of the authorization backend.
 type authorization struct {
 	status int
 	header http.Header
-	// body is nil where it was too long.
+	// body is nil if it exceeded the limit.
 	body []byte
 }
 
-// question asks the backend of a filter.
+// question sends an authorization request.
 func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
 	backend := x.table.backend(filter.Backend)
 	switch {
@@ -164,7 +164,7 @@ func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *ext
 	return reply, nil
 }
 
-// judged carries out what an answer says, and reports whether the request may go on.
+// judged applies an authorization response and reports whether the request may continue.
 func (x *exchange) judged(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
 	verdict := filter.Judge(reply.status)
 	if verdict == extauth.Passes {

@@ -15,22 +15,22 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// filters are what a rule, or one of its backends, does to requests and responses.
+// filters are the filters of a rule, or of one of its backends.
 type filters struct {
 	request, response []headerChange
-	// host is what a change of the request's header sets Host to; empty where none does.
-	// net/http has it apart from the header, where only a client could have put one.
+	// host is the value of a header change for Host, or empty. net/http stores Host separately from the
+	// header.
 	host     string
 	redirect *resource.Redirect
 	rewrite  *resource.Rewrite
-	// expression is that of the rewrite, or nil.
+	// expression is the regular expression of rewrite, or nil.
 	expression *rewrite.Expression
 	mirrors    []*resource.Mirror
 	cors       *cors
 	guards     guards
 }
 
-// newFilters reads the filters of a rule of a route, or of one of its backends.
+// newFilters parses the filters of a rule or of one of its backends.
 func newFilters(route string, list []*resource.Filter) (filters, error) {
 	var f filters
 	for i, filter := range list {
@@ -69,13 +69,13 @@ func (f *filters) add(route string, filter *resource.Filter) error {
 	case *resource.Filter_ClientLimit:
 		return unreadable("client limit", f.guards.limitClients(kind.ClientLimit, route))
 	default:
-		// A filter that is not carried out could have been one that protects.
+		// Reject unknown filters, because they may restrict access.
 		return errors.New("is of a kind that this proxy does not know")
 	}
 	return nil
 }
 
-// unreadable names the filter that an error is about.
+// unreadable adds the kind of filter to an error.
 func unreadable(kind string, err error) error {
 	if err != nil {
 		return fmt.Errorf("(%s): %w", kind, err)
@@ -83,7 +83,7 @@ func unreadable(kind string, err error) error {
 	return nil
 }
 
-// headerChange has canonical names.
+// headerChange is a header filter with canonical names.
 type headerChange struct {
 	set, add []*resource.Header
 	remove   []string
@@ -104,8 +104,7 @@ func newHeaderChange(r *resource.HeaderChange) headerChange {
 	return change
 }
 
-// takeHost takes the value for Host out of a change. One that is set goes before one that is
-// added.
+// takeHost removes and returns the value for Host. A value to set takes precedence over one to add.
 func (c *headerChange) takeHost() string {
 	host := ""
 	take := func(headers []*resource.Header) []*resource.Header {
@@ -135,7 +134,7 @@ func changeHeaders(changes []headerChange, header http.Header) {
 	}
 }
 
-// addRewrite makes a rewrite the one that counts.
+// addRewrite sets the rewrite, replacing an earlier one.
 func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
 	f.rewrite, f.expression = of, nil
 	if change := of.GetPath().GetExpression(); change != nil {
@@ -148,7 +147,7 @@ func (f *filters) addRewrite(of *resource.Rewrite) (err error) {
 // changesPath reports whether the filters rewrite the path.
 func (f *filters) changesPath() bool { return f.rewrite.GetPath() != nil }
 
-// rewriteTarget changes the target of a request.
+// rewriteTarget rewrites host and path of a request.
 func rewriteTarget(of *resource.Rewrite, prefix string, out *http.Request) {
 	if of.GetHostname() != "" {
 		out.Host = of.GetHostname()

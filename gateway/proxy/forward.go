@@ -26,7 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
 
-// newForward gives what copies requests and responses. All exchanges share it.
+// newForward returns the ReverseProxy shared by all exchanges.
 func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        rewriteRequest,
@@ -38,19 +38,19 @@ func newForward(unlogged *log.Logger) *httputil.ReverseProxy {
 	}
 }
 
-// rewriteRequest makes the request for the backend.
+// rewriteRequest modifies the backend request.
 func rewriteRequest(pr *httputil.ProxyRequest) {
 	x, out := exchangeOf(pr.In.Context()), pr.Out
 	if x.path != out.URL.Path && !x.keepsPath() {
 		out.URL.Path, out.URL.RawPath = x.path, ""
 	}
-	// ReverseProxy leaves out parameters that it cannot read. They are not ours to change.
+	// ReverseProxy removes parameters that it cannot parse; restore them.
 	out.URL.RawQuery = x.query
-	// The server fills in the values at the end of the body.
+	// The server sets the values at the end of the body.
 	out.Trailer = pr.In.Trailer
 	x.forwarded(out.Header)
 	if x.rule.filters.guards.password != nil {
-		// It is for the proxy: a backend has passwords of its own, or none.
+		// The password is intended for the proxy, not for the backend.
 		delete(out.Header, "Authorization")
 	}
 	x.granted.Apply(out.Header)
@@ -65,13 +65,13 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 	out.Host = cmp.Or(host, out.Host)
 	pass(pr.In.Header, out.Header)
 	if _, ok := out.Header["User-Agent"]; !ok {
-		// Without it net/http would write its own.
+		// A nil value prevents net/http from adding its default.
 		out.Header["User-Agent"] = nil
 	}
 }
 
-// keepsPath reports whether the backend gets the client's form of a path that differs from the form
-// that was matched. A rewrite applies to the latter.
+// keepsPath reports whether the path is forwarded unchanged although it is not canonical. Rewrites apply to
+// the canonical path.
 func (x *exchange) keepsPath() bool {
 	return !x.rule.filters.changesPath() && !x.share.filters.changesPath() && plan.IsForwardable(x.in.URL.Path)
 }
@@ -96,17 +96,17 @@ func newRequestID() string {
 	return fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
 }
 
-// origin is the origin of the request as the client wrote it.
+// origin returns the origin as seen by the client.
 func (x *exchange) origin() edge.Origin {
 	return edge.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
 }
 
-// chain is where the request came through, see edge.Chain.
+// chain returns edge.Chain of the request.
 func (x *exchange) chain() []string {
 	return edge.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
-// transport sends a request to the backend that its exchange has.
+// transport sends a request to the backend of its exchange.
 type transport struct{}
 
 func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -128,7 +128,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	policy.Tried = x.proxy.metrics.backend(x.backend.Name).tried
 	response, exchange, err := x.backend.RoundTrip(request, &policy)
 	if err == nil && response.StatusCode == http.StatusSwitchingProtocols && x.timer != nil {
-		// The limits are for requests; what follows is none.
+		// The timeouts apply to requests, not to upgraded connections.
 		x.timer.Stop()
 	}
 	x.endpoint, x.attempts = exchange.Endpoint, exchange.Attempts
@@ -136,7 +136,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// client is who sends the request; zero where proxies in front are trusted.
+// client returns the client's address; zero behind trusted proxies.
 func (x *exchange) client() netip.Addr {
 	if x.trustedHops() > 0 {
 		return netip.Addr{}
@@ -148,14 +148,14 @@ func (x *exchange) client() netip.Addr {
 	return admission.Client(address.Addr())
 }
 
-// endedBody is closed when the backend has ended a stream. Else a read of it would wait for the
-// client, and the client would not learn of the end. What ReverseProxy gives cannot be closed.
+// endedBody closes the client's body when the backend ends the stream, so that a pending read does not
+// delay the response. The reader supplied by ReverseProxy cannot be closed.
 type endedBody struct {
 	io.Reader
 	io.Closer
 }
 
-// modify changes a response.
+// modify modifies a response.
 func modify(response *http.Response) error {
 	x := exchangeOf(response.Request.Context())
 	if err := x.hold(response); err != nil {
@@ -182,14 +182,12 @@ func modify(response *http.Response) error {
 	return nil
 }
 
-// trailedAnswer is the body of an answer, which may have trailers at its end, also such as nobody
-// announced.
+// trailedAnswer filters the trailers of a response, including unannounced ones, at the end of its body.
 type trailedAnswer struct {
 	io.ReadCloser
 	response *http.Response
 }
 
-// Read implements io.Reader.
 func (t *trailedAnswer) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(b)
 	if err == io.EOF {
@@ -198,10 +196,10 @@ func (t *trailedAnswer) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// statusClientLeft is for the log: nobody reads it (nginx's code for it).
+// statusClientLeft is nginx's status code in access logs for a client that disconnected.
 const statusClientLeft = 499
 
-// failed answers where no response came.
+// failed sends the error response after a failed backend request.
 func failed(w http.ResponseWriter, r *http.Request, err error) {
 	x := exchangeOf(r.Context())
 	x.err = err
@@ -215,7 +213,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	var timeout net.Error
 	switch {
 	case errors.Is(x.body.broken(), os.ErrDeadlineExceeded):
-		// First, because it ends the request's context too.
+		// Checked first, because it cancels the request's context too.
 		status = http.StatusRequestTimeout
 	case errors.Is(err, balance.ErrNone), errors.Is(err, balance.ErrBusy), errors.Is(err, upstream.ErrNoRoom), errors.Is(err, upstream.ErrTooManyConnections),
 		errors.Is(err, upstream.ErrTooManyStreams):
@@ -234,7 +232,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 		status = http.StatusGatewayTimeout
 	}
 	if x.body.broken() != nil {
-		// The server need not wait for the rest.
+		// The server must not wait for the rest of the body.
 		w.Header().Set("Connection", "close")
 	}
 	changeHeaders(x.rule.filters.response, w.Header())
@@ -244,7 +242,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, http.StatusText(status), status)
 }
 
-// buffers are for copying bodies. One buffer serves many responses.
+// buffers is the pool of buffers for copying bodies.
 type buffers struct{ pool sync.Pool }
 
 const bufferSize = 32 << 10

@@ -17,19 +17,20 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// guards are the filters of a rule that keep clients out.
+// guards are the access filters of a rule.
 type guards struct {
 	addresses []*access.List
 	// sufficient are lists whose clients need neither a password nor an authorization.
 	sufficient []*access.List
-	// password is what asks for one, or nil, and challenge the header that does (RFC 7617, section 2).
+	// password is the Basic authentication filter, or nil; challenge is its WWW-Authenticate value (RFC
+	// 7617, section 2).
 	password  *resource.BasicAuthentication
 	challenge string
-	// body is the largest body of a request, in bytes; 0 is no limit.
+	// body limits the request body in bytes; 0 is unlimited.
 	body int64
-	// limits are what each client may ask for.
+	// limits are limits per client.
 	limits []limited
-	// authorization is asked for each request; nil: nobody is.
+	// authorization is the external authorization, or nil.
 	authorization *extauth.Filter
 }
 
@@ -37,7 +38,7 @@ func (g *guards) any() bool {
 	return len(g.addresses) > 0 || len(g.sufficient) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
 }
 
-// list adds a list of addresses.
+// list adds an address list.
 func (g *guards) list(from *resource.ClientAddresses) error {
 	list, err := access.New(from)
 	if from.GetSufficient() {
@@ -48,15 +49,15 @@ func (g *guards) list(from *resource.ClientAddresses) error {
 	return err
 }
 
-// limitBody bounds the body of a request; of several bounds the smallest counts.
+// limitBody sets the limit of the request body; the smallest of several limits applies.
 func (g *guards) limitBody(bytes uint64) {
 	if most := int64(min(bytes, math.MaxInt64)); most > 0 && (g.body == 0 || most < g.body) {
 		g.body = most
 	}
 }
 
-// admits reports whether a client's address is let in. Sufficient lists replace a password or an authorization, and
-// count like other lists if the rule has neither.
+// admits reports whether the address lists admit a client. Sufficient lists replace a password or an
+// authorization, and count like other lists if the rule has neither.
 func (g *guards) admits(client netip.Addr) bool {
 	return admitBy(g.addresses, client) && (g.password != nil || g.authorization != nil || admitBy(g.sufficient, client))
 }
@@ -65,14 +66,14 @@ func admitBy(lists []*access.List, client netip.Addr) bool {
 	return !slices.ContainsFunc(lists, func(list *access.List) bool { return !list.Admits(client) })
 }
 
-// denial is why a filter does not let a request pass.
+// denial is the rejection of a request by a filter.
 type denial struct {
 	status int
-	// reason is a label of the metric, text is for the log.
+	// reason is the metric's label, text is the log message.
 	reason, text string
 }
 
-// Error is for the log.
+// Error returns the log message.
 func (d *denial) Error() string { return d.text }
 
 var (
@@ -82,7 +83,7 @@ var (
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body is longer than the rule lets it be"}
 )
 
-// admit reports why a rule does not serve a client, whatever it asks for; nil: it does.
+// admit applies the address lists and returns the denial, or nil.
 func (x *exchange) admit() *denial {
 	guards := &x.rule.filters.guards
 	if len(guards.addresses)+len(guards.sufficient) > 0 && !guards.admits(x.address()) {
@@ -91,13 +92,13 @@ func (x *exchange) admit() *denial {
 	return nil
 }
 
-// passes reports whether a request goes on that is neither redirected nor a preflight. Else it has
-// been answered.
+// passes applies the filters of requests that are neither redirected nor preflights. If it returns false,
+// the request has been answered.
 func (x *exchange) passes(w *answer) bool {
 	guards := &x.rule.filters.guards
 	if len(guards.sufficient) > 0 && admitBy(guards.sufficient, x.address()) {
 		if guards.authorization != nil {
-			// The client must not send headers of the authorization backend itself.
+			// Remove headers that only the authorization backend may set.
 			x.granted = guards.authorization.Grant(http.Header{})
 		}
 	} else {
@@ -116,11 +117,10 @@ func (x *exchange) passes(w *answer) bool {
 	return true
 }
 
-// address is that of the client, as far as proxies in front are trusted; not valid where they
-// name none.
+// address returns the client's address according to trusted proxies; invalid if they did not send one.
 func (x *exchange) address() netip.Addr { return edge.Client(x.chain()) }
 
-// deny answers a request that a filter does not let pass.
+// deny sends the response of a denial.
 func (x *exchange) deny(w *answer, denied *denial) {
 	x.noteDenied(denied)
 	if cors := x.rule.filters.cors; cors != nil {
@@ -135,8 +135,8 @@ func (x *exchange) noteDenied(denied *denial) {
 	x.proxy.metrics.denied.WithLabelValues(denied.reason).Inc()
 }
 
-// boundBody reports whether a body is too long, or sees to it that no more of it is read than the
-// rule lets through. Of a body with a length net/http reads no more.
+// boundBody rejects a body longer than the rule's limit, or limits reading a body of unknown length.
+// net/http enforces Content-Length.
 func (x *exchange) boundBody(w *answer) *denial {
 	most := x.rule.filters.guards.body
 	switch {
@@ -144,14 +144,14 @@ func (x *exchange) boundBody(w *answer) *denial {
 	case x.in.ContentLength > most:
 		return deniedBody
 	case x.in.ContentLength < 0:
-		// What is under answer tells net/http not to wait for the rest.
+		// The inner ResponseWriter closes the connection instead of waiting for the rest of the body.
 		x.in.Body = http.MaxBytesReader(w.ResponseWriter, x.in.Body, most)
 	}
 	return nil
 }
 
-// changeTarget finds the path and query for the backend where the rule has an expression for them.
-// What the others change depends on the backend.
+// changeTarget applies the rule's rewrite expression. Other rewrites depend on the backend and follow
+// later.
 func (x *exchange) changeTarget() *denial {
 	x.query = x.in.URL.RawQuery
 	expression := x.rule.filters.expression
@@ -169,7 +169,7 @@ func (x *exchange) changeTarget() *denial {
 	return nil
 }
 
-// tooLong reports whether an error is that of a body that is too long, for the rule or for the proxy.
+// tooLong reports whether an error was caused by exceeding the body limit of the rule or the proxy.
 func (x *exchange) tooLong(err error) bool {
 	var tooLarge *http.MaxBytesError
 	if !errors.As(err, &tooLarge) {
@@ -181,8 +181,8 @@ func (x *exchange) tooLong(err error) bool {
 	return true
 }
 
-// clientBehind returns the client's address. It is not known behind trusted proxies, unless the last one sends
-// a header of PROXY protocol and is the only one.
+// clientBehind returns the client's address. It is unknown behind trusted proxies, except for a single one
+// that sends a PROXY protocol header.
 func clientBehind(site *site, conn net.Conn) netip.Addr {
 	hops := site.TrustedHops()
 	if patient := patientOf(conn); patient != nil {

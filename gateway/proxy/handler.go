@@ -15,17 +15,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// handle answers a request.
+// handle serves a request.
 func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	p := s.proxy
 	if r.Body != nil && r.Body != http.NoBody {
-		// By the type of the body in its own request net/http knows whether it may wait for the
-		// rest: for one that was never asked for (Expect) it would wait in vain.
+		// net/http detects by the type of the body in its own request whether it may wait for the rest;
+		// after Expect it would wait for a body that was never requested.
 		r = r.WithContext(r.Context())
 	}
 	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
 	out := newAnswer(w, r, p.settings.WriteTimeout)
-	// First, so that nothing has read what it changes.
+	// Must precede all reads of the request.
 	status := edge.Canonical(r)
 	x.receive(w, out)
 	p.metrics.active.Inc()
@@ -46,15 +46,15 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	defer x.takeBack(out)
 	defer out.finish()
 	if leave || p.draining.Load() || s.leaving.Load() {
-		// net/http makes GOAWAY of it on HTTP/2. Idle connections are left alone: to
-		// close them would lose the requests that are on their way.
+		// net/http sends GOAWAY instead on HTTP/2. Idle connections are not closed, which would lose
+		// requests in flight.
 		w.Header().Set("Connection", "close")
 	}
 	switch {
 	case !room:
 		p.metrics.shed.WithLabelValues("request").Inc()
 		x.traced()
-		// Without a body, which the client would have to take.
+		// No body, which would require buffers until the client reads it.
 		out.WriteHeader(http.StatusServiceUnavailable)
 		return
 	case status == 0:
@@ -68,7 +68,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	x.serve(out)
 }
 
-// receive sets the limits of a request's body.
+// receive sets the size limit and timeout of a request's body.
 func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	r, settings := x.in, &x.proxy.settings
 	if r.Body == nil || r.Body == http.NoBody {
@@ -77,7 +77,7 @@ func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	if settings.MaxBodyBytes > 0 {
 		r.Body = http.MaxBytesReader(w, r.Body, settings.MaxBodyBytes)
 	}
-	// A stream of gRPC may be silent for as long as it likes.
+	// A gRPC stream may be idle for any time.
 	if settings.BodyTimeout > 0 && !isGRPC(r) {
 		out.body = &patientBody{
 			ReadCloser: r.Body, controller: out.controller, timeout: settings.BodyTimeout, http2: r.ProtoMajor == 2,
@@ -86,10 +86,9 @@ func (x *exchange) receive(w http.ResponseWriter, out *answer) {
 	}
 }
 
-// takeBack counts a request of HTTP/2 that the client has reset. A client that resets too many is
-// asked to leave by the header of the answer, which nobody gets: net/http makes GOAWAY of it, takes
-// no further requests, and lets the open ones end. Where that header was sent before, the
-// connection is closed.
+// takeBack counts an HTTP/2 request that the client has reset. After too many resets the connection is
+// closed gracefully: for the header Connection net/http sends GOAWAY, accepts no further requests and lets
+// open ones end. If the response header was already sent, the connection is closed at once.
 func (x *exchange) takeBack(w *answer) {
 	if x.takenBack || x.in.ProtoMajor != 2 || x.in.Context().Err() == nil {
 		return
@@ -111,12 +110,11 @@ func isGRPC(r *http.Request) bool {
 	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// requestBytes is what a request costs beside its header: goroutines, buffers, and what is kept
-// about it.
+// requestBytes is the memory of a request in addition to its header: goroutines, buffers and state.
 const requestBytes = 40 << 10
 
-// ask asks for room for a request, which end gives back. A connection with too many refused
-// requests, which the client does not let end, is closed.
+// ask accounts a request and reports whether there is room; the caller must call end. A connection with too
+// many rejected requests in progress is closed.
 func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	entry := entryIn(r)
 	if entry == nil {
@@ -127,7 +125,7 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	}
 	bytes := requestBytes + int64(len(r.RequestURI)) + unreadBody(r)
 	if r.ProtoMajor == 2 && r.Trailer != nil {
-		// They are another header, which stays until the body has been read.
+		// Trailers are another header, kept until the body has been read.
 		bytes += admission.OpenHeaderBytes
 	}
 	if upgrades(r) {
@@ -152,8 +150,8 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	return room, leave, func() { entry.Refused(bytes) }
 }
 
-// unreadBody is how much of a body may come that the backend does not take. Over HTTP/1.1 it stays
-// with the client.
+// unreadBody returns the maximum number of body bytes buffered by the proxy. Over HTTP/1.1 they remain with
+// the client.
 func unreadBody(r *http.Request) int64 {
 	switch {
 	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
@@ -164,10 +162,9 @@ func unreadBody(r *http.Request) int64 {
 	return admission.RequestBodyBytes
 }
 
-// hold asks for room for an answer's header, and for what may come of its body that the client does
-// not take: that of a backend over HTTP/1.1 stays there. release gives it back.
+// hold accounts the response header and, for an HTTP/2 backend, its buffered body, until release.
 func (x *exchange) hold(response *http.Response) error {
-	// While it was read it counted more.
+	// The header being read was accounted with a higher cost.
 	x.less(x.heading)
 	x.heading = 0
 	bytes := answerHeaderBytes(response.Header)
@@ -185,8 +182,8 @@ func (x *exchange) hold(response *http.Response) error {
 	return nil
 }
 
-// answerHeaderBytes is what the header of an answer costs beyond what counts with its request:
-// there are two of it, that of the backend and that for the client.
+// answerHeaderBytes returns the memory of a response header, with a copy for the client, beyond its part of
+// requestBytes.
 func answerHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
 		for _, value := range values {
@@ -196,11 +193,10 @@ func answerHeaderBytes(header http.Header) (bytes int64) {
 	return max(bytes-freeAnswerHeaderBytes, 0)
 }
 
-// freeAnswerHeaderBytes are part of requestBytes. Most answers have no more.
+// freeAnswerHeaderBytes are included in requestBytes and suffice for most responses.
 const freeAnswerHeaderBytes = 8 << 10
 
-// readHeading asks for room for so many bytes of an answer's header of which the end has not come,
-// and reports whether there is.
+// readHeading accounts bytes of an incomplete response header and reports whether there is room.
 func (x *exchange) readHeading(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost
 	if !x.more(bytes) {
@@ -211,7 +207,7 @@ func (x *exchange) readHeading(bytes int64) bool {
 	return true
 }
 
-// more asks for room for more bytes, until less or release.
+// more accounts additional bytes until less or release, and reports whether there is room.
 func (x *exchange) more(bytes int64) bool {
 	entry := entryIn(x.in)
 	if entry == nil || bytes == 0 {
@@ -227,7 +223,7 @@ func (x *exchange) more(bytes int64) bool {
 	return room
 }
 
-// less gives back a part of what more got.
+// less releases a part of the bytes added by more.
 func (x *exchange) less(bytes int64) {
 	if entry := entryIn(x.in); entry != nil && bytes > 0 {
 		entry.Less(bytes)
@@ -235,10 +231,10 @@ func (x *exchange) less(bytes int64) {
 	}
 }
 
-// release gives back all that more got.
+// release releases all bytes added by more.
 func (x *exchange) release() { x.less(x.held) }
 
-// entryIn is the connection of a request; nil where none is counted.
+// entryIn returns the ledger entry of a request's connection, or nil.
 func entryIn(r *http.Request) *admission.Connection {
 	if conn := connOf(r); conn != nil {
 		return conn.entry
@@ -246,7 +242,7 @@ func entryIn(r *http.Request) *admission.Connection {
 	return nil
 }
 
-// route finds the rule for a request that is canonical, or the status that refuses it.
+// route finds the rule for a canonical request, or returns the status code of the rejection.
 func (x *exchange) route(number uint16) int {
 	r := x.in
 	message := plan.Message{
@@ -269,7 +265,7 @@ func (x *exchange) route(number uint16) int {
 	return status
 }
 
-// serve carries out a rule.
+// serve applies a rule to a request.
 func (x *exchange) serve(w *answer) {
 	filters := &x.rule.filters
 	if denied := x.admit(); denied != nil {
@@ -299,7 +295,7 @@ func (x *exchange) serve(w *answer) {
 	}
 }
 
-// reach finds the backend for a request, and has it served there.
+// reach selects the backend and forwards the request.
 func (x *exchange) reach(w *answer) {
 	x.choose()
 	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
@@ -326,7 +322,7 @@ func (x *exchange) reach(w *answer) {
 	x.forward(w)
 }
 
-// forward sends a request to its backend and the answer to the client, within the rule's time limit.
+// forward forwards a request within the rule's timeout.
 func (x *exchange) forward(w *answer) {
 	ctx := context.WithValue(x.in.Context(), exchangeKey{}, x)
 	if x.rule.timeout > 0 {
@@ -342,7 +338,7 @@ func (x *exchange) forward(w *answer) {
 	x.proxy.forward.ServeHTTP(w, x.in.WithContext(ctx))
 }
 
-// choose draws a backend, or takes that of the session.
+// choose selects a backend by session or weight.
 func (x *exchange) choose() {
 	if x.rule.session != nil {
 		x.sticky = x.rule.session.find(x, x.begun)
@@ -366,7 +362,7 @@ func (x *exchange) redirect(w *answer, redirect *resource.Redirect) {
 	w.WriteHeader(plan.RedirectStatus(redirect))
 }
 
-// refuse answers a request itself.
+// refuse sends an error response.
 func (x *exchange) refuse(w *answer, status int) {
 	if x.in.Method == http.MethodConnect {
 		w.Header().Set("Connection", "close")

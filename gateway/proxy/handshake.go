@@ -11,11 +11,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// handshakesAtOnce leaves a processor to requests, where there is more than one.
+// handshakesAtOnce leaves a CPU for requests, if there are several.
 func handshakesAtOnce() int { return max(runtime.GOMAXPROCS(0)-1, 1) }
 
-// handshake has a connection take turns while it computes: between two reads. Thousands of handshakes
-// at a time would have the requests of others wait for all of them.
+// handshake acquires a turn for the computation between two reads of a TLS handshake, so that thousands of
+// concurrent handshakes do not delay requests.
 type handshake struct {
 	under  atomic.Bool
 	turns  *admission.Turns
@@ -30,7 +30,7 @@ func (h *handshake) begin(turns *admission.Turns, client netip.Addr) {
 	h.under.Store(true)
 }
 
-// turn waits for a turn.
+// turn blocks until the client has a turn.
 func (h *handshake) turn() {
 	if !h.under.Load() {
 		return
@@ -43,7 +43,7 @@ func (h *handshake) turn() {
 	}
 }
 
-// pass gives the turn back.
+// pass releases the turn.
 func (h *handshake) pass() {
 	if !h.under.Load() {
 		return
@@ -60,7 +60,7 @@ func (h *handshake) give() {
 	}
 }
 
-// end says that there is no handshake any more.
+// end marks the end of the handshake.
 func (h *handshake) end() {
 	if !h.under.Load() {
 		return

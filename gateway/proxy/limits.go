@@ -10,16 +10,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// mostCounted is how many clients are counted in all zones, of 400 bytes each.
+// mostCounted is the maximum number of counted clients in all zones, 400 bytes each.
 const mostCounted = 50_000
 
-// limited is a limit for each client, and what those get who are beyond it.
+// limited is a client limit and its denials.
 type limited struct {
 	*limit.Rule
 	tooOften, tooMany *denial
 }
 
-// limitClients adds a limit for each client.
+// limitClients adds a client limit.
 func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	rule, err := limit.New(from, route)
 	if err != nil {
@@ -33,7 +33,7 @@ func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	return nil
 }
 
-// count counts a request of a client, until leave; or says which limit it is beyond.
+// count counts a request until leave, or returns the denial of an exceeded limit.
 func (p *Proxy) count(guards *guards, client netip.Addr) (leave func(), denied *denial) {
 	var counted []*limit.Counted
 	leave = func() {

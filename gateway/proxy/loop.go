@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// loopHeader lists the proxies that a request has passed (RFC 8586). Unlike Via it changes
-	// nothing at backends: some compress no answer to a request with Via.
+	// loopHeader lists the proxies that a request has passed (RFC 8586). Unlike Via it does not affect
+	// backends, some of which disable compression for requests with Via.
 	loopHeader = "Cdn-Loop"
-	// loopName is what each proxy of ours adds to it, of whichever Gateway or class.
+	// loopName is the value added by every proxy, whatever its Gateway or class.
 	loopName = "millrace"
-	// maxHops is how many of our proxies may hand a request on. A Gateway whose backend is the VIP
-	// of another one takes two.
+	// maxHops is the maximum number of proxies in a chain. A Gateway whose backend is another one's VIP
+	// takes two.
 	maxHops = 8
 )
 
-// errLoop is why a request is answered with 508.
+// errLoop is logged for a 508 response.
 var errLoop = errors.New("the request has passed eight proxies of Millrace: a backend leads back to a VIP of theirs")
 
-// onlyHop is the header of a request that has passed no proxy before. It is shared, and has no room:
-// who adds to it makes a copy.
+// onlyHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
 var onlyHop = []string{loopName}
 
-// hops is how many proxies of ours have handed a request on.
+// hops returns the number of proxies that have forwarded a request.
 func hops(header http.Header) (count int) {
 	for _, value := range header[loopHeader] {
 		for entry := range strings.SplitSeq(value, ",") {
@@ -40,14 +39,14 @@ func hops(header http.Header) (count int) {
 	return count
 }
 
-// pass notes in a request for a backend that it has passed this proxy. in is the header that came:
-// no filter of a route takes anything out of it.
+// pass adds this proxy to the loop header of a backend request. in is the original header, so that filters
+// cannot remove earlier hops.
 func pass(in, out http.Header) {
 	before := in[loopHeader]
 	if len(before) == 0 {
 		out[loopHeader] = onlyHop
 		return
 	}
-	// One field: a request that passes many proxies does not have a line for each.
+	// A single field, instead of one per hop.
 	out[loopHeader] = []string{strings.Join(before, ", ") + ", " + loopName}
 }

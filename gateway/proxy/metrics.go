@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what a proxy counts. Series of listeners and backends begin with their
-// first request, and end with the listener or backend.
+// metrics are the proxy's metrics. Series of listeners and backends are created by their first request and
+// deleted with the listener or backend.
 type metrics struct {
 	registry    *prometheus.Registry
 	requests    *prometheus.CounterVec
@@ -35,7 +35,7 @@ type metrics struct {
 	applied     prometheus.Histogram
 
 	listeners, backends sync.Map
-	// counted are the routes that have series.
+	// counted are the routes with their own series.
 	counted       sync.Map
 	countedRoutes atomic.Int64
 }
@@ -80,10 +80,10 @@ func newMetrics(routes bool) *metrics {
 	return m
 }
 
-// maxRouteSeries bounds the routes that have series of their own. The others share one.
+// maxRouteSeries is the maximum number of routes with their own series. The others share one.
 const maxRouteSeries = 10_000
 
-// route counts a request of a rule, where that is wanted.
+// route counts a request of a rule, if enabled.
 func (m *metrics) route(name string, status int) {
 	if m.routes == nil {
 		return
@@ -99,7 +99,7 @@ func (m *metrics) route(name string, status int) {
 	m.routes.WithLabelValues(name, strconv.Itoa(status/100)+"xx").Inc()
 }
 
-// listenerMetrics are those of a listener, looked up once.
+// listenerMetrics caches the series of a listener.
 type listenerMetrics struct {
 	metrics *metrics
 	name    string
@@ -108,7 +108,8 @@ type listenerMetrics struct {
 	length  prometheus.Observer
 }
 
-// counters are by status, 0 for an error. Few are ever used, and there are many listeners.
+// counters are counters by status, 0 for an error. A slice saves memory, because most listeners use few
+// statuses.
 type counters struct {
 	mutex sync.Mutex
 	known atomic.Pointer[[]coded]
@@ -135,8 +136,8 @@ func (c *counters) inc(vec *prometheus.CounterVec, name string, status int) {
 	}
 }
 
-// codeText is the label for a status. Those that nobody has registered share one for their class: else
-// a backend could make nine hundred series by its answers.
+// codeText returns the label of a status. Unregistered statuses share one label per class, so that a
+// backend cannot create hundreds of series.
 func codeText(status int) string {
 	switch {
 	case status == 0:
@@ -168,12 +169,12 @@ func (l *listenerMetrics) observe(status int, took time.Duration) {
 	l.length.Observe(took.Seconds())
 }
 
-// tunnel gives what notes the result of a tunnel.
+// tunnel returns the function that counts the result of a tunnel.
 func (l *listenerMetrics) tunnel() func(result string) {
 	return func(result string) { l.metrics.tunnels.WithLabelValues(l.name, result).Inc() }
 }
 
-// backendMetrics are those of a backend.
+// backendMetrics caches the series of a backend.
 type backendMetrics struct {
 	metrics *metrics
 	name    string
@@ -196,7 +197,7 @@ func (m *metrics) backend(name string) *backendMetrics {
 	return found.(*backendMetrics)
 }
 
-// swapped notes a new table, and ends the series of what it no longer has.
+// swapped records a new table and deletes the series of removed listeners, backends and rules.
 func (m *metrics) swapped(current *table, changes map[string]change, took time.Duration) {
 	m.applied.Observe(took.Seconds())
 	m.version.Reset()
@@ -221,7 +222,7 @@ func (m *metrics) swapped(current *table, changes map[string]change, took time.D
 	}
 }
 
-// forgetRoutes ends the series of rules that a table no longer has.
+// forgetRoutes deletes the series of removed rules.
 func (m *metrics) forgetRoutes(current *table) {
 	if m.routes == nil {
 		return

@@ -17,23 +17,23 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// mirrorTimeout ends a mirrored request whose rule has no time limit.
+// mirrorTimeout is the timeout of mirrored requests of rules without a timeout.
 const mirrorTimeout = 30 * time.Second
 
-// mirrors are the mirrored requests under way. The backends of a namespace have a quarter of the places
-// at most, so those that do not answer take none of the others' away.
+// mirrors limits the mirrored requests in flight, in total and, to a quarter, per backend namespace, so
+// that unresponsive backends do not affect other tenants.
 type mirrors struct {
 	most int
 
 	mutex sync.Mutex
 	all   int
-	// of are those of each namespace that has any.
+	// of is the number by namespace.
 	of map[string]int
 }
 
 func newMirrors(most int) *mirrors { return &mirrors{most: most, of: map[string]int{}} }
 
-// tenant is the namespace of a backend: the name is "backend/NAMESPACE/SERVICE/PORT".
+// tenant returns the namespace of a backend name, "backend/NAMESPACE/SERVICE/PORT".
 func tenant(backend string) string {
 	rest, named := strings.CutPrefix(backend, "backend/")
 	if namespace, _, found := strings.Cut(rest, "/"); named && found {
@@ -42,7 +42,7 @@ func tenant(backend string) string {
 	return backend
 }
 
-// take reports whether there is a place for one more.
+// take reports whether another mirrored request may be sent.
 func (m *mirrors) take(backend string) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -72,8 +72,7 @@ func (x *exchange) mirrorsOf() []*resource.Mirror {
 	return append(x.rule.filters.mirrors[:len(x.rule.filters.mirrors):len(x.rule.filters.mirrors)], x.share.filters.mirrors...)
 }
 
-// bufferForMirrors reads the body of a request that is sent several times. It reports
-// whether it could be read.
+// bufferForMirrors reads the body of a mirrored request into memory. It returns false after a read error.
 func (x *exchange) bufferForMirrors() bool {
 	if len(x.mirrorsOf()) == 0 || upgrades(x.in) {
 		return true
@@ -86,7 +85,7 @@ func (x *exchange) bufferForMirrors() bool {
 		x.proxy.metrics.unmirrored.Inc()
 		return true
 	}
-	// Over HTTP/2 it counts already.
+	// An HTTP/2 body is already accounted.
 	if x.in.ProtoMajor == 1 && !x.more(x.in.ContentLength) {
 		x.proxy.metrics.unmirrored.Inc()
 		return true
@@ -101,13 +100,13 @@ func (x *exchange) bufferForMirrors() bool {
 	return true
 }
 
-// replayed is a body that has been read before.
+// replayed is a body replayed from memory.
 type replayed struct {
 	io.Reader
 	io.Closer
 }
 
-// mirror sends copies of a request, as the backend gets it, to the backends of mirrors.
+// mirror sends copies of a backend request to the mirror backends.
 func (x *exchange) mirror(request *http.Request) {
 	if !x.mirrors {
 		return
@@ -128,7 +127,7 @@ func (x *exchange) mirror(request *http.Request) {
 		if timeout == 0 {
 			timeout = mirrorTimeout
 		}
-		// The client does not wait for it, and its leaving does not end it.
+		// Independent of the client's request and its cancellation.
 		ctx, cancel := context.WithCancelCause(context.WithoutCancel(request.Context()))
 		timer := time.AfterFunc(timeout, func() { cancel(upstream.ErrTimeout) })
 		copied := request.Clone(ctx)
@@ -142,7 +141,7 @@ func (x *exchange) mirror(request *http.Request) {
 				cancel(errors.New("the mirrored request is done"))
 				x.proxy.mirrors.give(backend.Name)
 			}()
-			// Nobody reads the answer, so nothing counts for it.
+			// The response is discarded, so nothing is accounted.
 			response, _, err := backend.RoundTrip(copied, &upstream.Policy{Room: func(int64) bool { return false }})
 			if err != nil {
 				return

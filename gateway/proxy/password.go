@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// verificationsAtOnce is how many passwords may be verified at once: a quarter of the processors.
+// verificationsAtOnce limits password verification to a quarter of the CPUs.
 func verificationsAtOnce() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
 var (
@@ -24,7 +24,7 @@ var (
 	deniedImpatient = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client wait to be verified"}
 )
 
-// ask has a rule ask for a password.
+// ask adds Basic authentication to the rule.
 func (g *guards) ask(with *resource.BasicAuthentication) error {
 	switch {
 	case g.password != nil:
@@ -39,7 +39,7 @@ func (g *guards) ask(with *resource.BasicAuthentication) error {
 	return nil
 }
 
-// authenticate reports why a client is no user of a rule; nil: it is, or need not be.
+// authenticate verifies the client's password if the rule requires one. It returns the denial, or nil.
 func (x *exchange) authenticate(w *answer) *denial {
 	guards := &x.rule.filters.guards
 	if guards.password == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// makePorts puts listeners and groups together. Where no listener has changed, only the groups
-// that have are replaced.
+// makePorts combines listeners and groups into ports. If no listener changed, only changed groups are
+// replaced.
 func (b *builder) makePorts() {
 	if b.old.ports != nil && !b.relisted {
 		b.patchPorts()
@@ -25,13 +25,13 @@ func (b *builder) makePorts() {
 	if len(b.faults) == 0 {
 		return
 	}
-	// In order, so that faults are the same each time.
+	// Repeat in order, so that faults are deterministic.
 	b.faults = faults{}
 	b.ports(slices.Values(slices.SortedFunc(maps.Keys(b.table.listeners), b.previousFirst)),
 		slices.Values(slices.SortedFunc(maps.Keys(b.table.groups), b.previousFirst)))
 }
 
-// previousFirst sorts names: of two that exclude each other the one that is served has its place.
+// previousFirst compares names: of conflicting resources an unchanged one precedes a new one.
 func (b *builder) previousFirst(one, other string) int {
 	isNew := func(name string) int {
 		if before := b.old.resources[name]; before != nil && before == b.table.resources[name] {
@@ -99,15 +99,15 @@ func (b *builder) addGroup(name string, sites map[string]*site) {
 	}
 }
 
-// patchPorts gives the sites of groups that have changed other groups. What the old table has
-// is not touched: requests use it.
+// patchPorts replaces the sites of changed groups by modified copies, because requests still use the old
+// ones.
 func (b *builder) patchPorts() {
 	b.table.ports, b.table.sites = b.old.ports, b.old.sites
 	names := b.changedGroups()
 	if len(names) == 0 {
 		return
 	}
-	// changed are the sites with their own copy of the groups, by listener.
+	// changed are the copied sites by listener.
 	changed := map[string]*site{}
 	own := func(listeners []string) {
 		for _, name := range listeners {
@@ -136,7 +136,7 @@ func (b *builder) patchPorts() {
 	}
 }
 
-// changedGroups are the names of groups that have come, gone or changed, in order.
+// changedGroups returns the names of added, removed and changed groups in order.
 func (b *builder) changedGroups() []string {
 	var names []string
 	for name, each := range b.changes {
@@ -148,7 +148,7 @@ func (b *builder) changedGroups() []string {
 	return names
 }
 
-// replaceSites puts sites in the place of those of the same listeners.
+// replaceSites replaces the sites of listeners in the new table.
 func (b *builder) replaceSites(changed map[string]*site) {
 	b.table.sites, b.table.ports = maps.Clone(b.table.sites), maps.Clone(b.table.ports)
 	copied := map[uint16]*port{}

@@ -21,17 +21,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Proxy serves a configuration, version after version.
+// Proxy serves traffic by a configuration that Apply replaces.
 type Proxy struct {
 	settings Settings
 	upstream *upstream.Settings
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
-	// turns are for TLS handshakes, and for frames of HTTP/2.
+	// turns limits the CPU usage of TLS handshakes and HTTP/2 frames.
 	turns    *admission.Turns
 	verifier *credentials.Verifier
-	// limits counts what clients ask for, where rules bound it.
+	// limits counts requests for client limits of rules.
 	limits   *limit.Table
 	forward  *httputil.ReverseProxy
 	unlogged *log.Logger
@@ -40,31 +40,32 @@ type Proxy struct {
 
 	table    atomic.Pointer[table]
 	draining atomic.Bool
-	// unready is set before draining: new requests come for a while.
+	// unready is set before draining, while new connections are still accepted.
 	unready atomic.Bool
 
-	// mutex is for changes of the configuration and of what listens.
+	// mutex guards changes of the configuration and of the listening servers.
 	mutex   sync.Mutex
 	servers map[uint16]*server
-	// refused is what is not carried out as the controller wants it, by name.
+	// refused are the rejected resources by name.
 	refused map[string]*refused
-	// closed says that nothing is listened at any more.
+	// closed is set when all listeners are closed.
 	closed bool
-	// leaving are servers of ports that are no longer there.
+	// leaving are the servers of removed ports.
 	leaving sync.WaitGroup
-	// ended ends tunnels.
+	// ended is canceled to end tunnels.
 	ended  context.Context
 	finish context.CancelFunc
 }
 
-// New makes a proxy that has no configuration yet, so it listens nowhere.
+// New returns a proxy without a configuration, which does not listen yet.
 func New(settings Settings) *Proxy {
 	p := &Proxy{
 		settings: settings,
 		upstream: settings.Upstream.settings(),
 		secret:   make([]byte, 32),
 		metrics:  newMetrics(settings.RouteMetrics),
-		// What goes wrong with single connections is counted; anybody can cause it.
+		// Errors of single connections, which clients can cause, are counted and logged at debug level
+		// only.
 		unlogged: slog.NewLogLogger(settings.Log.Handler(), slog.LevelDebug),
 		ledger: admission.New(admission.Limits{
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
@@ -83,9 +84,8 @@ func New(settings Settings) *Proxy {
 	return p
 }
 
-// Apply carries out an update. Resources that cannot be carried out are refused, each by itself
-// (Refused), and the others are served. An error says that nothing was changed; it is told to
-// people, and is the same for each version with the same mistake.
+// Apply applies an update. Invalid resources are rejected individually (Refused) and the others served. On
+// error nothing is changed; the error is the same for each version with the same fault.
 func (p *Proxy) Apply(update Update) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -120,7 +120,7 @@ func (p *Proxy) Apply(update Update) error {
 	return nil
 }
 
-// serve makes requests use a table.
+// serve switches to a new table.
 func (p *Proxy) serve(old, current *table, changes map[string]change, opened map[uint16]*server) {
 	p.table.Store(current)
 	for number, server := range opened {
@@ -130,22 +130,21 @@ func (p *Proxy) serve(old, current *table, changes map[string]change, opened map
 	p.leave(current)
 	for key, transport := range old.transports {
 		if current.transports[key] != transport {
-			// Those in use are closed when they have been idle for their time.
+			// Connections in use are closed after their idle timeout.
 			transport.CloseIdleConnections()
 		}
 	}
 	forget(old, current, changes)
 }
 
-// Refused are the resources of the version that is served which the proxy does not carry out,
-// sorted.
+// Refused returns the rejected resources of the current version, sorted.
 func (p *Proxy) Refused() []*resource.Refusal {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	return refusals(p.refused)
 }
 
-// forget closes the connections to endpoints that are gone.
+// forget closes connections to removed endpoints.
 func forget(old, current *table, changes map[string]change) {
 	for name := range changes {
 		before, known := old.endpoints[name]
@@ -162,27 +161,25 @@ func forget(old, current *table, changes map[string]change) {
 	}
 }
 
-// Ready reports whether the proxy should get new connections: it has a configuration, and
-// is not about to leave.
+// Ready reports whether the proxy has a configuration and does not shut down.
 func (p *Proxy) Ready() bool { return p.table.Load().ports != nil && !p.unready.Load() }
 
-// Version is that of the configuration that is served.
+// Version returns the version of the current configuration.
 func (p *Proxy) Version() string { return p.table.Load().version }
 
-// Shutdown ends the proxy without losing a request: it is unready, but serves, for
-// DrainWait; then answers ask clients to go elsewhere, for DrainGrace, and no connection is
-// closed that clients have not left; then it closes. WebSockets get a Close frame.
-// The context cuts the waiting short.
+// Shutdown drains the proxy. It is unready but serves for DrainWait. Then, for DrainGrace, responses ask
+// clients to close their connections. Finally the remaining connections are closed, WebSockets with a Close
+// frame. The context shortens the periods.
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	p.unready.Store(true)
 	pause(ctx, p.settings.DrainWait)
 	p.draining.Store(true)
 	grace, cancel := context.WithTimeout(ctx, p.settings.DrainGrace)
 	defer cancel()
-	// Clients that go on sending learn it from their next answer.
+	// Busy clients receive the request to close with their next response.
 	pause(grace, p.settings.DrainGrace/2)
 
-	// What is still open follows the configuration; no port is opened again.
+	// Open connections still follow configuration updates, but no port is opened again.
 	p.mutex.Lock()
 	p.closed = true
 	servers := p.servers
@@ -195,7 +192,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	}
 	wait.Wait()
 	p.finish()
-	// Tunnels that are still open end now; WebSockets say so.
+	// Wait for tunnels to end, and for WebSockets to send their Close frame.
 	last, cancel := context.WithTimeout(ctx, 2*farewell)
 	defer cancel()
 	for _, server := range servers {

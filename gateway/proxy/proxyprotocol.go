@@ -11,11 +11,12 @@ import (
 	"github.com/pires/go-proxyproto"
 )
 
-// errNoTCP is returned for a header of PROXY protocol without the addresses of a TCP connection.
+// errNoTCP is returned for a PROXY protocol header without TCP addresses.
 var errNoTCP = errors.New("the header of PROXY protocol has no addresses of TCP")
 
-// balancedConn is a connection from a trusted balancer. It may begin with a header of PROXY protocol, version 1
-// or 2, whose addresses RemoteAddr and LocalAddr return. All its methods but Close wait for the first bytes.
+// balancedConn is a connection from a trusted load balancer. It may begin with a PROXY protocol header,
+// version 1 or 2, whose addresses RemoteAddr and LocalAddr return. All methods except Close block until the
+// first bytes arrive.
 type balancedConn struct{ *proxyproto.Conn }
 
 func newBalancedConn(conn net.Conn, limit time.Duration) balancedConn {
@@ -28,14 +29,14 @@ func newBalancedConn(conn net.Conn, limit time.Duration) balancedConn {
 		}))}
 }
 
-// NetConn returns the connection below.
+// NetConn returns the underlying connection.
 func (c balancedConn) NetConn() net.Conn { return c.Raw() }
 
 // CloseWrite closes the sending direction.
 func (c balancedConn) CloseWrite() error { return closeWrite(c.Raw()) }
 
-// headerHops returns 1 if the connection began with a header of PROXY protocol. Its sender is one of the trusted
-// hops: fields of a request are believed only from the remaining ones.
+// headerHops returns 1 if the connection began with a PROXY protocol header, whose sender is one of the
+// trusted hops.
 func (c *patientConn) headerHops() int {
 	if balanced, ok := c.Conn.(balancedConn); ok && balanced.ProxyHeader() != nil {
 		return 1
@@ -43,7 +44,7 @@ func (c *patientConn) headerHops() int {
 	return 0
 }
 
-// headerHopsOf returns headerHops of the connection of a request.
+// headerHopsOf returns headerHops of a request's connection.
 func headerHopsOf(r *http.Request) int {
 	if conn := connOf(r); conn != nil {
 		return conn.headerHops()
@@ -51,5 +52,5 @@ func headerHopsOf(r *http.Request) int {
 	return 0
 }
 
-// trustedHops returns the number of proxies in front that are believed in the request's fields.
+// trustedHops returns the number of trusted proxies whose headers are used.
 func (x *exchange) trustedHops() int { return x.site.TrustedHops() - headerHopsOf(x.in) }

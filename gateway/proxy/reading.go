@@ -12,24 +12,23 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// muchRead is how much a connection reads before others have the processor. Where bytes always
-// wait, Go itself would let it go on for ten milliseconds.
+// muchRead is the number of bytes after which a reading connection yields the CPU. The Go scheduler alone
+// would let it run for 10 ms.
 const muchRead = 4 << 10
 
-// mostHeld is how long a turn is held at most. What a connection does between two reads takes far
-// less, unless crypto/tls has to write there, and the client reads nothing.
+// mostHeld is the maximum time of a turn. Processing between two reads takes much less, except for a
+// blocked TLS write.
 const mostHeld = 20 * time.Millisecond
 
-// reading has a connection of HTTP/2 take a turn for each 4 KiB that it reads, until it reads
-// again. In between are up to 450 frames, which a client may send for nothing: of PING, PRIORITY,
-// WINDOW_UPDATE, SETTINGS or DATA without data. Without turns, others would wait for those of all
-// its connections.
+// reading acquires a turn for each 4 KiB read on an HTTP/2 connection until the next read. 4 KiB may
+// contain 450 cheap frames (PING, PRIORITY, WINDOW_UPDATE, SETTINGS, empty DATA), whose processing must not
+// delay other clients.
 type reading struct {
 	turns  *admission.Turns
 	client netip.Addr
-	// frames says that HTTP/2 is read.
+	// frames is set for HTTP/2.
 	frames atomic.Bool
-	// unpaid is how much was read since the last turn.
+	// unpaid is the number of bytes read since the last turn.
 	unpaid int
 
 	mutex sync.Mutex
@@ -37,7 +36,7 @@ type reading struct {
 	limit *time.Timer
 }
 
-// took waits for a turn where one is due.
+// took acquires a turn if one is due.
 func (r *reading) took(bytes int) {
 	if !r.frames.Load() || r.turns == nil {
 		if bytes >= muchRead {
@@ -60,7 +59,7 @@ func (r *reading) took(bytes int) {
 	}
 }
 
-// pass gives the turn back.
+// pass releases the turn.
 func (r *reading) pass() {
 	if !r.frames.Load() {
 		return

@@ -16,19 +16,20 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// maxRounds bounds how often one update is built. Each round settles all faults that one step of
-// a build finds, and a resource has four forms at most.
+// maxRounds is the maximum number of builds per update. Each round replaces all faulty resources of one
+// build step, and a resource has at most four forms.
 const maxRounds = 64
 
-// refused is a resource that is not carried out as the controller wants it.
+// refused is a rejected resource.
 type refused struct {
 	wanted *resource.Resource
 	said   []*resource.Refusal
-	// blank are the objects whose rules answer 500: they have no previous version.
+	// blank are the objects whose rules are replaced by 500 responses, because they have no previous
+	// version.
 	blank map[string]bool
 }
 
-// refusals lists what is said, sorted.
+// refusals returns the reported rejections, sorted.
 func refusals(of map[string]*refused) []*resource.Refusal {
 	var all []*resource.Refusal
 	for _, each := range of {
@@ -41,24 +42,24 @@ func refusals(of map[string]*refused) []*resource.Refusal {
 	return all
 }
 
-// settling finds what of an update can be served. Where resources have faults, others take their
-// place: the previous ones, or ones that say less. It never lets in what the resource would have
-// kept out: in doubt requests are answered with 500, or not at all.
+// settling determines the servable part of an update. Faulty resources are replaced by their previous
+// version or by a reduced form. A replacement never admits requests that the resource would reject: in
+// doubt they are answered with 500 or not at all.
 type settling struct {
 	old     *table
 	version string
 	whole   bool
-	// now are the resources that come, and nil for those that go.
+	// now contains the resources to apply, nil for those to remove.
 	now map[string]*resource.Resource
-	// wanted is what the controller wants of those in now.
+	// wanted contains the original versions of resources in now.
 	wanted map[string]*resource.Resource
-	// step is the form of a resource that is tried; none: the wanted one.
+	// step is the current form of a replaced resource; without an entry it is the original.
 	step map[string]form
-	// before are the refusals of the version that is served.
+	// before are the rejections of the current version.
 	before, refused map[string]*refused
 }
 
-// form is what takes the place of a resource with a fault, the first that can be carried out.
+// form is a replacement for a faulty resource. Forms are tried in order.
 type form int
 
 const (
@@ -68,8 +69,7 @@ const (
 	formNone
 )
 
-// newSettling begins with the update as it is, and with what was refused before: what it lacked
-// may be there now.
+// newSettling starts with the update and the previously rejected resources, which may have become valid.
 func newSettling(old *table, before map[string]*refused, update Update) *settling {
 	s := &settling{
 		old: old, version: update.Version, whole: update.Whole,
@@ -90,7 +90,7 @@ func newSettling(old *table, before map[string]*refused, update Update) *settlin
 	return s
 }
 
-// update is the update with what takes the place of resources with faults.
+// update returns the update with replacements.
 func (s *settling) update() Update {
 	update := Update{Version: s.version, Whole: s.whole, Resources: make([]*resource.Resource, 0, len(s.now))}
 	for name, r := range s.now {
@@ -103,7 +103,7 @@ func (s *settling) update() Update {
 	return update
 }
 
-// find gives a resource as it would be served; nil where there is none.
+// find returns a resource as it would be applied, or nil.
 func (s *settling) find(name string) *resource.Resource {
 	if r, known := s.now[name]; known || s.whole {
 		return r
@@ -111,10 +111,10 @@ func (s *settling) find(name string) *resource.Resource {
 	return s.old.resources[name]
 }
 
-// list is what is refused so far.
+// list returns the rejections so far.
 func (s *settling) list() []*resource.Refusal { return refusals(s.refused) }
 
-// reasons tells in one line what is refused.
+// reasons joins the reasons of all rejections.
 func (s *settling) reasons() string {
 	texts := make([]string, 0, len(s.refused))
 	for _, each := range s.list() {
@@ -123,8 +123,7 @@ func (s *settling) reasons() string {
 	return strings.Join(texts, "; ")
 }
 
-// settle puts others in the place of the resources with faults. It reports whether there is
-// something to try.
+// settle replaces the faulty resources and reports whether another build is useful.
 func (s *settling) settle(err error) bool {
 	var found faults
 	if !errors.As(err, &found) {
@@ -155,7 +154,7 @@ func (s *settling) replace(name string, current *resource.Resource, fault error)
 	}
 }
 
-// form makes a form of a refused resource, or nil where it has none, and notes what is said.
+// form returns a form of a rejected resource, or nil if it does not apply, and updates the reported rejections.
 func (s *settling) form(of *refused, step form, fault error) *resource.Resource {
 	name := of.wanted.GetName()
 	say := func(previous bool) {
@@ -179,7 +178,7 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 				Backend: &resource.Backend{Protocol: kind.Backend.GetProtocol(), Refuse: true},
 			}}
 		case *resource.Resource_RouteGroup:
-			// Without it, a group for more host names would take the requests.
+			// Without the group, a less specific hostname would match its requests.
 			group := &resource.RouteGroup{Hostname: kind.RouteGroup.GetHostname(), Rules: []*resource.Rule{{}}}
 			group.Listeners = s.listeners(kind.RouteGroup)
 			return &resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: group}}
@@ -190,8 +189,8 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 	return nil
 }
 
-// previous is what is served now. Endpoints of before may be pods of somebody else by now, users of
-// before no users any more, and of a group each object has its own previous rules.
+// previous returns the served version. It is not used for endpoints, whose addresses may belong to other
+// pods by now, for users, who may have been removed, and for groups, which are handled per object.
 func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
 	before := s.old.resources[of.wanted.GetName()]
 	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetUsers() != nil ||
@@ -202,7 +201,7 @@ func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
 	return before
 }
 
-// part is what can be carried out of a resource.
+// part returns the valid part of a resource.
 func (s *settling) part(of *refused, say func(bool)) *resource.Resource {
 	name := of.wanted.GetName()
 	switch kind := of.wanted.GetKind().(type) {
@@ -221,7 +220,7 @@ func (s *settling) part(of *refused, say func(bool)) *resource.Resource {
 			return s.find(name).GetCertificate() == nil
 		})
 		if validation := listener.GetClientValidation(); validation != nil {
-			// Where none is left no certificate of a client is valid.
+			// Without any authority no client certificate is valid.
 			validation.CertificateAuthorities = slices.DeleteFunc(validation.CertificateAuthorities, func(name string) bool {
 				return s.find(name).GetCertificateAuthority() == nil
 			})
@@ -233,7 +232,7 @@ func (s *settling) part(of *refused, say func(bool)) *resource.Resource {
 	return nil
 }
 
-// readable are the endpoints that can be read.
+// readable returns the valid endpoints.
 func readable(of *resource.Endpoints) *resource.Endpoints {
 	kept := &resource.Endpoints{}
 	for _, endpoint := range of.GetEndpoints() {
@@ -245,7 +244,7 @@ func readable(of *resource.Endpoints) *resource.Endpoints {
 	return kept
 }
 
-// listeners are those of a group that are there.
+// listeners returns the existing listeners of a group.
 func (s *settling) listeners(of *resource.RouteGroup) []string {
 	var found []string
 	for _, name := range of.GetListeners() {

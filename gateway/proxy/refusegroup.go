@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// routeObject is the object that a rule is from: of "httproute/ns/name/0" without the number.
+// routeObject returns the object of a rule: "httproute/ns/name" of "httproute/ns/name/0".
 func routeObject(rule *resource.Rule) string {
 	parts := strings.SplitN(rule.GetRoute(), "/", 4)
 	return strings.Join(parts[:min(len(parts), 3)], "/")
 }
 
-// partOfGroup gives each object with a fault its previous rules in a group, all of them: a route is
-// never half of one version and half of another. Where it has none, its rules answer 500. The
-// rules of all others are the wanted ones.
+// partOfGroup replaces the rules of each faulty object by its previous ones, all of them, so that a route
+// never mixes two versions. Without previous rules, its rules respond with 500. The rules of other objects
+// are unchanged.
 func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resource.Resource {
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
@@ -48,7 +48,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 		}
 	}
 	for _, at := range wanted.GetListeners() {
-		// A listener that is refused says so itself.
+		// A rejected listener is reported itself.
 		if s.find(at).GetListener() == nil && s.refused[at] == nil {
 			of.said = append(of.said, &resource.Refusal{Resource: name, Reason: missing(of.wanted, "listener", at).Error()})
 		}
@@ -58,8 +58,8 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 	}}}
 }
 
-// badObjects are the objects whose rules cannot be carried out, and why; unmatched are the rules
-// of which not even the match can.
+// badObjects returns the objects with faulty rules and their errors; unmatched are the rules with an
+// invalid match.
 func (s *settling) badObjects(group *resource.RouteGroup) (bad map[string]error, unmatched map[int]bool) {
 	bad, unmatched = map[string]error{}, map[int]bool{}
 	for i, rule := range group.GetRules() {
@@ -76,7 +76,7 @@ func (s *settling) badObjects(group *resource.RouteGroup) (bad map[string]error,
 	return bad, unmatched
 }
 
-// action reports why what a rule does cannot be carried out; nil: it can.
+// action validates everything except the match of a rule.
 func (s *settling) action(rule *resource.Rule) error {
 	made, err := newRule(rule)
 	if err != nil {
@@ -93,8 +93,8 @@ func (s *settling) action(rule *resource.Rule) error {
 	return nil
 }
 
-// previousRules are the rules that objects with faults have in the group that is served, where all
-// of an object's can be carried out still, and let nobody in whom the wanted ones keep out.
+// previousRules returns the served rules of faulty objects, if all rules of the object are still valid and
+// at least as restrictive as the wanted ones.
 func (s *settling) previousRules(name string, wanted *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
 	kept, useless, previous := map[string][]*resource.Rule{}, map[string]bool{}, s.old.resources[name].GetRouteGroup()
 	if before := s.before[name]; before != nil {
@@ -116,8 +116,8 @@ func (s *settling) previousRules(name string, wanted *resource.RouteGroup, bad m
 	return kept
 }
 
-// precedence is a rule's place among others: the larger one goes first. It is that of Gateway API,
-// and that of Ingress where two rules can match one request.
+// precedence returns the rank of a rule, higher ranks first. It is the precedence of Gateway API, and that
+// of Ingress if two rules can match the same request.
 func precedence(rule *resource.Rule) [5]int {
 	of, kind := rule.GetMatch(), 0
 	switch of.GetPath().GetKind() {
@@ -133,8 +133,8 @@ func precedence(rule *resource.Rule) [5]int {
 	return [5]int{kind, len(of.GetPath().GetValue()), method, len(of.GetHeaders()), len(of.GetQueryParameters())}
 }
 
-// mergePrevious puts previous rules among others, both in order of precedence. Of two alike the one
-// goes first that did so before; a previous rule takes nothing from one that is new.
+// mergePrevious merges previous rules into others, both sorted by precedence. Between equal ranks the
+// previous order decides; new rules come before previous ones.
 func mergePrevious(others, before []*resource.Rule, previous *resource.RouteGroup) []*resource.Rule {
 	if len(before) == 0 {
 		return others

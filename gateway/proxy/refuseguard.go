@@ -11,13 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// guarding are the filters of a rule that say which clients may come in, in words.
+// guarding returns a key of the access filters of a rule.
 func guarding(rule *resource.Rule) string {
 	words := ""
 	for _, filter := range rule.GetFilters() {
 		switch filter.GetKind().(type) {
 		case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization:
-			// All of this program's, so the same each time.
+			// Deterministic within one program.
 			text, _ := proto.MarshalOptions{Deterministic: true}.Marshal(filter)
 			words += string(text) + "\x00"
 		}
@@ -25,8 +25,8 @@ func guarding(rule *resource.Rule) string {
 	return words
 }
 
-// guardedBefore reports whether an object's previous rules keep out whom the wanted ones do: all
-// rules of both say the same about clients, or the wanted ones let everyone in.
+// guardedBefore reports whether the previous rules of an object are at least as restrictive as the wanted
+// ones: all rules of both have the same access filters, or the wanted rules have no filters.
 func guardedBefore(object string, wanted, previous *resource.RouteGroup) bool {
 	of := func(group *resource.RouteGroup) []string {
 		words := map[string]bool{}

@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// rule is what happens to the requests that match.
+// rule is a compiled rule.
 type rule struct {
 	from  *resource.Rule
 	route string
-	// prefix is what a rewritten prefix takes the place of.
+	// prefix is the matched prefix, which a rewrite replaces.
 	prefix  string
 	filters filters
-	// shares are cumulative: the first whose end is above the draw takes the request.
+	// shares are cumulative: the first share with an end above the random number is selected.
 	shares  []share
 	total   uint64
 	timeout time.Duration
@@ -38,7 +38,7 @@ type share struct {
 }
 
 func (b *builder) makeGroups() {
-	// A backend that has gone, or users, may be what a group refers to.
+	// A group may refer to a removed backend or removed users.
 	all := false
 	for _, each := range b.changes {
 		all = all || each.old.GetBackend() != nil && each.now.GetBackend() == nil ||
@@ -130,7 +130,7 @@ func newRule(from *resource.Rule) (*rule, error) {
 	return r, nil
 }
 
-// names gives the backends that the rule refers to.
+// names returns the backends that the rule refers to.
 func (r *rule) names() []string {
 	var names []string
 	collect := func(f *filters) {
@@ -151,7 +151,7 @@ func (r *rule) names() []string {
 	return names
 }
 
-// draw gives the backend for a request by weight; nil where there is none.
+// draw selects a backend by weight; nil without backends.
 func (r *rule) draw() *share {
 	switch len(r.shares) {
 	case 0:

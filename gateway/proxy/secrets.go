@@ -14,11 +14,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// secrets are what all proxies of an owner derive keys from (resource.SharedSecret). They do not
-// change.
+// secrets are the immutable secrets shared by all proxies of an owner (resource.SharedSecret).
 type secrets struct {
 	values [][]byte
-	// seals are for the tokens of sessions, one for each value. The first seals, all open.
+	// seals are for session tokens, one for each value. The first one seals, all of them open.
 	seals []cipher.AEAD
 }
 
@@ -33,7 +32,7 @@ func newSecrets(values [][]byte) (*secrets, error) {
 		if err != nil {
 			return nil, fmt.Errorf("use a key for session persistence: %w", err)
 		}
-		// Its nonces are random: a key is for two days, far below 2^32 sessions.
+		// Random nonces are safe: a key is used for two days, far below 2^32 sessions.
 		seal, err := cipher.NewGCMWithRandomNonce(block)
 		if err != nil {
 			return nil, fmt.Errorf("use a key for session persistence: %w", err)
@@ -56,7 +55,7 @@ func (b *builder) makeSecrets() {
 		values = [][]byte{b.secret}
 	}
 	if b.old.secrets != nil && slices.EqualFunc(values, b.old.secrets.values, bytes.Equal) {
-		// The same ones, so that listeners see by the pointer that nothing changed.
+		// Keep the pointer, because listeners detect changes by comparing it.
 		b.table.secrets = b.old.secrets
 		return
 	}
@@ -67,7 +66,7 @@ func (b *builder) makeSecrets() {
 	b.table.secrets = made
 }
 
-// secretValues are those of the shared secret. Of two, the one that was there before counts.
+// secretValues returns the values of the shared secret. Of two resources the existing one counts.
 func (b *builder) secretValues() (values [][]byte) {
 	var names []string
 	for name, r := range b.table.resources {

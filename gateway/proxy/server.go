@@ -19,25 +19,25 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// server is what listens at a port. It takes each connection to where the table of that
-// moment wants it: plain HTTP, HTTPS, or a tunnel.
+// server accepts connections at a port and dispatches them by the current table: to HTTP, HTTPS or a
+// tunnel.
 type server struct {
 	proxy    *Proxy
 	number   uint16
 	listener net.Listener
 	plain    *http.Server
 	secure   *http.Server
-	// plainConns and secureConns hand connections on.
+	// plainConns and secureConns pass connections to plain and secure.
 	plainConns, secureConns *handover
-	// open are the connections that an http.Server has, tunnels those that none knows of.
+	// open are the connections of both HTTP servers, tunnels the hijacked and passed-through ones.
 	open    *connections
 	tunnels sync.WaitGroup
-	// leaving says that the port is closed.
+	// leaving is set when the port is closed.
 	leaving atomic.Bool
 }
 
-// listen opens the ports of a table that are not open, all or none. A port that cannot be opened
-// is a fault of its listeners.
+// listen opens the new ports of a table, all or none. A port that cannot be opened is a fault of its
+// listeners.
 func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 	opened, failed := map[uint16]*server{}, faults{}
 	for number, port := range current.ports {
@@ -62,7 +62,7 @@ func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 	return nil, failed
 }
 
-// leave closes the ports that a table no longer has. Open requests have their time.
+// leave closes the ports missing in a table and drains their connections.
 func (p *Proxy) leave(current *table) {
 	for number, server := range p.servers {
 		if current.ports[number] != nil {
@@ -107,14 +107,14 @@ func (s *server) httpServer() *http.Server {
 			return context.WithValue(ctx, connKey{}, patientOf(conn))
 		},
 		Protocols: new(http.Protocols),
-		// A filter or rule may be about OPTIONS *; without this net/http answers it.
+		// Filters and rules may apply to OPTIONS *, which net/http would answer itself.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: settings.MaxStreams,
-			// The least there is. net/http has a buffer for a whole frame as soon as its length is
-			// known, and keeps it: of its default each connection would cost a megabyte for nine bytes.
+			// The minimum. net/http allocates a buffer for a whole frame after its header and keeps it:
+			// with the default, nine bytes would cost 1 MiB.
 			MaxReadFrameSize: 16 << 10,
-			// Each request with a body counts so much. The default is a megabyte.
+			// Accounted for each request with a body. The default is 1 MiB.
 			MaxReceiveBufferPerStream: admission.RequestBodyBytes,
 			WriteByteTimeout:          settings.WriteTimeout,
 			SendPingTimeout:           settings.IdleTimeout / 2,
@@ -125,8 +125,8 @@ func (s *server) httpServer() *http.Server {
 	return server
 }
 
-// configFor gives the TLS for a server name. One without a certificate makes crypto/tls
-// refuse the name (unrecognized_name).
+// configFor returns the TLS configuration for a server name. Without a certificate crypto/tls sends the
+// alert unrecognized_name.
 func (s *server) configFor(serverName string) *tls.Config {
 	if name, ok := match.ServerName(serverName); ok {
 		if site := s.proxy.table.Load().site(s.number, name); site != nil && site.tls != nil && !site.tunnels() {
@@ -147,7 +147,7 @@ func (s *server) run() {
 			break
 		}
 		if err != nil {
-			// Out of file descriptors, as a rule: others have to close first.
+			// Typically the limit of file descriptors; retry after other connections are closed.
 			s.proxy.settings.Log.Warn("A connection could not be accepted; the next try follows.",
 				"port", s.number, "error", err)
 			pause(s.proxy.ended, 50*time.Millisecond)
@@ -158,7 +158,7 @@ func (s *server) run() {
 	serving.Wait()
 }
 
-// admit hands a connection on where there is room for it.
+// admit accounts a connection and dispatches it, or closes it without room.
 func (s *server) admit(conn net.Conn) {
 	s.proxy.metrics.connections.Inc()
 	port := s.proxy.table.Load().ports[s.number]
@@ -205,14 +205,14 @@ func (s *server) accepted(conn net.Conn, port *port) {
 	}
 }
 
-// shutdown closes the port, and its connections when their requests are done, or the context
-// is. Until then clients may close those that no request is on: http.Server.Shutdown would close
-// them at once, and answer no request that it has not read.
+// shutdown closes the port and drains its connections until the context ends. Clients may close idle
+// connections first, because http.Server.Shutdown closes them at once and loses requests that it has not
+// read yet.
 func (s *server) shutdown(ctx context.Context) error {
 	s.leaving.Store(true)
 	_ = s.listener.Close()
-	// The last part is for what clients do not end themselves: HTTP/2 takes a second from its first
-	// GOAWAY to its last, and clients some time to answer it.
+	// Reserved for connections that clients do not close: net/http waits one second between two GOAWAY
+	// frames, and clients need time to respond.
 	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
 	patient, cancel := beforeEnd(ctx, last)
 	s.open.leave(patient)
@@ -235,7 +235,7 @@ func (s *server) shutdown(ctx context.Context) error {
 	return err
 }
 
-// beforeEnd is a context that ends some time before another one.
+// beforeEnd returns a context with an earlier deadline.
 func beforeEnd(ctx context.Context, early time.Duration) (context.Context, context.CancelFunc) {
 	if end, limited := ctx.Deadline(); limited {
 		return context.WithDeadline(ctx, end.Add(-early))
@@ -243,7 +243,7 @@ func beforeEnd(ctx context.Context, early time.Duration) (context.Context, conte
 	return context.WithCancel(ctx)
 }
 
-// awaitTunnels waits until no tunnel is open, or the context ends.
+// awaitTunnels waits until no tunnel is open or the context ends.
 func (s *server) awaitTunnels(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
@@ -256,7 +256,7 @@ func (s *server) awaitTunnels(ctx context.Context) {
 	}
 }
 
-// handover is a net.Listener for connections that another one has accepted.
+// handover is a net.Listener for connections accepted by another listener.
 type handover struct {
 	conns   chan net.Conn
 	closed  chan struct{}

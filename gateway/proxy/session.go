@@ -16,19 +16,19 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// session keeps the requests of a client at one endpoint. Its token names the endpoint, and when
-// the session began. It is sealed with a key that all proxies of the owner have: any of them reads
-// it, and a client can neither read nor change it.
+// session implements session persistence. The token contains the endpoint and the start of the session,
+// encrypted with a key shared by all proxies of the owner, so that any proxy can read it while clients can
+// neither read nor modify it.
 type session struct {
 	header    bool
 	name      string
 	lifetime  time.Duration
 	permanent bool
-	// path is the cookie's.
+	// path is the cookie's path.
 	path string
 }
 
-// backendID tells the backends of a rule apart in tokens.
+// backendID identifies a backend in tokens.
 type backendID [8]byte
 
 func newBackendID(name string) backendID {
@@ -36,9 +36,8 @@ func newBackendID(name string) backendID {
 	return backendID(digest[:8])
 }
 
-// A token has, under its seal: the backend's id, the endpoint's address (16 bytes) and port (2),
-// and the seconds since 1970 (8) at which the session began, big endian. nonce and tag are what the
-// seal adds.
+// Layout of a token's plaintext, big endian: backend ID (8 bytes), address (16), port (2), start in Unix
+// seconds (8). Sealing adds nonce and tag.
 const (
 	offsetAddress = 8
 	offsetPort    = offsetAddress + 16
@@ -65,16 +64,16 @@ func newSession(r *resource.SessionPersistence) *session {
 	return s
 }
 
-// sticky is what a token says.
+// sticky is the content of a token.
 type sticky struct {
 	share    *share
 	endpoint *balance.Endpoint
 	began    time.Time
-	// old says that the token is not sealed with the first key: it will not be read for long.
+	// old is set if the token was not sealed with the first key, and expires soon.
 	old bool
 }
 
-// seal makes the token of an endpoint.
+// seal creates a token.
 func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began time.Time) string {
 	var open [lengthOpen]byte
 	copy(open[:], backend[:])
@@ -85,7 +84,7 @@ func seal(key cipher.AEAD, backend backendID, endpoint netip.AddrPort, began tim
 	return base64.RawURLEncoding.EncodeToString(key.Seal(nil, nil, open[:], nil))
 }
 
-// find gives what the token of a request says; the zero value where it has none that counts.
+// find returns the content of a request's token; zero without a valid one.
 func (s *session) find(x *exchange, now time.Time) sticky {
 	text := x.in.Header.Get(s.name)
 	if !s.header {
@@ -112,7 +111,7 @@ func (s *session) find(x *exchange, now time.Time) sticky {
 	return sticky{}
 }
 
-// read reads what was under the seal. One lookup finds the endpoint.
+// read decodes the plaintext of a token and looks up its endpoint.
 func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
 	began := time.Unix(int64(binary.BigEndian.Uint64(open[offsetBegan:])), 0)
 	if s.lifetime > 0 && !began.Add(s.lifetime).After(now) {
@@ -132,7 +131,7 @@ func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
 	return sticky{}
 }
 
-// keep tells the client its token, where it has another one or an old one.
+// keep sends a token to the client if the endpoint changed or the token is old.
 func (s *session) keep(x *exchange, header http.Header) {
 	began := x.sticky.began
 	switch {

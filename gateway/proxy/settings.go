@@ -12,87 +12,85 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 )
 
-// Settings are what a proxy is started with. Defaults gives values for all of them.
+// Settings configure a proxy. Defaults returns default values.
 type Settings struct {
-	// Address is where the proxy listens, without a port; empty for all addresses.
+	// Address is the IP address to listen on; empty means all.
 	Address string
-	// Log is for what the operator of the proxy should know.
+	// Log receives messages for the operator.
 	Log *slog.Logger
-	// AccessLog has a record for each request; nil for none.
+	// AccessLog receives a record per request; nil disables it.
 	AccessLog *slog.Logger
-	// RouteMetrics counts requests for each rule too, by class of status: 5,000 rules are up to
-	// 25,000 series.
+	// RouteMetrics enables request counters per rule and class of status. 5,000 rules have up to 25,000
+	// series.
 	RouteMetrics bool
-	// Tracer makes spans of requests, and decides which are sampled; nil makes none.
+	// Tracer creates and samples spans; nil disables tracing.
 	Tracer trace.Tracer
 
-	// MaxConnections is how many may be open, and a client has a quarter of them at most. For one
-	// more, the one that is idle for longest is closed; where none is idle, the new one is.
+	// MaxConnections is the maximum of open connections; a client may have a quarter of them. A further
+	// connection replaces the longest idle one, or is closed if no connection is idle.
 	MaxConnections int
-	// MaxBytes is the memory that connections and requests may cost, as estimated, and
-	// MaxClientBytes that of one client, by its address or its /64 of IPv6; 0 is no limit. Ports
-	// with TrustedHops know none of these clients, so there only MaxBytes counts. Of connections
-	// the longest idle goes. Requests beyond get 503, and from three quarters on, answers ask the
-	// client to leave.
+	// MaxBytes limits the estimated memory of connections and requests, MaxClientBytes that of a client, by
+	// address or IPv6 /64; 0 is unlimited. On ports with TrustedHops only MaxBytes applies. The longest
+	// idle connections are closed first. Requests beyond the limit receive 503; above three quarters,
+	// responses ask the client to close its connection.
 	MaxBytes, MaxClientBytes int64
-	// MaxHeaderBytes limits a request's header. One that is longer is answered with 431.
+	// MaxHeaderBytes limits a request's header; longer ones receive 431.
 	MaxHeaderBytes int
-	// MaxBodyBytes limits a request's body; 0 is no limit. A longer one gets 413.
+	// MaxBodyBytes limits a request's body; longer ones receive 413. 0 is unlimited.
 	MaxBodyBytes int64
-	// MaxStreams is how many requests an HTTP/2 connection may have at once.
+	// MaxStreams is the maximum of concurrent requests on an HTTP/2 connection.
 	MaxStreams int
-	// HeaderTimeout is for a TLS handshake, and for a request's header.
+	// HeaderTimeout applies to the TLS handshake and to a request's header.
 	HeaderTimeout time.Duration
-	// BodyTimeout is how long nothing may come of a request's body.
+	// BodyTimeout is the maximum time between two reads of a request's body.
 	BodyTimeout time.Duration
-	// ResponseTimeout is how long a backend may take to begin its answer, when it has the request.
-	// A rule with time limits of its own has those instead, and streams of gRPC have none.
+	// ResponseTimeout is the maximum time until a backend starts its response. It does not apply to rules
+	// with their own timeouts and to gRPC.
 	ResponseTimeout time.Duration
-	// WriteTimeout is how long a client may take no bytes.
+	// WriteTimeout is the maximum time of a write to a client.
 	WriteTimeout time.Duration
-	// IdleTimeout closes connections of clients without a request, and tunnels without
-	// bytes.
+	// IdleTimeout applies to client connections without a request and to tunnels without data.
 	IdleTimeout time.Duration
-	// MaxMirrorBytes limits the body of a request that is mirrored; one with a longer body
-	// is not. MaxMirrors is how many may be under way.
+	// MaxMirrorBytes limits the body of mirrored requests; longer ones are not mirrored. MaxMirrors limits
+	// those in flight.
 	MaxMirrorBytes int64
 	MaxMirrors     int
 
-	// Upstream is how backends are spoken with.
+	// Upstream configures connections to backends.
 	Upstream Upstream
 
-	// DrainWait is how long the proxy takes new connections after it is unready: until
-	// nobody sends any. DrainGrace is what open requests then have; HTTP/2 needs two seconds.
+	// DrainWait is how long new connections are accepted after the proxy becomes unready.
+	// DrainGrace is the time for open requests after that; HTTP/2 needs two seconds.
 	DrainWait, DrainGrace time.Duration
 }
 
-// Upstream is how backends are spoken with.
+// Upstream configures connections to backends.
 type Upstream struct {
-	// DialTimeout is for a connection, HandshakeTimeout for its TLS.
+	// DialTimeout applies to TCP connections, HandshakeTimeout to TLS.
 	DialTimeout, HandshakeTimeout time.Duration
-	// IdleTimeout closes a connection without a request.
+	// IdleTimeout closes connections without a request.
 	IdleTimeout time.Duration
-	// MaxIdle is how many unused connections are kept for each endpoint, and MaxIdleOfAll for all
-	// together; each keeps two beyond.
+	// MaxIdle is the maximum number of idle connections per endpoint, MaxIdleOfAll that of all; two per
+	// endpoint are always kept.
 	MaxIdle, MaxIdleOfAll int
 	// MaxHeaderBytes limits the header of a response.
 	MaxHeaderBytes int64
-	// ConnectAttempts is how many endpoints are tried until one takes the connection.
+	// ConnectAttempts is the maximum number of endpoints to dial.
 	ConnectAttempts int
-	// MaxRequests is how many requests an endpoint may have at once; 0 is no limit.
+	// MaxRequests is the maximum of concurrent requests per endpoint; 0 is unlimited.
 	MaxRequests int64
-	// MaxPorts is how many ports connections to an endpoint may use that serve one client and no
-	// other request, with those that have ended within a minute; 0 is no limit.
+	// MaxPorts limits the local ports of single-use connections to an endpoint, including those in
+	// TIME_WAIT; 0 is unlimited.
 	MaxPorts int
-	// SlowStart is how long the share of a new endpoint grows.
+	// SlowStart is the period of growth of a new endpoint's share.
 	SlowStart time.Duration
-	// EjectAfter failures in a row leave an endpoint out for EjectFor, twice as long the
-	// next time, up to EjectForMost. Half of the endpoints are never left out.
+	// EjectAfter consecutive failures eject an endpoint for EjectFor, doubled each time up to EjectForMost.
+	// At most half of the endpoints are ejected.
 	EjectAfter             int
 	EjectFor, EjectForMost time.Duration
 }
 
-// Defaults are the settings where nobody says otherwise.
+// Defaults returns the default settings.
 func Defaults() Settings {
 	return Settings{
 		Log:             slog.New(slog.DiscardHandler),
@@ -105,15 +103,15 @@ func Defaults() Settings {
 		BodyTimeout:     60 * time.Second,
 		ResponseTimeout: 60 * time.Second,
 		WriteTimeout:    60 * time.Second,
-		// Above that of cloud clients and browsers' pools would be better still, but each
-		// connection costs memory.
+		// A compromise: the pools of cloud clients and browsers keep connections for longer, but each one
+		// costs memory.
 		IdleTimeout:    180 * time.Second,
 		MaxMirrorBytes: 64 << 10,
 		MaxMirrors:     1000,
 		Upstream: Upstream{
 			DialTimeout:      3 * time.Second,
 			HandshakeTimeout: 5 * time.Second,
-			// Below the 60 seconds after which many servers close.
+			// Below 60 seconds, after which many servers close connections.
 			IdleTimeout:     50 * time.Second,
 			MaxIdle:         512,
 			MaxHeaderBytes:  256 << 10,

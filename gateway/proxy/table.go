@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// table is a version of the configuration as requests use it. It does not change.
+// table is an immutable version of the configuration, as used by requests.
 type table struct {
 	version   string
 	resources map[string]*resource.Resource
@@ -32,40 +32,40 @@ type table struct {
 	sites map[string]*site
 }
 
-// made is what was made of a resource and of what the resource refers to. It is made again
-// when one of them is another one.
+// made is the value built from a resource and the resources it refers to. It is rebuilt if one of them
+// changes.
 type made[T any] struct {
 	from  *resource.Resource
 	parts []any
 	value T
 }
 
-// port is what answers at a port of the proxy.
+// port is a listening port.
 type port struct {
 	number uint16
-	// tls says that clients begin with a ClientHello, and bytes that it has to be read
-	// before it is known whether the connection is for HTTP.
+	// tls is set if clients start with a ClientHello, bytes if it must be parsed to distinguish HTTPS from
+	// tunnels.
 	tls, bytes bool
-	// shared says that proxies in front are trusted: their connections have many clients.
+	// shared is set if a listener trusts proxies in front, whose connections carry many clients.
 	shared bool
-	// exposed reports whether a listener trusts no proxy in front.
+	// exposed is set if a listener does not trust proxies in front.
 	exposed bool
 	sites   match.Hosts[*site]
 }
 
-// site is a listener with its groups of rules.
+// site is a listener with its rule groups.
 type site struct {
 	*listener
 	groups match.Hosts[*group]
 }
 
-// Listener and what follows are those of plan.Site.
+// Listener and the following methods implement plan.Site.
 func (s *site) Listener() string                 { return s.name }
 func (s *site) TrustedHops() int                 { return int(s.resource.GetTrustedHops()) }
 func (s *site) AnyServerName() bool              { return s.resource.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 
-// listener is a listener without what attaches to it.
+// listener is a listener without attached groups.
 type listener struct {
 	name     string
 	resource *resource.Listener
@@ -73,20 +73,20 @@ type listener struct {
 	metrics  *listenerMetrics
 }
 
-// group is the rules for one hostname.
+// group is the rule set of a hostname.
 type group struct {
 	matcher *match.Group
 	rules   []*rule
-	// backends are the names of all backends of all rules.
+	// backends are the backends that the rules refer to.
 	backends []string
-	// users are those of all users of all rules.
+	// users are the user lists that the rules refer to.
 	users []string
 }
 
-// Matcher is that of plan.Group.
+// Matcher implements plan.Group.
 func (g *group) Matcher() *match.Group { return g.matcher }
 
-// site finds the listener for a normalised host name.
+// site returns the listener for a normalized hostname, or nil.
 func (t *table) site(number uint16, host string) *site {
 	port := t.ports[number]
 	if port == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// certificate is a chain and its key.
+// certificate is a certificate chain with its key.
 type certificate struct {
 	pair tls.Certificate
-	// names are those that the certificate is for, as Hosts has them.
+	// names are the DNS names of the leaf.
 	names []*resource.Hostname
 }
 
@@ -39,7 +39,7 @@ func newCertificate(r *resource.Certificate) (*certificate, error) {
 	return c, nil
 }
 
-// tunnels reports whether the listener passes bytes on.
+// tunnels reports whether the listener forwards a byte stream.
 func (l *listener) tunnels() bool { return plan.Tunnels(l.resource) }
 
 func (b *builder) makeListeners() {
@@ -91,10 +91,10 @@ func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
 	})
 }
 
-// serverTLS gives the TLS of a listener.
+// serverTLS returns the TLS configuration of a listener.
 func (b *builder) serverTLS(l *listener, certificates []*certificate, authorities []*upstream.Authority) (*tls.Config, error) {
 	config := &tls.Config{
-		// With none, crypto/tls refuses the name with the alert unrecognized_name.
+		// Without certificates crypto/tls sends the alert unrecognized_name.
 		GetCertificate: choose(certificates),
 	}
 	if l.resource.GetProtocol() == resource.Listener_HTTPS {
@@ -110,7 +110,7 @@ func (b *builder) serverTLS(l *listener, certificates []*certificate, authoritie
 		if validation.GetAllowInsecureFallback() {
 			config.ClientAuth = tls.RequestClientCert
 		}
-		// A ticket must not carry what another configuration would not have let in.
+		// Separate keys, because a ticket must not bypass another configuration's client validation.
 		info += fmt.Sprintf(" %v", config.ClientAuth)
 		for _, authority := range authorities {
 			info += fmt.Sprintf(" %x", authority.Digest())
@@ -128,8 +128,8 @@ func (b *builder) serverTLS(l *listener, certificates []*certificate, authoritie
 	return config, nil
 }
 
-// choose gives the certificate for a server name: one for the very name, then one with a
-// wildcard, then the first. Of several that the client can use the first is taken.
+// choose returns GetCertificate for the given certificates: the exact server name first, then a wildcard,
+// then the first certificate. Of several, the first one supported by the client is used.
 func choose(certificates []*certificate) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if len(certificates) == 0 {
 		return nil

@@ -15,20 +15,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// traceContext is the headers traceparent and tracestate (W3C Trace Context).
+// traceContext handles the headers traceparent and tracestate (W3C Trace Context).
 var traceContext propagation.TraceContext
 
-// spans are those of an exchange: server for the client's request, and client for what was
-// sent to a backend. They are nil where no trace is made.
+// spans are the spans of an exchange: server for the client's request, client for the backend request. They
+// are nil without tracing.
 type spans struct {
 	server, client trace.Span
-	// context has the span of server.
+	// context contains the server span.
 	context context.Context
 }
 
-// traced begins the span of a request. It goes on the client's trace. Whether it is sampled
-// is the client's choice only where proxies in front are trusted: else anybody could have
-// everything recorded.
+// traced starts the server span as a child of the client's trace. The client's sampling decision is used
+// only behind trusted proxies, because otherwise any client could enable sampling.
 func (x *exchange) traced() {
 	tracer := x.proxy.settings.Tracer
 	if tracer == nil {
@@ -58,14 +57,14 @@ func (x *exchange) traced() {
 		attributes = append(attributes, attribute.String("millrace.listener", x.site.name))
 	}
 	if x.rule != nil {
-		// One of the configuration: a name of low cardinality (semantic conventions, HTTP).
+		// Low cardinality, as required by the semantic conventions for HTTP.
 		attributes = append(attributes, semconv.HTTPRoute(x.rule.route))
 		x.spans.server.SetName(x.in.Method + " " + x.rule.route)
 	}
 	x.spans.server.SetAttributes(attributes...)
 }
 
-// sending begins the span of what is sent to the backend, and writes it into the request.
+// sending starts the client span and injects it into the backend request.
 func (x *exchange) sending(request *http.Request) {
 	if x.spans.server == nil {
 		return
@@ -78,7 +77,7 @@ func (x *exchange) sending(request *http.Request) {
 	traceContext.Inject(ctx, propagation.HeaderCarrier(request.Header))
 }
 
-// received ends the span of what was sent, at the response's header.
+// received ends the client span at the response header.
 func (x *exchange) received(response *http.Response, err error) {
 	span := x.spans.client
 	if span == nil {
@@ -98,7 +97,7 @@ func (x *exchange) received(response *http.Response, err error) {
 	span.End()
 }
 
-// finished ends the span of the request.
+// finished ends the server span.
 func (x *exchange) finished(status int) {
 	span := x.spans.server
 	if span == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// sniff reads the server name of a connection and takes the connection where that leads.
+// sniff parses the ClientHello of a connection and dispatches the connection by its server name.
 func (s *server) sniff(conn net.Conn) {
 	asked, again, err := hello.Read(conn, s.proxy.settings.HeaderTimeout)
 	if err != nil {
@@ -35,7 +35,8 @@ func (s *server) sniff(conn net.Conn) {
 	}
 	switch {
 	case site == nil:
-		// Without an alert: nobody ends TLS for this name here (Gateway API, TLSRoute).
+		// Closed without an alert, because no listener terminates TLS for this name (Gateway API,
+		// TLSRoute).
 		_ = conn.Close()
 	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
 		s.tunnel(again, table, destination{site, host, asked.Mark})
@@ -55,17 +56,17 @@ func (s *server) sniff(conn net.Conn) {
 	}
 }
 
-// tunnelBytes is what a tunnel costs beside the client's connection: a buffer for each direction.
+// tunnelBytes is the memory of a tunnel in addition to the client's connection: a buffer per direction.
 const tunnelBytes = 2 * bufferSize
 
-// destination is where a tunnel's client wants to go, and what its connection begins with.
+// destination is the target of a tunnel.
 type destination struct {
 	site *site
 	host string
 	mark hello.Mark
 }
 
-// rule is that for a client's connection, or why there is none.
+// rule returns the rule for a client's connection, or nil and the result for the metric.
 func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	group, ok := d.site.groups.Find(d.host)
 	if !ok || len(group.rules) == 0 {
@@ -83,7 +84,8 @@ func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	return of, ""
 }
 
-// enter draws the backend for a client's connection, until leave; or says why there is none.
+// enter selects the backend for a client's connection, or returns nil and the result for the metric. The
+// caller must call leave.
 func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(), result string) {
 	leave = func() {}
 	rule, result := to.rule(client)
@@ -102,7 +104,7 @@ func (s *server) enter(to *destination, client net.Conn) (of *share, leave func(
 	return of, leave, ""
 }
 
-// tunnel passes bytes between a client and an endpoint, until both are done.
+// tunnel forwards bytes between a client and an endpoint until both directions are closed.
 func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	defer client.Close()
 	site := to.site
@@ -162,8 +164,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	pipe(client, backend, s.proxy.settings.IdleTimeout)
 }
 
-// clientOf is whose connection it is; zero where proxies in front are trusted, which have many
-// clients.
+// clientOf returns the client's address; zero behind trusted proxies.
 func (s *server) clientOf(table *table, conn net.Conn) netip.Addr {
 	if port := table.ports[s.number]; port == nil || port.shared {
 		return netip.Addr{}
@@ -171,8 +172,8 @@ func (s *server) clientOf(table *table, conn net.Conn) netip.Addr {
 	return admission.Client(addressOf(conn))
 }
 
-// pipe copies both ways. The end of one direction leaves the other open. Without a byte
-// in either for a while, both end.
+// pipe copies in both directions. Closing one direction leaves the other open. Both are closed after idle
+// without data.
 func pipe(a, b net.Conn, idle time.Duration) {
 	var last atomic.Int64
 	last.Store(time.Now().UnixNano())
@@ -194,7 +195,7 @@ func pipe(a, b net.Conn, idle time.Duration) {
 			switch timeout := net.Error(nil); {
 			case err == nil:
 			case errors.As(err, &timeout) && timeout.Timeout() && time.Since(time.Unix(0, last.Load())) < idle:
-				// The other direction had bytes meanwhile.
+				// The other direction was active.
 			case errors.Is(err, io.EOF):
 				_ = closeWrite(to)
 				return

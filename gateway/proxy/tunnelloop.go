@@ -9,23 +9,19 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/hello"
 )
 
-// tunnelLoops finds tunnels that lead back to this proxy, through a VIP of ours. Each round of such a loop
-// would be one more connection, until the client's share of the memory is used. Bytes that are passed on
-// have no room for a count of hops, but they begin as no other connection does: with the random value of a
-// client. The zero value is ready.
+// tunnelLoops detects tunnels that lead back to this proxy through one of its VIPs. Each round of such a
+// loop would add a connection until the client's memory limit is reached. A byte stream cannot carry a hop
+// count, but is identified by the random value in its ClientHello. The zero value is ready to use.
 type tunnelLoops struct {
 	mutex sync.Mutex
-	// open is how many tunnels there are that begin with the same bytes. Each of a fleet's proxies
-	// counts its own.
+	// open counts the tunnels with the same ClientHello. Each proxy counts its own.
 	open map[hello.Mark]int
-	// made are the TLS connections that tunnels of this proxy have begun anew, with the places where their
-	// bytes were taken before. That of another proxy of the fleet is not known: a loop through several ends
-	// when one reaches itself.
+	// made maps TLS connections that tunnels of this proxy originated to the places visited before. Those
+	// of other proxies are unknown: a loop through several proxies ends when one of them reaches itself.
 	made map[hello.Mark][]string
 }
 
-// enter takes note of a tunnel at a place: a listener and a host name. It reports false where it is a loop.
-// The tunnel ends with leave.
+// enter records a tunnel at a place, a listener and hostname, until leave. ok is false for a loop.
 func (l *tunnelLoops) enter(mark hello.Mark, place string) (path []string, leave func(), ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -46,7 +42,7 @@ func (l *tunnelLoops) enter(mark hello.Mark, place string) (path []string, leave
 	}, true
 }
 
-// began takes note of what a connection begins with that a tunnel makes, until its end.
+// began records the ClientHello of an originated TLS connection until end.
 func (l *tunnelLoops) began(begin []byte, path []string) (end func()) {
 	var mark hello.Mark
 	copy(mark[:], begin)

@@ -4,11 +4,11 @@ package proxy
 
 import "github.com/millrace-lb/millrace/gateway/resource"
 
-// Update leads from one version of the configuration to the next.
+// Update is the difference between two versions of the configuration.
 type Update struct {
 	Version string
-	// Whole says that Resources are all there is. Otherwise they take the place of those
-	// with their names, or come to them, and those in Removed go.
+	// Whole means that Resources are the complete configuration. Otherwise they are added or replaced by
+	// name, and those in Removed are deleted.
 	Whole     bool
 	Resources []*resource.Resource
 	Removed   []string

@@ -12,22 +12,21 @@ import (
 	"time"
 )
 
-// goingAway is a Close frame without a mask, as servers send it, with the status 1001: "an
-// endpoint is going away, such as a server going down" (RFC 6455, sections 5.5.1 and 7.4.1).
+// goingAway is an unmasked Close frame with status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1).
 var goingAway = []byte{0x88, 2, 1001 >> 8, 1001 & 0xff}
 
-// farewell is how long a client has to take a Close frame, and then to answer it.
+// farewell is the timeout for sending a Close frame, and then for the client's response.
 const farewell = 500 * time.Millisecond
 
 func isWebSocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
 }
 
-// webSocket is the client's connection after an upgrade. At the proxy's end the client gets a
-// Close frame, where the backend is not in the middle of another frame.
+// webSocket is the client's connection after an upgrade. When the proxy shuts down, it sends a Close frame
+// unless the backend is within a frame.
 type webSocket struct {
 	net.Conn
-	// stop ends the wait for the proxy's end.
+	// stop cancels the shutdown callback.
 	stop func() bool
 
 	mutex  sync.Mutex
@@ -55,9 +54,10 @@ func (w *webSocket) Close() error {
 	return w.Conn.Close()
 }
 
-// leave says good-bye. The client's answer goes on to the backend.
+// leave sends a Close frame and closes the connection after farewell. The client's response is forwarded to
+// the backend.
 func (w *webSocket) leave() {
-	// A write that is under way does not hold it up.
+	// Bounds a write in progress, which holds the mutex.
 	_ = w.SetWriteDeadline(time.Now().Add(farewell))
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
@@ -72,22 +72,22 @@ func (w *webSocket) leave() {
 	_ = w.Conn.Close()
 }
 
-// frames follows the frames of one direction (RFC 6455, section 5.2).
+// frames tracks the frame boundaries of one direction (RFC 6455, section 5.2).
 type frames struct {
-	// header is what has come of a frame's header, its first length bytes.
+	// header contains the first length bytes of an incomplete frame header.
 	header [14]byte
 	length int
-	// left is what is still to come of a payload.
+	// left is the number of remaining payload bytes.
 	left uint64
-	// closed says that a Close frame has come: nothing may follow it.
+	// closed is set after a Close frame, the last frame of a direction.
 	closed bool
 }
 
-// between reports whether the next byte begins a frame. A control frame may stand there, also
-// between the fragments of a message (section 5.4).
+// between reports whether the next byte starts a frame. A control frame may be inserted there, also within
+// a fragmented message (section 5.4).
 func (f *frames) between() bool { return f.length == 0 && f.left == 0 }
 
-// pass takes note of bytes.
+// pass processes forwarded bytes.
 func (f *frames) pass(b []byte) {
 	for len(b) > 0 {
 		if f.left > 0 {
@@ -104,7 +104,7 @@ func (f *frames) pass(b []byte) {
 	}
 }
 
-// headerLength is how long the header is, by its second byte.
+// headerLength returns the length of the header, determined by its second byte.
 func (f *frames) headerLength() int {
 	length := 2
 	switch f.header[1] & 0x7f {
@@ -119,7 +119,7 @@ func (f *frames) headerLength() int {
 	return length
 }
 
-// payload is the length that a whole header says.
+// payload returns the payload length of a complete header.
 func (f *frames) payload() uint64 {
 	switch length := f.header[1] & 0x7f; length {
 	case 126:

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// CheckAuthorization reports what of an external authorization a proxy does not carry out.
+// CheckAuthorization validates an external authorization.
 func CheckAuthorization(of *resource.ExternalAuthorization) error {
 	_, err := extauth.New(of)
 	return err

@@ -9,48 +9,47 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// Message is what decides which rule takes a request that is canonical (edge.Canonical).
+// Message contains the routing input of a canonical request (edge.Canonical).
 type Message struct {
 	Method string
-	// Host is the value of the Host header, or :authority.
+	// Host is the value of the Host header or :authority.
 	Host string
 	// Path is decoded.
 	Path, RawQuery string
 	Header         http.Header
-	// TLS says that it arrives over TLS, with ServerName from the ClientHello.
+	// TLS reports whether it arrives over TLS; ServerName is that of the ClientHello.
 	TLS        bool
 	ServerName string
-	// HeaderHops is the number of trusted proxies in front that a header of PROXY protocol stands for.
+	// HeaderHops is the number of trusted proxies covered by the PROXY protocol header.
 	HeaderHops int
 }
 
-// Site is a listener with a group of rules for each hostname.
+// Site is a listener with its rule groups.
 type Site[G Group] interface {
 	Listener() string
-	// TrustedHops returns the number of proxies in front that are believed about the client.
+	// TrustedHops returns the number of trusted proxies in front.
 	TrustedHops() int
-	// AnyServerName reports whether the host alone chooses the listener.
+	// AnyServerName reports whether only the host selects the listener.
 	AnyServerName() bool
 	Group(host string) (G, bool)
 }
 
-// Group is the rules for one hostname.
+// Group is the rule set of a hostname.
 type Group interface{ Matcher() *match.Group }
 
-// Way is a request's way through a configuration, as far as it got. Site and Group are zero
-// where it got no further.
+// Way is the result of routing. Site and Group are zero if routing failed before.
 type Way[S, G any] struct {
-	// Host and Path are normalised: they are what was matched.
+	// Host and Path are normalized, as used for matching.
 	Host, Path string
 	Site       S
 	Group      G
-	// Rule is the index of the group's rule, where the status is 0.
+	// Rule is the index in the group; valid if the status is 0.
 	Rule int
 }
 
-// Find finds the rule for a message, or the status that refuses it; 0 is none. It is the step of
-// the proxy and of Plan. It removes from the header what a client may not say about itself. site
-// gives the listener for a normalised host name.
+// Find returns the rule for a message, or the status code of the rejection (0 if there is a rule). The
+// proxy and Plan both use it. It removes untrusted headers (edge.Disown). site returns the listener for a
+// normalized hostname.
 func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)) (way Way[S, G], status int) {
 	host, ok := match.Host(message.Host)
 	if !ok {
@@ -63,7 +62,7 @@ func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)
 	}
 	way.Site = found
 	if message.TLS && !found.AnyServerName() {
-		// What the client had to prove was decided by its server name.
+		// The server name selected the listener whose client certificate requirements were applied.
 		name, _ := match.ServerName(message.ServerName)
 		if shaken, ok := site(name); !ok || shaken.Listener() != found.Listener() {
 			return way, http.StatusMisdirectedRequest

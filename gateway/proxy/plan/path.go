@@ -11,9 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// CanonicalPath returns the value of a PathMatch of the kinds EXACT and PREFIX for a path as an object
-// has it. The path of an object may be percent-encoded; "%" without two hexadecimal digits behind it
-// stands for itself.
+// CanonicalPath returns the PathMatch value of kind EXACT or PREFIX for the path in an API object. That may
+// be percent-encoded; "%" without two hexadecimal digits is literal.
 func CanonicalPath(path string) string {
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
@@ -22,7 +21,7 @@ func CanonicalPath(path string) string {
 	return encode(match.Path(decoded))
 }
 
-// encode encodes what a value of a PathMatch cannot have: "%", and bytes that are not UTF-8.
+// encode percent-encodes "%" and invalid UTF-8, which a PathMatch value cannot contain.
 func encode(path string) string {
 	if utf8.ValidString(path) && !strings.Contains(path, "%") {
 		return path

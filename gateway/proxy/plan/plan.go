@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan decides what becomes of a request: which listener, group and rule take it, and
-// where a redirect leads. It does no I/O and runs on any system. The proxy carries the decision
-// out, and the command line explains it.
+// Package plan routes requests: it selects listener, group and rule, and computes the location of
+// redirects. It performs no I/O and is portable. The proxy executes its decisions, and the command line
+// explains them.
 package plan
 
 import (
@@ -17,17 +17,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Plan is a configuration as a proxy carries it out, by the steps that serve a request. It needs
-// no keys: what certificates and the TLS of backends do has no part in it.
+// Plan is a configuration evaluated like in the proxy. Certificates and backend TLS are ignored, so that no
+// keys are needed.
 type Plan struct {
-	// sites are by target port.
+	// sites are listeners by target port.
 	sites    map[uint16]*match.Hosts[*site]
 	backends map[string]*resource.Backend
-	// endpoints are those that new requests may go to.
+	// endpoints are the candidates for new requests.
 	endpoints map[string][]netip.AddrPort
 }
 
-// site is a listener with its groups of rules.
+// site is a listener with its rule groups.
 type site struct {
 	name     string
 	listener *resource.Listener
@@ -39,7 +39,7 @@ func (s *site) TrustedHops() int                 { return int(s.listener.GetTrus
 func (s *site) AnyServerName() bool              { return s.listener.GetAnyServerName() }
 func (s *site) Group(host string) (*group, bool) { return s.groups.Find(host) }
 
-// group is the rules for one hostname.
+// group is the rule set of a hostname.
 type group struct {
 	name    string
 	matcher *match.Group
@@ -48,7 +48,7 @@ type group struct {
 
 func (g *group) Matcher() *match.Group { return g.matcher }
 
-// New makes a plan of a whole configuration. It takes each one that a proxy takes.
+// New builds a plan. It accepts every configuration that a proxy accepts.
 func New(resources []*resource.Resource) (*Plan, error) {
 	p := &Plan{
 		sites: map[uint16]*match.Hosts[*site]{}, backends: map[string]*resource.Backend{},
@@ -131,13 +131,13 @@ func (p *Plan) hasBackend(of *resource.WeightedBackend) error {
 	return nil
 }
 
-// Address is an endpoint as the configuration has it.
+// Address is a configured endpoint.
 type Address struct {
 	netip.AddrPort
 	Draining bool
 }
 
-// Addresses reads endpoints, for the proxy and for Plan.
+// Addresses parses endpoints.
 func Addresses(from *resource.Endpoints) ([]Address, error) {
 	addresses := make([]Address, 0, len(from.GetEndpoints()))
 	for _, endpoint := range from.GetEndpoints() {
@@ -154,8 +154,7 @@ func Addresses(from *resource.Endpoints) ([]Address, error) {
 	return addresses, nil
 }
 
-// candidates are the endpoints that new requests may go to: those that drain only where no
-// other is there.
+// candidates returns the endpoints for new requests: draining ones only if all are draining.
 func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
 	addresses, err := Addresses(from)
 	if err != nil {
@@ -175,7 +174,7 @@ func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
 	return ready, nil
 }
 
-// PortNumber is a port of the configuration.
+// PortNumber validates a port number.
 func PortNumber(number uint32) (uint16, error) {
 	if number == 0 || number > 65535 {
 		return 0, fmt.Errorf("%d is no port", number)
@@ -183,7 +182,7 @@ func PortNumber(number uint32) (uint16, error) {
 	return uint16(number), nil
 }
 
-// at gives the listener that a host has at a target port.
+// at returns the lookup of listeners at a target port by host.
 func (p *Plan) at(port uint16) func(host string) (*site, bool) {
 	return func(host string) (*site, bool) {
 		if p.sites[port] == nil {
@@ -193,40 +192,39 @@ func (p *Plan) at(port uint16) func(host string) (*site, bool) {
 	}
 }
 
-// Decision is what would become of a request.
+// Decision is the predicted handling of a request.
 type Decision struct {
-	// Listener and Group are names of resources, empty where the request got no further.
+	// Listener and Group are resource names, empty if routing failed before.
 	Listener, Group string
-	// Rule is what takes the request; nil: none does.
+	// Rule is the matching rule, or nil.
 	Rule *resource.Rule
-	// Status is what the proxy answers by itself; 0: a backend answers.
+	// Status is the status code of the proxy's own response; 0 if a backend responds.
 	Status int
-	// Location is where a redirect leads.
+	// Location is the target of a redirect.
 	Location string
-	// Shares are the backends of the rule that take a part of the requests.
+	// Shares are the rule's backends with a weight.
 	Shares []Share
 }
 
-// Share is a backend's part of a rule's requests: Weight of Total.
+// Share is the share of a backend: Weight of Total.
 type Share struct {
-	// Backend is the name of a resource; empty: the reference to it is invalid.
+	// Backend is a resource name; empty for an invalid reference.
 	Backend       string
 	Weight, Total uint64
-	// Refused says that requests are answered with 500.
+	// Refused reports whether requests are rejected with 500.
 	Refused bool
-	// Endpoints may be chosen.
+	// Endpoints are the candidates for new requests.
 	Endpoints []netip.AddrPort
 }
 
-// Request is what a client asks for. Header has canonical names.
+// Request is a client request. Header has canonical names.
 type Request struct {
 	Method string
 	URL    *url.URL
 	Header map[string][]string
 }
 
-// Decide says what becomes of a request that reaches a target port. With TLS, its server name
-// is that of the URL.
+// Decide predicts the handling of a request at a target port. With TLS, the server name is the URL's host.
 func (p *Plan) Decide(port uint16, request Request) Decision {
 	in := &http.Request{
 		Method: request.Method, URL: request.URL, Host: request.URL.Host, ProtoMajor: 1, ProtoMinor: 1,
@@ -273,8 +271,7 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 	return decision
 }
 
-// encrypted reports whether clients of a target port begin with a ClientHello. All listeners
-// of a port agree on it.
+// encrypted reports whether the target port expects TLS, which is the same for all its listeners.
 func (p *Plan) encrypted(port uint16) bool {
 	if p.sites[port] != nil {
 		for _, site := range p.sites[port].All() {
@@ -293,7 +290,7 @@ func redirectOf(rule *resource.Rule) *resource.Redirect {
 	return nil
 }
 
-// DecideTLS says what becomes of a TLS connection that is passed on.
+// DecideTLS predicts the handling of a TLS connection that is forwarded by server name.
 func (p *Plan) DecideTLS(port uint16, serverName string) Decision {
 	var decision Decision
 	host, ok := match.ServerName(serverName)
@@ -314,7 +311,7 @@ func (p *Plan) DecideTLS(port uint16, serverName string) Decision {
 	return decision
 }
 
-// shares lists the backends of the decision's rule.
+// shares sets the backends of the decision's rule.
 func (p *Plan) shares(decision *Decision) {
 	total, refused := uint64(0), 0
 	for _, from := range decision.Rule.GetBackends() {
@@ -338,8 +335,7 @@ func (p *Plan) shares(decision *Decision) {
 	}
 }
 
-// Listener gives the names of the listener and of the group that a host has at a target port,
-// empty where there is none.
+// Listener returns the listener and group selected by a host at a target port, or "".
 func (p *Plan) Listener(port uint16, host string) (listener, group string, err error) {
 	name, ok := match.ServerName(host)
 	if !ok {

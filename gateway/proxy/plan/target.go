@@ -15,24 +15,23 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Prefix is what a rewritten prefix takes the place of; empty where a rule matches no prefix.
+// Prefix returns the decoded prefix that a rule matches and a rewrite replaces, or "".
 func Prefix(rule *resource.Rule) string {
 	if path := rule.GetMatch().GetPath(); path.GetKind() == resource.PathMatch_PREFIX {
-		// A value that cannot be decoded is refused with its rule.
+		// Invalid encodings were rejected with the rule.
 		value, _ := url.PathUnescape(path.GetValue())
 		return strings.TrimRight(value, "/")
 	}
 	return ""
 }
 
-// Tunnels reports whether a listener passes bytes on.
+// Tunnels reports whether a listener forwards a byte stream.
 func Tunnels(listener *resource.Listener) bool {
 	protocol := listener.GetProtocol()
 	return protocol == resource.Listener_TLS_PASSTHROUGH || protocol == resource.Listener_TLS_TERMINATE
 }
 
-// ChangePath gives a path and its encoded form after a change. An encoded form that is
-// empty is the default one.
+// ChangePath returns the path and its encoding after a change. An empty encoding is the default one.
 func ChangePath(change *resource.PathChange, prefix string, u *url.URL) (path, raw string) {
 	switch kind := change.GetKind().(type) {
 	case *resource.PathChange_ReplaceFullPath:
@@ -55,7 +54,7 @@ func replacePrefix(replacement, prefix, path string) string {
 	case changed == "":
 		return "/"
 	case rest == "":
-		// Nothing follows, so the replacement's own slash counts.
+		// The replacement keeps its trailing slash if nothing follows.
 		return replacement
 	case !strings.HasPrefix(changed, "/"):
 		return "/" + changed
@@ -63,20 +62,19 @@ func replacePrefix(replacement, prefix, path string) string {
 	return changed
 }
 
-// IsForwardable reports whether a backend gets the path of a request as the client wrote it, although
-// another form of it was matched.
+// IsForwardable reports whether the request path can be forwarded unchanged although it is not canonical.
 func IsForwardable(path string) bool { return match.IsForwardable(path) }
 
-// Target is the target of a request that is redirected.
+// Target is the original target of a redirected request.
 type Target struct {
 	TLS bool
-	// Host and Path are normalised; RawPath is the encoded form of Path, or empty.
+	// Host and Path are normalized; RawPath is the encoding of Path, or empty.
 	Host, Path, RawPath, RawQuery string
-	// Port is the listener's.
+	// Port is the listener's port.
 	Port uint32
 }
 
-// Location gives where a redirect leads. prefix is the rule's (Prefix).
+// Location returns the URL of a redirect. prefix is the result of Prefix for the rule.
 func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 	if location := redirect.GetLocation(); location != "" {
 		return location
@@ -106,13 +104,13 @@ func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 	return target.String()
 }
 
-// Redirects reports whether a redirect, which may be nil, answers a request. The header is without
-// what a client may not say about itself (Find).
+// Redirects reports whether a redirect, which may be nil, applies to a request. Untrusted headers must have
+// been removed (Find).
 func Redirects(redirect *resource.Redirect, header http.Header, tls bool) bool {
 	return redirect != nil && (!redirect.GetInsecureOnly() || edge.Scheme(header, tls) == "http")
 }
 
-// CheckRedirect reports what of a redirect cannot be carried out.
+// CheckRedirect validates a redirect.
 func CheckRedirect(redirect *resource.Redirect) error {
 	if redirect.GetPath() != nil && redirect.GetPath().GetExpression() != nil {
 		return errors.New("a redirect cannot change a path by an expression")
@@ -131,7 +129,7 @@ func CheckRedirect(redirect *resource.Redirect) error {
 	return nil
 }
 
-// CheckPathChange reports whether a change of a path, which may be nil, is of a known kind.
+// CheckPathChange validates a path change, which may be nil.
 func CheckPathChange(change *resource.PathChange) error {
 	if change != nil && change.GetKind() == nil {
 		return errors.New("the change of a path is of a kind that this proxy does not know")
@@ -139,7 +137,7 @@ func CheckPathChange(change *resource.PathChange) error {
 	return nil
 }
 
-// RedirectStatus is the status of a redirect.
+// RedirectStatus returns the status code of a redirect.
 func RedirectStatus(redirect *resource.Redirect) int {
 	if status := int(redirect.GetStatus()); status != 0 {
 		return status

@@ -4,8 +4,7 @@ package plan
 
 import "github.com/millrace-lb/millrace/gateway/proxy/internal/credentials"
 
-// CheckUsers reports which lines of an htpasswd file a proxy does not take, by their numbers. It
-// tells nothing of what they say.
+// CheckUsers validates an htpasswd file. The error contains line numbers but no content.
 func CheckUsers(htpasswd []byte) error {
 	_, err := credentials.Parse(htpasswd)
 	return err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package access says which clients a rule serves, by their addresses. It is pure.
+// Package access implements allow and deny lists of client addresses. It is pure.
 package access
 
 import (
@@ -14,15 +14,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// List is who is let in. It does not change and may be shared.
+// List is an immutable access list that may be shared.
 type List struct {
 	allow, deny *netipx.IPSet
-	// only says that nobody but those of allow is let in.
+	// only restricts access to the addresses in allow.
 	only bool
 }
 
-// New reads a list. What it cannot read is an error: a prefix that is left out of deny would let
-// clients in. So is a list of nobody, which says nothing.
+// New parses a list. An invalid prefix is an error, because ignoring it in deny would admit clients. An
+// empty list is an error too.
 func New(from *resource.ClientAddresses) (*List, error) {
 	if len(from.GetAllow()) == 0 && len(from.GetDeny()) == 0 {
 		return nil, errors.New("neither allow nor deny has a prefix")
@@ -38,7 +38,7 @@ func New(from *resource.ClientAddresses) (*List, error) {
 	return &List{allow: allow, deny: deny, only: len(from.GetAllow()) > 0}, nil
 }
 
-// Admits reports whether a client is let in. One without a valid address is not.
+// Admits reports whether a client has access. An invalid address does not.
 func (l *List) Admits(client netip.Addr) bool {
 	client = client.Unmap().WithZone("")
 	switch {
@@ -48,8 +48,8 @@ func (l *List) Admits(client netip.Addr) bool {
 	return !l.only || l.allow.Contains(client)
 }
 
-// Set reads prefixes and addresses. Bits behind a prefix are ignored. IPv4 in IPv6 is IPv4
-// (RFC 4291, section 2.5.5.2), as addresses of clients are.
+// Set parses prefixes and addresses. Host bits of a prefix are ignored. IPv4-mapped addresses (RFC 4291,
+// section 2.5.5.2) are converted to IPv4, like client addresses.
 func Set(texts []string) (*netipx.IPSet, error) {
 	var builder netipx.IPSetBuilder
 	for _, text := range texts {
@@ -87,5 +87,5 @@ func parse(text string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// mappedBits are before an IPv4 address in an IPv6 one.
+// mappedBits is the length of the IPv4-mapped prefix.
 const mappedBits = 96

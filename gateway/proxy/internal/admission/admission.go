@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission bounds what clients cost a proxy: connections and bytes, of all clients and of
-// each. It estimates; the estimates are on the high side.
+// Package admission limits the connections and the memory used for clients, in total and per client. Memory
+// is estimated conservatively.
 package admission
 
 import (
@@ -15,47 +15,49 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limits are what clients may cost. 0 is no limit.
+// Limits are the limits of a Ledger; 0 is unlimited.
 type Limits struct {
-	// Connections is how many may be open, ClientConnections how many of one client.
+	// Connections is the maximum of open connections, ClientConnections that of a client.
 	Connections, ClientConnections int
-	// Bytes is the memory of all connections and requests, ClientBytes that of one client.
+	// Bytes is the maximum memory of all connections and requests, ClientBytes that of a client.
 	Bytes, ClientBytes int64
 }
 
-// ConnectionBytes is what an open connection costs without a request, with TLS: buffers and
-// goroutines, and what HTTP/2 keeps of its headers.
+// ConnectionBytes is the cost of an idle TLS connection: buffers, goroutines and the HPACK tables of
+// HTTP/2.
 const ConnectionBytes = 48 << 10
 
-// FieldBytes is what a field of a header costs beside its text: net/http keeps fields in a map.
+// FieldBytes is the cost of a header field in addition to its text, because net/http stores fields in a
+// map.
 const FieldBytes = 96
 
-// OpenHeaderBytes is what a header of HTTP/2 that is not whole costs at most. There is one on a connection
-// at a time. How many bytes of it have come says little: a field of HPACK may be one byte.
+// OpenHeaderBytes is the maximum cost of an incomplete HTTP/2 header; a connection has at most one. The
+// bytes received are no measure, because HPACK may encode a field in one byte.
 const OpenHeaderBytes = 128 << 10
 
-// What net/http keeps at most of a body of HTTP/2 that has come and was not passed on: of a request, while
-// the backend takes nothing, and of an answer, while the client takes nothing. Clients are far: over a way
-// of 20 ms the first lets 6 MB a second through. Backends are near.
+// Maximum body bytes that net/http buffers per HTTP/2 stream: of a request if the backend does not read,
+// and of a response if the client does not read. The first one permits 6 MB/s from clients at a round trip
+// time of 20 ms; backends are near.
 const (
 	RequestBodyBytes = 128 << 10
 	AnswerBodyBytes  = 64 << 10
 )
 
-// UnreadHeaderCost is what a byte of a header costs while it is read. Nobody knows its fields yet: of
-// 64 KiB of the shortest ones net/http makes 1 MiB.
+// UnreadHeaderCost is the cost per byte of a header being read, whose fields are not known yet: net/http
+// needs 1 MiB for 64 KiB of the shortest fields.
 const UnreadHeaderCost = 16
 
 const (
-	// openHeaderFrom is from how many bytes without a request an HTTP/2 connection has such a header.
+	// openHeaderFrom is the number of bytes without a request after which an HTTP/2 connection is charged
+	// OpenHeaderBytes.
 	openHeaderFrom = 512
-	// freeHeaderBytes are part of ConnectionBytes. Most headers have no more, and so a client at
-	// its limit gets an answer that says so.
+	// freeHeaderBytes are included in ConnectionBytes. They suffice for most headers, so that a client at
+	// its limit still receives an error response.
 	freeHeaderBytes = 2 << 10
 )
 
-// Client is the address by which connections are counted: of IPv6 the /64, since a client may
-// have one of its own.
+// Client returns the address that identifies a client: for IPv6 the /64 prefix, which a single host may
+// own.
 func Client(address netip.Addr) netip.Addr {
 	address = address.Unmap().WithZone("")
 	if address.Is6() {
@@ -65,66 +67,66 @@ func Client(address netip.Addr) netip.Addr {
 	return address
 }
 
-// Ledger is the account of all clients.
+// Ledger accounts the connections and memory of all clients.
 type Ledger struct {
 	limits Limits
 
 	mutex sync.Mutex
 	open  int
 	bytes int64
-	// resting are the bytes of idle connections, which are taken where requests need them.
+	// resting is the memory of idle connections, which can be evicted for requests.
 	resting int64
-	// refused are the bytes of requests that were refused, and are there still.
+	// refused is the memory of rejected requests that are still in progress.
 	refused int64
 	clients map[netip.Addr]*client
-	// resters are clients with idle connections, the one in front that loses the next.
+	// resters is a heap of the clients with idle connections, ordered by eviction.
 	resters resters
-	// rested is how often a connection became idle.
+	// rested counts transitions to idle.
 	rested int64
 }
 
 type client struct {
 	address netip.Addr
 	open    int
-	// bytes are all, resting those of idle connections.
+	// bytes is the total, resting the part of idle connections.
 	bytes, resting int64
-	// idle are connections without a request, the one idle for longest in front.
+	// idle contains connections without a request, longest idle first.
 	idle list.List
-	// place is that among resters.
+	// place is the index in the heap.
 	place int
 }
 
-// Connection is an open connection in the ledger. A nil one is in none.
+// Connection is an accounted connection. A nil Connection is not accounted.
 type Connection struct {
 	ledger *Ledger
 	client *client
-	// shared says that many clients use it, through a proxy in front: it has no share.
+	// shared is set for connections of a trusted proxy, which have no per-client limit.
 	shared bool
 	close  func()
 	ended  bool
-	// idle is its place among the idle connections of its client; nil with a request.
+	// idle is the element in client.idle; nil while the connection has a request.
 	idle *list.Element
-	// since is which of all times it is that a connection became idle.
+	// since is the value of rested when the connection became idle.
 	since int64
-	// received is how much was read without a request, and header what that costs.
+	// received is the number of bytes read without a request, header their cost.
 	received, header int64
-	// reads says that what is read now is the header of a request.
+	// reads is set while a request header is being read.
 	reads atomic.Bool
-	// multiplexed says that the connection is one of HTTP/2, and requests how many it has in the account.
+	// multiplexed is set for HTTP/2 connections; requests is their number of accounted requests.
 	multiplexed bool
 	requests    int
-	// resets bounds the requests that were taken back; nil before the first.
+	// resets limits canceled requests; nil before the first.
 	resets *rate.Limiter
 }
 
-// New makes a ledger without connections.
+// New returns an empty Ledger.
 func New(limits Limits) *Ledger {
 	return &Ledger{limits: limits, clients: map[netip.Addr]*client{}}
 }
 
-// Open adds a connection, which is idle. Where it is one too many, those idle for longest are closed for
-// it: of its client where that has its share, else of the client with the most. It returns nil where
-// that is not enough. evicted is how many were closed.
+// Open adds an idle connection. If it exceeds a limit, the longest idle connections are evicted: of the
+// same client if that is at its limit, else of the client with the most. It returns nil if there is still
+// no room. evicted is the number of closed connections.
 func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *Connection, evicted int) {
 	evicted = l.evicting(func(victims *[]*Connection) {
 		of := l.clients[address]
@@ -150,9 +152,8 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 	return opened, evicted
 }
 
-// makeRoom reports whether so many bytes more fit, and closes idle connections where they are needed
-// for that, unless all would not be enough. A client that has much takes nothing from those that have
-// little.
+// makeRoom reports whether the bytes fit and evicts idle connections if that is sufficient. A client with
+// large usage does not evict connections of clients with small usage.
 func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Connection) bool {
 	share, all := int64(math.MaxInt64), int64(math.MaxInt64)
 	if !shared && l.limits.ClientBytes > 0 {
@@ -161,7 +162,7 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 	much := false
 	if l.limits.Bytes > 0 {
 		all = l.limits.Bytes
-		// The last eighth is for clients that have little.
+		// The last eighth is reserved for clients with small usage.
 		if much = !shared && l.much(of.bytes+bytes); much {
 			all = all / 8 * 7
 		}
@@ -184,10 +185,10 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 	return true
 }
 
-// much reports whether a client that has so many bytes has to leave some to others.
+// much reports whether the usage of a client is large.
 func (l *Ledger) much(bytes int64) bool { return bytes > l.limits.Bytes/64 }
 
-// evict closes the connection that is idle for longest, of the client with the most.
+// evict closes the longest idle connection of the client with the most idle memory.
 func (l *Ledger) evict(victims *[]*Connection) bool {
 	return len(l.resters) > 0 && l.resters[0].evict(victims)
 }
@@ -206,7 +207,7 @@ func (c *client) evict(victims *[]*Connection) bool {
 func (l *Ledger) add(of *client, bytes int64) {
 	l.bytes += bytes
 	of.bytes += bytes
-	// A request may end after the last connection of its client, when there is another account of it.
+	// A request may end after the client's last connection, when the address has a new entry.
 	if of.open == 0 && of.bytes == 0 && l.clients[of.address] == of {
 		delete(l.clients, of.address)
 	}
@@ -244,7 +245,7 @@ func (c *Connection) wake() {
 	}
 }
 
-// count adds to the bytes of idle connections.
+// count adds to the memory of idle connections.
 func (c *Connection) count(bytes int64) {
 	l, of := c.ledger, c.client
 	before := of.resting
@@ -260,9 +261,8 @@ func (c *Connection) count(bytes int64) {
 	}
 }
 
-// Read says that so many bytes were read. Without a request they are the beginning of one, which
-// counts until Busy. Where there is no room for it, those idle for longest are closed, which this
-// one may be, too. evicted is how many were closed.
+// Read accounts bytes read. Without a request they belong to a header and count until Busy. If there is no
+// room, the longest idle connections are closed, possibly including this one. evicted is their number.
 func (c *Connection) Read(bytes int) (evicted int) {
 	if c == nil || bytes <= 0 || !c.reads.Load() {
 		return 0
@@ -285,7 +285,7 @@ func (c *Connection) Read(bytes int) (evicted int) {
 	return len(victims)
 }
 
-// headerCost is what a header costs of which so much was read.
+// headerCost returns the cost of the header being read.
 func (c *Connection) headerCost() int64 {
 	switch {
 	case !c.multiplexed:
@@ -296,8 +296,8 @@ func (c *Connection) headerCost() int64 {
 	return 0
 }
 
-// Multiplexed says that the connection is one of HTTP/2: another header may come beside its requests, and
-// counts with the first of them.
+// Multiplexed marks an HTTP/2 connection: a further header may be read during requests, and is charged with
+// the first one.
 func (c *Connection) Multiplexed() {
 	if c == nil {
 		return
@@ -307,7 +307,7 @@ func (c *Connection) Multiplexed() {
 	c.multiplexed = true
 }
 
-// Idle says that the connection has no request.
+// Idle marks the connection as idle.
 func (c *Connection) Idle() {
 	if c == nil {
 		return
@@ -317,7 +317,7 @@ func (c *Connection) Idle() {
 	c.rest()
 }
 
-// Busy says that the connection has a request, or is a tunnel.
+// Busy marks the connection as having a request or being a tunnel.
 func (c *Connection) Busy() {
 	if c == nil {
 		return
@@ -327,7 +327,7 @@ func (c *Connection) Busy() {
 	c.wake()
 }
 
-// Close says that the connection is closed. It may be called again.
+// Close removes the connection. It is idempotent.
 func (c *Connection) Close() {
 	if c == nil {
 		return
@@ -337,10 +337,9 @@ func (c *Connection) Close() {
 	c.end()
 }
 
-// Begin adds a request of so many bytes, until End with the same. Idle connections make room for it: of
-// its client where that has its share, else of the client with the most. evicted is how many were
-// closed. It reports whether there is room: where not, nothing is added. leave says that there will
-// soon be none, so the client should go.
+// Begin adds a request; the caller must call End with the same bytes. It evicts idle connections, first of
+// the same client if that is at its limit, else of the client with the most. Nothing is added without room.
+// leave advises to close the connection because memory is scarce.
 func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	l := c.ledger
 	evicted = l.evicting(func(victims *[]*Connection) {
@@ -355,7 +354,7 @@ func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 	return room, leave, evicted
 }
 
-// take adds bytes where there is room.
+// take adds bytes if there is room.
 func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 	if room = c.ledger.makeRoom(c.client, c.shared, bytes, victims); room {
 		c.ledger.add(c.client, bytes)
@@ -363,8 +362,8 @@ func (c *Connection) take(bytes int64, victims *[]*Connection) (room bool) {
 	return room
 }
 
-// evicting changes the account, closes the connections that have to make room, and returns how many
-// these were. To close one may wait, so nobody waits for the account meanwhile.
+// evicting runs change with the mutex held, then closes the evicted connections without it, because closing
+// may block. It returns their number.
 func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
 	var victims []*Connection
 	l.mutex.Lock()
@@ -376,10 +375,10 @@ func (l *Ledger) evicting(change func(victims *[]*Connection)) (evicted int) {
 	return len(victims)
 }
 
-// scarce reports whether more than three quarters are used.
+// scarce reports whether more than three quarters of the limit are used.
 func scarce(used, limit int64) bool { return limit > 0 && used > limit/4*3 }
 
-// End takes off what Begin has added.
+// End removes a request added by Begin.
 func (c *Connection) End(bytes int64) {
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()
@@ -389,22 +388,21 @@ func (c *Connection) End(bytes int64) {
 	c.ledger.add(c.client, -bytes)
 }
 
-// More adds bytes to a request that was begun, until Less with the same, as Begin does. The connection is
-// not nil.
+// More adds bytes to a request, until Less with the same number. The connection must not be nil.
 func (c *Connection) More(bytes int64) (room bool, evicted int) {
 	evicted = c.ledger.evicting(func(victims *[]*Connection) { room = c.take(bytes, victims) })
 	return room, evicted
 }
 
-// Less takes off what More has added.
+// Less removes bytes added by More.
 func (c *Connection) Less(bytes int64) {
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()
 	c.ledger.add(c.client, -bytes)
 }
 
-// Refuse adds a request that Begin has found no room for, until Refused with the same. It reports
-// whether its client may have an answer: together these requests may have a sixteenth of all bytes.
+// Refuse adds a rejected request, until Refused with the same bytes. It reports whether to send an error
+// response: rejected requests may use a sixteenth of all memory.
 func (c *Connection) Refuse(bytes int64) bool {
 	l := c.ledger
 	l.mutex.Lock()
@@ -413,7 +411,7 @@ func (c *Connection) Refuse(bytes int64) bool {
 	return l.limits.Bytes <= 0 || l.refused <= l.limits.Bytes/16
 }
 
-// Refused takes off what Refuse has added.
+// Refused removes a request added by Refuse.
 func (c *Connection) Refused(bytes int64) {
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()

@@ -2,8 +2,7 @@
 
 package admission
 
-// resters are a heap: of two clients the one with more idle connections, or headers on them, loses the
-// next one, and where they have as many, the one that is idle for longest.
+// resters is a heap of clients by eviction order: most idle memory first, then longest idle.
 type resters []*client
 
 func (r resters) Len() int { return len(r) }
@@ -15,7 +14,7 @@ func (r resters) Less(i, j int) bool {
 	return r[i].since() < r[j].since()
 }
 
-// since is which of all times it is that its first connection became idle.
+// since returns the sequence number of the client's longest idle connection.
 func (c *client) since() int64 {
 	if front := c.idle.Front(); front != nil {
 		return front.Value.(*Connection).since

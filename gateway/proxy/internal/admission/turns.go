@@ -8,29 +8,29 @@ import (
 	"sync"
 )
 
-// Turns are for work that takes a processor. So many have one at a time, and the clients that wait are
-// served one after the other: one with a thousand connections waits longer, and the others do not. A
-// client that did not wait before comes first, as in FQ-CoDel (RFC 8290, section 4.2).
+// Turns is a fair semaphore for CPU-bound work. Waiting clients are served round-robin, so that a client
+// with many connections does not delay others. A newly waiting client comes first, as in FQ-CoDel (RFC
+// 8290, section 4.2).
 type Turns struct {
 	mutex sync.Mutex
 	free  int
-	// waiting are those of each client; arrived and order are the clients that have any.
+	// waiting contains the waiters by client; arrived and order are the clients with waiters.
 	waiting map[netip.Addr][]chan struct{}
-	// lined is how many wait.
+	// lined is the total number of waiters.
 	lined          int
 	arrived, order []netip.Addr
 }
 
-// NewTurns gives so many turns at a time.
+// NewTurns returns a semaphore of the given size.
 func NewTurns(count int) *Turns {
 	return &Turns{free: count, waiting: map[netip.Addr][]chan struct{}{}}
 }
 
-// Take waits for a turn, until Give.
+// Take blocks until the client has a turn, which ends with Give.
 func (t *Turns) Take(client netip.Addr) { t.TakeWithin(client, math.MaxInt, math.MaxInt) }
 
-// TakeWithin is Take where fewer than so many wait, of all clients and of this one. Else it does not
-// wait, and reports by which of the two it would be too many.
+// TakeWithin is Take with limits of the queue length, in total and per client. If a limit is reached, it
+// returns at once and reports which one.
 func (t *Turns) TakeWithin(client netip.Addr, mostOfAll, mostOfClient int) (all, own bool) {
 	t.mutex.Lock()
 	if t.free > 0 {
@@ -53,7 +53,7 @@ func (t *Turns) TakeWithin(client netip.Addr, mostOfAll, mostOfClient int) (all,
 	return true, true
 }
 
-// Give gives a turn back: the next client has it, if one waits.
+// Give ends a turn and passes it to the next client.
 func (t *Turns) Give() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balance spreads requests over endpoints: the less busy of two that chance draws.
-// New endpoints start slowly, failing ones are left out for a while, and draining ones
-// get nothing new while there are others.
+// Package balance selects endpoints by power of two random choices with least requests, slow start, outlier
+// ejection and draining.
 package balance
 
 import (
@@ -15,65 +14,67 @@ import (
 	"time"
 )
 
-// Errors of Pick.
+// Errors returned by Pick.
 var (
 	ErrNone = errors.New("the backend has no endpoints")
 	ErrBusy = errors.New("all endpoints of the backend have as many requests as they may have")
 )
 
-// Settings say how endpoints are treated.
+// Settings configure the treatment of endpoints.
 type Settings struct {
-	// SlowStart is how long a new endpoint's share grows. 0 gives it all at once.
+	// SlowStart is the period of growth of a new endpoint's share; 0 disables it.
 	SlowStart time.Duration
-	// EjectAfter is how many failures in a row leave an endpoint out. 0 never does.
+	// EjectAfter is the number of consecutive failures before ejection; 0 disables it.
 	EjectAfter int
-	// EjectFor is how long; it doubles with each time in a row, up to EjectForMost.
+	// EjectFor is the duration of the first ejection. It doubles with each consecutive ejection, up to
+	// EjectForMost.
 	EjectFor, EjectForMost time.Duration
-	// MaxRequests is how many requests an endpoint may have at once. 0 is no limit.
+	// MaxRequests is the maximum number of concurrent requests per endpoint; 0 is unlimited.
 	MaxRequests int64
-	// MaxPorts is how many ports single connections to an endpoint may use, with those that have
-	// ended of late. 0 is no limit.
+	// MaxPorts is the maximum number of local ports used by single-use connections to an endpoint,
+	// including those in TIME_WAIT; 0 is unlimited.
 	MaxPorts int
 }
 
-// Address is an endpoint as the configuration has it.
+// Address is a configured endpoint.
 type Address struct {
 	netip.AddrPort
 	Draining bool
 }
 
-// Endpoint is where requests go. It lives as long as its address is in one set after
-// another, so what was learnt about it stays.
+// Endpoint is a backend endpoint. It is kept across successive sets as long as its address is present,
+// including its counters.
 type Endpoint struct {
 	Address netip.AddrPort
 
 	settings *Settings
-	// since is when its slow start began; zero where it had none.
+	// since is the start of slow start; zero disables it.
 	since        time.Time
 	active       atomic.Int64
 	failures     atomic.Int32
 	ejections    atomic.Int32
 	ejectedUntil atomic.Int64
-	// present ends when the endpoint is in no set any more.
+	// present is canceled when the endpoint is removed.
 	present context.Context
 	leave   context.CancelFunc
 	singles Singles
-	// text is the address, as connections want it.
+	// text is the address as "host:port".
 	text string
 }
 
-// Set is the endpoints of a backend. It does not change.
+// Set is the immutable set of a backend's endpoints.
 type Set struct {
 	settings *Settings
 	all      []*Endpoint
 	at       map[netip.AddrPort]*Endpoint
-	// open are those that get new requests: all but the draining, or all.
+	// open are the candidates for new requests: the endpoints that are not draining, or all if all are
+	// draining.
 	open []*Endpoint
-	// next is the set that took the place of this one, or nil.
+	// next is the set that replaced this one, or nil.
 	next atomic.Pointer[Set]
 }
 
-// Latest gives the set that has taken the place of this one, which may be itself.
+// Latest returns the current replacement of the set, or the set itself.
 func (s *Set) Latest() *Set {
 	for next := s.next.Load(); next != nil; next = s.next.Load() {
 		s = next
@@ -81,7 +82,7 @@ func (s *Set) Latest() *Set {
 	return s
 }
 
-// NewSet makes a set that follows previous, which may be nil.
+// NewSet returns a set that replaces previous, which may be nil.
 func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Time) *Set {
 	set := &Set{
 		settings: settings, all: make([]*Endpoint, 0, len(addresses)),
@@ -96,7 +97,7 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 		if endpoint == nil {
 			endpoint = &Endpoint{Address: address.AddrPort, settings: settings, text: address.String()}
 			endpoint.present, endpoint.leave = context.WithCancel(context.Background())
-			// Where nobody else serves there is nobody to take the rest.
+			// Slow start requires other endpoints to take the rest of the load.
 			if len(known) > 0 {
 				endpoint.since = now
 			}
@@ -115,13 +116,13 @@ func NewSet(settings *Settings, addresses []Address, previous *Set, now time.Tim
 	return set
 }
 
-// Len is how many endpoints there are.
+// Len returns the number of endpoints.
 func (s *Set) Len() int { return len(s.all) }
 
-// All gives the endpoints; they are not to be changed.
+// All returns the endpoints; the slice must not be modified.
 func (s *Set) All() []*Endpoint { return s.all }
 
-// At gives the endpoint with an address, nil where there is none. The set may be nil.
+// At returns the endpoint with an address, or nil. The set may be nil.
 func (s *Set) At(address netip.AddrPort) *Endpoint {
 	if s == nil {
 		return nil
@@ -129,7 +130,7 @@ func (s *Set) At(address netip.AddrPort) *Endpoint {
 	return s.at[address]
 }
 
-// Candidates gives the addresses of those that Pick chooses among.
+// Candidates returns the addresses of the candidates of Pick.
 func (s *Set) Candidates() []netip.AddrPort {
 	addresses := make([]netip.AddrPort, 0, len(s.open))
 	for _, endpoint := range s.open {
@@ -138,7 +139,7 @@ func (s *Set) Candidates() []netip.AddrPort {
 	return addresses
 }
 
-// Without gives the endpoints that the next set does not have. It may be nil.
+// Without returns the endpoints that are missing in next. The set may be nil.
 func (s *Set) Without(next *Set) []*Endpoint {
 	if s == nil {
 		return nil
@@ -158,8 +159,7 @@ func (s *Set) Without(next *Set) []*Endpoint {
 	return without
 }
 
-// Pick takes an endpoint, which is to be given back with Release. Those in tried are
-// taken only where there is no other.
+// Pick acquires an endpoint, which the caller must Release. Endpoints in tried are a last resort.
 func (s *Set) Pick(now time.Time, tried []*Endpoint) (*Endpoint, error) {
 	n := len(s.open)
 	if n == 0 {
@@ -173,7 +173,7 @@ func (s *Set) Pick(now time.Time, tried []*Endpoint) (*Endpoint, error) {
 			return endpoint, nil
 		}
 	}
-	// Chance drew none that may be taken: any that may, else any at all.
+	// Neither random choice is usable: prefer any endpoint that is not ejected or tried, then accept any.
 	for _, demanding := range []bool{true, false} {
 		for i := range n {
 			endpoint := s.open[(first+i)%n]
@@ -185,7 +185,7 @@ func (s *Set) Pick(now time.Time, tried []*Endpoint) (*Endpoint, error) {
 	return nil, ErrBusy
 }
 
-// better gives the less busy of two endpoints that are wanted, or nil.
+// better returns the less loaded of the usable endpoints, or nil.
 func better(a, b *Endpoint, now time.Time, tried []*Endpoint) *Endpoint {
 	switch at := now.UnixNano(); {
 	case !a.wanted(at, tried):
@@ -199,7 +199,7 @@ func better(a, b *Endpoint, now time.Time, tried []*Endpoint) *Endpoint {
 	return a
 }
 
-// Take takes this endpoint, if it may have one more request and is not left out.
+// Take acquires this endpoint unless it is ejected or at its limit.
 func (e *Endpoint) Take(now time.Time) bool {
 	return e.ejectedUntil.Load() <= now.UnixNano() && e.acquire()
 }
@@ -216,44 +216,43 @@ func (e *Endpoint) acquire() bool {
 	return true
 }
 
-// load is the requests that the endpoint would have, by the share that it may have now.
+// load returns the number of requests, scaled up during slow start.
 func (e *Endpoint) load(now time.Time) float64 {
 	load := float64(e.active.Load() + 1)
 	if e.since.IsZero() {
 		return load
 	}
 	if age := now.Sub(e.since); age < e.settings.SlowStart {
-		// A tenth at first, so that it gets something to warm up with.
+		// Start at a tenth, so that the endpoint receives some requests to warm up.
 		load /= max(float64(age)/float64(e.settings.SlowStart), 0.1)
 	}
 	return load
 }
 
-// Release gives an endpoint back.
+// Release releases an acquired endpoint.
 func (e *Endpoint) Release() { e.active.Add(-1) }
 
-// Text is the address as "host:port".
+// Text returns the address as "host:port".
 func (e *Endpoint) Text() string { return e.text }
 
-// Leave says that the endpoint is in no set any more.
+// Leave marks the endpoint as removed.
 func (e *Endpoint) Leave() { e.leave() }
 
-// Gone reports whether the endpoint is in no set any more. Connections to it end with their
-// request.
+// Gone reports whether the endpoint was removed. Connections to it are closed after their request.
 func (e *Endpoint) Gone() bool { return e.present.Err() != nil }
 
-// AfterLeave has f called in a goroutine when the endpoint is in no set any more, until stop.
+// AfterLeave calls f in its own goroutine when the endpoint is removed, unless stopped before.
 func (e *Endpoint) AfterLeave(f func()) (stop func() bool) { return context.AfterFunc(e.present, f) }
 
-// Active is how many requests the endpoint has.
+// Active returns the number of requests.
 func (e *Endpoint) Active() int64 { return e.active.Load() }
 
-// Ejected reports whether the endpoint is left out.
+// Ejected reports whether the endpoint is ejected.
 func (e *Endpoint) Ejected(now time.Time) bool { return e.ejectedUntil.Load() > now.UnixNano() }
 
-// Succeeded says that the endpoint served.
+// Succeeded resets the counters of failures and ejections.
 func (e *Endpoint) Succeeded() {
-	// Loads only, as a rule: a store on each request would move the line between cores.
+	// Avoid stores on each request, which would bounce the cache line between cores.
 	if e.failures.Load() != 0 {
 		e.failures.Store(0)
 	}
@@ -262,8 +261,8 @@ func (e *Endpoint) Succeeded() {
 	}
 }
 
-// Failed says that an endpoint of the set failed, and leaves it out after several times.
-// Half of the endpoints are never left out: then it is not they who fail.
+// Failed records a failure and ejects the endpoint after EjectAfter consecutive ones. At most half of the
+// endpoints are ejected, because more failures indicate another cause.
 func (s *Set) Failed(endpoint *Endpoint, now time.Time) {
 	if s.settings.EjectAfter <= 0 || endpoint.failures.Add(1) < int32(s.settings.EjectAfter) {
 		return
@@ -278,7 +277,7 @@ func (s *Set) Failed(endpoint *Endpoint, now time.Time) {
 		return
 	}
 	endpoint.failures.Store(0)
-	// 20 doublings are a million times; more could overflow.
+	// Bounded to prevent overflow of the shift.
 	times := min(endpoint.ejections.Add(1)-1, 20)
 	period := min(s.settings.EjectFor<<times, s.settings.EjectForMost)
 	endpoint.ejectedUntil.Store(now.Add(period).UnixNano())

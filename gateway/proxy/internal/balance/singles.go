@@ -8,36 +8,35 @@ import (
 	"time"
 )
 
-// portRest is how long the kernel keeps the port of a connection that it has closed first
-// (TIME_WAIT). Until then the port leads nowhere else at the same endpoint.
+// portRest is the kernel's TIME_WAIT. Until it ends, the local port cannot be reused for the same endpoint.
 const portRest = 60 * time.Second
 
-// Singles bounds the connections to an endpoint that serve one client each and no other request:
-// upgrades, requests with Expect, and tunnels. Whoever opens and closes them could take all ports
-// that this pod has for the endpoint, or all requests that the endpoint may have. A client has half
-// of what there is at most. The zero value is ready.
+// Singles limits the connections to an endpoint that serve a single request (upgrades, requests with
+// Expect) or tunnel. Without a limit, clients that open and close them could exhaust the local ports or the
+// requests of the endpoint. A client may use half of each limit. The zero value is ready to use.
 type Singles struct {
 	mutex sync.Mutex
-	// open are those that count as requests, of each client and of all; ports those that have a port,
-	// also after their end.
+	// open counts connections that count as requests, ports counts used local ports, including those in
+	// TIME_WAIT.
 	open, ports tally
-	// resting are the ports of connections that have ended, in the order of their end.
+	// resting are the ports in TIME_WAIT, in order of expiry.
 	resting []rest
 }
 
-// rest is a port that is free again at a time.
+// rest is a port in TIME_WAIT.
 type rest struct {
 	client netip.Addr
 	until  time.Time
 }
 
-// tally is a count by client. What cannot be told apart is of the zero address, and has no limit of its own.
+// tally counts per client. The zero address stands for clients that cannot be distinguished and has no
+// limit of its own.
 type tally struct {
 	all int
 	of  map[netip.Addr]int
 }
 
-// has reports whether there is room for one more; most is for all, 0 is no limit.
+// has reports whether there is room for another connection; most is the total limit, 0 is unlimited.
 func (c *tally) has(client netip.Addr, most int) bool {
 	return most <= 0 || c.all < most && (!client.IsValid() || c.of[client] < max(most/2, 1))
 }
@@ -57,9 +56,9 @@ func (c *tally) less(client netip.Addr) {
 	}
 }
 
-// TakeSingle takes room for a connection of a client, whose address is zero where many share it. It is
-// to be given back by end; rests says that its port is used for a while longer. request says that the
-// connection is one of the requests that the endpoint may have: half of these at most are single.
+// TakeSingle reserves a connection for a client; the address is zero for a shared connection. The caller
+// must call end; rests reports whether the port enters TIME_WAIT. request counts the connection as a
+// request of the endpoint, half of which may be single connections.
 func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (end func(rests bool, now time.Time), ok bool) {
 	s := &e.singles
 	s.mutex.Lock()
@@ -86,7 +85,7 @@ func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (e
 	}, true
 }
 
-// expire gives back the ports that are free.
+// expire releases the ports whose TIME_WAIT has ended.
 func (s *Singles) expire(now time.Time) {
 	expired := 0
 	for expired < len(s.resting) && !s.resting[expired].until.After(now) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package credentials knows users by their passwords (RFC 7617), and bounds what it costs to find
-// out.
+// Package credentials verifies passwords of Basic authentication (RFC 7617) and limits the CPU time that
+// this takes.
 package credentials
 
 import (
@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// mostCost is the highest cost of bcrypt: each more doubles the time of a processor, and 12 takes
-	// a fifth of a second. Else who writes a file has the processors of all.
+	// mostCost is the maximum cost of bcrypt. Cost 12 takes 0.2 s of CPU, and each increment doubles it;
+	// without a limit a single file could exhaust the CPUs shared by all tenants.
 	mostCost = 12
-	// mostPassword is the longest password that is tried, in bytes: MD5 hashes it 1,000 times.
+	// mostPassword is the maximum length of a password in bytes, because MD5 hashes it 1,000 times.
 	mostPassword = 1024
 )
 
-// Users are those of an htpasswd file. They do not change and may be shared.
+// Users are the users of an htpasswd file. It is immutable and may be shared.
 type Users struct {
 	users map[string]user
-	// dearest is the hash that takes longest: who is no user takes as long.
+	// dearest is the user with the slowest hash, used for unknown names to equalize response times.
 	dearest *user
 }
 
-// user is what a user has to prove.
+// user is a password hash.
 type user struct {
-	// hash is as in the file. It is a secret.
+	// hash is the secret hash as in the file.
 	hash string
 	htpasswd.EncodedPasswd
 	cost int
 }
 
-// Parse reads a file. Its lines that cannot be read are an error, which has no part of them; the
-// users are those of the others.
+// Parse parses an htpasswd file. It returns the users of all valid lines and an error about invalid lines,
+// which contains no part of their content.
 func Parse(file []byte) (*Users, error) {
 	u := &Users{users: map[string]user{}}
 	var errs []error
@@ -66,11 +66,11 @@ func Parse(file []byte) (*Users, error) {
 	return u, errors.Join(errs...)
 }
 
-// mostErrors are told of a file.
+// mostErrors is the maximum number of reported lines.
 const mostErrors = 3
 
-// parseLine reads "NAME:HASH", and ":" with a comment behind it. The name is empty where the line
-// says nothing.
+// parseLine parses "NAME:HASH", optionally followed by ":" and a comment. The name of an empty or comment
+// line is empty.
 func parseLine(line string) (name string, read user, err error) {
 	if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
 		return "", read, nil
@@ -84,13 +84,13 @@ func parseLine(line string) (name string, read user, err error) {
 	return name, read, err
 }
 
-// The costs of hashes other than bcrypt's, whose begin at 4.
+// Relative costs of hashes other than bcrypt, whose minimum cost is 4.
 const (
 	costSHA = iota + 1
 	costMD5
 )
 
-// parseHash reads a hash. The parsers' own errors are left out: they have it in their text.
+// parseHash parses a hash. Errors of the hash parsers are dropped, because they contain the hash.
 func parseHash(hash string) (user, error) {
 	parse, cost := htpasswd.AcceptSha, costSHA
 	switch {
@@ -117,7 +117,7 @@ func parseHash(hash string) (user, error) {
 	return user{hash, made, cost}, nil
 }
 
-// Readable are the lines of a file that can be read.
+// Readable returns the valid lines of a file.
 func Readable(file []byte) []byte {
 	var kept []byte
 	for line := range bytes.Lines(file) {
@@ -128,8 +128,8 @@ func Readable(file []byte) []byte {
 	return kept
 }
 
-// of is what a name has to prove, and whether it is a user's at all. Nobody proves to be a user of
-// a file without any.
+// of returns the hash to verify for a name and reports whether the user exists. The hash is nil for a file
+// without users.
 func (u *Users) of(name string) (proof *user, known bool) {
 	if found, ok := u.users[name]; ok {
 		return &found, true

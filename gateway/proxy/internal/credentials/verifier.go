@@ -15,41 +15,41 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/recent"
 )
 
-// Result is what comes of a password.
+// Result is the result of a verification.
 type Result int
 
 const (
-	// Wrong says that the name is no user's, or the password not the user's.
+	// Wrong is returned for an unknown user or a wrong password.
 	Wrong Result = iota
-	// Right lets the user in.
+	// Right is returned for a correct password.
 	Right
-	// Busy says that too many passwords wait.
+	// Busy is returned if too many verifications are queued.
 	Busy
-	// Impatient says that too many of the client's own wait.
+	// Impatient is returned if too many verifications of the same client are queued.
 	Impatient
 )
 
 const (
-	// mostWaiting is how many passwords wait to be verified, and mostOfClient those of a client. With
-	// the highest cost and one processor the last of all waits for six seconds.
+	// mostWaiting and mostOfClient limit the queued verifications in total and per client. On a single CPU
+	// with the highest cost, the last one waits six seconds.
 	mostWaiting, mostOfClient = 32, 4
-	// mostVerified is how many are remembered: 200 bytes each.
+	// mostVerified is the size of the cache of verified passwords, 200 bytes each.
 	mostVerified = 20_000
 )
 
-// Verifier verifies passwords, a few at once, and remembers those that were right. So who guesses
-// takes a part of the processors, and users who were let in before do not wait for it.
+// Verifier verifies passwords with bounded concurrency and caches the correct ones, so that password
+// guessing uses a bounded share of the CPUs and does not delay users with cached passwords.
 type Verifier struct {
 	key   []byte
 	turns *admission.Turns
 
 	mutex sync.Mutex
-	// verified are names with passwords that were right, by a keyed hash of both and of the stored
-	// hash: a password that has been changed is not found.
+	// verified is keyed by an HMAC of name, password and stored hash, so that a changed password
+	// invalidates the entry.
 	verified *recent.Map[[sha256.Size]byte, struct{}]
 }
 
-// NewVerifier verifies so many passwords at once.
+// NewVerifier returns a Verifier with the given concurrency.
 func NewVerifier(atOnce int) *Verifier {
 	v := &Verifier{
 		key: make([]byte, sha256.Size), turns: admission.NewTurns(atOnce),
@@ -59,9 +59,8 @@ func NewVerifier(atOnce int) *Verifier {
 	return v
 }
 
-// Verify finds out whether a client knows a user's password. A name that is no user's takes as
-// long as the user whose hash takes longest. It waits for its turn; where the context has ended
-// by then the result is Busy.
+// Verify verifies a password in the client's turn. For an unknown name it takes as long as for the slowest
+// hash. It returns Busy if the context ends while queued.
 func (v *Verifier) Verify(ctx context.Context, users *Users, client netip.Addr, name, password string) Result {
 	proof, known := users.of(name)
 	if proof == nil || len(password) > mostPassword {
@@ -97,7 +96,7 @@ func (v *Verifier) remembers(mac [sha256.Size]byte) bool {
 	return found
 }
 
-// mac is a keyed hash of texts, each with its length before it.
+// mac returns the HMAC of length-prefixed texts.
 func (v *Verifier) mac(texts ...string) (sum [sha256.Size]byte) {
 	hash := hmac.New(sha256.New, v.key)
 	for _, text := range texts {

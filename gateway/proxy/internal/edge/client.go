@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Chain is where a request came through, as far as it is believed: what the trusted proxies in
-// front say in X-Forwarded-For, and the peer of the connection, which is the last.
+// Chain returns the trusted addresses that a request came through: the last hops entries of
+// X-Forwarded-For, followed by the peer of the connection.
 func Chain(remote string, forwarded []string, hops int) []string {
 	peer, _, err := net.SplitHostPort(remote)
 	if err != nil {
@@ -35,9 +35,8 @@ func RealIP(chain []string) string {
 	return chain[len(chain)-1]
 }
 
-// Client is the address that a chain begins with: that of the client, or of whoever is in front
-// of the trusted proxies. It is not valid where a proxy wrote none, as "unknown". Some write a
-// port behind it.
+// Client returns the first address of a chain: the client, or the peer of the first trusted proxy. A port
+// is removed. It is invalid if the entry is not an address, such as "unknown".
 func Client(chain []string) netip.Addr {
 	first := chain[0]
 	address, err := netip.ParseAddr(first)

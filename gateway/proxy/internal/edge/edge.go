@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package edge makes a client's request canonical before anything reads it, or refuses it. What
-// was routed is then what the backend parses.
+// Package edge canonicalizes client requests before routing and rejects ambiguous ones, so that backends
+// parse the same request that was routed.
 package edge
 
 import (
@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// Canonical makes a request canonical. It returns 0, or the status that refuses the request.
+// Canonical canonicalizes a request. It returns 0, or the status code of the rejection.
 func Canonical(r *http.Request) int {
 	switch {
 	case !isToken(r.Method) || r.Method != strings.ToUpper(r.Method) || r.Method == "PRI":
-		// Some backends take "get" for GET, for which it was not routed (RFC 9110, section 9.1).
-		// PRI is what is left of a preface of HTTP/2 that is not one.
+		// Some backends accept "get" as GET, which would bypass method matching (RFC 9110, section 9.1).
+		// PRI is the beginning of a malformed HTTP/2 preface.
 		return http.StatusBadRequest
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		// A tunnel through a pool of connections could be given to somebody else. TRACE would
-		// show a client what was added to its request.
+		// CONNECT would turn a pooled backend connection into a tunnel. TRACE would reveal headers added by
+		// the proxy.
 		return http.StatusMethodNotAllowed
 	case !oneHost(r) || !addressed(r) || !targeted(r) || !measured(r):
 		return http.StatusBadRequest
@@ -28,8 +28,8 @@ func Canonical(r *http.Request) int {
 			delete(r.Header, name)
 		}
 	}
-	// CGI hands it to programs as HTTP_PROXY, which many take for the proxy of their own requests
-	// (CVE-2016-5385 and others). It is no field of HTTP.
+	// CGI exposes the header Proxy to programs as HTTP_PROXY, which many use for their own requests
+	// (CVE-2016-5385).
 	delete(r.Header, "Proxy")
 	canonicalExpect(r)
 	canonicalUpgrade(r)
@@ -37,9 +37,9 @@ func Canonical(r *http.Request) int {
 	return 0
 }
 
-// oneHost reports whether a request names one host. Over HTTP/2 a client may send a field host
-// beside :authority, which net/http leaves in the header: it must be equal (RFC 9113, section
-// 8.3.1), and is removed. Routing, certificates and the backend all read r.Host.
+// oneHost reports whether a request has one host. An HTTP/2 request may have a host field next to
+// :authority, which net/http leaves in the header: it must be equal (RFC 9113, section 8.3.1) and is
+// removed. Routing, certificate selection and the backend all use r.Host.
 func oneHost(r *http.Request) bool {
 	for _, host := range r.Header["Host"] {
 		if !strings.EqualFold(host, r.Host) {
@@ -50,23 +50,23 @@ func oneHost(r *http.Request) bool {
 	return true
 }
 
-// addressed reports whether a request says for whom it is, and in a scheme that is ours.
+// addressed reports whether a request has a host and a supported scheme.
 func addressed(r *http.Request) bool {
-	// Without a host the backend would be told its own address instead.
+	// Without a host the backend would receive its own address as the host.
 	if r.Host == "" && r.ProtoAtLeast(1, 1) {
 		return false
 	}
 	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
 }
 
-// measured reports whether a body has the length that its header says (RFC 9113, section 8.1.1).
-// Of HTTP/1 net/http has seen to it.
+// measured reports whether the body length matches Content-Length (RFC 9113, section 8.1.1). For HTTP/1,
+// net/http checks it.
 func measured(r *http.Request) bool {
 	length := r.Header.Get("Content-Length")
 	return r.ProtoMajor < 2 || r.ContentLength != 0 || length == "" || length == "0"
 }
 
-// isToken reports whether a text is a token (RFC 9110, section 5.6.2).
+// isToken reports whether text is a token (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	for i := range len(text) {
 		c := text[i]

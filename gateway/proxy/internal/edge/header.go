@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Disown removes what only a proxy may say about a client, where none in front is trusted.
+// Disown removes headers that only a trusted proxy may set.
 func Disown(header http.Header) {
 	for name := range header {
 		switch {
@@ -36,7 +36,7 @@ func Scheme(header http.Header, tls bool) string {
 	return "http"
 }
 
-// first returns the first entry of a header, which the proxy next to the client wrote.
+// first returns the first entry of a list header, set by the proxy next to the client.
 func first(header http.Header, name string) string {
 	entry, _, _ := strings.Cut(header.Get(name), ",")
 	return strings.TrimSpace(entry)
@@ -63,16 +63,15 @@ func OriginOf(header http.Header, host string, tls bool, port uint32) Origin {
 	return origin
 }
 
-// canonicalExpect removes Expect from requests of HTTP/1.0 (RFC 9110, section 10.1.1).
+// canonicalExpect removes Expect from HTTP/1.0 requests (RFC 9110, section 10.1.1).
 func canonicalExpect(r *http.Request) {
 	if !r.ProtoAtLeast(1, 1) {
 		delete(r.Header, "Expect")
 	}
 }
 
-// canonicalUpgrade leaves Upgrade where it is one of HTTP/1.1 (RFC 9110, section 7.8), and to what
-// does not let a client speak past the proxy: after an upgrade to cleartext HTTP/2, requests would
-// reach the backend that no rule has seen.
+// canonicalUpgrade removes Upgrade from requests other than HTTP/1.1 (RFC 9110, section 7.8) and upgrades
+// to HTTP or TLS: after an upgrade to cleartext HTTP/2, requests would bypass routing.
 func canonicalUpgrade(r *http.Request) {
 	delete(r.Header, "Http2-Settings")
 	if r.Header["Upgrade"] == nil {
@@ -94,14 +93,14 @@ func canonicalUpgrade(r *http.Request) {
 	}
 }
 
-// canonicalTrailer leaves the trailers that may come after a body. A backend may take any for a
-// header (RFC 9110, section 6.5.1), so these are few.
+// canonicalTrailer removes all but a few known trailers, because a backend may merge trailers into headers
+// (RFC 9110, section 6.5.1).
 func canonicalTrailer(r *http.Request) {
 	if len(r.Trailer) == 0 {
 		return
 	}
 	trimTrailer(r.Trailer)
-	// The server adds those that come, also such as nobody announced.
+	// The server adds received trailers, including unannounced ones, at the end of the body.
 	r.Body = &trailedBody{r.Body, r.Trailer}
 }
 
@@ -115,13 +114,12 @@ func trimTrailer(trailer http.Header) {
 	})
 }
 
-// trailedBody is a body with trailers, which are there at its end.
+// trailedBody filters the trailers at the end of a body.
 type trailedBody struct {
 	io.ReadCloser
 	trailer http.Header
 }
 
-// Read implements io.Reader.
 func (t *trailedBody) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(b)
 	if err == io.EOF {
@@ -130,8 +128,8 @@ func (t *trailedBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TrimAnswerTrailer leaves of an answer's trailers what is no field of a header alone (RFC 9110, section
-// 6.5.1): a client that takes one for a header would read another length, another type, or a login.
+// TrimAnswerTrailer removes trailers that are only valid as headers (RFC 9110, section 6.5.1): a client
+// that merges them would use another length, content type or cookie.
 func TrimAnswerTrailer(trailer http.Header) {
 	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return !httpguts.ValidTrailerHeader(name) })
 }

@@ -7,17 +7,16 @@ import (
 	"strings"
 )
 
-// targeted reports whether the target of a request is one, and whether all servers read the same
-// path from it.
+// targeted reports whether the request target is valid and unambiguous.
 func targeted(r *http.Request) bool {
-	// Over HTTP/2 a target may have any byte, and would end the request line of HTTP/1. A
-	// fragment is no part of a target (RFC 9112, section 3.2).
+	// An HTTP/2 path may contain any byte, including line ends of the HTTP/1 request line. A fragment is
+	// not part of a target (RFC 9112, section 3.2).
 	for i := range len(r.RequestURI) {
 		if c := r.RequestURI[i]; c <= ' ' || c == 0x7f || c == '#' {
 			return false
 		}
 	}
-	// RFC 9113, section 8.3.1: a path is no URL.
+	// A path must not be an absolute URL (RFC 9113, section 8.3.1).
 	if r.ProtoMajor == 2 && strings.Contains(r.RequestURI, "://") && !strings.HasPrefix(r.RequestURI, "/") {
 		return false
 	}
@@ -27,8 +26,8 @@ func targeted(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/") && !hidesDots(r.URL.Path)
 }
 
-// hidesDots reports whether an element of a decoded path is a dot segment for some servers alone:
-// those that cut parameters off first ("..;x"), and those to which a backslash is a slash.
+// hidesDots reports whether some servers interpret an element of the decoded path as a dot segment: those
+// that strip parameters ("..;x") or treat a backslash as a slash.
 func hidesDots(path string) bool {
 	if !strings.Contains(path, ".") || !strings.ContainsAny(path, `;\`) {
 		return false

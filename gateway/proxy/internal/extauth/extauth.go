@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package extauth has what an external authorization asks and what its answers mean. It does no
-// I/O.
+// Package extauth builds requests to external authorization services and interprets their responses. It
+// performs no I/O.
 package extauth
 
 import (
@@ -23,29 +23,29 @@ const (
 	longestTimeout = time.Minute
 )
 
-// Filter is an external authorization. It does not change and may be shared.
+// Filter is an immutable external authorization filter that may be shared.
 type Filter struct {
-	// Backend is the name of the backend that is asked.
+	// Backend is the name of the authorization service's backend.
 	Backend string
-	// Timeout is for the whole of an answer.
+	// Timeout is the timeout of the whole exchange.
 	Timeout time.Duration
-	// SetCookies says that the client gets the cookies of an answer that lets its request pass.
+	// SetCookies forwards the cookies of an allowing response to the client.
 	SetCookies bool
 
-	// target is where to ask; asRequested has the request's path behind it.
+	// target is the URL to request; asRequested appends the path of the client's request.
 	target      *url.URL
 	asRequested bool
 	method      string
 	host        string
-	// request and response are canonical names; allRequest and allResponse are for all headers.
+	// request and response are canonical header names; allRequest and allResponse include all headers.
 	request, response       []string
 	allRequest, allResponse bool
 	onlyOK                  bool
-	// signIn is nil where a 401 is the client's.
+	// signIn is nil if a 401 response is forwarded to the client.
 	signIn, redirect *template
 }
 
-// New reads a filter. What it cannot read is an error: nobody may pass by a mistake.
+// New parses a filter. An invalid field is an error, because ignoring it might admit requests.
 func New(from *resource.ExternalAuthorization) (*Filter, error) {
 	f := &Filter{
 		Backend: from.GetBackend(), Timeout: time.Duration(from.GetTimeout()) * time.Millisecond, SetCookies: from.GetSetCookies(),
@@ -85,7 +85,7 @@ func New(from *resource.ExternalAuthorization) (*Filter, error) {
 	return f, nil
 }
 
-// check reports what is wrong with a filter, but for lists and URLs.
+// check validates all fields except lists and URLs.
 func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	switch {
 	case f.Backend == "":
@@ -100,7 +100,7 @@ func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	return nil
 }
 
-// readPath reads the path of questions.
+// readPath parses the path of the authorization request.
 func (f *Filter) readPath(text string) (*url.URL, error) {
 	if text == "" && f.asRequested {
 		return &url.URL{}, nil
@@ -120,7 +120,7 @@ func (f *Filter) readPath(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// names reads a list of names of headers, or "*" for all.
+// names parses a list of header names, or "*" for all.
 func names(list []string) (canonical []string, all bool, err error) {
 	if len(list) == 1 && list[0] == "*" {
 		return nil, true, nil
@@ -135,7 +135,7 @@ func names(list []string) (canonical []string, all bool, err error) {
 	return canonical, false, nil
 }
 
-// ofMessage reports whether a header is of one message alone: of its framing, or of a hop.
+// ofMessage reports whether a header describes a single message: its framing or a hop.
 func ofMessage(key string) bool {
 	switch key {
 	case "Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate",
@@ -145,30 +145,30 @@ func ofMessage(key string) bool {
 	return false
 }
 
-// aboutBody reports whether a header is about a message's body, or asks for one in another form: a
-// question has none, and its answer is for us.
+// aboutBody reports whether a header describes or negotiates the body. The authorization request has no
+// body, and its response is not the client's.
 func aboutBody(key string) bool {
 	return strings.HasPrefix(key, "Content-") || strings.HasPrefix(key, "If-") || key == "Range" || key == "Accept-Encoding"
 }
 
-// Request is what a question tells of.
+// Request is the client request to authorize.
 type Request struct {
-	// In is the client's request. Its header is read alone.
+	// In is the client's request. Only its header is used.
 	In *http.Request
-	// Path is the path that was matched, RawPath as the client encoded it; it may be empty.
+	// Path is the matched path, RawPath its original encoding, which may be empty.
 	Path, RawPath string
-	// Scheme and Host are what the client used, as far as proxies in front are trusted.
+	// Scheme and Host are those used by the client, according to trusted proxies.
 	Scheme, Host string
-	// Client is its address, Chain is what X-Forwarded-For says.
+	// Client is the client's address, Chain the value of X-Forwarded-For.
 	Client, Chain string
 }
 
-// URI is the path and the query, as backends get them before a rewrite.
+// URI returns the path and query before rewrites.
 func (r *Request) URI() string {
 	return (&url.URL{Path: r.Path, RawPath: r.RawPath, RawQuery: r.In.URL.RawQuery}).RequestURI()
 }
 
-// Question gives the request that asks. It has no context.
+// Question returns the authorization request, without a context.
 func (f *Filter) Question(of *Request) *http.Request {
 	target := *f.target
 	question := &http.Request{
@@ -187,7 +187,7 @@ func (f *Filter) Question(of *Request) *http.Request {
 	return question
 }
 
-// endToEnd are the headers of a request that are not of its message or of its hop.
+// endToEnd returns the request's headers except framing, hop-by-hop and body headers.
 func endToEnd(in http.Header) http.Header {
 	out, hop := make(http.Header, len(in)), map[string]bool{}
 	for _, value := range in["Connection"] {
@@ -203,7 +203,7 @@ func endToEnd(in http.Header) http.Header {
 	return out
 }
 
-// header is that of a question.
+// header returns the headers of the authorization request.
 func (f *Filter) header(of *Request) http.Header {
 	in, out := of.In.Header, http.Header{}
 	if f.allRequest {
@@ -217,7 +217,7 @@ func (f *Filter) header(of *Request) http.Header {
 	if values := in["Authorization"]; values != nil {
 		out["Authorization"] = values
 	}
-	// A service that trusts one of them would let a client in for a path that it does not ask for.
+	// The client must not set headers by which the service decides.
 	for name := range out {
 		if strings.HasPrefix(name, "X-Forwarded-") || strings.HasPrefix(name, "X-Original-") || name == "Forwarded" {
 			delete(out, name)
@@ -233,7 +233,7 @@ func (f *Filter) header(of *Request) http.Header {
 		out[name] = []string{value}
 	}
 	if out["User-Agent"] == nil {
-		// Without it net/http would write its own.
+		// A nil value prevents net/http from adding its default.
 		out["User-Agent"] = nil
 	}
 	return out

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// template is a URL with words that stand for those of a request.
+// template is a URL with variables of a request.
 type template struct {
-	// texts stand between words: one more than these.
+	// texts are the literals around the variables: one more than words.
 	texts []string
 	words []word
 }
 
-// word is a part of a request.
+// word is a variable.
 type word int
 
 const (
@@ -29,7 +29,7 @@ const (
 	wordClient
 )
 
-// wordNames are in the order in which they are tried.
+// wordNames are tried in order.
 var wordNames = []struct {
 	name string
 	word word
@@ -38,10 +38,10 @@ var wordNames = []struct {
 	{"$request_method", wordMethod}, {"$uri", wordPath}, {"$args", wordQuery}, {"$remote_addr", wordClient},
 }
 
-// maxTemplate bounds what is answered to each request, in bytes.
+// maxTemplate is the maximum length of a template in bytes.
 const maxTemplate = 4096
 
-// newTemplate reads a template. A value of a header may have no control characters.
+// newTemplate parses a template. It rejects control characters, which are invalid in header values.
 func newTemplate(text string) (*template, error) {
 	if len(text) > maxTemplate {
 		return nil, fmt.Errorf("a URL has at most %d bytes, this one has %d", maxTemplate, len(text))
@@ -77,7 +77,7 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
 }
 
-// fill gives the URL for a request.
+// fill expands the template for a request.
 func (t *template) fill(of *Request) string {
 	var b strings.Builder
 	for i, text := range t.texts {

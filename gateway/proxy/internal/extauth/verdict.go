@@ -4,21 +4,21 @@ package extauth
 
 import "net/http"
 
-// Verdict is what an answer means.
+// Verdict is the interpretation of a response.
 type Verdict int
 
 const (
-	// Fails is an answer that says nothing: the request does not pass.
+	// Fails rejects the request because of an unusable response.
 	Fails Verdict = iota
-	// Passes lets the request go on.
+	// Passes admits the request.
 	Passes
-	// Answers is an answer for the client.
+	// Answers forwards the response to the client.
 	Answers
-	// SignsIn leads the client to where it signs in.
+	// SignsIn redirects the client to the sign-in URL.
 	SignsIn
 )
 
-// Judge gives the verdict of a status.
+// Judge interprets a status code.
 func (f *Filter) Judge(status int) Verdict {
 	switch {
 	case status == http.StatusOK, !f.onlyOK && status >= 200 && status <= 299:
@@ -31,19 +31,19 @@ func (f *Filter) Judge(status int) Verdict {
 	return Fails
 }
 
-// Location is where a client signs in.
+// Location returns the sign-in URL.
 func (f *Filter) Location(of *Request) string { return f.signIn.fill(of) }
 
-// Grant is what a request that passes brings along.
+// Grant contains headers of an allowing response.
 type Grant struct {
-	// removed are the names under which the client may have sent something.
+	// removed are header names to remove from the client's request.
 	removed []string
 	set     http.Header
-	// Cookies are for the client.
+	// Cookies are added to the response to the client.
 	Cookies []string
 }
 
-// Grant makes what an answer gives to its request.
+// Grant extracts the headers of an allowing response.
 func (f *Filter) Grant(answer http.Header) *Grant {
 	g := &Grant{removed: f.response, set: http.Header{}}
 	for _, name := range f.response {
@@ -64,7 +64,7 @@ func (f *Filter) Grant(answer http.Header) *Grant {
 	return g
 }
 
-// Apply changes the header of the request for the backend. A grant may be nil.
+// Apply modifies the header of the backend request. The grant may be nil.
 func (g *Grant) Apply(header http.Header) {
 	if g == nil {
 		return
@@ -73,12 +73,12 @@ func (g *Grant) Apply(header http.Header) {
 		delete(header, name)
 	}
 	for name, values := range g.set {
-		// A copy: what follows may add to it.
+		// Copy the slice, because later filters may append to it.
 		header[name] = append([]string(nil), values...)
 	}
 }
 
-// Bytes is about how much is kept.
+// Bytes returns the approximate memory used.
 func (g *Grant) Bytes() (bytes int64) {
 	for name, values := range g.set {
 		for _, value := range values {
@@ -91,7 +91,7 @@ func (g *Grant) Bytes() (bytes int64) {
 	return bytes
 }
 
-// Relay copies the headers of an answer that the client gets. Others are not for clients.
+// Relay copies those headers of a response that are intended for the client.
 func Relay(answer, client http.Header) {
 	for _, name := range []string{
 		"Www-Authenticate", "Set-Cookie", "Location", "Content-Type", "Content-Language", "Cache-Control", "Retry-After",

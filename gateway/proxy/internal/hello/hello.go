@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hello reads what a TLS client asks for without answering it.
+// Package hello parses the ClientHello of a TLS connection without consuming it.
 package hello
 
 import (
@@ -13,27 +13,27 @@ import (
 	"time"
 )
 
-// errRead ends the handshake once the ClientHello is known.
+// errRead aborts the handshake after the ClientHello.
 var errRead = errors.New("the ClientHello is read")
 
-// Mark is the first bytes of a TLS connection. They are as far as the random value of the ClientHello,
-// so no two connections have the same, but where one is passed on (RFC 8446, section 4.1.2).
+// Mark is the first bytes of a TLS connection, up to the end of the ClientHello's random value. It is
+// unique per connection unless the connection is forwarded (RFC 8446, section 4.1.2).
 type Mark [43]byte
 
-// Hello is what a client asks for.
+// Hello is the parsed part of a ClientHello.
 type Hello struct {
 	ServerName string
 	Mark       Mark
 }
 
-// Read reads a ClientHello, however it is cut into segments and records. The connection that it returns
-// gives the same bytes again.
+// Read parses a ClientHello, which may span segments and records. The returned connection replays its
+// bytes.
 func Read(conn net.Conn, limit time.Duration) (read Hello, again net.Conn, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return Hello{}, nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
 	}
 	recorder := &recorder{Conn: conn}
-	// crypto/tls reads it, so what is routed is what a server would understand.
+	// Parsing with crypto/tls ensures the same interpretation as in a server's handshake.
 	err = tls.Server(recorder, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			read.ServerName = hello.ServerName
@@ -50,7 +50,7 @@ func Read(conn net.Conn, limit time.Duration) (read Hello, again net.Conn, err e
 	return read, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
 }
 
-// recorder keeps what is read, and swallows the alert at the end.
+// recorder records the bytes read and discards writes, such as the final alert.
 type recorder struct {
 	net.Conn
 	read bytes.Buffer
@@ -64,7 +64,7 @@ func (r *recorder) Read(b []byte) (int, error) {
 
 func (r *recorder) Write(b []byte) (int, error) { return len(b), nil }
 
-// replay gives first what was read before.
+// replay is a connection that first returns recorded bytes.
 type replay struct {
 	net.Conn
 	reader io.Reader
@@ -72,10 +72,10 @@ type replay struct {
 
 func (r *replay) Read(b []byte) (int, error) { return r.reader.Read(b) }
 
-// NetConn gives the connection itself.
+// NetConn returns the underlying connection.
 func (r *replay) NetConn() net.Conn { return r.Conn }
 
-// CloseWrite ends one direction, where the connection can.
+// CloseWrite half-closes the connection if supported, else closes it.
 func (r *replay) CloseWrite() error {
 	if half, ok := r.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package limit bounds what each client may ask for: how often, and how much at once.
+// Package limit implements rate and concurrency limits per client.
 package limit
 
 import (
@@ -19,21 +19,21 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Rule is a limit for each client. It does not change and may be shared.
+// Rule is an immutable limit per client. It may be shared.
 type Rule struct {
-	// zone is what is counted together.
+	// zone identifies the counters.
 	zone string
-	// every is the rate; Inf where only what is under way is limited.
+	// every is the rate, or rate.Inf without a rate limit.
 	every rate.Limit
 	burst int
-	// concurrent is 0 where it is not limited.
+	// concurrent is the maximum of concurrent requests; 0 is unlimited.
 	concurrent int
-	// Status is what others get.
+	// Status is the status code of rejected requests.
 	Status int
 	exempt *netipx.IPSet
 }
 
-// New reads a limit. zone is for one without.
+// New parses a limit. zone is the default zone.
 func New(from *resource.ClientLimit, zone string) (*Rule, error) {
 	exempt, err := access.Set(from.GetExempt())
 	if err != nil {
@@ -54,30 +54,30 @@ func New(from *resource.ClientLimit, zone string) (*Rule, error) {
 	case from.GetRequests() == 0 && from.GetConcurrent() == 0:
 		return nil, errors.New("a limit of nothing")
 	case from.GetRequests() > 0:
-		// In a unit that no period is too long for.
+		// Computed as float to avoid overflow for long periods.
 		r.every = rate.Limit(float64(from.GetRequests()) / (float64(from.GetPeriod()) / 1000))
 	}
 	if from.GetZone() != "" {
 		zone = from.GetZone()
 	}
-	// With its figures: where they change, counts begin again.
+	// The zone includes the figures, so that changing them resets the counters.
 	r.zone = fmt.Sprintf("%s %d/%d %d %d", zone, from.GetRequests(), from.GetPeriod(), r.burst, r.concurrent)
 	return r, nil
 }
 
-// Result is what comes of a request.
+// Result is the decision about a request.
 type Result int
 
 const (
-	// Within the limit.
+	// Within admits the request.
 	Within Result = iota
-	// TooOften is beyond the rate.
+	// TooOften rejects it because of the rate.
 	TooOften
-	// TooMany is beyond what may be under way.
+	// TooMany rejects it because of concurrent requests.
 	TooMany
 )
 
-// key is a client in a zone.
+// key identifies the counters of a client.
 type key struct {
 	zone   string
 	client netip.Addr
@@ -88,18 +88,18 @@ type client struct {
 	open    int
 }
 
-// Table counts so many clients in all zones. Beyond, the one that has asked for nothing for longest is
-// forgotten: it has its whole burst again.
+// Table counts a bounded number of clients. The least recently used one is evicted, which resets its
+// counters.
 type Table struct {
 	mutex   sync.Mutex
 	clients *recent.Map[key, *client]
 }
 
-// NewTable counts so many clients.
+// NewTable returns a Table with the given capacity.
 func NewTable(most int) *Table { return &Table{clients: recent.New[key, *client](most)} }
 
-// Begin counts a request of a client, whose address is its own or that of its /64 of IPv6. Where
-// it is within the limit, End has to follow with what is counted.
+// Begin counts a request of a client, by its address or, for IPv6, its /64. The caller must call End on the
+// result.
 func (t *Table) Begin(rule *Rule, address netip.Addr, now time.Time) (*Counted, Result) {
 	address = address.Unmap().WithZone("")
 	if rule.exempt.Contains(address) {
@@ -126,13 +126,13 @@ func (t *Table) Begin(rule *Rule, address netip.Addr, now time.Time) (*Counted, 
 	return &Counted{t, found}, Within
 }
 
-// Counted is a request under way; nil: one that does not count.
+// Counted is a counted request in progress; nil is not counted.
 type Counted struct {
 	table  *Table
 	client *client
 }
 
-// End gives a request back.
+// End ends a counted request.
 func (c *Counted) End() {
 	if c != nil {
 		c.table.mutex.Lock()

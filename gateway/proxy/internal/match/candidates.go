@@ -2,28 +2,27 @@
 
 package match
 
-// maxLinear is how many rules of one path are tried one after another. More are indexed.
+// maxLinear is the maximum number of rules per path that are tried sequentially. More rules are indexed.
 const maxLinear = 8
 
-// candidates are the rules of one path, in order of precedence.
+// candidates are the rules of one path in order of precedence.
 type candidates struct {
 	all []int32
-	// index is nil where few rules are.
+	// index is nil for few rules.
 	index *index
 }
 
-// index finds rules by one thing that each of them asks for: a method, a header or a parameter
-// with an exact value. Of what a rule asks for it is what the fewest others do. Each list is in
-// order of precedence. So a request tries the rules that could match by that, and not all.
+// index finds rules by an exact method, header or query parameter. Each rule is indexed by its condition
+// shared with the fewest other rules. Each list is in order of precedence.
 type index struct {
 	methods    map[string][]int32
 	headers    map[string]map[string][]int32
 	parameters map[string]map[string][]int32
-	// others ask for nothing of that: for nothing at all, or regular expressions.
+	// others have no exact condition.
 	others []int32
 }
 
-// trait is one thing that a rule asks for.
+// trait is an indexable condition of a rule.
 type trait struct {
 	kind        traitKind
 	name, value string
@@ -38,7 +37,7 @@ const (
 	parameterTrait
 )
 
-// traits gives what a rule asks for that can be looked up.
+// traits returns the indexable conditions of a rule.
 func (c *conditions) traits() []trait {
 	var found []trait
 	for _, header := range c.headers {
@@ -57,7 +56,7 @@ func (c *conditions) traits() []trait {
 	return found
 }
 
-// seal makes the index, once all rules are there.
+// seal builds the index after all rules are added.
 func (c *candidates) seal(of []conditions) {
 	if len(c.all) <= maxLinear {
 		return
@@ -100,8 +99,7 @@ func (x *index) add(by trait, rule int32) {
 	named[by.name][by.value] = append(named[by.name][by.value], rule)
 }
 
-// first gives the first of the candidates whose conditions are met, or best where that is not
-// after it.
+// first returns the first matching candidate, or best if that precedes it.
 func (g *Group) first(of *candidates, best int32, request *Request) int32 {
 	if of == nil {
 		return best
@@ -118,8 +116,8 @@ func (g *Group) first(of *candidates, best int32, request *Request) int32 {
 	return best
 }
 
-// firstByHeader goes over the names of the rules or over those of the request, whichever are
-// fewer: a request's number of headers is limited.
+// firstByHeader iterates over the smaller of the indexed header names and the request's headers, whose
+// number is limited.
 func (g *Group) firstByHeader(headers map[string]map[string][]int32, best int32, request *Request) int32 {
 	if len(headers) <= len(request.Header) {
 		for name, values := range headers {
@@ -142,7 +140,7 @@ func (g *Group) firstByHeader(headers map[string]map[string][]int32, best int32,
 	return best
 }
 
-// firstByParameter is firstByHeader for parameters.
+// firstByParameter is firstByHeader for query parameters.
 func (g *Group) firstByParameter(parameters map[string]map[string][]int32, best int32, request *Request) int32 {
 	asked := request.parameters()
 	if len(parameters) <= len(asked) {
@@ -161,7 +159,7 @@ func (g *Group) firstByParameter(parameters map[string]map[string][]int32, best 
 	return best
 }
 
-// try tries rules one after another.
+// try returns the first matching rule, or best if that precedes it.
 func (g *Group) try(rules []int32, best int32, request *Request) int32 {
 	for _, rule := range rules {
 		if rule >= best {

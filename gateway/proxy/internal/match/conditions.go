@@ -10,12 +10,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// conditions are what a rule asks for apart from the path.
+// conditions are the conditions of a rule, except for indexed paths.
 type conditions struct {
 	method     string
 	headers    []value
 	parameters []value
-	// path is nil where the path is looked up.
+	// path is nil unless the path is a regular expression.
 	path *expression
 }
 
@@ -73,7 +73,7 @@ func (c *conditions) met(request *Request) bool {
 		}
 	}
 	for i := range c.parameters {
-		// Of a repeated parameter the first counts, as Gateway API recommends.
+		// The first value of a repeated parameter counts, as recommended by Gateway API.
 		have, ok := request.parameters()[c.parameters[i].name]
 		if !ok || !c.parameters[i].met(request, have[0]) {
 			return false
@@ -82,10 +82,10 @@ func (c *conditions) met(request *Request) bool {
 	return c.path == nil || c.path.matches(request, request.Path)
 }
 
-// hostHeader is a header of the request as rules see it. net/http keeps it elsewhere.
+// hostHeader is the Host header in rules, which net/http stores in Request.Host.
 const hostHeader = "Host"
 
-// header gives a header's value; several are one list (RFC 9110, section 5.3).
+// header returns the value of a header, joining multiple ones (RFC 9110, section 5.3).
 func (r *Request) header(name string) (string, bool) {
 	if name == hostHeader {
 		return r.Host, true

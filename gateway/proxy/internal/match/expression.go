@@ -8,29 +8,29 @@ import (
 )
 
 const (
-	// maxSteps bounds the work for one request. A step of a regular expression takes some 10 ns, so it
-	// is a fifth of a second. Without a bound, a tenant's rules and a long header take minutes, of a
-	// processor that all tenants share.
+	// maxSteps limits the matching work per request to about 0.2 s, at 10 ns per step of a regular
+	// expression. Without a limit, a tenant's rules and a long header could take minutes of CPU time shared
+	// by all tenants.
 	maxSteps = 16 << 20
-	// conditionSteps are for the conditions of a rule, apart from expressions.
+	// conditionSteps is the cost of a rule's other conditions.
 	conditionSteps = 8
-	// bytesInStep are copied in the time of a step.
+	// bytesInStep is the number of bytes copied in the time of a step.
 	bytesInStep = 64
 )
 
-// Exhausted reports whether it was too much work to find the rule.
+// Exhausted reports whether matching exceeded maxSteps.
 func (r *Request) Exhausted() bool { return r.steps > maxSteps }
 
-// spend counts work, and reports whether it may be done.
+// spend adds steps and reports whether the limit permits them.
 func (r *Request) spend(steps int) bool {
 	r.steps += steps
 	return !r.Exhausted()
 }
 
-// expression is a regular expression that matches a whole value.
+// expression is an anchored regular expression.
 type expression struct {
 	*regexp.Regexp
-	// size is the number of its instructions. Each may be tried for each byte of a value.
+	// size is the number of instructions, each of which may run once per byte of the value.
 	size int
 }
 
@@ -38,9 +38,9 @@ func (e *expression) matches(request *Request, have string) bool {
 	return request.spend(e.size*(len(have)+1)) && e.MatchString(have)
 }
 
-// whole compiles an expression that matches a whole value.
+// whole compiles an anchored expression.
 func whole(pattern string) (*expression, error) {
-	// By itself first: a stray ")" must not close the group around it.
+	// Parse it unanchored first, because a stray ")" must not close the added group.
 	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return nil, err
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Hosts finds values by host name, the most specific first: the name itself, then the
-// longest wildcard (of two with one name that for one label), then the value for all.
-// The zero value is empty. It may be shared once all is added.
+// Hosts maps hostnames to values. Lookup returns the most specific one: the exact name, then the longest
+// wildcard (single-label before multi-label of the same suffix), then the catch-all. The zero value is
+// empty. It may be shared once complete.
 type Hosts[T any] struct {
 	exact  map[string]T
 	label  map[string]T
@@ -21,7 +21,7 @@ type Hosts[T any] struct {
 	all    []T
 }
 
-// Add takes in a value. There is one for a hostname.
+// Add adds the value of a hostname. It returns an error if there already is one.
 func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
 	name := hostname.GetName()
 	if name == "" {
@@ -45,7 +45,7 @@ func (h *Hosts[T]) Add(hostname *resource.Hostname, value T) error {
 	return nil
 }
 
-// names gives the values of a hostname's kind, nil for an unknown one.
+// names returns the map for a hostname's kind, or nil for an unknown kind.
 func (h *Hosts[T]) names(hostname *resource.Hostname) *map[string]T {
 	switch hostname.GetWildcard() {
 	case resource.Hostname_NONE:
@@ -58,12 +58,12 @@ func (h *Hosts[T]) names(hostname *resource.Hostname) *map[string]T {
 	return nil
 }
 
-// Clone gives a copy that can be changed while others use the original.
+// Clone returns a copy that can be modified while the original is in use.
 func (h *Hosts[T]) Clone() Hosts[T] {
 	return Hosts[T]{maps.Clone(h.exact), maps.Clone(h.label), maps.Clone(h.labels), h.all}
 }
 
-// Remove takes the value of a hostname out, where there is one.
+// Remove deletes the value of a hostname.
 func (h *Hosts[T]) Remove(hostname *resource.Hostname) {
 	if hostname.GetName() == "" {
 		h.all = nil
@@ -72,7 +72,7 @@ func (h *Hosts[T]) Remove(hostname *resource.Hostname) {
 	}
 }
 
-// Replace puts a value in the place of the one that the hostname has.
+// Replace replaces the value of a hostname.
 func (h *Hosts[T]) Replace(hostname *resource.Hostname, value T) {
 	if hostname.GetName() == "" {
 		h.all = []T{value}
@@ -81,8 +81,8 @@ func (h *Hosts[T]) Replace(hostname *resource.Hostname, value T) {
 	}
 }
 
-// All gives each host name as objects write it, and its value. A wildcard for one label has
-// "?" in the place of "*".
+// All returns all hostnames in the notation of API objects with their values. A single-label wildcard has
+// "?" in place of "*".
 func (h *Hosts[T]) All() iter.Seq2[string, T] {
 	return func(yield func(string, T) bool) {
 		for prefix, names := range map[string]map[string]T{"": h.exact, "?.": h.label, "*.": h.labels} {
@@ -98,7 +98,7 @@ func (h *Hosts[T]) All() iter.Seq2[string, T] {
 	}
 }
 
-// Find gives the most specific value for a normalised host name.
+// Find returns the most specific value for a normalized hostname.
 func (h *Hosts[T]) Find(host string) (found T, ok bool) {
 	if found, ok = h.exact[host]; ok {
 		return found, true

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package match finds the rule that takes a request. It is pure. What it finds is what
-// "the first rule in order that matches" finds, without trying them one after another.
+// Package match finds the rule for a request. It is pure. The result is the first matching rule in order of
+// precedence, found by indexes instead of trying each rule.
 package match
 
 import (
@@ -13,44 +13,43 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Request is what rules are held against.
+// Request is a request to match.
 type Request struct {
 	Method string
-	// Host is normalised, see Host.
+	// Host is normalized by the function Host.
 	Host string
-	// Path is decoded and canonical, see the function Path.
+	// Path is decoded and normalized by the function Path.
 	Path string
-	// RawQuery is parsed when a rule first asks for it.
+	// RawQuery is parsed on first use.
 	RawQuery string
-	// Header has canonical names, as net/http gives them.
+	// Header has canonical names.
 	Header map[string][]string
 
 	query url.Values
-	// steps are what has been spent.
+	// steps is the work done, limited by maxSteps.
 	steps int
 }
 
 func (r *Request) parameters() url.Values {
 	if r.query == nil {
-		// What can be read counts; what cannot is in no rule.
+		// Parameters that cannot be parsed are ignored.
 		r.query, _ = url.ParseQuery(r.RawQuery)
 	}
 	return r.query
 }
 
-// Group is the rules for one hostname. It does not change and may be shared.
+// Group is the immutable rule set of a hostname. It may be shared.
 type Group struct {
 	conditions []conditions
-	// exact and prefixes have the rules of a path. A prefix has no trailing slash, so that all
-	// paths have the prefix "". A regular expression is a rule of the elements that all paths
-	// which it matches begin with.
+	// exact and prefixes index rules by path. Prefixes have no trailing slash; the root prefix is "". A
+	// rule with a regular expression is indexed by the prefix of complete literal elements.
 	exact    map[string]*candidates
 	prefixes map[string]*candidates
-	// depths are the numbers of elements that prefixes have.
+	// depths contains the depths, in path elements, that have a prefix.
 	depths []bool
 }
 
-// Compile makes a group of rules in order of precedence.
+// Compile builds a group from rules in order of precedence.
 func Compile(rules []*resource.Match) (*Group, error) {
 	group := &Group{
 		conditions: make([]conditions, len(rules)),
@@ -118,24 +117,24 @@ func (g *Group) addPrefix(prefix string, rule int32) {
 	g.depths[depth] = true
 }
 
-// literalElements gives the elements that all paths begin with which a valid expression matches
-// as a whole, without a trailing slash: "/a/b" for "/a/b/c.*".
+// literalElements returns the literal path elements at the start of an expression, without a trailing
+// slash: "/a/b" for "/a/b/c.*".
 func literalElements(pattern string) string {
 	literal, _ := regexp.MustCompile(pattern).LiteralPrefix()
 	return literal[:max(strings.LastIndexByte(literal, '/'), 0)]
 }
 
-// Find gives the index of the first rule that matches. It finds none where that is too much work
-// (Exhausted): a rule that is less specific must not take the request.
+// Find returns the index of the first matching rule. If the work limit is exceeded (Exhausted) it returns
+// no match, because a less specific rule must not take the request.
 func (g *Group) Find(request *Request) (rule int, ok bool) {
 	none := int32(len(g.conditions))
 	best := g.first(g.exact[request.Path], none, request)
-	// Only lengths that a prefix has cost a look-up: neither a long path nor one long prefix
-	// makes all others slow.
+	// Only depths with a prefix require a lookup, so that neither a long path nor a long prefix slows down
+	// all requests.
 	if len(g.depths) > 0 {
 		end := cutElements(request.Path, len(g.depths)-1)
 		for depth := strings.Count(request.Path[:end], "/"); ; depth-- {
-			// A path may lack the first slash: OPTIONS *.
+			// The target "*" of OPTIONS has no slash.
 			if g.depths[max(depth, 0)] {
 				best = g.first(g.prefixes[request.Path[:end]], best, request)
 			}
@@ -148,7 +147,7 @@ func (g *Group) Find(request *Request) (rule int, ok bool) {
 	return int(best), best < none && !request.Exhausted()
 }
 
-// cutElements gives the length of the first elements of a path.
+// cutElements returns the length of the first elements of a path.
 func cutElements(path string, elements int) int {
 	for i := range len(path) {
 		if path[i] != '/' {

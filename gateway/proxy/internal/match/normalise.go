@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// longestName is that of DNS (RFC 1035, section 2.3.4), without the root's dot.
+// longestName is the maximum length of a DNS name without the trailing dot (RFC 1035, section 2.3.4).
 const longestName = 253
 
-// Host normalises the value of a Host header: lower case, without port and trailing dot.
-// It reports whether the value is a host at all. An empty one is.
+// Host normalizes the value of a Host header to lower case without port and trailing dot, and reports
+// whether it is valid. An empty value is valid.
 func Host(value string) (string, bool) {
 	if strings.HasPrefix(value, "[") {
 		return literal(value)
@@ -24,8 +24,7 @@ func Host(value string) (string, bool) {
 	return ServerName(name)
 }
 
-// ServerName normalises a server name of TLS as Host does with that of HTTP, so that
-// both find the same listener.
+// ServerName normalizes a TLS server name like Host does, so that both select the same listener.
 func ServerName(name string) (string, bool) {
 	if name == "" {
 		return "", true
@@ -53,7 +52,7 @@ func ServerName(name string) (string, bool) {
 	return name, last != '.'
 }
 
-// literal reads an IPv6 address in brackets (RFC 3986, section 3.2.2).
+// literal parses a bracketed IPv6 address (RFC 3986, section 3.2.2).
 func literal(value string) (string, bool) {
 	inside, rest, found := strings.Cut(value[1:], "]")
 	if !found || rest != "" && (rest[0] != ':' || !isPort(rest[1:])) {
@@ -78,10 +77,10 @@ func isPort(port string) bool {
 	return true
 }
 
-// Path returns the canonical form of a decoded path: without dot segments (RFC 3986, section 5.2.4)
-// and without empty elements. Rules and requests are compared in this form, so that a backend that
-// resolves dots or merges slashes is still below the prefix that was matched. A path that is
-// canonical already is returned as it is, without an allocation.
+// Path returns the canonical form of a decoded path, without dot segments (RFC 3986, section 5.2.4) and
+// empty elements. Rules and requests are compared in this form, so that a path remains below the matched
+// prefix in backends that resolve dots or merge slashes. A canonical path is returned without an
+// allocation.
 func Path(path string) string {
 	if !strings.HasPrefix(path, "/") || isPlain(path) {
 		return path
@@ -96,7 +95,7 @@ func Path(path string) string {
 			kept = append(append(kept, '/'), element...)
 		}
 	}
-	// A last element that is removed leaves its slash.
+	// Removing the last element keeps its slash.
 	switch path[strings.LastIndexByte(path, '/')+1:] {
 	case "", ".", "..":
 		kept = append(kept, '/')
@@ -104,8 +103,8 @@ func Path(path string) string {
 	return string(kept)
 }
 
-// isPlain reports whether no slash of a path has a slash or a dot behind it. It runs for each request:
-// one pass takes less time than a search for each of both.
+// isPlain reports whether no slash is followed by a slash or a dot. It runs for each request and is faster
+// as a single pass than two searches.
 func isPlain(path string) bool {
 	for i := 1; i < len(path); i++ {
 		if path[i] <= '/' && (path[i] == '/' || path[i] == '.') && path[i-1] == '/' {
@@ -115,10 +114,9 @@ func isPlain(path string) bool {
 	return true
 }
 
-// IsForwardable reports whether a backend can get a decoded path as the client wrote it, although it
-// is not canonical: its only empty elements are within the path, where they are data for some
-// backends (keys of object stores, URLs as parameters). A reader that takes the path for a reference
-// finds another path behind dot segments, and a host name behind two slashes at the start (RFC 3986,
+// IsForwardable reports whether a decoded path that is not canonical can be forwarded unchanged: it may
+// contain empty elements, which are significant for some backends (object store keys, URLs as parameters),
+// but neither dot segments nor two leading slashes, which resolve to another path or host (RFC 3986,
 // section 4.2).
 func IsForwardable(path string) bool {
 	if strings.HasPrefix(path, "//") {

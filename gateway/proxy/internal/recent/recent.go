@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recent is a table of so many entries, of which the longest unused goes when it is full.
-// It is pure.
+// Package recent implements a map with LRU eviction. It is pure.
 package recent
 
 import "container/list"
 
-// Map is such a table. It is for one goroutine at a time.
+// Map is an LRU map. It is not safe for concurrent use.
 type Map[K comparable, V any] struct {
 	most    int
 	entries map[K]*list.Element
-	// order begins with the entry that was used last.
+	// order contains the entries, most recently used first.
 	order list.List
 }
 
@@ -19,12 +18,12 @@ type entry[K comparable, V any] struct {
 	value V
 }
 
-// New makes a table of so many entries, at least one.
+// New returns a map with a capacity of most entries, at least one.
 func New[K comparable, V any](most int) *Map[K, V] {
 	return &Map[K, V]{most: max(most, 1), entries: map[K]*list.Element{}}
 }
 
-// Get uses an entry.
+// Get returns a value and marks it as recently used.
 func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	found, ok := m.entries[key]
 	if !ok {
@@ -34,7 +33,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 	return found.Value.(*entry[K, V]).value, true
 }
 
-// Put makes or changes an entry, and uses it. Where there is no room, the longest unused goes.
+// Put sets a value and marks it as recently used. It evicts the least recently used entry of a full map.
 func (m *Map[K, V]) Put(key K, value V) {
 	if found, ok := m.entries[key]; ok {
 		found.Value.(*entry[K, V]).value = value
@@ -48,5 +47,5 @@ func (m *Map[K, V]) Put(key K, value V) {
 	m.entries[key] = m.order.PushFront(&entry[K, V]{key, value})
 }
 
-// Len is how many entries there are.
+// Len returns the number of entries.
 func (m *Map[K, V]) Len() int { return len(m.entries) }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rewrite makes other paths of the paths of requests by a regular expression, as nginx's
-// rewrite does. It is pure.
+// Package rewrite rewrites request paths by regular expressions, like nginx's rewrite. It is pure.
 package rewrite
 
 import (
@@ -16,34 +15,34 @@ import (
 )
 
 const (
-	// maxSteps bounds the work for one request: instructions of the expression times bytes of its
-	// path. So much took 25 ms at most.
+	// maxSteps limits the work per request, as instructions times path bytes. The limit takes 25 ms at
+	// most.
 	maxSteps = 4 << 20
-	// longest is the longest path and query that comes of one, in bytes. Ten groups of a long path
-	// would be ten times as long.
+	// longest is the maximum length of a rewritten path and query in bytes, because ten references to a
+	// long group multiply the length.
 	longest = 64 << 10
 )
 
-// ErrPath says that what comes of a path is none: it has dot segments, or is too long.
+// ErrPath is returned if the result has dot segments or is too long.
 var ErrPath = errors.New("the rule makes no path of the request's")
 
-// ErrTooMuch says that it would be too much work.
+// ErrTooMuch is returned if the work would exceed maxSteps.
 var ErrTooMuch = errors.New("the rule's expression takes too long for the request's path")
 
-// Expression changes paths. It does not change and may be shared.
+// Expression is an immutable rewrite rule that may be shared.
 type Expression struct {
 	pattern *regexp.Regexp
 	// size is the number of the pattern's instructions.
 	size int
-	// path and query are what a match becomes.
+	// path and query are the substitution.
 	path, query template
-	// queried says that there is a query, which may be empty.
+	// queried reports whether the substitution has a query, which may be empty.
 	queried bool
 }
 
-// New reads an expression and its substitution.
+// New parses an expression and its substitution.
 func New(from *resource.ExpressionChange) (*Expression, error) {
-	// "." is any byte of a path, also %0A: else what follows it would be lost.
+	// "." also matches line feeds (%0A), else the rest of the path would be lost.
 	text := "(?s)" + from.GetPattern()
 	pattern, err := regexp.Compile(text)
 	if err != nil {
@@ -75,8 +74,8 @@ func New(from *resource.ExpressionChange) (*Expression, error) {
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
-// Apply gives the path and query after the change; they are the old ones where the pattern is not
-// found. The path is decoded and has no dot segments, and neither has the new one.
+// Apply returns the rewritten path and query, or the given ones if the pattern does not match. The path is
+// decoded and contains no dot segments, and neither does the result.
 func (e *Expression) Apply(path, query string) (newPath, newQuery string, err error) {
 	if e.size*(len(path)+1) > maxSteps {
 		return "", "", ErrTooMuch
@@ -100,9 +99,9 @@ func (e *Expression) Apply(path, query string) (newPath, newQuery string, err er
 	return newPath, newQuery, nil
 }
 
-// dotted reports whether a path has an element that some server takes for a dot segment: "..",
-// "..;x", or with a backslash for a slash. Of the request's path these are removed or refused
-// (package edge); a group may cut one out of an element, as of "/static../secret".
+// dotted reports whether some server interprets an element as a dot segment: "..", "..;x", or after a
+// backslash. Package edge handles those of the request, but a group may extract one from within an element,
+// such as "/static../secret".
 func dotted(path string) bool {
 	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if name, _, _ := strings.Cut(element, ";"); name == "." || name == ".." {
@@ -112,13 +111,13 @@ func dotted(path string) bool {
 	return false
 }
 
-// found is a path in which the pattern was found, and where its groups are.
+// found is a match of the pattern.
 type found struct {
 	path   string
 	groups []int
 }
 
-// group is the text of a group, empty where there is none.
+// group returns the text of a group, or "" if it did not match.
 func (m found) group(number int) string {
 	if 2*number+1 >= len(m.groups) || m.groups[2*number] < 0 {
 		return ""
@@ -126,16 +125,16 @@ func (m found) group(number int) string {
 	return m.path[m.groups[2*number]:m.groups[2*number+1]]
 }
 
-// template is text with groups in it.
+// template is text with references to groups.
 type template []part
 
-// part is text, and the number of the group behind it; 0: none.
+// part is a literal followed by a group; 0 means no group.
 type part struct {
 	text  string
 	group int
 }
 
-// parse reads a template with $1 to $9.
+// parse parses a template with $1 to $9.
 func parse(text string) (template, error) {
 	var t template
 	for {
@@ -159,7 +158,7 @@ func (t template) expand(at found, escape func(string) string) string {
 			b.WriteString(escape(at.group(each.group)))
 		}
 		if b.Len() > longest {
-			// It is refused whatever comes.
+			// Too long in any case.
 			break
 		}
 	}

@@ -52,6 +52,15 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 	return c
 }
 
+// newWarningClient returns an administrator's client and the warnings that it receives.
+func newWarningClient(t *testing.T, server *controlplane.Server) (client.Client, *controlplane.Warnings) {
+	t.Helper()
+	warnings := &controlplane.Warnings{}
+	config := server.Admin()
+	config.WarningHandlerWithContext = warnings
+	return newClient(t, config), warnings
+}
+
 // eventually tries until the API server has taken notice of what was written
 // before: kinds, roles and policies reach it through its own caches.
 func eventually(t *testing.T, what string, try func(context.Context) error) {
@@ -103,7 +112,8 @@ func TestManifests(t *testing.T) {
 	t.Run("tracer", func(t *testing.T) { testTracer(t, server, admin) })
 	t.Run("VIP", func(t *testing.T) { testVIPNames(t, admin) })
 	t.Run("refused", func(t *testing.T) { testRefused(t, admin) })
-	t.Run("full pools", func(t *testing.T) { testFullPools(t, admin) })
+	t.Run("full pools", func(t *testing.T) { testFullPools(t, server) })
+	t.Run("warned", func(t *testing.T) { testWarned(t, server) })
 	t.Run("pools", func(t *testing.T) { testPoolPolicies(t, server, admin) })
 	t.Run("warnings", func(t *testing.T) { testPeerWarnings(t, server) })
 	t.Run("columns", func(t *testing.T) { testRouterColumn(t, server, admin) })

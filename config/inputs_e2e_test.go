@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
 // leastRefused is how many different objects are refused at least.
@@ -40,6 +42,8 @@ type input struct {
 	Repeat int
 	// Refused are texts of the refusal: the field, and why or what to do.
 	Refused []string
+	// Warned are texts of the warning with which the object is accepted.
+	Warned []string
 }
 
 type given struct {
@@ -177,6 +181,33 @@ func (i *input) judge(err error) error {
 	return nil
 }
 
+// testWarned verifies the warnings about valid objects. Only dry runs: later inputs overlap the same addresses.
+func testWarned(t *testing.T, server *controlplane.Server) {
+	admin, told := newWarningClient(t, server)
+	for _, input := range readInputs(t, "testdata/warned.yaml") {
+		t.Run(input.Name, func(t *testing.T) { input.expectWarning(t, admin, told) })
+	}
+}
+
+// expectWarning applies an input as a dry run until the API server accepts it with the expected warning.
+func (i *input) expectWarning(t *testing.T, admin client.Client, told *controlplane.Warnings) {
+	t.Helper()
+	defer i.prepare(t, admin)()
+	eventually(t, "a dry run", func(ctx context.Context) error {
+		told.Take()
+		if err := i.attempt(ctx, admin, []string{metav1.DryRunAll}); err != nil {
+			return err
+		}
+		warning := told.Take()
+		for _, text := range i.Warned {
+			if !strings.Contains(warning, text) {
+				return fmt.Errorf("the warning %q does not contain %q", warning, text)
+			}
+		}
+		return nil
+	})
+}
+
 // testAccepted hands good objects to the API server. Each is there while the next ones come.
 func testAccepted(t *testing.T, admin client.Client) {
 	var objects []client.Object
@@ -200,7 +231,8 @@ func testAccepted(t *testing.T, admin client.Client) {
 
 // testFullPools has pools with as many entries as there can be, of the longest kind. What is wrong
 // with the last entry is found: the policies stay within the API server's budget.
-func testFullPools(t *testing.T, admin client.Client) {
+func testFullPools(t *testing.T, server *controlplane.Server) {
+	admin, told := newWarningClient(t, server)
 	entries := func(network int) []any {
 		texts := make([]any, 0, 256)
 		for n := range 256 {
@@ -219,8 +251,8 @@ func testFullPools(t *testing.T, admin client.Client) {
 		},
 		{
 			Name: "overlap", Given: []given{there},
-			Spec:    map[string]any{"addresses": with("2001:db8:a::ff:ffff-2001:db8:a::ffff:ffff", 0xb), "reserved": entries(0xb)},
-			Refused: []string{"spec.addresses[255]", "there"},
+			Spec:   map[string]any{"addresses": with("2001:db8:a::ff:ffff-2001:db8:a::ffff:ffff", 0xb), "reserved": entries(0xb)},
+			Warned: []string{"spec.addresses[255]", "there"},
 		},
 		{
 			Name: "in use", Given: []given{vip},
@@ -231,6 +263,10 @@ func testFullPools(t *testing.T, admin client.Client) {
 	} {
 		test.Kind = "VIPPool"
 		t.Run(test.Name, func(t *testing.T) {
+			if test.Warned != nil {
+				test.expectWarning(t, admin, told)
+				return
+			}
 			defer test.prepare(t, admin)()
 			eventually(t, "a dry run", func(ctx context.Context) error {
 				return test.judge(test.attempt(ctx, admin, []string{metav1.DryRunAll}))

@@ -21,10 +21,7 @@ import (
 
 // testPeerWarnings creates LBPeers for routers that others are for.
 func testPeerWarnings(t *testing.T, server *controlplane.Server) {
-	told := &controlplane.Warnings{}
-	config := server.Admin()
-	config.WarningHandlerWithContext = told
-	admin := newClient(t, config)
+	admin, told := newWarningClient(t, server)
 	peer := func(name string, change func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
 		object := &millracev1beta1.LBPeer{
 			ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -36,7 +36,8 @@ func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Cl
 	t.Run("garbage collector", func(t *testing.T) { testCollectedPool(t, server, admin) })
 	t.Run("all at once", func(t *testing.T) { testPoolsInUse(t, admin) })
 	t.Run("claims by the operator", func(t *testing.T) { testOperatorsClaims(t, server) })
-	t.Run("overlap of before", func(t *testing.T) { testOverlapOfBefore(t, server, admin) })
+	t.Run("overlapping", func(t *testing.T) { testOverlappingPools(t, server) })
+	t.Run("GitOps", func(t *testing.T) { testPoolChangesByGitOps(t, server, admin) })
 	t.Run("defaults", func(t *testing.T) { testPoolDefaults(t, server, admin) })
 }
 
@@ -140,28 +141,24 @@ func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testOverlapOfBefore has two pools with common addresses, as an earlier release or two creates at
-// once let them in. They can be changed, reported on, and told apart in steps.
-func testOverlapOfBefore(t *testing.T, server *controlplane.Server, admin client.Client) {
-	binding := &unstructured.Unstructured{}
-	for _, object := range load(t, "policy") {
-		if object.GetKind() == "ValidatingAdmissionPolicyBinding" && object.GetName() == "millrace-pool-overlap" {
-			binding = object
-		}
-	}
-	if err := admin.Delete(t.Context(), binding.DeepCopy()); err != nil {
-		t.Fatal(err)
-	}
+// testOverlappingPools verifies that pools with common addresses can be written, without a warning unless the write
+// adds an overlap.
+func testOverlappingPools(t *testing.T, server *controlplane.Server) {
+	admin, told := newWarningClient(t, server)
 	first, second := newPool("first", "192.0.2.0/24", "198.51.100.0/24"), newPool("second", "198.51.100.0/25", "192.0.2.0/25")
 	defer removeAll(t, admin, []client.Object{first, second})
 	for _, pool := range []client.Object{first, second} {
-		eventually(t, "a pool without the policy", func(ctx context.Context) error { return admin.Create(ctx, pool) })
+		if err := admin.Create(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := admin.Create(t.Context(), binding); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the policy is back", func(ctx context.Context) error {
-		return refusal(admin.Create(ctx, newPool("third", "192.0.2.0/28"), client.DryRunAll), "spec.addresses[0]")
+	eventually(t, "a warning of an overlap", func(ctx context.Context) error {
+		told.Take()
+		err := admin.Create(ctx, newPool("third", "192.0.2.0/28"), client.DryRunAll)
+		if text := told.Take(); err == nil && (!strings.Contains(text, `"first"`) || !strings.Contains(text, `"second"`)) {
+			err = fmt.Errorf("the warnings are %q", text)
+		}
+		return err
 	})
 	operator := newClient(t, as(server, operatorUser))
 	status := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"assigned":1,"free":2}}`))
@@ -177,8 +174,47 @@ func testOverlapOfBefore(t *testing.T, server *controlplane.Server, admin client
 			t.Fatal(err)
 		}
 		change(second)
-		if err := admin.Update(t.Context(), second); err != nil {
-			t.Errorf("a change that adds no overlap: %v", err)
+		told.Take()
+		if err := admin.Update(t.Context(), second); err != nil || told.Take() != "" {
+			t.Errorf("a change that adds no overlap is rejected or warned of: %v", err)
+		}
+	}
+}
+
+// testPoolChangesByGitOps splits, merges and renames pools by one manifest each, first as a dry run of all objects, as
+// Flux does, and then in the order of the manifest.
+func testPoolChangesByGitOps(t *testing.T, server *controlplane.Server, admin client.Client) {
+	document := func(name, addresses, annotations string) string {
+		return fmt.Sprintf("apiVersion: millrace.io/v1beta1\nkind: VIPPool\nmetadata: {name: %s, annotations: {%s}}\nspec: {addresses: [%s]}\n---\n",
+			name, annotations, addresses)
+	}
+	const all, one, rest = "198.19.8.0/24", "198.19.8.129", "198.19.8.0-198.19.8.128, 198.19.8.130-198.19.8.255"
+	const confirmed = `millrace.io/confirm-removal: ""`
+	vip := &millracev1beta1.VIP{
+		ObjectMeta: metav1.ObjectMeta{Name: one}, Spec: millracev1beta1.VIPSpec{Address: one, Pool: "lan"},
+	}
+	pools := []client.Object{newPool("lan"), newPool("gateway"), newPool("renamed")}
+	defer func() { removeAll(t, admin, append([]client.Object{vip}, pools...)) }()
+	for _, step := range []struct{ name, manifest string }{
+		{"create", document("lan", all, "")},
+		{"split", document("gateway", one+"/32", "") + document("lan", rest, "")},
+		{"merge", document("lan", all, "")},
+		{"split in use", document("gateway", one+"/32", "") + document("lan", rest, confirmed)},
+		{"rename", document("renamed", rest, "")},
+	} {
+		if step.name == "split in use" {
+			if err := admin.Create(t.Context(), vip); err != nil {
+				t.Fatal(err)
+			}
+		}
+		manifest := filepath.Join(t.TempDir(), "pools.yaml")
+		if err := os.WriteFile(manifest, []byte(step.manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, mode := range []string{"server", "none"} {
+			if output, err := server.Kubectl(t.Context(), "apply", "--server-side", "--dry-run="+mode, "-f", manifest); err != nil {
+				t.Fatalf("%s, dry run %s: %v: %s", step.name, mode, err, output)
+			}
 		}
 	}
 }

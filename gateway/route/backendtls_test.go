@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestPolicyNotes: what a policy does not do is in the message of its condition, with the field.
+// TestPolicyNotes checks that the condition message of a policy names the fields without effect.
 func TestPolicyNotes(t *testing.T) {
 	result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -82,7 +82,7 @@ spec:
 	}
 }
 
-// TestPolicyOptions compiles the example of the documentation of spec.options: a minimum version and cipher suites.
+// TestPolicyOptions compiles the documented example of spec.options: a minimum version and cipher suites.
 func TestPolicyOptions(t *testing.T) {
 	for options, want := range map[string]struct {
 		version uint32
@@ -142,7 +142,7 @@ func backendOf(t *testing.T, result *route.Result, name string) *resource.Backen
 	return nil
 }
 
-// TestProxyProtocolAnnotation: the annotation counts for routes that pass bytes on, and no other.
+// TestProxyProtocolAnnotation checks that the annotation applies to passthrough routes only.
 func TestProxyProtocolAnnotation(t *testing.T) {
 	for value, want := range map[string]struct {
 		header  bool
@@ -194,7 +194,7 @@ spec:
 	}
 }
 
-// passedBackend returns the backend of a TLSRoute that passes TLS on.
+// passedBackend returns the backend of a TLSRoute at a passthrough listener.
 func passedBackend(result *route.Result) *resource.Backend {
 	for _, proxy := range result.Proxies {
 		for _, each := range proxy.Resources {
@@ -206,8 +206,8 @@ func passedBackend(result *route.Result) *resource.Backend {
 	return nil
 }
 
-// TestPolicyRetainsAuthorities: certificates of a CA that become invalid stay in use, and the condition reports
-// it. Removed ones are not trusted any more.
+// TestPolicyRetainsAuthorities checks that invalid CA certificates are replaced by the previous ones,
+// with a condition, and that removed CA certificates are not trusted any more.
 func TestPolicyRetainsAuthorities(t *testing.T) {
 	var compiler route.Compiler
 	chain, _, err := routetest.Certificate("ca.example")

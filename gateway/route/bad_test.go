@@ -26,15 +26,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// leastBad is how many bad objects the scenarios have at least.
+// leastBad is the minimum number of bad objects in the scenarios.
 const leastBad = 100
 
-// field is what the message of a bad object names: one of the object, or of a listener.
+// field matches the field in the message of a bad object or listener.
 var field = regexp.MustCompile(`(^|: |; )(spec|data|metadata|tls|hostname|protocol|port|allowedRoutes)([.:\[]|$)`)
 
-// TestBadObjects: each object of the scenarios that cannot be carried out has a condition or a
-// problem that names the field. And it disturbs no good one: none of good.yaml, and in the
-// folder "bad" none of its own scenario.
+// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that names
+// the field, and affects no valid object: none of good.yaml, and for the folder "bad" none of its own
+// scenario.
 func TestBadObjects(t *testing.T) {
 	text, err := os.ReadFile("testdata/good.yaml")
 	if err != nil {
@@ -62,7 +62,7 @@ func TestBadObjects(t *testing.T) {
 				youngest(one, name)
 				was, is := outcome(before, name), outcome(route.Compile(one, route.DefaultSettings()), name)
 				if !strings.HasPrefix(file, "testdata/bad/") {
-					// There bad objects have good parts, which others of the scenario notice.
+					// Bad objects of other folders have valid parts, which affect others of the scenario.
 					maps.DeleteFunc(was, func(name, _ string) bool { return !strings.Contains(name, " good") })
 				}
 				notDisturbed(t, name, targets(objects, name), was, is)
@@ -75,7 +75,7 @@ func TestBadObjects(t *testing.T) {
 	}
 }
 
-// selected is the good objects, and those of others whose "KIND NAMESPACE/NAME" is wanted.
+// selected returns the good objects, and the others whose "KIND NAMESPACE/NAME" is wanted.
 func selected(good, others *route.Objects, wanted func(name string) bool) *route.Objects {
 	found := *good
 	into, from := reflect.ValueOf(&found).Elem(), reflect.ValueOf(others).Elem()
@@ -94,7 +94,6 @@ func selected(good, others *route.Objects, wanted func(name string) bool) *route
 	return &found
 }
 
-// nameOf names an object of a list of Objects.
 func nameOf(list string, value reflect.Value) string {
 	kind := strings.TrimSuffix(list, "s")
 	switch list {
@@ -109,7 +108,7 @@ func nameOf(list string, value reflect.Value) string {
 	return fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName())
 }
 
-// youngest makes an object younger than all others: what an older one has it cannot have.
+// youngest makes an object younger than all others, so that it cannot take anything from them.
 func youngest(objects *route.Objects, name string) {
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {
@@ -128,7 +127,7 @@ func youngest(objects *route.Objects, name string) {
 	}
 }
 
-// targets are the Services that a policy is for: what leads to them is not disturbed, but refused.
+// targets are the Services of a policy. Their backends may be refused.
 func targets(objects *route.Objects, name string) []string {
 	var found []string
 	for _, policy := range objects.BackendTLSPolicies {
@@ -141,7 +140,7 @@ func targets(objects *route.Objects, name string) []string {
 	return found
 }
 
-// faults are the messages of what is wrong, by object. What another object causes is told there.
+// faults are the error messages by object. Errors caused by another object are reported there.
 func faults(result *route.Result) map[string][]string {
 	found := map[string][]string{}
 	for _, problem := range result.Problems {
@@ -155,10 +154,10 @@ func faults(result *route.Result) map[string][]string {
 			case "Conflicted", "PartiallyInvalid":
 				wrong = condition.Status == metav1.ConditionTrue
 			case "OverlappingTLSConfig", "SupportedVersion":
-				// Not a fault of the object.
+				// Not an error of the object.
 				wrong = false
 			case "Programmed":
-				// Why is told by another condition.
+				// Another condition has the cause.
 				wrong = false
 			}
 			if wrong {
@@ -169,7 +168,7 @@ func faults(result *route.Result) map[string][]string {
 	return found
 }
 
-// conditionsOf gives the conditions of each object, its listeners' and parents' too.
+// conditionsOf returns the conditions of each object, with the ones of its listeners and parents.
 func conditionsOf(result *route.Result) map[string][]metav1.Condition {
 	found := map[string][]metav1.Condition{}
 	add := func(kind, namespace, name string, conditions []metav1.Condition) {
@@ -210,7 +209,7 @@ func conditionsOf(result *route.Result) map[string][]metav1.Condition {
 	return found
 }
 
-// notDisturbed compares all that was there without the bad object.
+// notDisturbed compares all results except those of the bad object.
 func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string]string) {
 	t.Helper()
 	if len(was) == 0 {
@@ -226,7 +225,7 @@ func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string
 	}
 }
 
-// outcome is all of a result but what is about one object: resources, frontends, conditions.
+// outcome is a result without one object: resources, frontends and conditions.
 func outcome(result *route.Result, but string) map[string]string {
 	kind, name, _ := strings.Cut(but, " ")
 	rules := strings.ToLower(kind) + "/" + name + "/"
@@ -240,7 +239,7 @@ func outcome(result *route.Result, but string) map[string]string {
 				each = copied
 			}
 			line, _ := protojson.Marshal(each)
-			// protojson adds spaces at random.
+			// protojson adds random spaces.
 			compact := map[string]any{}
 			_ = json.Unmarshal(line, &compact)
 			line, _ = json.Marshal(compact)
@@ -261,8 +260,8 @@ func outcome(result *route.Result, but string) map[string]string {
 	return found
 }
 
-// TestTooManyAncestors: a policy is not carried out for Gateways for which its status has no room.
-// They refuse its Services, and say so. Those that have an entry keep it.
+// TestTooManyAncestors checks that a policy is not implemented for Gateways without room in its status.
+// They refuse the Services and report it. Gateways with an entry keep it.
 func TestTooManyAncestors(t *testing.T) {
 	text := `
 apiVersion: gateway.networking.k8s.io/v1
@@ -308,7 +307,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	result := route.Compile(objects, route.DefaultSettings())
 	ancestors := result.Statuses.BackendTLSPolicies[0].Status.Ancestors
-	// One of the 16 entries is somebody else's.
+	// One of the 16 entries is of another controller.
 	if len(ancestors) != 15 {
 		t.Fatalf("%d entries, want 15", len(ancestors))
 	}

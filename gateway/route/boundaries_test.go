@@ -31,7 +31,7 @@ var refusedBoundaries = map[string]string{
 	"HTTPRoute.spec.rules[].filters[].externalAuth.forwardBody.maxSize": "uint16 in the Go types of v1.6.3",
 }
 
-// otherObject matches references, whose boundary values name objects that do not exist.
+// otherObject matches references, whose boundary values name missing objects.
 var otherObject = regexp.MustCompile(`\.(parentRefs|targetRefs|caCertificateRefs)(\[\]\.(group|kind|name|namespace|port|sectionName))?$`)
 
 // boundary is a minimum or maximum that the schema of a CRD permits for a field.
@@ -110,7 +110,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// specOf returns the schema of the spec of a kind, as the experimental channel has it.
+// specOf returns the schema of the spec of a kind in the experimental channel.
 func specOf(t *testing.T, kind string) map[string]any {
 	t.Helper()
 	files, err := filepath.Glob("../../config/gateway-api/experimental/gateway.networking.k8s.io_*s.yaml")
@@ -137,7 +137,7 @@ func specOf(t *testing.T, kind string) map[string]any {
 	return nil
 }
 
-// boundaries lists the boundaries of a schema at the fields that a value has.
+// boundaries lists the boundaries in the schema of the fields of a value.
 func boundaries(schema map[string]any, value any, at boundary, found *[]boundary) {
 	add := func(value any) { *found = append(*found, boundary{at.field, at.path, value}) }
 	under := func(name string, step any) boundary {
@@ -189,7 +189,7 @@ func boundaries(schema map[string]any, value any, at boundary, found *[]boundary
 	}
 }
 
-// many repeats an element, with names and strings that differ.
+// many repeats an element, with different names and strings.
 func many(element any, count int) []any {
 	list := make([]any, count)
 	for i := range list {
@@ -211,7 +211,7 @@ func many(element any, count int) []any {
 	return list
 }
 
-// textOf returns a text of a length for a pattern, if one of several forms suits.
+// textOf returns a text of a length that matches a pattern, if one of several forms does.
 func textOf(pattern string, length int) (string, bool) {
 	if strings.Contains(pattern, "(h|m|s|ms)") {
 		return map[bool]string{true: "0s", false: "99999h99999m99999s99999ms"}[length == 0], true
@@ -235,7 +235,6 @@ func textOf(pattern string, length int) (string, bool) {
 	return "", false
 }
 
-// put sets a value of an object.
 func put(object any, path []any, value any) {
 	for _, step := range path[:len(path)-1] {
 		switch step := step.(type) {

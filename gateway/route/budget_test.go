@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// long is the rules of a route that are about so many kilobytes.
+// long returns rules of about some kilobytes.
 func long(kilobytes int) []gatewayv1.HTTPRouteRule {
 	rule := gatewayv1.HTTPRouteRule{}
 	for i := range kilobytes {
@@ -29,7 +29,7 @@ func long(kilobytes int) []gatewayv1.HTTPRouteRule {
 	return []gatewayv1.HTTPRouteRule{rule}
 }
 
-// longRoute is the i-th route of a namespace, by age, with long rules.
+// longRoute returns the i-th route of a namespace, by age, with long rules.
 func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) *gatewayv1.HTTPRoute {
 	found := &gatewayv1.HTTPRoute{ObjectMeta: young("h", i)}
 	found.Namespace = namespace
@@ -41,7 +41,7 @@ func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) 
 	return found
 }
 
-// sizeOf is how long the configuration of the only proxies is, without what their owner decides.
+// sizeOf returns the size of the only proxies' configuration without the settings of its owner.
 func sizeOf(t *testing.T, result *route.Result) (bytes int64) {
 	t.Helper()
 	if len(result.Proxies) != 1 {
@@ -53,7 +53,7 @@ func sizeOf(t *testing.T, result *route.Result) (bytes int64) {
 	return bytes
 }
 
-// admitted are the numbers of a namespace's routes that are accepted. Those that are not say why.
+// admitted returns the indices of a namespace's accepted routes. Other routes must have reason NoRoom.
 func admitted(t *testing.T, result *route.Result, namespace string) (numbers []int) {
 	t.Helper()
 	for _, found := range result.Statuses.HTTPRoutes {
@@ -83,8 +83,8 @@ func upTo(count int) (numbers []int) {
 	return numbers
 }
 
-// TestRoomOfANamespace: a namespace has room for its oldest routes, and nobody else notices. A route
-// counts for each of its hosts.
+// TestRoomOfANamespace checks that the oldest routes of a namespace fit, without effect on other
+// namespaces. A route counts for each of its hosts.
 func TestRoomOfANamespace(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -103,14 +103,14 @@ func TestRoomOfANamespace(t *testing.T) {
 	if got := sizeOf(t, result); got > 150_000 {
 		t.Errorf("the configuration has %d bytes", got)
 	}
-	// Where the oldest goes, the next has room.
+	// Without the oldest route, the next one has room.
 	objects.HTTPRoutes = slices.DeleteFunc(objects.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return r.Name == "h-0" })
 	if got := admitted(t, route.Compile(objects, settings), "many"); !slices.Equal(got, []int{1, 2, 3, 4}) {
 		t.Errorf("routes %v have room, want those from 1 to 4", got)
 	}
 }
 
-// TestRoomIsShared: where all want more than there is, namespaces get it in turn.
+// TestRoomIsShared checks that namespaces share the limit of the proxies if all exceed it.
 func TestRoomIsShared(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 20 {
@@ -135,8 +135,8 @@ func TestRoomIsShared(t *testing.T) {
 	}
 }
 
-// TestRoomOfListeners: one route at all listeners of a Gateway, and 64 ListenerSets with another
-// certificate each, stay within what a proxy can read at once.
+// TestRoomOfListeners checks that a route at all listeners of a Gateway, and 64 ListenerSets with a
+// certificate each, stay within the limit of a proxy.
 func TestRoomOfListeners(t *testing.T) {
 	chain, key, err := routetest.Certificate("*.example.com")
 	if err != nil {
@@ -191,7 +191,8 @@ func TestRoomOfListeners(t *testing.T) {
 	}
 }
 
-// attachedSets counts the ListenerSets that are accepted: the oldest. Others say that there is no room.
+// attachedSets counts the accepted ListenerSets, which must be the oldest. Others must have reason
+// NoRoom.
 func attachedSets(t *testing.T, result *route.Result) (accepted int) {
 	t.Helper()
 	youngest := 0
@@ -219,7 +220,7 @@ func ingressClass() *networkingv1.IngressClass {
 	}
 }
 
-// longIngress is the i-th Ingress of a namespace, by age, with so many paths of a kilobyte.
+// longIngress returns the i-th Ingress of a namespace, by age, with paths of a kilobyte.
 func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
 	class, prefix := "web", networkingv1.PathTypePrefix
 	ingress := &networkingv1.Ingress{ObjectMeta: young("i", i), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
@@ -239,7 +240,7 @@ func longIngress(namespace string, i, kilobytes int) *networkingv1.Ingress {
 	return ingress
 }
 
-// TestRoomOfIngresses: those for which there is no room are not served at all, and an event says so.
+// TestRoomOfIngresses checks that Ingresses without room are not served and have an event.
 func TestRoomOfIngresses(t *testing.T) {
 	objects := &route.Objects{IngressClasses: []*networkingv1.IngressClass{ingressClass()}}
 	for i := range 10 {
@@ -271,7 +272,7 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 }
 
-// TestUnreadRoutes: of a namespace that wants far more than it has room for, not all is even read.
+// TestUnreadRoutes checks that routes of a namespace that exceeds its limit by far are not read.
 func TestUnreadRoutes(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -285,7 +286,7 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 	unread := 0
 	for _, found := range result.Statuses.HTTPRoutes {
-		// What is not read has no references that could be resolved.
+		// A route that is not read has no resolved references.
 		if meta.FindStatusCondition(found.Status.Parents[0].Conditions, "ResolvedRefs") == nil {
 			unread++
 		}
@@ -295,14 +296,14 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 }
 
-// TestNoRoomSaysNoSums: where objects that have room change, those without say the same as before. Else
-// each change of one would write the statuses of all the others.
+// TestNoRoomSaysNoSums checks that the message without room is independent of changes of other objects.
+// Otherwise each change would rewrite the statuses of all objects without room.
 func TestNoRoomSaysNoSums(t *testing.T) {
 	settings := route.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000
 	compile := func(kilobytes int) (routes []route.Status[gatewayv1.RouteStatus], problems []route.Problem) {
 		objects := emptyGateway()
-		// The namespaces want more than all may have, and more than is read of one.
+		// The namespaces exceed both the limit of the proxies and the limit for reading.
 		objects.HTTPRoutes = append(objects.HTTPRoutes,
 			longRoute("many", 0, kilobytes, "a.example.com"), longRoute("other", 1, 30+kilobytes, "b.example.com"))
 		for i := range 10 {

@@ -59,7 +59,6 @@ endpoints: [{addresses: [198.18.0.1], conditions: {ready: false, serving: false}
 `
 )
 
-// parseSlices reads EndpointSlices.
 func parseSlices(t *testing.T, texts []string) []*discoveryv1.EndpointSlice {
 	t.Helper()
 	var found []*discoveryv1.EndpointSlice

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/test/harness"
 )
 
-// surroundings are what the examples of docs/gateway.md are about.
+// surroundings are the objects that the examples of docs/gateway.md reference.
 const surroundings = `
 apiVersion: networking.k8s.io/v1
 kind: IngressClass
@@ -61,8 +61,7 @@ spec: {ports: [{name: https, port: 443}]}
 ---
 `
 
-// TestExamples compiles the examples of the documentation as they stand: every field is known,
-// and nothing is refused.
+// TestExamples compiles the examples of the documentation: every field must be known and accepted.
 func TestExamples(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gateway.md")
 	if err != nil {

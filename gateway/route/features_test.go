@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// classStatus compiles a GatewayClass of ours beside CRDs of a version.
+// classStatus compiles a GatewayClass with CRDs of a version.
 func classStatus(t *testing.T, version string) gatewayv1.GatewayClassStatus {
 	t.Helper()
 	class := &gatewayv1.GatewayClass{
@@ -38,7 +38,7 @@ func TestFeaturesOfClasses(t *testing.T) {
 		}
 		names = append(names, string(feature.Name))
 	}
-	// The API server takes 64 (GatewayClassStatus.supportedFeatures), and wants them sorted.
+	// The API server accepts 64, sorted (GatewayClassStatus.supportedFeatures).
 	if len(names) == 0 || len(names) > 64 || !slices.IsSorted(names) || len(slices.Compact(names)) != len(found) {
 		t.Errorf("%d features: %q", len(names), names)
 	}

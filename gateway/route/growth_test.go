@@ -17,14 +17,14 @@ import (
 	"github.com/millrace-lb/millrace/test/work"
 )
 
-// young is the metadata of the i-th object of a tenant.
+// young returns the metadata of the i-th object of a tenant.
 func young(kind string, i int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: "tenant", Name: fmt.Sprintf("%s-%d", kind, i), Generation: 1, CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+i), 0)),
 	}
 }
 
-// emptyGateway is a Gateway that admits all, and a Service.
+// emptyGateway returns a Gateway that admits all namespaces, and a Service.
 func emptyGateway() *route.Objects {
 	all := gatewayv1.NamespacesFromAll
 	return &route.Objects{
@@ -41,7 +41,7 @@ func emptyGateway() *route.Objects {
 	}
 }
 
-// toService is a route's spec for the Service.
+// toService returns the spec of a route to the Service.
 func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
 	port := gatewayv1.PortNumber(80)
 	return gatewayv1.HTTPRouteSpec{
@@ -51,7 +51,7 @@ func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
 	}
 }
 
-// growths are objects of one tenant, of which there are many.
+// growths are objects of one tenant, of which there can be many.
 var growths = map[string]func(objects *route.Objects, i int){
 	"routes of both kinds": func(objects *route.Objects, i int) {
 		names := func(kind string) (hosts []gatewayv1.Hostname) {
@@ -98,8 +98,7 @@ var growths = map[string]func(objects *route.Objects, i int){
 	},
 }
 
-// TestPortsOfAGateway: the Gateway and older ListenerSets have their ports, and who brings one too many
-// is told.
+// TestPortsOfAGateway checks that the listener of the youngest ListenerSet beyond maxPorts is refused.
 func TestPortsOfAGateway(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 40 {
@@ -115,7 +114,7 @@ func TestPortsOfAGateway(t *testing.T) {
 			t.Fatal(err)
 		}
 		for j, listener := range set.Status.Listeners {
-			// One is the Gateway's.
+			// One port is the Gateway's own.
 			want := metav1.ConditionTrue
 			if 8*i+j >= 255 {
 				want = metav1.ConditionFalse
@@ -128,8 +127,8 @@ func TestPortsOfAGateway(t *testing.T) {
 	}
 }
 
-// TestWorkGrowsWithObjects: the work grows linearly with the objects of a tenant, because all tenants
-// wait for it.
+// TestWorkGrowsWithObjects checks that the time grows linearly with the objects of one tenant, because it
+// delays all tenants.
 func TestWorkGrowsWithObjects(t *testing.T) {
 	counter := work.New(t, "./...")
 	for name, add := range growths {

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// The objects of a small world, one of each kind and more of some. What stands between brackets
-// is drawn at each edit: one of the alternatives. References lead somewhere often, not always.
+// Templates of the objects of a small cluster. Each edit draws one of the alternatives between brackets.
+// References resolve often, but not always.
 var world = []string{
 	`{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: [a|b]}}}`,
 	`{apiVersion: v1, kind: Namespace, metadata: {name: pay, labels: {team: [a|b]}}}`,
@@ -76,7 +76,7 @@ func policyTemplate(name string) string {
 
 // draw chooses the alternatives of a template.
 func draw(t *rapid.T, template string) string {
-	// Of lists in YAML the brackets stay: alternatives stand between < and >, or [a|b].
+	// Brackets of YAML lists remain: alternatives are written as < > or [a|b].
 	template = strings.ReplaceAll(template, "[a|b]", "<a|b>")
 	var text strings.Builder
 	for {
@@ -91,14 +91,14 @@ func draw(t *rapid.T, template string) string {
 	}
 }
 
-// edits is a cluster whose objects come, change and go.
+// edits is a cluster whose objects are created, changed and deleted.
 type edits struct {
 	live    map[int]*route.Objects
 	created map[int]time.Time
 	version int
 }
 
-// edit changes the object of one template. What does not change is the same pointer.
+// edit changes the object of one template. Other objects keep their pointers.
 func (e *edits) edit(t *rapid.T, at int) {
 	e.version++
 	if _, lives := e.live[at]; lives && rapid.IntRange(0, 3).Draw(t, "delete") == 0 {
@@ -123,7 +123,6 @@ func (e *edits) edit(t *rapid.T, at int) {
 	e.live[at] = parsed
 }
 
-// objectsOf lists all objects.
 func objectsOf(objects *route.Objects) []metav1.Object {
 	var found []metav1.Object
 	fields := reflect.ValueOf(objects).Elem()
@@ -152,9 +151,9 @@ func (e *edits) objects() *route.Objects {
 	return all
 }
 
-// TestCompilerFollows: whatever comes, changes and goes, a Compiler that has seen all of it gives
-// what Compile gives, unless it retains previous versions of objects; and equal resources of two results are the
-// same pointers.
+// TestCompilerFollows checks that a Compiler returns the results of Compile after any sequence of edits,
+// unless it retains previous versions of objects, and that equal resources of two results are the same
+// pointers.
 func TestCompilerFollows(t *testing.T) {
 	seen, compared := map[string]bool{}, 0
 	rapid.Check(t, func(t *rapid.T) {

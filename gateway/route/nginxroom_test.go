@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestAliasesHaveRoom: a namespace that repeats the rules of its host under other names has a quarter of its
-// room for them, and is told; the rules themselves stay.
+// TestAliasesHaveRoom checks that repeated rules may use a quarter of the limit of a namespace, with a
+// problem beyond it; the rules themselves remain.
 func TestAliasesHaveRoom(t *testing.T) {
 	const (
 		class = "{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {name: web}, spec: {controller: millrace.io/ingress, parameters: {kind: ConfigMap, scope: Namespace, namespace: a, name: b}}}\n---\n" +
@@ -81,7 +81,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 					Type: gatewayv1.HTTPRouteFilterCORS, CORS: &gatewayv1.HTTPCORSFilter{AllowOrigins: []gatewayv1.CORSOrigin{gatewayv1.CORSOrigin(strings.Repeat("x", 70_000))}},
 				}},
 			}}
-			// The filter without settings is refused with its rule: only a valid one takes room.
+			// A filter without settings is refused with its rule, so only a valid filter takes room.
 			guard.Spec.Rules[0].Filters[0].ExternalAuth = &gatewayv1.HTTPExternalAuthFilter{ExternalAuthProtocol: gatewayv1.HTTPRouteExternalAuthHTTPProtocol}
 			gateway.HTTPRoutes = append(gateway.HTTPRoutes, guard)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestDrainPeriod reads the parameter of a GatewayClass. What cannot be read has its default.
+// TestDrainPeriod checks the parameter of a GatewayClass. An invalid value is replaced by the default.
 func TestDrainPeriod(t *testing.T) {
 	namespace := gatewayv1.Namespace("infra")
 	for text, want := range map[string]time.Duration{
@@ -51,7 +51,7 @@ func TestDrainPeriod(t *testing.T) {
 	}
 }
 
-// TestPlacement reads where the pods of proxies run. What cannot be used is told, and has no effect.
+// TestPlacement checks the scheduling parameters. Invalid values are reported and have no effect.
 func TestPlacement(t *testing.T) {
 	seconds := int64(5)
 	for _, test := range []struct {
@@ -106,7 +106,7 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
-// TestTLSPolicy: the listeners of a class and of a Gateway that end TLS have the parameter's policy.
+// TestTLSPolicy checks the TLS policy of a class and of a Gateway at listeners that terminate TLS.
 func TestTLSPolicy(t *testing.T) {
 	result := route.Compile(parse(t, "testdata/gateway/none", []byte(`
 apiVersion: v1

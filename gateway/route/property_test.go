@@ -28,7 +28,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// scenarios gives the objects of all scenarios, by file.
+// scenarios returns the objects of all scenarios, by file.
 func scenarios(t *testing.T) map[string]*route.Objects {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*/*.txtar")
@@ -50,14 +50,13 @@ func scenarios(t *testing.T) map[string]*route.Objects {
 	return found
 }
 
-// dump is all of a result as text.
 func dump(result *route.Result) string {
 	var text strings.Builder
 	for _, proxy := range result.Proxies {
 		fmt.Fprintf(&text, "%v %v %v %v\n", proxy.Owner, proxy.Ports, proxy.Backends, proxy.Parameters)
 		for _, found := range proxy.Resources {
 			line, _ := protojson.Marshal(found)
-			// protojson adds spaces at random.
+			// protojson adds random spaces.
 			compact := map[string]any{}
 			_ = json.Unmarshal(line, &compact)
 			line, _ = json.Marshal(compact)
@@ -71,7 +70,7 @@ func dump(result *route.Result) string {
 	return text.String()
 }
 
-// permuted is objects in another order.
+// permuted returns the objects in another order.
 func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
 	other := *objects
 	fields := reflect.ValueOf(&other).Elem()
@@ -94,7 +93,7 @@ func permuted(t *rapid.T, objects *route.Objects) *route.Objects {
 	return &other
 }
 
-// TestOrder: the order of the objects changes nothing.
+// TestOrder checks that the order of the objects has no effect.
 func TestOrder(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -109,14 +108,12 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// disturbs is an annotation of an Ingress that is meant to change the rules of others, and says
-// how.
+// disturbs maps annotations of an Ingress that change rules of others to the kind of change.
 const disturbs = "test/disturbs"
 
-// TestNeighbours: without one object, the rules of all others are the same ones, in the same
-// order. Whatever that object says wrong disturbs nobody. It is the youngest: what an older
-// one has, others cannot have.
-func TestNeighbours(t *testing.T) {
+// TestNeighbors checks that without one object, all other rules are the same, in the same order. The
+// object is the youngest, because an older one may take precedence.
+func TestNeighbors(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
 			for i, ingress := range objects.Ingresses {
@@ -132,7 +129,7 @@ func TestNeighbours(t *testing.T) {
 			for i, object := range objects.HTTPRoutes {
 				others := *objects
 				others.HTTPRoutes = objects.HTTPRoutes[:i]
-				// Only one of both kinds can have a host name, the older one.
+				// Only the older of both kinds can have a host name.
 				others.GRPCRoutes = slices.DeleteFunc(slices.Clone(others.GRPCRoutes), func(grpc *gatewayv1.GRPCRoute) bool {
 					return !grpc.CreationTimestamp.Before(&object.CreationTimestamp)
 				})
@@ -156,7 +153,7 @@ func undisturbed(t *testing.T, without, with *route.Objects, prefix string) {
 	}
 }
 
-// rulesByHost lists the rules of each proxy, port and host name, but for those of one object.
+// rulesByHost lists the rules of each proxy, port and host name, except for the rules of one object.
 func rulesByHost(result *route.Result, prefix string) map[string][]string {
 	found := map[string][]string{}
 	for _, proxy := range result.Proxies {
@@ -175,8 +172,8 @@ func rulesByHost(result *route.Result, prefix string) map[string][]string {
 	return found
 }
 
-// TestWhole: every name that a resource refers to is there, and every listener's target port
-// is one of the proxy's.
+// TestWhole checks that every referenced name exists, and that every listener has a target port of its
+// proxy.
 func TestWhole(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -197,8 +194,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestCompilerReuses: what did not change comes out as the same pointers, and a Compiler gives
-// what Compile gives.
+// TestCompilerReuses checks that unchanged resources are the same pointers, and that a Compiler returns
+// the results of Compile.
 func TestCompilerReuses(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -225,8 +222,8 @@ var odd = []string{
 	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
 }
 
-// TestEverythingIsTaken checks that the proxy can decode and apply the complete output of the compiler for
-// objects with odd strings. Objects of Gateway API are JSON, which is UTF-8.
+// TestEverythingIsTaken checks that the proxy can decode and apply the complete output of the compiler
+// for objects with odd strings. Objects of Gateway API are JSON, which is UTF-8.
 func TestEverythingIsTaken(t *testing.T) {
 	worlds := scenarios(t)
 	files := slices.Sorted(maps.Keys(worlds))
@@ -271,7 +268,6 @@ func TestEverythingIsTaken(t *testing.T) {
 	})
 }
 
-// deepCopied copies objects.
 func deepCopied(of *route.Objects) *route.Objects {
 	copied := *of
 	fields := reflect.ValueOf(&copied).Elem()
@@ -288,7 +284,8 @@ func deepCopied(of *route.Objects) *route.Objects {
 	return &copied
 }
 
-// spoil collects setters for the strings of a value, except for object names, which the API server validates.
+// spoil collects setters for the strings of a value, except for object names, which the API server
+// validates.
 func spoil(value reflect.Value, places *[]func(string)) {
 	switch value.Kind() {
 	case reflect.Pointer, reflect.Interface:

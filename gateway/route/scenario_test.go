@@ -19,15 +19,16 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestScenarios plays the files of testdata: objects in, what happens to requests out.
+// TestScenarios compiles the objects in the files of testdata and compares the results and the handling
+// of requests:
 //
 //	-- objects --   YAML
 //	-- requests --  OWNER [METHOD] URL [NAME: VALUE]… => ANSWER, one a line
-//	-- filters --   OWNER [METHOD] URL [NAME: VALUE]… => WHAT; WHAT…, what is done, one a line
+//	-- filters --   OWNER [METHOD] URL [NAME: VALUE]… => EFFECT; EFFECT…, one a line
 //	-- ingresses -- NAMESPACE/NAME OWNER PORT[:ERROR]…, sorted; all of them
-//	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order in which they are tried; HOST may be "all"
+//	-- certificates -- OWNER HOST NAMESPACE/NAME…, in the order of preference; HOST may be "all"
 //	-- problems --  KIND NAMESPACE/NAME FIELD REASON, sorted; all of them
-//	-- status --    OBJECT [PARENT or LISTENER] CONDITION=STATUS/REASON…; those that matter
+//	-- status --    OBJECT [PARENT or LISTENER] CONDITION=STATUS/REASON…; a selection
 //	-- frontends -- GATEWAY LISTENER PORT/PROTOCOL SERVICE:PORT*WEIGHT…; all of them
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txtar")
@@ -78,7 +79,6 @@ var checks = map[string]func(*testing.T, *route.Result, []string){
 	"frontends":    checkAll(frontends),
 }
 
-// checkAll compares all lines.
 func checkAll(display func(*route.Result) []string) func(*testing.T, *route.Result, []string) {
 	return func(t *testing.T, result *route.Result, wanted []string) {
 		if diff := cmp.Diff(wanted, display(result)); diff != "" {
@@ -107,7 +107,7 @@ func checkCertificates(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-// parse reads the objects of a scenario, after those that all of its directory have.
+// parse parses the objects of a scenario, after the common ones of its directory.
 func parse(t *testing.T, file string, text []byte) *route.Objects {
 	t.Helper()
 	common, err := os.ReadFile(filepath.Join(filepath.Dir(file), "common.yaml"))
@@ -121,7 +121,7 @@ func parse(t *testing.T, file string, text []byte) *route.Objects {
 	return objects
 }
 
-// lines are those that are neither empty nor comments, each with single spaces.
+// lines returns the lines that are neither empty nor comments, with single spaces.
 func lines(text []byte) []string {
 	found := []string{}
 	for line := range strings.Lines(string(text)) {
@@ -157,7 +157,7 @@ func ingresses(result *route.Result) []string {
 	return found
 }
 
-// certificates gives the line OWNER HOST with the certificates of that host's listener.
+// certificates returns the line OWNER HOST with the certificates of that host's listener.
 func certificates(result *route.Result, line string) string {
 	fields := strings.Fields(line)[:2]
 	for _, proxy := range result.Proxies {
@@ -182,7 +182,7 @@ func displayHost(name *resource.Hostname) string {
 	return name.Name
 }
 
-// answer says what happens to a request that is written as OWNER [METHOD] URL [NAME: VALUE]….
+// answer describes the handling of a request OWNER [METHOD] URL [NAME: VALUE]….
 func answer(t *testing.T, result *route.Result, line string) string {
 	owner, rest, _ := strings.Cut(line, " ")
 	request, err := parseRequest(strings.Fields(rest))
@@ -229,7 +229,7 @@ func parseRequest(fields []string) (routetest.Request, error) {
 	return request, nil
 }
 
-// display says what happens: the route and what it leads to.
+// display describes a matched rule: the route and its backends.
 func display(resources []*resource.Resource, answer routetest.Answer) string {
 	switch {
 	case answer.Listener == "":

@@ -20,8 +20,8 @@ func sized(tb testing.TB, create func() (*route.Objects, error)) *route.Objects 
 	return objects
 }
 
-// TestSize: a cluster of full size compiles, all of it is served, and one change leaves all
-// other resources the same pointers.
+// TestSize checks that a cluster of full size compiles and is served completely, and that one change
+// keeps the pointers of all other resources.
 func TestSize(t *testing.T) {
 	for name, objects := range map[string]*route.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
 		t.Run(name, func(t *testing.T) {
@@ -65,11 +65,11 @@ func benchmark(b *testing.B, objects *route.Objects) {
 	for range b.N {
 		compiler.Compile(objects, route.DefaultSettings())
 	}
-	// What others do on the machine does not count here.
+	// CPU time does not depend on other processes.
 	b.ReportMetric(float64((processorTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 }
 
-// processorTime is what the process has used, with the garbage collector's part.
+// processorTime returns the CPU time of the process, with the garbage collector's part.
 func processorTime(tb testing.TB) time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
@@ -78,6 +78,6 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// A full compile with 5,000 routes, 10,000 hosts and 5,000 certificates that are parsed.
+// A full compilation with 5,000 routes, 10,000 hosts and 5,000 certificates to parse.
 func BenchmarkIngress(b *testing.B) { benchmark(b, sized(b, routetest.Ingresses)) }
 func BenchmarkGateway(b *testing.B) { benchmark(b, sized(b, routetest.Gateways)) }

@@ -14,13 +14,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// checkStatuses holds lines SUBJECT TOKEN… against the statuses of a result.
+// checkStatuses compares lines SUBJECT TOKEN… with the statuses of a result.
 func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	t.Helper()
 	found := displayStatuses(result)
 	for subject, tokens := range found {
 		for _, token := range tokens {
-			// What is not ours stays, so one of ours that is not listed would never go.
+			// Conditions of unlisted types are never removed, so all types must be listed.
 			of, rest, _ := strings.Cut(token, "=")
 			if strings.Contains(rest, "/") && !route.OwnsCondition(of) {
 				t.Errorf("%s: the condition %s is not among our own", subject, of)
@@ -48,7 +48,7 @@ func checkStatuses(t *testing.T, result *route.Result, wanted []string) {
 	}
 }
 
-// displayStatuses gives the conditions of each object, listener and parent.
+// displayStatuses returns the conditions of each object, listener and parent.
 func displayStatuses(result *route.Result) map[string][]string {
 	found := map[string][]string{}
 	statuses := &result.Statuses

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestCertificateOfOwnNamespace: who may bring a certificate for a host that has the class's own: an
-// Ingress of the namespace that has the host.
+// TestCertificateOfOwnNamespace checks that an Ingress of the namespace that owns a host can replace the
+// class's certificate for it.
 func TestCertificateOfOwnNamespace(t *testing.T) {
 	const file = "testdata/ingress/tls_strangers.txtar"
 	archive, err := os.ReadFile(file)
@@ -44,8 +44,8 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestPathsOfStrangers: a client that speaks protobuf with the API server can write a path that is no
-// UTF-8. No resource that cannot be sent to proxies comes of it: it would hold back all others.
+// TestPathsOfStrangers checks that invalid UTF-8 in a path, which a protobuf client of the API server can
+// write, is not sent to proxies, where it would block all configurations.
 func TestPathsOfStrangers(t *testing.T) {
 	const file = "testdata/ingress/path_rules.txtar"
 	archive, err := os.ReadFile(file)
@@ -75,7 +75,7 @@ func TestPathsOfStrangers(t *testing.T) {
 	}
 }
 
-// TestLongChain: a chain goes to each client whole, and all of its handshakes hold it in memory.
+// TestLongChain checks the limit of chains, which all handshakes of a listener hold in memory.
 func TestLongChain(t *testing.T) {
 	const file = "testdata/ingress/tls.txtar"
 	archive, err := os.ReadFile(file)

@@ -13,7 +13,7 @@ var names = rapid.SampledFrom([]Host{
 	"", "*.a", "*.b", "a.a", "b.a", "*.a.a", "c.a.a", "*.b.a", "c.b.a", "d.c.b.a", "*.c.b.a", "a", "b", "x.b",
 })
 
-// TestOldest: look-ups find the route that comparing all names with all others finds.
+// TestOldest compares lookups with a comparison of all names.
 func TestOldest(t *testing.T) {
 	clashes := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -53,7 +53,8 @@ func TestOldest(t *testing.T) {
 	}
 }
 
-// TestClaimsGrowWithNames: the cost of a look-up grows with the labels of names, not with the routes.
+// TestClaimsGrowWithNames checks that the cost of a lookup depends on the labels of names, not on the
+// number of routes.
 func TestClaimsGrowWithNames(t *testing.T) {
 	const routes = 20_000
 	known := NewClaims[int]()

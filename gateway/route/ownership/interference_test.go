@@ -22,9 +22,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// TestNonInterference: the objects of namespace b, which are younger, change nothing for the clients of the hosts
-// of namespace a. Under Strict this holds for each request. If the class shares hosts, it holds for each request
-// that no rule of b takes, and always for the handshakes, which certificates and tunnels decide.
+// TestNonInterference checks that the objects of namespace b, which are younger, do not affect the
+// clients of the hosts of namespace a: under Strict for each request, and in a class that shares hosts
+// for each request that no rule of b matches, and always for TLS handshakes.
 func TestNonInterference(t *testing.T) {
 	compared := 0
 	// Rapid draws 100 worlds by default, which is too few.
@@ -88,8 +88,8 @@ func newServed(t *rapid.T, proxy *route.Proxy) *served {
 	return s
 }
 
-// handshake is what becomes of a TLS connection: where it is passed on, or the certificates; empty if it is refused.
-// group is the group of the rule that passes it on.
+// handshake is the handling of a TLS connection: the backend for passthrough, or the certificates; empty
+// if it is refused. group is the group of the passthrough rule.
 func (s *served) handshake(name string) (result, group string) {
 	decision := s.DecideTLS(s.ports[443], name)
 	if decision.Rule != nil {
@@ -98,7 +98,7 @@ func (s *served) handshake(name string) (result, group string) {
 	return strings.Join(s.resources[decision.Listener].GetListener().GetCertificates(), " "), ""
 }
 
-// answer is what becomes of a request.
+// answer is the handling of a request.
 func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 	scheme, port := "http", s.ports[80]
 	if tls {
@@ -110,7 +110,7 @@ func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 	return s.Decide(port, plan.Request{Method: "GET", URL: &url.URL{Scheme: scheme, Host: host, Path: path}}), true
 }
 
-// compare compares the answers to the clients of the hosts of namespace a.
+// compare compares the handling of requests to the hosts of namespace a.
 func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (compared int) {
 	kind := owner.Kind
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
@@ -161,14 +161,15 @@ func (w *world) compare(t *rapid.T, before, after *served, owner route.Object) (
 	return compared
 }
 
-// takesAll reports whether an Ingress of namespace b takes the requests of hosts without an owner.
+// takesAll reports whether an Ingress of namespace b serves hosts without an owner.
 func (w *world) takesAll() bool {
 	return slices.ContainsFunc(w.of["b"].Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return len(ingress.Spec.Rules) == 0 || slices.ContainsFunc(ingress.Spec.Rules, func(rule networkingv1.IngressRule) bool { return rule.Host == "" })
 	})
 }
 
-// claims reports whether a route of namespace a has the name of a host at its Gateway's own listener of HTTP or TLS.
+// claims reports whether a route of namespace a has a host name at its Gateway's own HTTP or TLS
+// listener.
 func (w *world) claims(host string, tls bool) bool {
 	matches := func(name gatewayv1.Hostname) bool {
 		_, both := ownership.Intersect(ownership.Host(host), ownership.Host(name))
@@ -206,7 +207,7 @@ func (w *world) isTaken(host string, rule *resource.Rule) bool {
 	})
 }
 
-// owns reports whether a host is of namespace a: by a rule, or by an annotation that adds it.
+// owns reports whether namespace a owns a host, by a rule or by an annotation.
 func (w *world) owns(host string, owner route.Object) bool {
 	_, parent, _ := strings.Cut(host, ".")
 	return slices.ContainsFunc(w.of["a"].Ingresses, func(ingress *networkingv1.Ingress) bool {
@@ -214,7 +215,6 @@ func (w *world) owns(host string, owner route.Object) bool {
 	})
 }
 
-// isServedBy reports whether an Ingress is served by the proxies of an owner.
 func isServedBy(ingress *networkingv1.Ingress, owner route.Object) bool {
 	if ingress.Annotations[route.AnnotationDedicatedVIP] == "true" {
 		return owner.Kind == "Ingress" && owner.Name == ingress.Name && owner.Namespace == ingress.Namespace
@@ -222,7 +222,7 @@ func isServedBy(ingress *networkingv1.Ingress, owner route.Object) bool {
 	return owner.Kind == "IngressClass"
 }
 
-// namesOf are the host names of an Ingress, but for all hosts.
+// namesOf returns the host names of an Ingress, except for all hosts.
 func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	carries := w.parameters.Data["annotations"] == "ingress-nginx"
 	if carries && ingress.Annotations[nginx.Prefix+"canary"] != "" {
@@ -242,8 +242,8 @@ func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	return names
 }
 
-// isBelowWildcard reports whether b has rules for a name that a has by a wildcard: its own certificate is served
-// for the name, where hosts are shared.
+// isBelowWildcard reports whether b has rules for a name below a wildcard of a: if hosts are shared, the
+// certificate of b is served for the name.
 func (w *world) isBelowWildcard(host string, owner route.Object) bool {
 	for _, ingress := range w.of["a"].Ingresses {
 		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestOwner: the owner of a host is the namespace of the oldest admitted claim for the name or for the wildcard
-// above, and a class with Strict admits the owner alone.
+// TestOwner checks that the owner of a host is the namespace of the oldest admitted claim for the name or
+// for the wildcard above, and that a class with Strict admits only the owner.
 func TestOwner(t *testing.T) {
 	type claimed struct {
 		host Host

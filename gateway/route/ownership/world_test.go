@@ -23,7 +23,7 @@ var (
 	worldPaths = []string{"/", "/p", "/p/q", "/P", "/p.q", "/p(/|$)(.*)", "/.*", "/.well-known/acme-challenge/t", "/oauth2/auth", ""}
 )
 
-// world is what two namespaces have.
+// world holds the objects of two namespaces.
 type world struct {
 	classes      []*networkingv1.IngressClass
 	parameters   *corev1.ConfigMap
@@ -138,7 +138,7 @@ func drawNamespace(t *rapid.T, namespace string, age int) *route.Objects {
 		found.Ingresses = append(found.Ingresses, drawIngress(t, meta(namespace, fmt.Sprint("i", i), age+i)))
 	}
 	if namespace == "b" && rapid.IntRange(0, 3).Draw(t, "answers") == 0 {
-		// The path of external authorization, which decides about clients of the host.
+		// The path of external authorization, which affects clients of the host.
 		answering := drawIngress(t, meta(namespace, "answers", age+9))
 		answering.Annotations = nil
 		for i := range answering.Spec.Rules {
@@ -204,7 +204,7 @@ var annotationValues = map[string][]string{
 	"ssl-redirect": {"true", "false"}, route.AnnotationSSLRedirect: {"true", "false"}, route.AnnotationDedicatedVIP: {"true"},
 }
 
-// annotationNames has all, and those oftener that hold for a whole host.
+// annotationNames lists all names, and repeats the ones that apply to a whole host.
 var annotationNames = func() []string {
 	names := []string{route.AnnotationSSLRedirect, route.AnnotationDedicatedVIP}
 	for _, of := range nginx.Annotations() {
@@ -281,7 +281,7 @@ func drawGatewayAPI(t *rapid.T, into *route.Objects, namespace string, age int) 
 	}
 }
 
-// drawListenerSets draws ListenerSets with one listener, and a route that each has.
+// drawListenerSets draws ListenerSets with one listener, and a route for each.
 func drawListenerSets(t *rapid.T, into *route.Objects, namespace string, age int) {
 	of, kind := gatewayv1.Namespace("a"), gatewayv1.Kind("ListenerSet")
 	for i := range rapid.IntRange(0, 2).Draw(t, "listener sets") {

@@ -71,7 +71,6 @@ func TestController(t *testing.T) {
 	}
 }
 
-// clean removes what a scenario has left.
 func (e *environment) clean(t *testing.T) {
 	ctx := context.Background()
 	for _, namespace := range []string{namespace, systemNamespace} {
@@ -84,7 +83,7 @@ func (e *environment) clean(t *testing.T) {
 	}
 }
 
-// served waits until an Ingress has exactly these points: "address port…".
+// served waits until an Ingress has exactly these addresses and ports: "address port…".
 func (e *environment) served(t *testing.T, ingress *networkingv1.Ingress, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -115,7 +114,7 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	e.assign(t, shared, "203.0.113.10", "2001:db8:cafe::10")
 	e.served(t, ingress, "203.0.113.10 80", "2001:db8:cafe::10 80")
 
-	// What others change comes back; what they add stays.
+	// Modified fields are reverted, added ones are kept.
 	deployment := &appsv1.Deployment{}
 	e.await(t, deployment, shared)
 	before := client.MergeFrom(deployment.DeepCopy())
@@ -136,7 +135,7 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	}
 
 	quiet(t, e)
-	// Another controller has all that it needs, and writes nothing.
+	// Another controller finds nothing to write.
 	stop()
 	e.run(t, nil)
 	quiet(t, e)
@@ -156,11 +155,11 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	}
 }
 
-// quiet holds that the controller writes nothing but its Lease while nothing changes.
+// quiet checks that the controller writes only its Lease while nothing changes.
 func quiet(t *testing.T, e *environment) {
 	t.Helper()
 	settled := e.writes(t)
-	// What is under way ends; a quiet second follows within the patience of every test.
+	// Wait for writes in progress, then for a second without writes.
 	eventually(t, func(context.Context) error {
 		last := settled
 		time.Sleep(time.Second)
@@ -175,7 +174,7 @@ func quiet(t *testing.T, e *environment) {
 	}
 }
 
-// writes are the requests of the controller that write, whether or not they changed anything.
+// writes returns the controller's write requests, including those without effect.
 func (e *environment) writes(t *testing.T, without ...string) []string {
 	t.Helper()
 	all, err := e.server.Writes()
@@ -190,8 +189,7 @@ func (e *environment) writes(t *testing.T, without ...string) []string {
 	return ours
 }
 
-// unrelatedChanges have passes with nothing to write: what the API server defaults and counts in
-// objects of proxies is no difference.
+// unrelatedChanges checks that passes do not revert defaults and status fields set by the API server.
 func unrelatedChanges(t *testing.T, e *environment) {
 	e.run(t, nil)
 	web := e.ingress(t, "web", "web.example.com")
@@ -203,7 +201,7 @@ func unrelatedChanges(t *testing.T, e *environment) {
 		change := client.MergeFrom(web.DeepCopy())
 		web.Annotations = map[string]string{"note": fmt.Sprint(i)}
 		must(t, e.client.Patch(t.Context(), web, change))
-		// The event is the last thing that a pass does.
+		// The event is the last write of a pass.
 		change = client.MergeFrom(web.DeepCopy())
 		web.Spec.DefaultBackend = &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
 			Name: fmt.Sprintf("missing-%d", i), Port: networkingv1.ServiceBackendPort{Number: 80},
@@ -222,7 +220,6 @@ func unrelatedChanges(t *testing.T, e *environment) {
 			return nil
 		})
 		if i == 0 {
-			// All that was to be written has been.
 			before = e.writes(t, "events")
 		}
 	}
@@ -231,7 +228,7 @@ func unrelatedChanges(t *testing.T, e *environment) {
 	}
 }
 
-// leadsTo says whether a configuration has an endpoint of a Service.
+// leadsTo checks that a configuration has exactly these endpoints of a Service.
 func leadsTo(service string, addresses ...string) func(configuration) error {
 	return func(has configuration) error {
 		name := "endpoints/" + namespace + "/" + service + "/80"
@@ -306,7 +303,6 @@ func endpointsAlone(t *testing.T, e *environment) {
 		p.gets(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
 		t.Logf("new endpoints took %s", time.Since(began))
 	}
-	// A Service that is gone has no endpoints; its Ingress stays.
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
 	p.gets(t, func(update configuration) error {
 		if leadsTo("web", "198.18.0.1", "198.18.1.4")(update) == nil {
@@ -323,7 +319,7 @@ func twoReplicas(t *testing.T, e *environment) {
 	ofFirst := e.proxy(t, first, token).gets(t, leadsTo("web", "198.18.0.1"))
 	second, _ := e.run(t, func(c *controller.Config) { c.ControllerAddress = first })
 	ofSecond := e.proxy(t, second, token).gets(t, leadsTo("web", "198.18.0.1"))
-	// Both give the proxies the same secret, which is none of the Secret's own.
+	// Both distribute the same derived secret, which differs from the Secret's values.
 	secret := &corev1.Secret{}
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
 	values := ofFirst["secret"].GetSharedSecret().GetValues()
@@ -340,7 +336,7 @@ func twoReplicas(t *testing.T, e *environment) {
 	e.served(t, ingress, "203.0.113.10 80")
 }
 
-// line is the way to the API server, which can be cut.
+// line is a connection to the API server that can be cut.
 type line struct {
 	mu    sync.Mutex
 	isCut bool
@@ -372,8 +368,8 @@ func (l *line) cut(isCut bool) {
 	}
 }
 
-// cutOff: a replica that does not reach the API server is not ready, and sends its proxies away, until
-// it reaches it again.
+// cutOff checks that a replica without the API server is not ready and disconnects its proxies until it
+// recovers.
 func cutOff(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
@@ -418,13 +414,13 @@ func cutOff(t *testing.T, e *environment) {
 	p.gets(t, leadsTo("web", "198.18.0.2"))
 }
 
-// hungWatches: the connections of a replica stop without a word, and new ones work. It finds out, by
-// pings over HTTP/2 and by silence over HTTP/1.1, where other requests go on meanwhile.
+// hungWatches silently freezes the connections of a replica while new ones work. The replica detects it by
+// HTTP/2 pings or, over HTTP/1.1, by the read timeout.
 func hungWatches(t *testing.T, e *environment) {
 	e.ingress(t, "web", "web.example.com")
 	for i, protocol := range []string{"h2", "http/1.1"} {
 		t.Run(protocol, func(t *testing.T) {
-			// Of client-go; 30 and 15 without them.
+			// Defaults of client-go are 30 and 15.
 			t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "3")
 			t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2")
 			way := frozen.NewLine(t, strings.TrimPrefix(e.server.Admin().Host, "https://"))
@@ -450,8 +446,8 @@ func hungWatches(t *testing.T, e *environment) {
 	}
 }
 
-// refusals: what a proxy says to a replica that does not lead becomes an event of its owner and a
-// metric, until the proxy takes its configuration.
+// refusals checks that a rejection sent to a follower becomes an event and a metric until the configuration
+// is accepted.
 func refusals(t *testing.T, e *environment) {
 	first, _ := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
@@ -528,8 +524,8 @@ func objectsOfOthers(t *testing.T, e *environment) {
 	stop()
 }
 
-// problemsAreEvents: each problem of an Ingress is told, also several with one reason, and one that comes
-// while the Ingress stays what it is.
+// problemsAreEvents checks that each problem of an Ingress causes an event, including several with the same
+// reason and one that appears while the Ingress is unchanged.
 func problemsAreEvents(t *testing.T, e *environment) {
 	e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")

@@ -38,18 +38,18 @@ import (
 )
 
 const (
-	// gatewayUser is the service account of config/rbac/gateway: the controller runs with
-	// exactly the rights that it is installed with.
+	// gatewayUser is the service account of config/rbac/gateway, so that the controller runs with its
+	// installed permissions.
 	gatewayUser     = "system:serviceaccount:millrace-system:millrace-gateway"
 	systemNamespace = "millrace-system"
 	namespace       = "shop"
 	patience        = 20 * time.Second
 )
 
-// shared is where the objects of the shared proxies are.
+// shared is the place of the shared proxies' objects.
 var shared = types.NamespacedName{Namespace: systemNamespace, Name: "ingressclass-millrace"}
 
-// environment is a real API server with the rights of the controller.
+// environment is a real API server with the controller's RBAC.
 type environment struct {
 	server *controlplane.Server
 	client *controlplane.Objects
@@ -71,7 +71,7 @@ func (e *environment) create(t *testing.T, object client.Object) {
 	e.client.Make(t, object)
 }
 
-// run starts a controller, and returns where it serves and how to stop it.
+// run starts a controller and returns its serving address.
 func (e *environment) run(t *testing.T, change func(*controller.Config)) (address string, stop func()) {
 	t.Helper()
 	address = fmt.Sprintf("127.0.0.1:%d", controlplane.FreePort(t))
@@ -99,7 +99,7 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 			t.Errorf("the controller does not end:\n%s", said)
 		}
 		for line := range strings.Lines(said.String()) {
-			// Of a namespace that does not permit it, the log has the command.
+			// In namespaces without permission the log contains the command.
 			if strings.Contains(line, "forbidden") && !strings.Contains(line, "kubectl create rolebinding") || strings.Contains(line, "panic") {
 				t.Errorf("the controller logged: %s", line)
 			}
@@ -117,13 +117,12 @@ func must(t testing.TB, err error) {
 	controlplane.Must(t, err)
 }
 
-// eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
 	controlplane.Eventually(t, patience, condition)
 }
 
-// ingress makes a Service with one endpoint, and an Ingress of our class that leads to it.
+// ingress creates a Service with one endpoint and an Ingress for it.
 func (e *environment) ingress(t *testing.T, name, host string) *networkingv1.Ingress {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -149,7 +148,6 @@ func (e *environment) ingress(t *testing.T, name, host string) *networkingv1.Ing
 	return ingress
 }
 
-// slice is the endpoints of a Service.
 func slice(service string, addresses ...string) *discoveryv1.EndpointSlice {
 	name, port, protocol := "http", int32(8080), corev1.ProtocolTCP
 	found := &discoveryv1.EndpointSlice{
@@ -165,13 +163,12 @@ func slice(service string, addresses ...string) *discoveryv1.EndpointSlice {
 	return found
 }
 
-// await waits for an object.
 func (e *environment) await(t *testing.T, object client.Object, name types.NamespacedName) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error { return e.client.Get(ctx, name, object) })
 }
 
-// assign gives a Service its addresses, as the layer-4 operator does.
+// assign sets the addresses of a Service like the layer-4 operator.
 func (e *environment) assign(t *testing.T, name types.NamespacedName, addresses ...string) {
 	t.Helper()
 	service := &corev1.Service{}
@@ -184,7 +181,7 @@ func (e *environment) assign(t *testing.T, name types.NamespacedName, addresses 
 	must(t, e.client.Status().Patch(t.Context(), service, before))
 }
 
-// pod makes a pod of the Deployment of proxies, as the cluster's controllers do.
+// pod creates a pod of the proxies' Deployment.
 func (e *environment) pod(t *testing.T, of types.NamespacedName, name string) *corev1.Pod {
 	t.Helper()
 	deployment := &appsv1.Deployment{}
@@ -195,7 +192,7 @@ func (e *environment) pod(t *testing.T, of types.NamespacedName, name string) *c
 	return pod
 }
 
-// token is what the kubelet gives a pod.
+// token requests a token like the kubelet.
 func (e *environment) token(t *testing.T, account types.NamespacedName, audience string, pod *corev1.Pod) string {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
@@ -207,19 +204,18 @@ func (e *environment) token(t *testing.T, account types.NamespacedName, audience
 	return request.Status.Token
 }
 
-// proxy follows a configuration as lbproxy does.
+// proxy is a client of the distribution server.
 type proxy struct {
 	updates chan distribution.Update
 	said    *controlplane.Log
 	has     configuration
-	// refuses is why it refuses what comes, nil where it does not.
+	// refuses is the error returned for updates, or nil.
 	refuses atomic.Pointer[string]
 }
 
-// configuration is what a proxy has, by name.
+// configuration contains the resources of a proxy by name.
 type configuration map[string]*resource.Resource
 
-// carryOut makes it what the update leads to.
 func (c configuration) carryOut(update distribution.Update) {
 	if update.Whole {
 		clear(c)
@@ -250,10 +246,10 @@ func (e *environment) proxy(t *testing.T, address, token string) *proxy {
 	return p
 }
 
-// follow runs a proxy's client, which trusts the controller, until the test ends.
+// follow runs a proxy's client until the test ends.
 func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 	t.Helper()
-	// Each owner's proxies have their own copy of the CA.
+	// The CA is in the ConfigMap of each owner.
 	trusted := &corev1.ConfigMapList{}
 	roots := x509.NewCertPool()
 	eventually(t, func(ctx context.Context) error {
@@ -272,7 +268,7 @@ func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 	t.Cleanup(func() { cancel(); must(t, <-done) })
 }
 
-// gets waits for a configuration that is as wanted.
+// gets waits for a configuration that passes the check.
 func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
 	deadline := time.After(patience)
@@ -290,7 +286,7 @@ func (p *proxy) gets(t *testing.T, wanted func(configuration) error) configurati
 	}
 }
 
-// isRefused waits until the client has been told so.
+// isRefused waits until the server has rejected the client for this reason.
 func (p *proxy) isRefused(t *testing.T, why string) {
 	t.Helper()
 	eventually(t, func(context.Context) error {

@@ -35,26 +35,26 @@ import (
 )
 
 const (
-	// tenant may do everything in the namespace flood, and nothing elsewhere.
+	// tenant has all permissions in the namespace flood only.
 	tenant, floodNamespace = "tenant", "flood"
 	floodRoutes            = 500
 	floodIngresses         = 100
 	floodSecrets           = 50
-	// floodRate is how many changes a second the tenant tries to make.
+	// floodRate is the number of attempted changes per second.
 	floodRate = 1000
 	floodFor  = 20 * time.Second
 )
 
-// What another tenant may have to wait while that goes on, at most. The machine does all at once: the API
-// server, etcd, who floods and the controller.
+// Maximum delays of another tenant's changes during the flood, while API server, etcd, tenant and
+// controller share the machine.
 const (
 	longestToProxy  = 5 * time.Second
 	longestToStatus = 5 * time.Second
 	longestToEvent  = 30 * time.Second
 )
 
-// TestFlood has one tenant make a thousand changes a second of routes, Ingresses and certificates, and
-// measures how long the changes of another one take meanwhile, and what the controller takes and writes.
+// TestFlood changes routes, Ingresses and certificates of one tenant a thousand times per second, and
+// measures the delay of another tenant's changes and the controller's CPU time, memory and writes.
 func TestFlood(t *testing.T) {
 	e := newEnvironment(t, tenant)
 	e.gatewayAPI(t)
@@ -99,7 +99,7 @@ func TestFlood(t *testing.T) {
 	v.measure(t, "after", 3)
 }
 
-// permit gives the tenant rights in its namespace.
+// permit grants the tenant all permissions in its namespace.
 func (e *environment) permit(t *testing.T) {
 	t.Helper()
 	e.create(t, &rbacv1.Role{
@@ -113,7 +113,7 @@ func (e *environment) permit(t *testing.T) {
 	})
 }
 
-// otherWrites are the controller's writes but those of statuses, by resource and code.
+// otherWrites counts the controller's writes, except for statuses, by resource and code.
 func (e *environment) otherWrites(t *testing.T) map[string]int {
 	t.Helper()
 	all, err := e.server.Writes()
@@ -127,10 +127,10 @@ func (e *environment) otherWrites(t *testing.T) map[string]int {
 	return writes
 }
 
-// program is the controller as a process of its own.
+// program is the controller in its own process.
 type program struct{ pid int }
 
-// runProgram runs the controller as a program until the test ends.
+// runProgram runs the controller in its own process until the test ends.
 func (e *environment) runProgram(t *testing.T, arguments ...string) (address string, running *program) {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "gateway")
@@ -157,7 +157,7 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	return address, &program{pid: command.Process.Pid}
 }
 
-// cpu is the time of processors that the program has used.
+// cpu returns the CPU time used.
 func (p *program) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.pid))
@@ -170,7 +170,7 @@ func (p *program) cpu(t *testing.T) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// memory is what the program has in memory, in bytes.
+// memory returns the resident memory in bytes.
 func (p *program) memory(t *testing.T) int64 {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid))
@@ -189,10 +189,10 @@ type bystander struct {
 	changes int
 }
 
-// waited is how long changes took, at most.
+// waited contains the longest delays.
 type waited struct{ proxy, status, event time.Duration }
 
-// measure changes the route and the Ingress several times, and waits until each change has arrived.
+// measure changes the route and the Ingress several times and waits until each change has arrived.
 func (b *bystander) measure(t *testing.T, when string, times int) (most waited) {
 	t.Helper()
 	var all [3][]time.Duration
@@ -225,7 +225,7 @@ func (b *bystander) measure(t *testing.T, when string, times int) (most waited) 
 	return waited{all[0][times-1], all[1][times-1], all[2][times-1]}
 }
 
-// redirectsTo says whether a configuration has a rule that redirects to a host.
+// redirectsTo checks that a configuration redirects to a host.
 func redirectsTo(host string) func(configuration) error {
 	return func(has configuration) error {
 		for _, r := range has {
@@ -273,14 +273,14 @@ func (b *bystander) awaitEvent(t *testing.T, text string) {
 	})
 }
 
-// flood is a tenant who changes what it has, again and again.
+// flood is a tenant that changes its objects continuously.
 type flood struct {
 	client       client.Client
 	secrets      [2]map[string][]byte
 	made, failed atomic.Int64
 }
 
-// flood makes the objects of the tenant.
+// flood creates the tenant's objects.
 func (e *environment) flood(t *testing.T) *flood {
 	t.Helper()
 	f := &flood{}
@@ -354,14 +354,14 @@ func (f *flood) run(ctx context.Context) {
 			case work <- i:
 				i++
 			default:
-				// As fast as the API server takes them.
+				// Limited by the API server.
 			}
 		}
 	}
 }
 
-// change makes one change: of ten six are of routes, three of Ingresses, whose problems are new each time,
-// and one of certificates.
+// change makes one change: six of ten to routes, three to Ingresses, each with a new problem, one to
+// certificates.
 func (f *flood) change(ctx context.Context, i int64) error {
 	at := metav1.ObjectMeta{Namespace: floodNamespace}
 	patch := func(object client.Object, format string, arguments ...any) error {

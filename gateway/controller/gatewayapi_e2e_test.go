@@ -32,16 +32,16 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// otherNamespace is that of a second installation.
+// otherNamespace is the namespace of a second installation.
 const otherNamespace = "millrace-other"
 
-// gatewayAPI installs the kinds until the test ends, and returns how to take them away.
+// gatewayAPI installs the CRDs until the test ends or remove is called.
 func (e *environment) gatewayAPI(t *testing.T) (remove func()) {
 	t.Helper()
 	return e.gatewayAPIOf(t, "standard")
 }
 
-// gatewayAPIOf installs the kinds of a channel.
+// gatewayAPIOf installs the CRDs of a channel.
 func (e *environment) gatewayAPIOf(t *testing.T, channel string) (remove func()) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
@@ -56,8 +56,7 @@ func (e *environment) gatewayAPIOf(t *testing.T, channel string) (remove func())
 	return remove
 }
 
-// laterGatewayAPI installs the kinds while the controller runs, uses them, and takes them
-// away.
+// laterGatewayAPI installs, uses and removes the CRDs while the controller runs.
 func laterGatewayAPI(t *testing.T, e *environment) {
 	address, _ := e.run(t, nil)
 	ingress := e.ingress(t, "web", "web.example.com")
@@ -98,12 +97,12 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// Ingress goes on.
+	// Ingresses are still served.
 	e.assign(t, shared, "203.0.113.21")
 	e.served(t, ingress, "203.0.113.21 80")
 }
 
-// httpRoute leads all requests to a Gateway to the Service of its name.
+// httpRoute routes all requests of a Gateway to the Service of the same name.
 func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv1.HTTPRoute {
 	t.Helper()
 	port := gatewayv1.PortNumber(80)
@@ -116,8 +115,8 @@ func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv
 	return route
 }
 
-// tokensOfGateways holds that a proxy of one Gateway cannot get the configuration of another one
-// in its namespace: neither with its own token, nor as a pod of its own with the other's account.
+// tokensOfGateways checks that a proxy cannot get the configuration of another Gateway in its namespace,
+// neither with its own token nor with a pod that uses the other's account.
 func tokensOfGateways(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -149,7 +148,7 @@ func tokensOfGateways(t *testing.T, e *environment) {
 	e.proxy(t, address, e.token(t, inner, infrastructure.Audience, disguised)).isRefused(t, "is not one of Gateway/shop/inner")
 }
 
-// programmed waits until a Gateway says why it is not programmed yet.
+// programmed waits until a Gateway is not programmed for this reason.
 func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reason string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -164,8 +163,8 @@ func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reaso
 	})
 }
 
-// contestedStatuses has another program write ten times a second what the controller has written of an
-// Ingress, a Gateway and a route. It is not answered for ever, and told of.
+// contestedStatuses overwrites the statuses of an Ingress, a Gateway and a route ten times per second. The
+// controller limits its writes and reports the contest.
 func contestedStatuses(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -197,8 +196,8 @@ func contestedStatuses(t *testing.T, e *environment) {
 	}
 	after := e.statusWrites(t)
 	for _, resource := range []string{"ingresses", "gateways", "httproutes"} {
-		// Two more than are answered: one that is refused, since the cache is behind, and one after the
-		// pass that finds it contested.
+		// Includes a conflict because of a stale cache, and the write after the pass that detects the
+		// contest.
 		if writes := after[resource] - before[resource]; writes < 2 || writes > 8 {
 			t.Errorf("%d writes of statuses of %s in %d s", writes, resource, seconds)
 		} else {
@@ -211,7 +210,7 @@ func contestedStatuses(t *testing.T, e *environment) {
 	for _, kind := range []string{"Ingress", "Gateway", "HTTPRoute"} {
 		e.contested(t, kind)
 	}
-	// The Gateway says so with the write that follows the pause, or did with the last one.
+	// The condition is in the write after the pause, or in the last one before.
 	controlplane.Eventually(t, 40*time.Second, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(gateway), gateway); err != nil {
 			return err
@@ -223,7 +222,7 @@ func contestedStatuses(t *testing.T, e *environment) {
 	})
 }
 
-// statusWrites are the controller's writes of statuses, by resource.
+// statusWrites counts the controller's status writes by resource.
 func (e *environment) statusWrites(t *testing.T) map[string]int {
 	t.Helper()
 	all, err := e.server.Writes()
@@ -237,13 +236,13 @@ func (e *environment) statusWrites(t *testing.T) map[string]int {
 	return writes
 }
 
-// warned waits for a warning of an object.
+// warned waits for a warning event of an object.
 func (e *environment) warned(t *testing.T, object client.Object, reason string) {
 	t.Helper()
 	e.warnedOf(t, object, reason, "")
 }
 
-// warnedOf waits for a warning of an object with a text in it.
+// warnedOf waits for a warning event that contains a text.
 func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -260,8 +259,8 @@ func (e *environment) warnedOf(t *testing.T, object client.Object, reason, text 
 	})
 }
 
-// twoInstallations has a second gateway, of another namespace, in one cluster: both want the objects of a
-// Gateway to be theirs. Neither rolls the proxies again and again, and both tell.
+// twoInstallations runs a second gateway in another namespace, which contests the objects of a Gateway.
+// Neither keeps rolling the proxies, and both report the contest.
 func twoInstallations(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -281,7 +280,7 @@ func twoInstallations(t *testing.T, e *environment) {
 	})
 	e.warnedOf(t, deployment, gatewayroute.ReasonObjectContested, "a second installation of Millrace")
 	e.contested(t, "Deployment")
-	// What is under way ends, and then nothing is written until the pauses end.
+	// Wait for writes in progress, then check that there are none until the pauses end.
 	settled := 0
 	eventually(t, func(context.Context) error {
 		last := settled
@@ -309,7 +308,7 @@ func (e *environment) contested(t *testing.T, kind string) {
 	})
 }
 
-// writesOf are the writes of a resource in the namespace of the tests, by whomever.
+// writesOf counts all writes of a resource in the test's namespace.
 func (e *environment) writesOf(t *testing.T, resource string) (count int) {
 	t.Helper()
 	all, err := e.server.Writes()

@@ -31,8 +31,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// TestGuards checks, with a real API server, the controller and a real proxy, that protecting rules reject
-// clients for each spelling of a path, and also if the rule is invalid, has no room, or has an annotation
+// TestGuards runs the controller against a real API server with a real proxy. Access filters must hold for
+// each spelling of a path, and also if the rule is invalid, exceeds its size limit, or has an annotation
 // that is not UTF-8.
 func TestGuards(t *testing.T) {
 	if !isolated.Test(t) {
@@ -123,7 +123,7 @@ func TestGuards(t *testing.T) {
 	})
 }
 
-// raw sends a request with an unchanged target, and returns the status and the body.
+// raw sends a request with an unmodified target and returns status and body.
 func raw(ctx context.Context, port int, host, target string) (string, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("%s:%d", ofProxies, port))
 	if err != nil {
@@ -148,7 +148,7 @@ func raw(ctx context.Context, port int, host, target string) (string, error) {
 	return fmt.Sprint("200 ", strings.TrimSuffix(string(text), " "+host)), err
 }
 
-// guarded is an Ingress with one path of a host, and annotations of ingress-nginx.
+// guarded returns an Ingress with one path and annotations of ingress-nginx.
 func guarded(name, host, path string, annotations map[string]string) *networkingv1.Ingress {
 	class, kind := "nginx", networkingv1.PathTypeImplementationSpecific
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{}}}
@@ -164,7 +164,7 @@ func guarded(name, host, path string, annotations map[string]string) *networking
 	return ingress
 }
 
-// guards creates the class, and for each host an open Ingress and protected Ingresses. Ingresses with
+// guards creates the class and, for each host, an open and several protected Ingresses. Ingresses with
 // invalid strings are written as protobuf, because the API server does not validate its strings.
 func (e *environment) guards(t *testing.T) {
 	t.Helper()
@@ -201,8 +201,7 @@ func (e *environment) guards(t *testing.T) {
 	}
 }
 
-// guardedRoute returns a route with an open rule, and with rules whose authorization server rejects all
-// clients.
+// guardedRoute returns a route with an open rule and rules whose authorization server rejects all clients.
 func guardedRoute() *gatewayv1.HTTPRoute {
 	port := gatewayv1.PortNumber(80)
 	reference := func(name string) gatewayv1.BackendObjectReference {

@@ -25,10 +25,10 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// edge is where the objects of the Gateway edge are.
+// edge is the place of the objects of the Gateway edge.
 var edge = types.NamespacedName{Namespace: namespace, Name: "edge-millrace"}
 
-// class makes our GatewayClass.
+// class creates the GatewayClass.
 func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
 	t.Helper()
 	class := &gatewayv1.GatewayClass{
@@ -40,7 +40,7 @@ func (e *environment) class(t *testing.T) *gatewayv1.GatewayClass {
 	return class
 }
 
-// gateway makes the Gateway edge with listeners that are written as "TCP/5432".
+// gateway creates the Gateway edge with listeners such as "TCP/5432".
 func (e *environment) gateway(t *testing.T, listeners ...string) *gatewayv1.Gateway {
 	t.Helper()
 	return e.gatewayNamed(t, "edge", listeners...)
@@ -66,7 +66,7 @@ func (e *environment) gatewayNamed(t *testing.T, name string, listeners ...strin
 	return gateway
 }
 
-// references are backends that are written as "name*weight".
+// references parses backends such as "name*weight".
 func references(backends ...string) []gatewayv1.BackendRef {
 	var found []gatewayv1.BackendRef
 	for _, text := range backends {
@@ -80,7 +80,7 @@ func references(backends ...string) []gatewayv1.BackendRef {
 	return found
 }
 
-// leads waits until the VIPRoute of a port leads to exactly these: "name*weight".
+// leads waits until the VIPRoute of a port has exactly these backends: "name*weight".
 func (e *environment) leads(t *testing.T, port string, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -103,7 +103,7 @@ func (e *environment) leads(t *testing.T, port string, want ...string) {
 	})
 }
 
-// layer4 leads a Gateway's listeners to Services by VIPRoutes, without any proxy.
+// layer4 checks the VIPRoutes of a Gateway without proxies.
 func layer4(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.run(t, nil)
@@ -129,7 +129,7 @@ func layer4(t *testing.T, e *environment) {
 
 	e.leads(t, "tcp-5432", "one*90", "two*10", "*5!")
 	e.leads(t, "udp-53")
-	// Service proxies have the endpoints of all backends with a weight; both Services have the same.
+	// Service proxies get the endpoints of all backends with a weight; both Services have the same.
 	e.proxied(t, "tcp-5432", "198.18.0.1")
 	e.proxied(t, "udp-53")
 	must(t, e.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(namespace),
@@ -152,7 +152,7 @@ func layer4(t *testing.T, e *environment) {
 	}
 	quiet(t, e)
 
-	// What leaves the route drains while it has endpoints, and comes back with a weight.
+	// A removed backend drains while it has endpoints, and gets a weight when it is added again.
 	lead("one*1")
 	e.leads(t, "tcp-5432", "one*1", "two*0")
 	lead("two*3")
@@ -161,11 +161,11 @@ func layer4(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), slice("one")))
 	e.leads(t, "tcp-5432", "two*3")
 	e.proxied(t, "tcp-5432", "198.18.0.1")
-	// What is the matter with the backend's endpoints, is with those of the service proxy.
+	// Endpoint changes of a backend are copied.
 	must(t, e.client.Patch(t.Context(), slice("two", "198.18.0.2", "198.18.0.3"), client.MergeFrom(slice("two"))))
 	e.proxied(t, "tcp-5432", "198.18.0.2", "198.18.0.3")
 
-	// With a listener of layer 7 there are proxies; without it they go, and the VIP stays.
+	// Proxies exist only with a layer-7 listener; the VIP is kept.
 	before := client.MergeFrom(gateway.DeepCopy())
 	gateway.Spec.Listeners = append(gateway.Spec.Listeners, gatewayv1.Listener{Name: "web", Port: 80, Protocol: gatewayv1.HTTPProtocolType})
 	must(t, e.client.Patch(t.Context(), gateway, before))
@@ -174,7 +174,7 @@ func layer4(t *testing.T, e *environment) {
 	service := &corev1.Service{}
 	e.await(t, service, edge)
 	uid := service.UID
-	// The proxies are no endpoints of a port that they do not serve.
+	// The proxies must not be endpoints of layer-4 ports.
 	for _, port := range service.Spec.Ports {
 		if port.Port != 80 && port.TargetPort.Type != intstr.String {
 			t.Errorf("port %d of the Service leads to port %s of the proxies", port.Port, port.TargetPort.String())
@@ -205,7 +205,7 @@ func layer4(t *testing.T, e *environment) {
 		t.Errorf("the Service is another one, or the Gateway is at %v", gateway.Status.Addresses)
 	}
 
-	// An address that is asked for counts, and says why it is not there.
+	// A requested address that is not assigned is reported.
 	before = client.MergeFrom(gateway.DeepCopy())
 	gateway.Spec.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.99"}}
 	must(t, e.client.Patch(t.Context(), gateway, before))
@@ -225,7 +225,7 @@ func layer4(t *testing.T, e *environment) {
 	e.gone(t, &millracev1beta1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-tcp-5432"})
 }
 
-// proxied waits until a port of the Gateway's Service has exactly these endpoints in EndpointSlices.
+// proxied waits until the EndpointSlices of a port have exactly these endpoints.
 func (e *environment) proxied(t *testing.T, port string, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -249,7 +249,7 @@ func (e *environment) proxied(t *testing.T, port string, want ...string) {
 	})
 }
 
-// gone waits until an object is not there.
+// gone waits until an object is deleted.
 func (e *environment) gone(t *testing.T, object client.Object, name types.NamespacedName) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

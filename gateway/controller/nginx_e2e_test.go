@@ -32,7 +32,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// Where clients come from, and where the pods are.
+// Addresses of clients and pods.
 const (
 	permitted, stranger = "127.77.0.2", "127.77.0.3"
 	podOfShop           = "198.18.0.1"
@@ -40,8 +40,8 @@ const (
 	podOfAuth           = "198.18.0.3"
 )
 
-// TestIngressNginx: Ingresses that were written for ingress-nginx, in a class that carries their
-// annotations out, by a real API server, the controller and a real proxy.
+// TestIngressNginx runs the controller against a real API server with a real proxy, and Ingresses written
+// for ingress-nginx in a class with its annotations.
 func TestIngressNginx(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -89,7 +89,7 @@ func TestIngressNginx(t *testing.T) {
 		{"users that are not there", ask{url: "http://missing.example.com/", user: "jane:secret"}, "500"},
 	} {
 		if !t.Run(test.name, func(t *testing.T) { e.hears(t, test.ask, test.want) }) {
-			// Most likely nothing else works, which takes minutes to find out.
+			// Other tests would probably time out.
 			t.FailNow()
 		}
 	}
@@ -116,7 +116,7 @@ func TestIngressNginx(t *testing.T) {
 	t.Run("another password", e.newPassword)
 }
 
-// pods has a Service with one endpoint, which tells how it was asked.
+// pods creates a Service with one endpoint that echoes requests.
 func (e *environment) pods(t *testing.T, name, address string) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -138,7 +138,7 @@ func (e *environment) pods(t *testing.T, name, address string) {
 	t.Cleanup(func() { must(t, server.Close()) })
 }
 
-// nginxObjects makes the class, and Ingresses as ingress-nginx has them.
+// nginxObjects creates the class and Ingresses written for ingress-nginx.
 func (e *environment) nginxObjects(t *testing.T) {
 	t.Helper()
 	chain, key, err := routetest.Certificate("shop.example.com")
@@ -172,22 +172,21 @@ func (e *environment) apply(t *testing.T, file string) {
 	}
 }
 
-// sha is a hash of htpasswd.
+// sha returns an htpasswd hash.
 func sha(password string) string {
 	sum := sha1.Sum([]byte(password))
 	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// ask is a request.
 type ask struct {
 	url, method, from, user string
 	// header and more are "NAME: VALUE".
 	header, more string
-	// body is how long it is; often how many requests are sent: the last one counts.
+	// body is the body length, often the number of requests, of which the last one counts.
 	body, often int
 }
 
-// send sends a request to the proxies, whatever its host.
+// send sends a request to the proxies, independent of its host.
 func send(ctx context.Context, of ask) (*http.Response, string, error) {
 	from := of.from
 	if from == "" {
@@ -232,7 +231,7 @@ func send(ctx context.Context, of ask) (*http.Response, string, error) {
 	return response, string(text), err
 }
 
-// test sends a request whose answer is there.
+// test sends a request that must succeed.
 func test(t *testing.T, of ask) *http.Response {
 	t.Helper()
 	response, _, err := send(t.Context(), of)
@@ -240,8 +239,7 @@ func test(t *testing.T, of ask) *http.Response {
 	return response
 }
 
-// hears waits until a request is answered like this: a status, and what the pod says or where a
-// redirect leads.
+// hears waits for a response with this status and body or redirect.
 func (e *environment) hears(t *testing.T, of ask, want string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -265,7 +263,7 @@ func (e *environment) hears(t *testing.T, of ask, want string) {
 	})
 }
 
-// keepsSession: the client gets a cookie, and none when it has it.
+// keepsSession checks that a session cookie is set once.
 func (e *environment) keepsSession(t *testing.T) {
 	var cookies []*http.Cookie
 	eventually(t, func(ctx context.Context) error {
@@ -284,7 +282,7 @@ func (e *environment) keepsSession(t *testing.T) {
 	}
 }
 
-// newPassword: a Secret that changes is noticed, and one that goes lets nobody in.
+// newPassword checks that a changed Secret is applied and that deleting it rejects all clients.
 func (e *environment) newPassword(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "users"}, Data: map[string][]byte{"auth": []byte("jane:" + sha("fresh"))}}
 	must(t, e.client.Update(t.Context(), secret))

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestStripUsers: of a Secret that may have passwords no other value stays in memory.
+// TestStripUsers checks that only password hashes of a Secret are kept in memory.
 func TestStripUsers(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{"last-applied": "token"}}, Type: corev1.SecretTypeOpaque,

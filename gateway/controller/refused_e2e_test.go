@@ -38,11 +38,10 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// ofProxies is where the proxies of this test listen.
+// ofProxies is the address of the proxies in this test.
 const ofProxies = "127.77.0.1"
 
-// olderProxy is a proxy as it runs in a pod, of a version that does not know a kind of filter:
-// what it reads has a field that it cannot tell. What it says of that is its own.
+// olderProxy is a proxy of an older version, which does not know a kind of filter.
 type olderProxy struct {
 	served  *dataplane.Proxy
 	unknown func(*resource.Filter) bool
@@ -61,7 +60,7 @@ func (e *environment) olderProxy(t *testing.T, address, token string, unknown fu
 		Log: slog.New(slog.NewTextHandler(&controlplane.Log{}, nil)),
 	})
 	t.Cleanup(func() {
-		// Without a grace period, connections in use are closed, which is an error.
+		// Without a grace period open connections are closed, which is an error.
 		if err := p.served.Shutdown(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
 			must(t, err)
 		}
@@ -80,7 +79,7 @@ func (p *olderProxy) apply(update distribution.Update) error {
 	return p.served.Apply(dataplane.Update{Version: update.Version, Whole: update.Whole, Resources: read, Removed: update.Removed})
 }
 
-// read is what a program makes of a message that does not know all of its fields.
+// read removes the unknown field of a message.
 func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 	if of.GetRouteGroup() == nil {
 		return of, nil
@@ -105,13 +104,13 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 	return read, nil
 }
 
-// refusedResources is the metric of an owner.
+// refusedResources returns the metric of an owner.
 func refusedResources(t *testing.T, owner string) float64 {
 	t.Helper()
 	return gauge(t, "millrace_gateway_refused_resources", owner)
 }
 
-// gauge is a metric of this process with the value of its only label.
+// gauge returns the value of a metric with the given label.
 func gauge(t *testing.T, name, label string) float64 {
 	t.Helper()
 	families, err := metrics.Registry.Gather()
@@ -129,8 +128,7 @@ func gauge(t *testing.T, name, label string) float64 {
 	return 0
 }
 
-// redirected makes a route at the Gateway edge that redirects all requests of a host to another
-// one.
+// redirected returns a route that redirects all requests of a host.
 func redirected(name, to string) *gatewayv1.HTTPRoute {
 	target := gatewayv1.PreciseHostname(to)
 	route := &gatewayv1.HTTPRoute{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -142,7 +140,7 @@ func redirected(name, to string) *gatewayv1.HTTPRoute {
 	return route
 }
 
-// marked adds the filter that the proxies of this test do not know.
+// marked adds the filter that olderProxy does not know.
 func marked(route *gatewayv1.HTTPRoute) {
 	rule := &route.Spec.Rules[0]
 	rule.Filters = append(rule.Filters, gatewayv1.HTTPRouteFilter{
@@ -151,7 +149,6 @@ func marked(route *gatewayv1.HTTPRoute) {
 	})
 }
 
-// edit changes a route.
 func (e *environment) edit(t *testing.T, route *gatewayv1.HTTPRoute, change func(*gatewayv1.HTTPRoute)) {
 	t.Helper()
 	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(route), route))
@@ -160,7 +157,7 @@ func (e *environment) edit(t *testing.T, route *gatewayv1.HTTPRoute, change func
 	must(t, e.client.Patch(t.Context(), route, before))
 }
 
-// answers waits until the proxies answer a host at a port with a status and a place to go.
+// answers waits for a response with this status and location.
 func (e *environment) answers(t *testing.T, port uint16, name string, status int, place string) {
 	t.Helper()
 	direct := &http.Client{
@@ -187,8 +184,7 @@ func (e *environment) answers(t *testing.T, port uint16, name string, status int
 	})
 }
 
-// partlyInvalid waits until a route has the condition with a message that begins like this; empty:
-// until it has none.
+// partlyInvalid waits until the route has the condition with this message prefix, or no condition for "".
 func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, prefix string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -210,7 +206,7 @@ func (e *environment) partlyInvalid(t *testing.T, route *gatewayv1.HTTPRoute, pr
 	})
 }
 
-// refusesAt waits until a Gateway and the metric say that so many resources are refused.
+// refusesAt waits until the Gateway and the metric report the number of rejected resources.
 func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count int, why string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -236,8 +232,8 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 	})
 }
 
-// refusedResourcesAreTold has a proxy refuse rules of a route, a listener and rules of an Ingress.
-// Each is told where its author looks, and no longer when it is repaired. Nobody else notices.
+// refusedResourcesAreTold has a proxy reject rules of a route, a listener and rules of an Ingress. Each is
+// reported on its own object until it is repaired, and other objects are unaffected.
 func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -252,7 +248,7 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
 	e.refusesAt(t, gateway, 0, "")
 
-	// Its previous rules are served, and another route's new ones.
+	// The previous rules are served, and another route's new ones.
 	toB := func(r *gatewayv1.HTTPRoute) { *r.Spec.Rules[0].Filters[0].RequestRedirect.Hostname = "b.example.com" }
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { toB(r); marked(r) })
 	e.edit(t, other, toB)
@@ -277,7 +273,7 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), fresh))
 	e.refusesAt(t, gateway, 0, "")
 
-	// A listener is the Gateway's own.
+	// A listener is reported on the Gateway.
 	blocker, err := net.Listen("tcp", net.JoinHostPort(ofProxies, strconv.Itoa(int(taken))))
 	must(t, err)
 	defer blocker.Close()
@@ -297,7 +293,7 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	t.Run("an Ingress", func(t *testing.T) { refusedIngress(t, e, address) })
 }
 
-// refusedIngress has an event of the Ingress, and none of the class that others share.
+// refusedIngress checks that the event is on the Ingress, not on the shared class.
 func refusedIngress(t *testing.T, e *environment, address string) {
 	ingress := e.ingress(t, "web", "web.example.com")
 	e.olderProxy(t, address, e.token(t, shared, infrastructure.Audience, e.pod(t, shared, "shared-1")),
@@ -334,8 +330,8 @@ func refusedIngress(t *testing.T, e *environment, address string) {
 	})
 }
 
-// noRoom holds that a change of one route is one write, though others have no room because of it:
-// the controller's writes are no multiple of a tenant's.
+// noRoom checks that a change of one route causes one write, even if other routes exceed the size limit
+// because of it.
 func noRoom(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)
@@ -353,7 +349,7 @@ func noRoom(t *testing.T, e *environment) {
 	oldest.Spec.Rules = grown(10)
 	e.create(t, oldest)
 	const others = 10
-	// Their age is in whole seconds.
+	// Creation timestamps have whole seconds.
 	eventually(t, func(context.Context) error {
 		if !time.Now().Truncate(time.Second).After(oldest.CreationTimestamp.Time) {
 			return errors.New("the others would be as old")
@@ -388,7 +384,7 @@ func noRoom(t *testing.T, e *environment) {
 	}
 }
 
-// refusedRoutes says whether so many routes have no room.
+// refusedRoutes checks the number of routes rejected because of the size limit.
 func (e *environment) refusedRoutes(ctx context.Context, want int) error {
 	list, found := &gatewayv1.HTTPRouteList{}, 0
 	if err := e.client.List(ctx, list, client.InNamespace(namespace)); err != nil {

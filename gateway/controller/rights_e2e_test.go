@@ -29,7 +29,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// asGateway returns a client with the rights of the gateway.
+// asGateway returns a client with the gateway's permissions.
 func (e *environment) asGateway(t *testing.T) client.Client {
 	t.Helper()
 	made, err := client.New(e.server.User(gatewayUser), client.Options{Scheme: e.client.Scheme()})
@@ -37,7 +37,7 @@ func (e *environment) asGateway(t *testing.T) client.Client {
 	return made
 }
 
-// revokeAll removes the bindings for all namespaces until the test ends.
+// revokeAll removes the cluster-wide bindings until the test ends.
 func (e *environment) revokeAll(t *testing.T) {
 	t.Helper()
 	for _, role := range []string{gatewayroute.RoleSecrets, gatewayroute.RoleProxies} {
@@ -49,7 +49,7 @@ func (e *environment) revokeAll(t *testing.T) {
 	})
 }
 
-// grant runs the command that the gateway prints.
+// grant runs the command printed by the gateway.
 func (e *environment) grant(t *testing.T, role string) {
 	t.Helper()
 	_, err := e.server.Kubectl(t.Context(), strings.Fields(gatewayroute.GrantCommand(role, namespace))[1:]...)
@@ -60,7 +60,7 @@ func (e *environment) grant(t *testing.T, role string) {
 	})
 }
 
-// permittedNamespaces removes the rights in all namespaces, and permits one namespace after the other use.
+// permittedNamespaces removes the cluster-wide permissions and grants namespaces one by one.
 func permittedNamespaces(t *testing.T, e *environment) {
 	e.revokeAll(t)
 	t.Run("rights", func(t *testing.T) { e.hasRights(t) })
@@ -116,11 +116,11 @@ func permittedNamespaces(t *testing.T, e *environment) {
 	})
 }
 
-// hasRights compares the rights of the gateway without any permission of a namespace with a table.
+// hasRights compares the gateway's permissions without any granted namespace with a table.
 func (e *environment) hasRights(t *testing.T) {
 	asGateway := e.asGateway(t)
 	for _, test := range []struct {
-		// what is "VERB RESOURCE.GROUP[/SUBRESOURCE] NAMESPACE NAME", with "-" for all.
+		// what is "VERB RESOURCE.GROUP[/SUBRESOURCE] NAMESPACE NAME"; "-" means all.
 		what string
 		want bool
 	}{
@@ -162,7 +162,7 @@ func (e *environment) hasRights(t *testing.T) {
 			Verb: words[0], Group: group, Resource: resource, Subresource: subresource,
 			Namespace: strings.Trim(words[2], "*"), Name: strings.Trim(words[3], "*"),
 		}
-		// The authorizer has its own copy of the bindings.
+		// The authorizer caches bindings.
 		eventually(t, func(ctx context.Context) error {
 			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
 			if err := asGateway.Create(ctx, review); err != nil {
@@ -176,7 +176,7 @@ func (e *environment) hasRights(t *testing.T) {
 	}
 }
 
-// limitedWrites: with rights in all namespaces, the policy refuses all writes but those of proxies.
+// limitedWrites checks that the admission policy rejects all writes except those of proxies.
 func limitedWrites(t *testing.T, e *environment) {
 	_, stop := e.run(t, nil)
 	e.ingress(t, "web", "web.example.com")
@@ -232,7 +232,7 @@ func limitedWrites(t *testing.T, e *environment) {
 		{"a Service of others' pods", patch(service, "/spec/selector", `{"app": "web"}`), "selects proxies"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			// A new policy takes a moment.
+			// A new policy takes effect with a delay.
 			eventually(t, func(ctx context.Context) error {
 				err := test.do(ctx)
 				if test.want == "" && err != nil || test.want != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), test.want)) {

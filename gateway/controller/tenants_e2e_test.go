@@ -30,8 +30,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// TestTenants: a tenant with all rights in one namespace changes nothing for the clients of older hosts of another
-// namespace, in a class whose hosts are shared. It has a real API server, the controller and a real proxy.
+// TestTenants runs the controller against a real API server with a real proxy. A tenant with all
+// permissions in its namespace must not affect older hosts of another namespace in a shared class.
 func TestTenants(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -88,8 +88,8 @@ func TestTenants(t *testing.T) {
 	})
 }
 
-// editBadly gives the older Secret a key of another certificate and an older Ingress an invalid guard, and waits
-// until the gateway has reported both.
+// editBadly breaks the key of the older Secret and an access filter of an older Ingress, and waits until
+// the gateway has reported both.
 func (e *environment) editBadly(t *testing.T) {
 	t.Helper()
 	secret, ingress := &corev1.Secret{}, &networkingv1.Ingress{}
@@ -106,7 +106,7 @@ func (e *environment) editBadly(t *testing.T) {
 	e.warnedOf(t, ingress, gatewayroute.ReasonInvalidCertificate, "the previous certificate is still served")
 }
 
-// certificate makes the Secret tls of a namespace.
+// certificate creates the Secret tls in a namespace.
 func (e *environment) certificate(t *testing.T, of string, names ...string) {
 	t.Helper()
 	chain, key, err := routetest.Certificate(names...)
@@ -117,7 +117,7 @@ func (e *environment) certificate(t *testing.T, of string, names ...string) {
 	})
 }
 
-// securePod has a Service with one endpoint that ends TLS itself.
+// securePod creates a Service with one TLS endpoint.
 func (e *environment) securePod(t *testing.T, name, address string) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -139,7 +139,7 @@ func (e *environment) securePod(t *testing.T, name, address string) {
 	t.Cleanup(func() { must(t, server.Close()) })
 }
 
-// isOlder waits until new objects are younger than an Ingress: ages are in whole seconds.
+// isOlder waits until new objects are younger than an Ingress; timestamps have whole seconds.
 func (e *environment) isOlder(t *testing.T, name string) {
 	t.Helper()
 	ingress := &networkingv1.Ingress{}
@@ -152,7 +152,7 @@ func (e *environment) isOlder(t *testing.T, name string) {
 	})
 }
 
-// refusesTLS checks that the handshake for a host is refused.
+// refusesTLS checks that the handshake for a host fails.
 func refusesTLS(t *testing.T, host string) {
 	t.Helper()
 	connection, err := net.Dial("tcp", ofProxies+":8443")

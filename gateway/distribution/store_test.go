@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// kept is what a store holds: versions by name, and that of the whole.
+// kept returns the content of a store.
 func kept(tb interface{ Fatal(...any) }, path string) (version string, versions map[string]string) {
 	versions = map[string]string{}
 	if err := (&Store{Path: path}).Load(func(part *discovery.DeltaDiscoveryResponse) error {
@@ -41,9 +41,8 @@ func authority(name string, content []byte) *resource.Resource {
 	}}
 }
 
-// TestStoreKeeps: after each change the store holds the configuration, also where changes are
-// long enough to have the whole written again; and a file that a crash has cut anywhere in the
-// last change holds the configuration before it.
+// TestStoreKeeps checks that the store contains the configuration after each change, including rewrites,
+// and that a file truncated within the last change contains the previous configuration.
 func TestStoreKeeps(t *testing.T) {
 	directory := t.TempDir()
 	number := 0
@@ -105,7 +104,7 @@ func size(t *rapid.T, path string) int64 {
 	return found.Size()
 }
 
-// TestStoreRefusesDamage: a file that is damaged elsewhere than at its end is not used.
+// TestStoreRefusesDamage checks that a file damaged before its end is not used.
 func TestStoreRefusesDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}
@@ -129,7 +128,7 @@ func TestStoreRefusesDamage(t *testing.T) {
 	}
 }
 
-// TestStoreWritesAgain: after a write that failed the whole is written.
+// TestStoreWritesAgain checks that the file is rewritten after a failed write.
 func TestStoreWritesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}

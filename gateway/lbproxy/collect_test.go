@@ -25,7 +25,7 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// percentage gives the one that is set.
+// percentage returns the current GC percentage.
 func percentage() int {
 	now := debug.SetGCPercent(100)
 	debug.SetGCPercent(now)
@@ -34,7 +34,7 @@ func percentage() int {
 
 var ballast []byte
 
-// TestTuneCollector: the percentage follows the heap, and is Go's own afterwards.
+// TestTuneCollector checks that the percentage follows the heap and is reset at the end.
 func TestTuneCollector(t *testing.T) {
 	await := func(what string, met func(int) bool) {
 		t.Helper()

@@ -46,7 +46,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// world is a controller, a backend and the files of a proxy's pod.
+// world contains a distribution server, a backend and the files of a proxy's pod.
 type world struct {
 	directory      string
 	configurations *server.Server
@@ -93,7 +93,7 @@ func (w *world) write(t *testing.T, name string, content []byte) {
 	must(t, os.WriteFile(w.file(name), content, 0o600))
 }
 
-// control runs a controller with a new certificate, which the pod is given, until stop.
+// control runs the server with a new certificate, stored in the pod's files, until stop.
 func (w *world) control(t *testing.T) (stop func()) {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
@@ -114,7 +114,7 @@ func (w *world) control(t *testing.T) (stop func()) {
 	return stop
 }
 
-// resources lead everything at the port to the backend, with a marker that rules add.
+// resources routes all requests to the backend and adds a marker.
 func (w *world) resources(t *testing.T, marker string) []*resource.Resource {
 	t.Helper()
 	at, err := url.Parse(w.backend.URL)
@@ -144,7 +144,6 @@ func (w *world) resources(t *testing.T, marker string) []*resource.Resource {
 	return all
 }
 
-// running is a proxy.
 type running struct {
 	said  *said
 	admin string
@@ -152,7 +151,7 @@ type running struct {
 	ended chan error
 }
 
-// said is what a proxy says.
+// said is the log of a proxy.
 type said struct {
 	mutex sync.Mutex
 	text  strings.Builder
@@ -175,7 +174,7 @@ func (w *world) run(t *testing.T) *running {
 	return w.runAt(t, "127.0.0.1", "configuration")
 }
 
-// runAt runs a proxy that serves at an address of loopback, and keeps its configuration in a file.
+// runAt runs a proxy at a loopback address with a configuration file.
 func (w *world) runAt(t *testing.T, address, store string) *running {
 	t.Helper()
 	words := &said{}
@@ -200,7 +199,6 @@ func (w *world) runAt(t *testing.T, address, store string) *running {
 	return r
 }
 
-// get returns the status, the marker and the body of an answer.
 func get(address string) (status int, marker, body string, err error) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	response, err := client.Get("http://" + address)
@@ -237,7 +235,7 @@ func (r *running) ready(t *testing.T, want int) {
 	})
 }
 
-// serves waits until the proxy serves the version with a marker.
+// serves waits until the proxy serves the version with this marker.
 func (w *world) serves(t *testing.T, marker string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -254,7 +252,7 @@ func (w *world) set(t *testing.T, marker string) {
 	w.configurations.Set(owner, w.resources(t, marker))
 }
 
-// TestRun leads a proxy from its start without a controller to its end under requests.
+// TestRun runs a proxy from its start without a controller to its shutdown under load.
 func TestRun(t *testing.T) {
 	w := newWorld(t)
 	first := w.run(t)
@@ -267,14 +265,14 @@ func TestRun(t *testing.T) {
 	w.set(t, "two")
 	w.serves(t, "two")
 
-	// Another controller, with a certificate of another CA.
+	// Another replica, with a certificate of another CA.
 	stop()
 	w.serves(t, "two")
 	w.set(t, "three")
 	stop = w.control(t)
 	w.serves(t, "three")
 
-	// Without any controller a new proxy serves what the old one had.
+	// Without a controller a new proxy serves the stored configuration.
 	stop()
 	first.stop()
 	first.ready(t, http.StatusServiceUnavailable)
@@ -289,8 +287,8 @@ func TestRun(t *testing.T) {
 	w.serves(t, "four")
 }
 
-// TestBadResource: of what a controller sends, resources cannot be carried out, read or sent at all.
-// The proxy serves all others of each version, and the controller knows which it does not.
+// TestBadResource sends resources that are invalid, unreadable or cannot be encoded. The proxy serves all
+// others of each version, and the controller records the rejected ones.
 func TestBadResource(t *testing.T) {
 	w := newWorld(t)
 	bad := map[string]*resource.Resource{
@@ -300,7 +298,7 @@ func TestBadResource(t *testing.T) {
 		}}},
 		"certificate/bad": {Kind: &resource.Resource_Certificate{Certificate: &resource.Certificate{Chain: []byte("none")}}},
 		"endpoints/bad":   {Kind: &resource.Resource_Endpoints{Endpoints: &resource.Endpoints{Endpoints: []*resource.Endpoint{{Address: "none", Port: 1}}}}},
-		// What is no UTF-8 has no place in a message.
+		// Strings that are not UTF-8 cannot be encoded.
 		"backend/bad": {Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: "\xff"}}},
 	}
 	set := func(marker string, names ...string) {
@@ -349,8 +347,8 @@ func TestBadResource(t *testing.T) {
 	told()
 }
 
-// TestHungStream: the connection to the controller stops without a word. The proxy finds out and opens
-// another one: 20 seconds after the last byte it asks, and waits 10 for the answer.
+// TestHungStream freezes the connection to the controller. The proxy detects it by keepalive, 20 + 10
+// seconds after the last byte, and reconnects.
 func TestHungStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -376,7 +374,7 @@ func TestHungStream(t *testing.T) {
 	}
 }
 
-// TestStranger holds that a controller that cannot prove itself is not followed.
+// TestStranger checks that a controller with an untrusted certificate is rejected.
 func TestStranger(t *testing.T) {
 	w := newWorld(t)
 	w.set(t, "one")

@@ -37,7 +37,7 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestBoundMemory: a limit bounds the collector, and what clients may cost fits below it.
+// TestBoundMemory checks the memory limit and the derived limits of clients.
 func TestBoundMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

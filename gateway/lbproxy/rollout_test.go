@@ -18,12 +18,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// fleet is the proxies that clients are led to.
+// fleet is the set of proxies that receive requests.
 type fleet struct {
 	mutex   sync.Mutex
 	serving []*replica
-	// turn is whose turn it is.
-	turn int
+	turn    int
 }
 
 type replica struct {
@@ -31,7 +30,7 @@ type replica struct {
 	address string
 }
 
-// next is the proxy that the next request goes to.
+// next returns the proxies in turn.
 func (f *fleet) next() *replica {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
@@ -56,10 +55,10 @@ func (f *fleet) remove(r *replica) {
 	}
 }
 
-// session is a client with a cookie.
+// session is a client with a session cookie.
 type session struct{ backend, cookie string }
 
-// ask sends one request of the session, each over its own connection, and reports who answered.
+// ask sends a request over a new connection and returns the backend's name.
 func (f *fleet) ask(s *session) (backend string, err error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+f.next().address+"/", nil)
 	if err != nil {
@@ -84,9 +83,8 @@ func (f *fleet) ask(s *session) (backend string, err error) {
 	return string(body), err
 }
 
-// TestSessionsThroughRollout: three proxies are replaced one after another, as by a Deployment: a new one
-// is ready, an old one leaves. Meanwhile the secret of the next day comes. Each of 100 sessions stays at
-// its endpoint, whichever proxy it comes to, and no request fails.
+// TestSessionsThroughRollout replaces three proxies one by one, like a Deployment, while the next day's
+// secret arrives. Each of 100 sessions must keep its endpoint at all proxies, and no request may fail.
 func TestSessionsThroughRollout(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -129,7 +127,7 @@ func TestSessionsThroughRollout(t *testing.T) {
 			}
 		}
 	}()
-	// another waits until all sessions have asked once more.
+	// another waits until all sessions have sent another request.
 	another := func() {
 		t.Helper()
 		before := rounds.Load()
@@ -162,7 +160,7 @@ func TestSessionsThroughRollout(t *testing.T) {
 	t.Logf("%d rounds of %d sessions", rounds.Load(), len(sessions))
 }
 
-// withSessions are resources with eight endpoints, sessions, and secrets.
+// withSessions returns resources with eight endpoints, session persistence and secrets.
 func (w *world) withSessions(t *testing.T, secrets ...byte) []*resource.Resource {
 	t.Helper()
 	all := w.resources(t, "sessions")
@@ -181,7 +179,7 @@ func (w *world) withSessions(t *testing.T, secrets ...byte) []*resource.Resource
 	return append(all, &resource.Resource{Name: "secret", Kind: &resource.Resource_SharedSecret{SharedSecret: shared}})
 }
 
-// endpoints are eight backends that say who they are. They are the same each time.
+// endpoints returns eight backends that respond with their names.
 func (w *world) endpoints(t *testing.T) []*resource.Endpoint {
 	t.Helper()
 	for len(w.many) < 8 {

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// receiver is a collector of OTLP that keeps the spans.
+// receiver is an OTLP collector that records spans.
 type receiver struct {
 	collectorv1.UnimplementedTraceServiceServer
 	mutex sync.Mutex
@@ -41,7 +41,6 @@ func (r *receiver) Export(_ context.Context, request *collectorv1.ExportTraceSer
 	return &collectorv1.ExportTraceServiceResponse{}, nil
 }
 
-// listen starts a receiver and gives its address.
 func (r *receiver) listen(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,8 +54,8 @@ func (r *receiver) listen(t *testing.T) string {
 	return "http://" + listener.Addr().String()
 }
 
-// traced sends a request with a traceparent through a proxy, and gives the spans that the
-// collector got, and the traceparent that the backend did.
+// traced sends a request with a traceparent through a proxy, and returns the exported spans and the
+// traceparent of the backend request.
 func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (spans []*tracev1.Span, received string) {
 	t.Helper()
 	var collected receiver
@@ -93,7 +92,7 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 		t.Fatalf("answered %+v, %v", response, err)
 	}
 	_ = response.Body.Close()
-	// The request is over, with its span, when the proxy has ended.
+	// The span ends before Shutdown returns.
 	if err := served.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +102,7 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 	return collected.spans, received
 }
 
-// site leads all requests at a port to a backend.
+// site routes all requests at a port to a backend.
 func site(at netip.AddrPort, backend string, trustedHops uint32) []*resource.Resource {
 	to := netip.MustParseAddrPort(backend)
 	return []*resource.Resource{
@@ -137,7 +136,7 @@ func TestTracing(t *testing.T) {
 		trusted  uint32
 		parent   string
 		spans    int
-		received string // prefix and suffix, with a * in between
+		received string // received is prefix*suffix
 	}{
 		"off, without a parent":            {Tracing{Ratio: 1}, 0, "", 0, "*"},
 		"off, with one":                    {Tracing{Ratio: 1}, 0, sampled, 0, sampled + "*"},
@@ -160,7 +159,7 @@ func TestTracing(t *testing.T) {
 	}
 }
 
-// checkSpans holds the spans to what the request was, and to each other.
+// checkSpans compares the spans with the request and with each other.
 func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 	t.Helper()
 	byKind := map[tracev1.Span_SpanKind]*tracev1.Span{}
@@ -197,13 +196,13 @@ func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 	}
 }
 
-// TestNoCollector holds that requests do not wait for a collector that is not there.
+// TestNoCollector checks that requests do not wait for an unreachable collector.
 func TestNoCollector(t *testing.T) {
 	tracer, stop, err := Tracing{Endpoint: "http://127.0.0.1:1", Ratio: 1}.start(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// More than the queue holds.
+	// Exceeds the queue.
 	begun := time.Now()
 	for range 10_000 {
 		_, span := tracer.Start(t.Context(), "x")

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
-// having is a stream of a proxy that has a version.
+// having sets the proxy's version in the stream's metadata.
 func having(t *testing.T, version string) func(context.Context) context.Context {
 	t.Helper()
 	return func(ctx context.Context) context.Context {
@@ -26,8 +26,7 @@ func having(t *testing.T, version string) func(context.Context) context.Context 
 	}
 }
 
-// TestOlderIsNotSent: a controller that has seen less than another leaves the other's proxies as they
-// are until it has caught up.
+// TestOlderIsNotSent checks that a replica behind another one sends nothing until it has caught up.
 func TestOlderIsNotSent(t *testing.T) {
 	c := startController(t)
 	c.Advance(900)
@@ -47,7 +46,7 @@ func TestOlderIsNotSent(t *testing.T) {
 	}
 }
 
-// TestSameKeepsItsName: a proxy that has the same configuration already keeps the newer name.
+// TestSameKeepsItsName checks that a proxy with an equal configuration keeps its newer version.
 func TestSameKeepsItsName(t *testing.T) {
 	c := startController(t)
 	c.Advance(900)
@@ -64,8 +63,7 @@ func TestSameKeepsItsName(t *testing.T) {
 	}
 }
 
-// TestVersionsAreOfTheContent: controllers give the same content the same digest, however they came to
-// it.
+// TestVersionsAreOfTheContent checks that the digest depends on the content only.
 func TestVersionsAreOfTheContent(t *testing.T) {
 	one, two := NewServer(nil), NewServer(nil)
 	one.Advance(5)
@@ -89,8 +87,8 @@ func TestVersionsAreOfTheContent(t *testing.T) {
 	}
 }
 
-// TestSuspended: the proxies of a controller that is suspended go to the other one behind the address
-// of the Service, and come back when it is not.
+// TestSuspended checks that proxies of a suspended replica reconnect to another one behind the Service, and
+// may return.
 func TestSuspended(t *testing.T) {
 	one, two := startController(t), startController(t)
 	for _, c := range []*controller{one, two} {
@@ -121,7 +119,7 @@ func TestSuspended(t *testing.T) {
 	}
 }
 
-// relay is the address of a Service: connections go to its endpoints in turn.
+// relay forwards connections to the endpoints in turn, like a Service.
 func relay(t *testing.T, endpoints ...string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
-// pipedStream is a stream without a network, whose clock a test may have.
+// pipedStream is an in-memory stream for use with synctest.
 type pipedStream struct {
 	grpc.ServerStream
 	ctx       context.Context
@@ -40,8 +40,8 @@ func (s *pipedStream) Send(response *discovery.DeltaDiscoveryResponse) error {
 	return nil
 }
 
-// TestRestored: the API server was restored from a backup, so all versions are older than the one a
-// proxy has. The proxy gets them after a minute, no sooner, and from then on at once.
+// TestRestored checks that after a restore of the API server from a backup, with lower versions, a proxy
+// receives updates after a minute, and without delay from then on.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil)
@@ -55,7 +55,6 @@ func TestRestored(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			// Its end is the test's.
 			_ = s.DeltaAggregatedResources(stream)
 		}()
 		defer func() {

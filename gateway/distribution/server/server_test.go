@@ -33,7 +33,7 @@ import (
 
 const patience = 20 * time.Second
 
-// certificate is one for 127.0.0.1, and who trusts it.
+// certificate returns server credentials for 127.0.0.1 and client credentials that trust them.
 func certificate(t *testing.T) (own, trusting credentials.TransportCredentials) {
 	t.Helper()
 	web := httptest.NewTLSServer(nil)
@@ -44,7 +44,6 @@ func certificate(t *testing.T) (own, trusting credentials.TransportCredentials) 
 		credentials.NewTLS(&tls.Config{RootCAs: pool, ServerName: "127.0.0.1"})
 }
 
-// controller is a running Server.
 type controller struct {
 	*Server
 	address  string
@@ -52,7 +51,7 @@ type controller struct {
 	stop     func()
 }
 
-// authenticate takes the token "of OWNER".
+// authenticate accepts the token "of OWNER".
 func authenticate(_ context.Context, token string) (Identity, error) {
 	owner, pod, found := cut(token)
 	if !found {
@@ -95,12 +94,12 @@ func startController(t *testing.T) *controller {
 	return c
 }
 
-// proxy is a running Client and what it applied.
+// proxy is a running Client and its applied updates.
 type proxy struct {
 	updates chan distribution.Update
-	// refuse is told the update before it is applied.
+	// refuse is called before an update is applied.
 	refuse func(distribution.Update) error
-	// has is what it has after the updates that were waited for.
+	// has is the configuration after the updates returned by next.
 	has map[string]string
 }
 
@@ -133,7 +132,6 @@ func startProxy(t *testing.T, c *controller, token string, store *distribution.S
 	return p
 }
 
-// next waits for an update.
 func (p *proxy) next(t *testing.T) distribution.Update {
 	t.Helper()
 	select {
@@ -161,7 +159,7 @@ func (c *controller) set(t *testing.T, owner string, contents map[string]string)
 	c.Set(owner, certificates(contents))
 }
 
-// carryOut gives what an update makes of a configuration.
+// carryOut applies an update to a configuration.
 func carryOut(have map[string]string, update distribution.Update) map[string]string {
 	have = maps.Clone(have)
 	if update.Whole || have == nil {
@@ -176,7 +174,7 @@ func carryOut(have map[string]string, update distribution.Update) map[string]str
 	return have
 }
 
-// wantContents waits for an update and compares what it leads to.
+// wantContents waits for an update and compares the resulting configuration.
 func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.Update {
 	t.Helper()
 	update := p.next(t)
@@ -186,7 +184,7 @@ func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.
 	return update
 }
 
-// awaitProxy waits until the controller sees the one proxy so.
+// awaitProxy waits until the only proxy fulfills a condition.
 func (c *controller) awaitProxy(t *testing.T, what string, so func(Proxy) bool) Proxy {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -230,7 +228,7 @@ func TestProxiesGetTheirOwnersVersions(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "3"})
 }
 
-// A proxy that waits for its owner gets the configuration once there is one.
+// TestOwnerComesLater checks that a waiting proxy receives the configuration of a new owner.
 func TestOwnerComesLater(t *testing.T) {
 	c := startController(t)
 	p := startProxy(t, c, "of blue", nil, nil)
@@ -238,7 +236,7 @@ func TestOwnerComesLater(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "1"})
 }
 
-// What a proxy refuses is known to the controller, and the next version is complete.
+// TestRefusedVersion checks that the controller records a rejection and that the next version is complete.
 func TestRefusedVersion(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
@@ -255,12 +253,12 @@ func TestRefusedVersion(t *testing.T) {
 		t.Errorf("%+v, want the refusal and version %s acknowledged", refused, first.Version)
 	}
 	c.set(t, "blue", map[string]string{"a": "3", "b": "2"})
-	// What was refused with it comes with the next version.
+	// The rejected changes are part of the next update.
 	p.wantContents(t, map[string]string{"a": "3", "b": "2"})
 	c.awaitProxy(t, "accepts again", func(p Proxy) bool { return p.Refusal == "" && p.Acknowledged == p.Sent })
 }
 
-// raw is a stream that says what a test wants.
+// raw opens a stream with the given first request.
 func raw(
 	t *testing.T, c *controller, token string, first *discovery.DeltaDiscoveryRequest, as ...func(context.Context) context.Context,
 ) discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
@@ -282,7 +280,7 @@ func raw(
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A failed Send says only that the stream is over; Recv says why.
+	// On io.EOF from Send, Recv returns the stream's error.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
@@ -311,7 +309,7 @@ func TestStrangersGetNothing(t *testing.T) {
 	}
 }
 
-// The token says whose proxy it is, not the request.
+// TestNodeIDIsNotBelieved checks that the token, not the request, determines the owner.
 func TestNodeIDIsNotBelieved(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "secret"})
@@ -336,7 +334,8 @@ func names(response *discovery.DeltaDiscoveryResponse) []string {
 	return all
 }
 
-// Another controller with the same configuration sends only what differs.
+// TestControllersAgreeOnVersions checks that another replica with the same configuration sends differences
+// only.
 func TestControllersAgreeOnVersions(t *testing.T) {
 	one, two := startController(t), startController(t)
 	one.set(t, "blue", map[string]string{"a": "1", "b": "1", "c": "1"})
@@ -359,7 +358,7 @@ func TestControllersAgreeOnVersions(t *testing.T) {
 	}
 }
 
-// awaitKept waits until a version is in the file of a store.
+// awaitKept waits until a version is saved.
 func awaitKept(t *testing.T, path, version string) {
 	t.Helper()
 	kept := ""
@@ -376,14 +375,14 @@ func awaitKept(t *testing.T, path, version string) {
 	}
 }
 
-// A proxy that starts while no controller answers serves what was kept.
+// TestStore checks that a proxy without a controller applies the saved configuration.
 func TestStore(t *testing.T) {
 	store := &distribution.Store{Path: filepath.Join(t.TempDir(), "configuration")}
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1", "b": "1"})
 	p := startProxy(t, c, "of blue", store, nil)
 	first := p.next(t)
-	// A version is kept after it is served and acknowledged.
+	// A version is saved after it was acknowledged.
 	awaitKept(t, store.Path, first.Version)
 	c.stop()
 	again := startProxy(t, c, "of blue", store, nil)
@@ -397,7 +396,8 @@ func TestStore(t *testing.T) {
 	startProxy(t, other, "of blue", store, nil).wantContents(t, map[string]string{"a": "2"})
 }
 
-// TestOwnerGoes: a proxy whose owner goes keeps what it has, and follows it when it is back.
+// TestOwnerGoes checks that a proxy keeps the configuration of a removed owner and follows it when it
+// returns.
 func TestOwnerGoes(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
@@ -408,8 +408,8 @@ func TestOwnerGoes(t *testing.T) {
 	p.wantContents(t, map[string]string{"b": "1"})
 }
 
-// TestSnapshots: the way between any two versions leads from one to the other, has what
-// differs only, and what did not change keeps its entry.
+// TestSnapshots checks that a difference leads from one version to the other, is minimal, and shares
+// unchanged entries.
 func TestSnapshots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.MapOfN(rapid.StringMatching("[a-h]"), rapid.StringMatching("[0-2]"), 0, 8)

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// answers is an API server that gives one answer.
+// answers is an API server with a fixed response.
 type answers struct {
 	client.Reader
 	err error
@@ -24,7 +24,8 @@ func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...clien
 	return a.err
 }
 
-// TestLost: the API server is lost when it has not answered for a while, whatever the answer is.
+// TestLost checks that the API server is lost only if there was no response for LossAfter, whatever its
+// status.
 func TestLost(t *testing.T) {
 	api, lost := &answers{}, false
 	const lossAfter = 30 * time.Second
@@ -32,7 +33,7 @@ func TestLost(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error
-		// after is the time from the read until it is judged.
+		// after is the time since the read.
 		after time.Duration
 		want  bool
 	}{

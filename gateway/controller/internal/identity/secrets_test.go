@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// TestSecretsOfAMonth reads the secrets every hour of a month, in two replicas of which one is an
-// hour behind. Two are valid at a time, each seals for a day, and what one replica's proxies seal the
-// other's open. The leader writes once a day.
+// TestSecretsOfAMonth renews the secrets hourly for a month, with a second replica an hour behind. Two
+// secrets are valid at a time, each seals for a day, both replicas open tokens of each other, and the
+// leader writes once a day.
 func TestSecretsOfAMonth(t *testing.T) {
 	now := time.Date(2026, 2, 1, 15, 0, 0, 0, time.UTC)
 	secrets, err := renewSecrets(nil, now)
-	// The afternoon has the next day's at once: else there would be a second write seconds later.
+	// In the afternoon the next day's secret is created at once, which saves a second write.
 	if err != nil || len(secrets) != 2 || len(secrets[0].Value) != secretLength {
 		t.Fatalf("the first secrets are %v: %v", secrets, err)
 	}
@@ -50,7 +50,8 @@ func contains(values [][]byte, value []byte) bool {
 	return slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) })
 }
 
-// TestSecretsAfterAPause: nobody led for a week. The old secret seals on until all know the next.
+// TestSecretsAfterAPause renews after a week without a leader. The old secret seals until all proxies have
+// the next.
 func TestSecretsAfterAPause(t *testing.T) {
 	now := time.Date(2026, 2, 1, 3, 0, 0, 0, time.UTC)
 	secrets := []Secret{{"2026-01-24", bytes.Repeat([]byte{1}, 32)}, {"2026-01-25", bytes.Repeat([]byte{2}, 32)}}
@@ -63,7 +64,7 @@ func TestSecretsAfterAPause(t *testing.T) {
 	}
 }
 
-// TestDerive: replicas agree, and owners differ.
+// TestDerive checks that replicas derive the same secret, and a different one per owner.
 func TestDerive(t *testing.T) {
 	values := [][]byte{bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)}
 	one, err := derive(values, "Gateway/a/edge")
@@ -77,7 +78,6 @@ func TestDerive(t *testing.T) {
 	}
 }
 
-// TestSecretsAreKept: what a replica writes another one reads.
 func TestSecretsAreKept(t *testing.T) {
 	secrets := []Secret{{"2026-02-01", bytes.Repeat([]byte{1}, 32)}, {"2026-02-02", bytes.Repeat([]byte{2}, 32)}}
 	if got := read(data(Bundle{Secrets: secrets})).Secrets; !equalSecrets(got, secrets) {

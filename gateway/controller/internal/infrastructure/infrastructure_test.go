@@ -40,7 +40,7 @@ func web() []route.Port {
 	}
 }
 
-// listens is the configuration of proxies that have something to do.
+// listens returns the resources of a proxy with a listener.
 func listens() []*wire.Resource {
 	return []*wire.Resource{{Name: "listener/web", Kind: &wire.Resource_Listener{Listener: &wire.Listener{}}}}
 }
@@ -51,7 +51,7 @@ var (
 	gateway = infrastructure.Owner{Object: route.Object{Kind: "Gateway", Namespace: "shop", Name: "web"}, UID: "u2", Class: "millrace"}
 )
 
-// find returns the object of a type among those of an owner.
+// find returns the object of a type.
 func find[T infrastructure.Object](t *testing.T, objects []infrastructure.Object) T {
 	t.Helper()
 	for _, object := range objects {
@@ -203,8 +203,7 @@ func TestDeploymentIsUnprivileged(t *testing.T) {
 	}
 }
 
-// TestPodsOutliveChanges holds that neither ports nor CAs are in the pods: changing them
-// would replace all proxies.
+// TestPodsOutliveChanges checks that changed ports and CAs do not change the pods.
 func TestPodsOutliveChanges(t *testing.T) {
 	before := find[*appsv1.Deployment](t, infrastructure.Objects(&route.Proxy{Ports: web()[:1], Resources: listens()}, nil, class, settings()))
 	changed := settings()
@@ -238,8 +237,8 @@ func TestNoPortsNoObjects(t *testing.T) {
 	}
 }
 
-// TestWithoutListenersTheServiceStays holds that a Gateway whose certificate is broken keeps
-// its VIP and needs no pods.
+// TestWithoutListenersTheServiceStays checks that a Gateway with a broken certificate keeps its VIP without
+// pods.
 func TestWithoutListenersTheServiceStays(t *testing.T) {
 	objects := infrastructure.Objects(&route.Proxy{Ports: web()}, nil, gateway, settings())
 	if len(objects) != 1 || len(find[*corev1.Service](t, objects).Spec.Ports) != 2 {
@@ -247,7 +246,7 @@ func TestWithoutListenersTheServiceStays(t *testing.T) {
 	}
 }
 
-// frontends are a listener of TCP with three backends, and one of UDP without any.
+// frontends returns a TCP listener with three backends and a UDP listener without backends.
 func frontends() []*route.Frontend {
 	at := func(name string, port int32) route.ServicePort {
 		return route.ServicePort{Namespace: "data", Name: name, Port: port}
@@ -324,7 +323,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// What people turn on is told to proxies; by default nothing is.
+// TestSeeing checks that observability flags are set only if enabled.
 func TestSeeing(t *testing.T) {
 	arguments := func(parameters route.Parameters) string {
 		objects := infrastructure.Objects(&route.Proxy{Owner: class.Object, Ports: web(), Resources: listens(), Parameters: parameters}, nil, class, settings())
@@ -343,7 +342,7 @@ func TestSeeing(t *testing.T) {
 	}
 }
 
-// TestPlacement: the proxies' pods have what the parameters say, and nothing else.
+// TestPlacement checks that the pods use exactly the placement parameters.
 func TestPlacement(t *testing.T) {
 	settings := settings()
 	pod := func(parameters route.Parameters) corev1.PodSpec {

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The PodMonitor of proxies selects what the gateway makes.
+// TestMonitorSelectsProxies checks that the PodMonitor selects the proxies.
 func TestMonitorSelectsProxies(t *testing.T) {
 	content, err := os.ReadFile("../../../../config/monitors/proxy.yaml")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// The page lists what the gateway exports.
+// TestCatalogue checks that the documentation lists all exported metrics.
 func TestCatalogue(t *testing.T) {
 	refusing.WithLabelValues("some").Set(0)
 	refused.WithLabelValues("some").Set(0)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// proxy is one that was sent order 5, and has acknowledged another one, 0: none.
+// proxy returns a proxy that was sent version 5 and acknowledged another one, or none for 0.
 func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
 	found := server.Proxy{Identity: server.Identity{Pod: pod}, Sent: "5-ab", Refusal: refused}
 	if acknowledged > 0 {
@@ -27,7 +27,7 @@ func refuses(pod, version, message string) Refusal {
 	return Refusal{Proxy: pod, Version: version, Message: message}
 }
 
-// partly is a proxy that refuses 7 resources, of which it names one.
+// partly returns a proxy that rejects seven resources and reports one.
 func partly(pod string) server.Proxy {
 	found := proxy(pod, 5, "")
 	found.Refused = &resource.Refusals{Total: 7, Refusals: []*resource.Refusal{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}}

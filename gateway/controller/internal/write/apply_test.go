@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestContains: what is added is no difference; what is changed or missing is one.
+// TestContains checks that additions are ignored, while changed and missing fields are differences.
 func TestContains(t *testing.T) {
 	for name, test := range map[string]struct {
 		has, wanted string

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// The page lists what the leader exports.
+// TestCatalogue checks that the documentation lists all exported metrics.
 func TestCatalogue(t *testing.T) {
 	contested.WithLabelValues("some").Set(0)
 	expiries.WithLabelValues("some", "secret").Set(0)

@@ -22,7 +22,7 @@ func gatewayOf(version int, owner string) client.Object {
 
 func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"] == "ours" }
 
-// A cache that still shows the version that we wrote over shows no answer of another program.
+// TestPreviousVersionIsNoAnswer checks that a stale cache is not taken for a write by another controller.
 func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	var c rivalry
 	now := time.Unix(1e9, 0)
@@ -43,7 +43,8 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	}
 }
 
-// The pass that finds a status contested leaves it to the next one, which tells so in its write.
+// TestContestIsToldWithTheNextWrite checks that the pass that detects a contest leaves the write to the
+// next pass, which includes the condition.
 func TestContestIsToldWithTheNextWrite(t *testing.T) {
 	var c rivalry
 	now := time.Unix(1e9, 0)

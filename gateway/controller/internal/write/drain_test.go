@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// vipRoute is one with backends that are written as "name*weight", or "!*weight".
+// vipRoute returns a VIPRoute with backends such as "name*weight", or "!*weight" for an invalid one.
 func vipRoute(backends ...string) *millracev1beta1.VIPRoute {
 	port := millracev1beta1.VIPRoutePort{Port: 80}
 	for _, text := range backends {
@@ -44,7 +44,7 @@ func backendsOf(of *millracev1beta1.VIPRoute) string {
 	return strings.Join(found, " ")
 }
 
-// TestDrain plays what happens to a route, one step after another.
+// TestDrain applies successive states of a route.
 func TestDrain(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 5, time.UTC)
 	const period = time.Hour
@@ -56,7 +56,7 @@ func TestDrain(t *testing.T) {
 		route []string
 		gone  string
 		want  string
-		// next is when it ends, after the start; 0: never.
+		// next is the end of the next drain period after the start; 0 means none.
 		next time.Duration
 	}{
 		{"a new route", 0, []string{"a*90", "b*10"}, "", "a*90 b*10", 0},
@@ -82,7 +82,7 @@ func TestDrain(t *testing.T) {
 		if got := backendsOf(wanted); got != step.want {
 			t.Fatalf("%s: the backends are %q, want %q", step.name, got, step.want)
 		}
-		// Times are kept in whole seconds.
+		// Times are stored in whole seconds.
 		want := start.Add(step.next).Truncate(time.Second)
 		if step.next == 0 {
 			want = time.Time{}

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestProtectionIsToldOnce: one event names all protecting annotations, and is not repeated.
+// TestProtectionIsToldOnce checks that a single event lists all access annotations.
 func TestProtectionIsToldOnce(t *testing.T) {
 	class := "millrace"
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{
@@ -47,7 +47,7 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	}
 }
 
-// many are the Ingresses of a namespace, each with a problem that is of this round.
+// many returns the Ingresses of a namespace, each with a problem specific to the round.
 func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress, problems []route.Problem) {
 	for i := range count {
 		name := fmt.Sprintf("i-%d", i)
@@ -62,7 +62,7 @@ func many(namespace string, count, round int) (ingresses []*networkingv1.Ingress
 	return ingresses, problems
 }
 
-// taken are the events that a recorder has got.
+// taken returns the recorded events.
 func taken(recorder *events.FakeRecorder) (all []string) {
 	for {
 		select {
@@ -74,8 +74,8 @@ func taken(recorder *events.FakeRecorder) (all []string) {
 	}
 }
 
-// TestEventsOfATenantAreBounded: a tenant whose problems are new ones at each pass has its burst of events,
-// and another one's problem is told with the pass that finds it.
+// TestEventsOfATenantAreBounded checks that a tenant with new problems in each pass is limited to its
+// burst, without delaying the event of another tenant.
 func TestEventsOfATenantAreBounded(t *testing.T) {
 	recorder := events.NewFakeRecorder(10_000)
 	w := &Writer{Recorder: recorder}
@@ -98,14 +98,14 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 			t.Errorf("pass %d: the other namespace's problem is not told", round)
 		}
 	}
-	// One more for each second that this took.
+	// Plus one for each second of the test.
 	if told < burst-1 || told > burst+5 {
 		t.Errorf("%d events of one namespace in 20 passes, want about %d", told, burst)
 	}
 }
 
-// TestProblemsOfAnObjectAreOneEvent: problems with one reason are told together, and what is new once more,
-// in front.
+// TestProblemsOfAnObjectAreOneEvent checks that problems with the same reason share an event, which lists
+// new ones first.
 func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 	recorder := events.NewFakeRecorder(100)
 	w := &Writer{Recorder: recorder}

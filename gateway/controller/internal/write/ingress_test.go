@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// TestPointsOf: a port has the error of the Service at its address, or why a host of the Ingress
-// has no certificate.
+// TestPointsOf checks that a port has the error of the Service or that of a missing certificate.
 func TestPointsOf(t *testing.T) {
 	below := "millrace.io/NotAnnounced"
 	service := &corev1.Service{}

@@ -24,7 +24,7 @@ func condition(kind string, status metav1.ConditionStatus, at metav1.Time) metav
 	return metav1.Condition{Type: kind, Status: status, Reason: "Because", LastTransitionTime: at}
 }
 
-// recent stands for a time that was just set.
+// recent clears times that were just set.
 func recent(c []metav1.Condition) []metav1.Condition {
 	for i := range c {
 		if time.Since(c[i].LastTransitionTime.Time) < time.Minute {
@@ -64,7 +64,7 @@ func TestMergeRoute(t *testing.T) {
 		t.Error(difference)
 	}
 
-	// A route without parents of ours is left alone, and an entry that is left over goes.
+	// A route without own parents is unchanged, and a stale entry is removed.
 	untouched := gatewayv1.RouteStatus{}
 	w.mergeRoute(&untouched, gatewayv1.RouteStatus{})
 	if untouched.Parents != nil {
@@ -77,7 +77,8 @@ func TestMergeRoute(t *testing.T) {
 	}
 }
 
-// What others have to say of an object stays, in all statuses. What we no longer say goes.
+// TestConditionsOfOthers checks that conditions of other controllers are kept and obsolete own ones
+// removed.
 func TestConditionsOfOthers(t *testing.T) {
 	theirs := condition("example.com/Audited", "True", long)
 	before := []metav1.Condition{theirs, condition("Programmed", "True", long), condition("ResolvedRefs", "False", long)}
@@ -122,7 +123,7 @@ func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
 	}
 }
 
-// denied is what the layer-4 operator says of an address.
+// denied returns the condition of the layer-4 operator for an unassigned address.
 func denied(message string) *metav1.Condition {
 	return &metav1.Condition{Type: "millrace.io/AddressAssigned", Status: metav1.ConditionFalse, Reason: "AddressInUse", Message: message}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// What a proxy refuses is told to those whose it is: routes and Gateways by conditions, Ingresses and
-// owners by events. Nobody else is told.
+// TestRefusedPartsAreTold checks that rejections are reported on their objects only: by conditions of
+// routes and Gateways, and by events of Ingresses and owners.
 func TestRefusedPartsAreTold(t *testing.T) {
 	owner := route.Object{Kind: "Gateway", Namespace: "edge", Name: "gw"}
 	compiled := &Compiled{
@@ -59,7 +59,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 		{ParentRef: gatewayv1.ParentReference{Namespace: &edge, Name: "other"}},
 		{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "set"}},
 		{ParentRef: gatewayv1.ParentReference{Kind: &set, Name: "far"}},
-		// Of the Gateway's own name, and of no set that there is.
+		// A ListenerSet with the Gateway's name, which does not exist.
 		{ParentRef: gatewayv1.ParentReference{Kind: &set, Namespace: &edge, Name: "gw"}},
 	}}
 	for name, want := range map[string][]string{
@@ -80,7 +80,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	}
 }
 
-// listenerSet is a set in the namespace shop of a Gateway in the namespace edge.
+// listenerSet returns a ListenerSet in the namespace shop of a Gateway in the namespace edge.
 func listenerSet(name, gateway string) *gatewayv1.ListenerSet {
 	edge := gatewayv1.Namespace("edge")
 	return &gatewayv1.ListenerSet{

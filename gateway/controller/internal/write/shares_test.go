@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A pass that takes long leaves the statuses of a namespace with many to the next one, and no other's.
+// TestSharesOfAPass checks that a long pass defers statuses only of namespaces that exceed their share.
 func TestSharesOfAPass(t *testing.T) {
 	var s shares
 	now := time.Unix(1e9, 0)

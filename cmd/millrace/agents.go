@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// question is what agents are asked, and what of the first line of an answer is told.
+// question is a request to agents. The function of selects the answer in the first line of output.
 type question[T any] struct {
 	request []string
 	of      func(*consoleapi.Line) *T
 }
 
-// ask asks the agents of all nodes, or of some, and returns what they tell, in the order of the
-// nodes. Those that do not answer are told to the user.
+// ask sends the request to the agents of nodes, or of all nodes if nodes is empty, and returns the answers
+// in the order of the nodes. Failures of single agents are written to stderr.
 func (q question[T]) ask(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
 	var found agents
 	var err error
@@ -49,7 +49,7 @@ func (q question[T]) ask(ctx context.Context, env environment, config cluster.Co
 		said := q.of(&answer.Line)
 		switch {
 		case errors.Is(answer.Err, cluster.ErrForbidden):
-			// So it is on all nodes.
+			// The permission is missing for the agents of all nodes.
 			return nil, answer.Err
 		case answer.Err != nil:
 			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)

@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// analyze is the command that reads manifests.
 type analyze struct {
 	env       environment
 	files     []string
@@ -67,8 +66,8 @@ func (a *analyze) run() error {
 	})
 }
 
-// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace applies to
-// objects without one.
+// printAnalysis prints an analysis of files, and returns errProblems if it has problems. The namespace
+// applies to objects without one.
 func printAnalysis(
 	env environment, files []string, namespace string, format render.Format, analyze func(*manifests.Objects) (*analysis.View, error),
 ) error {

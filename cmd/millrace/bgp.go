@@ -30,7 +30,7 @@ func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// bgpListCommand asks the agents for one of their lists.
+// bgpListCommand builds the command that lists one kind of an agent's BGP state.
 func bgpListCommand(
 	env environment, config *cluster.Config, name, short string, write func(io.Writer, []consoleapi.BGP, render.Options) error,
 ) *cobra.Command {
@@ -58,8 +58,8 @@ func bgpListCommand(
 	return command
 }
 
-// askBGP returns what nodes have, sorted by node. Those that do not answer are told. The aggregated
-// API has the sessions; the routes only agents have.
+// askBGP returns the BGP state of nodes, sorted by node. Sessions are read from the aggregated API if
+// possible; routes are available from agents only.
 func askBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
 	liveErr := cluster.ErrNoLive
 	if what == "peers" {
@@ -75,7 +75,6 @@ func askBGP(ctx context.Context, env environment, config cluster.Config, nodes [
 	return told, withLive(err, liveErr)
 }
 
-// askAgentsBGP asks the agents.
 func askAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
 	asked := question[consoleapi.BGP]{
 		request: []string{"bgp", what}, of: func(line *consoleapi.Line) *consoleapi.BGP { return line.BGP },

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// errProblems ends `status --exit-code` and `analyze` where there are problems; what they
-// are has been written already.
+// errProblems is the result of `status --exit-code` and `analyze` if there are problems, which have already
+// been printed.
 var errProblems = errors.New("there are problems")
 
 func newCommand(env environment) *cobra.Command {
@@ -27,7 +27,7 @@ func newCommand(env environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace",
 		Short: "Show what Millrace does in a cluster and what is wrong",
-		// The help of a plug-in has the name that the user types.
+		// The help of a plug-in shows the name that the user types.
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: calledAs(env.args[0])},
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -64,7 +64,7 @@ func newCommand(env environment) *cobra.Command {
 	return root
 }
 
-// kubectlFlags are those of kubectl by which it finds the cluster and the user.
+// kubectlFlags returns kubectl's flags that select the cluster and the user.
 func kubectlFlags(config *cluster.Config) *genericclioptions.ConfigFlags {
 	return &genericclioptions.ConfigFlags{
 		KubeConfig: &config.Kubeconfig, Context: &config.Context, ClusterName: &config.Cluster, AuthInfoName: &config.User,
@@ -72,8 +72,7 @@ func kubectlFlags(config *cluster.Config) *genericclioptions.ConfigFlags {
 	}
 }
 
-// variableNamespace is the environment variable that --install-namespace has its
-// default from.
+// variableNamespace is the environment variable with the default of --install-namespace.
 const variableNamespace = "MILLRACE_INSTALL_NAMESPACE"
 
 func installNamespace(env environment) string {
@@ -85,7 +84,7 @@ func installNamespace(env environment) string {
 	return "millrace-system"
 }
 
-// parseFormat reads -o. Beside those of all commands, a command may have more.
+// parseFormat validates the value of -o against the common formats and those in more.
 func parseFormat(text string, more ...render.Format) (render.Format, error) {
 	format := render.Format(text)
 	if text == "" || slices.Contains(formats(), text) || slices.Contains(more, format) {
@@ -139,20 +138,19 @@ func checkBefore(command *cobra.Command, check func(context.Context) error) {
 	}
 }
 
-// nodesFlag adds --node to a command that asks agents.
+// nodesFlag adds --node to a command that queries agents.
 func nodesFlag(command *cobra.Command, config *cluster.Config, nodes *[]string) {
 	command.Flags().StringSliceVar(nodes, "node", nil, "only these `nodes` (default all)")
 	mustComplete(command, "node", complete(config, cluster.Nodes))
 }
 
-// jsonFlag adds -o to a command that knows json alone.
+// jsonFlag adds -o to a command whose only format is json.
 func jsonFlag(command *cobra.Command, output *string, usage string) {
 	command.Flags().StringVarP(output, "output", "o", "", usage)
 	mustComplete(command, "output", fixed(string(render.JSON)))
 }
 
-// isOf reports whether a Service, given as namespace/name, is of a namespace; an empty
-// namespace stands for all.
+// isOf reports whether a Service, as namespace/name, is in the namespace. An empty namespace matches all.
 func isOf(service, namespace string) bool {
 	return namespace == "" || strings.HasPrefix(service, namespace+"/")
 }

@@ -17,20 +17,19 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// completionTime is how long a shell waits for the API server.
+// completionTime limits a completion's requests to the API server.
 const completionTime = 3 * time.Second
 
-// completions are of arguments or of a flag.
 type completions = cobra.CompletionFunc
 
-// complete makes completions of those that list returns.
+// complete returns the words of list that start with the text to complete.
 func complete(config *cluster.Config, list func(context.Context, cluster.Config) ([]string, error)) completions {
 	return func(command *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(command.Context(), completionTime)
 		defer cancel()
 		found, err := list(ctx, *config)
 		if err != nil {
-			// A shell shows no messages; the command itself will tell.
+			// Shells show no messages; the command itself reports the error.
 			cobra.CompDebugln(err.Error(), false)
 			return nil, cobra.ShellCompDirectiveError
 		}
@@ -40,24 +39,24 @@ func complete(config *cluster.Config, list func(context.Context, cluster.Config)
 	}
 }
 
-// fixed are completions that need no cluster.
+// fixed returns completions that need no cluster.
 func fixed(words ...string) completions {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// mustComplete adds completions to a flag, which must exist.
+// mustComplete adds completions to a flag. It panics if the flag does not exist.
 func mustComplete(command *cobra.Command, flag string, with completions) {
 	if err := command.RegisterFlagCompletionFunc(flag, with); err != nil {
 		panic(fmt.Sprintf("complete --%s of %s: %v", flag, command.Name(), err))
 	}
 }
 
-// formats are those of -o; text is written without it.
+// formats returns the values of -o that all lists support, besides the default, text.
 func formats() []string {
 	return []string{string(render.Wide), string(render.JSON), string(render.YAML)}
 }
 
-// argument completes the argument at an index, counted from 0, and no other.
+// argument completes only the argument at index, counted from 0.
 func argument(index int, with completions) completions {
 	return func(command *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		if len(args) != index {
@@ -67,7 +66,7 @@ func argument(index int, with completions) completions {
 	}
 }
 
-// addresses are the VIPs, each with its Services as the description.
+// addresses returns the addresses of VIPs, each with its Services as description.
 func addresses(ctx context.Context, config cluster.Config) ([]string, error) {
 	vips, err := cluster.VIPs(ctx, config)
 	var words []string
@@ -81,8 +80,8 @@ func addresses(ctx context.Context, config cluster.Config) ([]string, error) {
 	return words, err
 }
 
-// addressesAndServices are the VIPs and the Services that have one. A namespace that
-// is chosen leaves out its name, and the Services of all others.
+// addressesAndServices returns the addresses of VIPs and the Services that have one. With a namespace, it
+// returns only the Services of this namespace, without their namespace.
 func addressesAndServices(namespace *string) func(context.Context, cluster.Config) ([]string, error) {
 	return func(ctx context.Context, config cluster.Config) ([]string, error) {
 		words, err := addresses(ctx, config)
@@ -107,7 +106,7 @@ func serviceNames(ctx context.Context, config cluster.Config, namespace string) 
 	return words, err
 }
 
-// namespaces are those of Services that have a VIP.
+// namespaces returns the namespaces of Services with a VIP.
 func namespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	var words []string
 	err := eachClaim(ctx, config, func(_ *millracev1beta1.VIP, claim millracev1beta1.VIPClaim) {
@@ -116,7 +115,7 @@ func namespaces(ctx context.Context, config cluster.Config) ([]string, error) {
 	return words, err
 }
 
-// sockets are the VIPs with the ports of their Services, as 203.0.113.1:80.
+// sockets returns the VIPs with the ports of their Services, such as 203.0.113.1:80.
 func sockets(ctx context.Context, config cluster.Config) ([]string, error) {
 	services, err := cluster.Services(ctx, config)
 	var words []string

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// drainInterval is how often the agent is asked.
+	// drainInterval is the interval between queries of the agent.
 	drainInterval = time.Second
-	// quietTime is how long no packet may come before a node counts as drained.
+	// quietTime is the time without packets after which a node counts as drained.
 	quietTime = 3 * time.Second
-	// namedVIPs is how many addresses a message names.
+	// namedVIPs limits the addresses in a message.
 	namedVIPs = 5
 )
 
@@ -83,26 +83,27 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 }
 
-// draining is what has been seen of a node that drains.
+// draining is the progress of a drain as observed at the node.
 type draining struct {
-	// departs is true once the node knows that it is to depart.
+	// departs is true once LBNode.spec.departure is set.
 	departs bool
-	// announced are the VIPs that it still announces.
+	// announced are the VIPs that the node still announces.
 	announced []netip.Addr
-	// packets are those that routers handed to it, since when they are so many.
+	// packets counts the packets that the node received from routers; it has not changed since the time
+	// since.
 	packets uint64
 	since   time.Time
 	counted bool
 }
 
-// count takes the number of packets so far.
+// count records the counter's value.
 func (d *draining) count(packets uint64, now time.Time) {
 	if !d.counted || packets != d.packets {
 		d.packets, d.since, d.counted = packets, now, true
 	}
 }
 
-// done reports whether nothing arrives any more; else it says what is waited for.
+// done reports whether the node is drained, and otherwise the reason why not.
 func (d *draining) done(now time.Time) (bool, string) {
 	switch {
 	case !d.departs:
@@ -126,7 +127,7 @@ func nameVIPs(addresses []netip.Addr) string {
 	return strings.Join(names, ", ")
 }
 
-// look asks the node's agent once.
+// look queries the node's agent once.
 func (d *draining) look(ctx context.Context, runner console.Runner, node string, now time.Time) error {
 	line, err := console.Ask(ctx, runner, node, []string{"vips"})
 	if err != nil {
@@ -160,7 +161,7 @@ func announcedOf(vips *consoleapi.VIPs) []netip.Addr {
 	return announced
 }
 
-// waitDrained asks until the node is drained or ctx is done.
+// waitDrained polls until the node is drained or ctx is done.
 func waitDrained(
 	ctx context.Context, env environment, runner console.Runner, node string, departs func(context.Context) (bool, error),
 ) error {

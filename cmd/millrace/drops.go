@@ -22,11 +22,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// answerTime is how long the counters of all nodes are waited for before those of
-// some are shown.
+// answerTime is the time to wait for the counters of all nodes before those of some are printed.
 const answerTime = 3 * time.Second
 
-// errNoAgent ends a command that no agent answered; why has been written.
+// errNoAgent is returned when all agents failed; the causes have already been printed.
 var errNoAgent = errors.New("no agent could be asked")
 
 func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -109,16 +108,16 @@ type nodeLine struct {
 type dropWatch struct {
 	env    environment
 	reason string
-	// namespace of the Services; empty for all.
+	// namespace selects Services; empty: all.
 	namespace string
 	vip       netip.Addr
 	json      bool
 
-	// headed is true once the counters have been shown; what comes before waits.
+	// headed is true once the counters have been printed; samples are held in waiting until then.
 	headed   bool
 	counters []consoleapi.Drops
 	waiting  []string
-	// reasons are those that the nodes know which have answered.
+	// reasons is the union of the drop reasons of all agents that answered.
 	reasons map[string]bool
 }
 
@@ -162,7 +161,7 @@ func (w *dropWatch) end(allFailed bool) error {
 	return w.head()
 }
 
-// take keeps what a node tells until it is shown.
+// take stores a line of an agent for head to print.
 func (w *dropWatch) take(answer console.Answer) error {
 	if !w.wanted(answer.Line) {
 		return nil
@@ -201,7 +200,7 @@ func (w *dropWatch) wanted(line consoleapi.Line) bool {
 	}
 }
 
-// head shows the counters, once, and then what has waited for it.
+// head prints the counters once, then the lines that wait.
 func (w *dropWatch) head() error {
 	if w.reason != "" && len(w.reasons) > 0 && !w.reasons[w.reason] {
 		return fmt.Errorf("--reason=%s: must be one of %s", w.reason, strings.Join(slices.Sorted(maps.Keys(w.reasons)), ", "))

@@ -25,40 +25,40 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agents are those of a cluster that run.
+// agents are the running agents of a cluster.
 type agents interface {
 	console.Runner
 	Nodes() []string
 }
 
-// runningAgents are those among the pods.
+// runningAgents finds the agents among pods.
 func runningAgents(config cluster.Config, pods []corev1.Pod) (agents, error) {
 	return cluster.AgentsOf(config, pods)
 }
 
-// list is a command that writes a report, or a part of it.
+// list is a command that prints a report, or a part of it.
 type list struct {
 	env    environment
 	config *cluster.Config
 	output string
 	watch  bool
-	// more are formats beside those of all commands.
+	// more are formats besides those of all commands.
 	more []render.Format
-	// shown is what was written last; a report that is the same is not written again.
+	// shown is the last output; --watch skips output that is equal.
 	shown string
 
-	// whole is true where the output has the remarks in every format.
+	// whole is true if the output contains the remarks in every format.
 	whole bool
-	// asks is true where the agents are asked what they announce.
+	// asks is true if the report needs the announcements, from the aggregated API or agents.
 	asks bool
-	// selects leaves out of the input what is not to be shown; nil: nothing.
+	// selects removes objects from the input; nil: keeps all.
 	selects func(*report.Input) error
-	// addresses are the VIPs that agents are asked about; nil: all.
+	// addresses returns the VIPs to query announcements of; nil: all.
 	addresses func(*report.Input) []string
 	write     func(io.Writer, *report.View, render.Options) error
 }
 
-// flags adds those that every list has.
+// flags adds the flags of every list.
 func (l *list) flags(command *cobra.Command) {
 	allowed := formats()
 	for _, one := range l.more {
@@ -69,7 +69,7 @@ func (l *list) flags(command *cobra.Command) {
 	mustComplete(command, "output", fixed(allowed...))
 }
 
-// run writes the list, and with --watch again whenever objects have changed.
+// run prints the list, with --watch after each change of objects.
 func (l *list) run(ctx context.Context) error {
 	format, err := parseFormat(l.output, l.more...)
 	if err != nil {
@@ -86,7 +86,7 @@ func (l *list) run(ctx context.Context) error {
 	return l.show(ctx, in, options)
 }
 
-// rest is how long --watch waits after it has shown the list.
+// rest returns the pause of --watch after each output.
 func (l *list) rest() cluster.Rest {
 	if l.asks {
 		return console.RestAfter
@@ -94,7 +94,7 @@ func (l *list) rest() cluster.Rest {
 	return cluster.NoRest
 }
 
-// show writes the list once.
+// show prints the list once.
 func (l *list) show(ctx context.Context, in *report.Input, options render.Options) error {
 	if l.selects != nil {
 		if err := l.selects(in); err != nil {
@@ -126,12 +126,13 @@ func (l *list) show(ctx context.Context, in *report.Input, options render.Option
 	return err
 }
 
-// structured reports whether the output is for programs.
+// structured reports whether the output is machine-readable.
 func (l *list) structured() bool {
 	return render.Format(l.output).Structured() || l.output == string(render.Name)
 }
 
-// framed is text as --watch shows it: in place of the former on a terminal, else below it.
+// framed returns text as --watch prints it: on a terminal it replaces the previous output, else it follows
+// it.
 func (l *list) framed(text string, again bool) string {
 	switch {
 	case !l.watch:
@@ -149,7 +150,7 @@ func (l *list) framed(text string, again bool) string {
 	}
 }
 
-// ask asks the aggregated API which VIPs nodes announce, or else the agents, who say the same.
+// ask adds the VIPs that each node announces to the input, from the aggregated API or else from the agents.
 func (l *list) ask(ctx context.Context, in *report.Input) error {
 	find := l.env.agents
 	if find == nil {
@@ -178,7 +179,7 @@ func (l *list) ask(ctx context.Context, in *report.Input) error {
 	return ctx.Err()
 }
 
-// agentsOf sorts the answers.
+// agentsOf sorts answers and errors by node.
 func agentsOf(answers map[string]console.Answer) report.Agents {
 	sorted := report.Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
 	for node, answer := range answers {
@@ -249,7 +250,6 @@ func nodesCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// selectorFlag adds -l.
 func selectorFlag(command *cobra.Command, selector *string, usage string) {
 	command.Flags().StringVarP(selector, "selector", "l", "", usage)
 }
@@ -262,7 +262,8 @@ func parseSelector(text string) (labels.Selector, error) {
 	return selector, nil
 }
 
-// maxAsked is how many addresses are named to agents; beyond that they tell all.
+// maxAsked limits the addresses in a request to agents. With more VIPs, agents return all that they
+// announce.
 const maxAsked = 256
 
 func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -306,8 +307,8 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// inContext finds Services that are given by their name alone in the namespace of the
-// context, where no other is given.
+// inContext sets the default namespace of Services that are given by name alone to that of the context,
+// unless -n or -A is given.
 func inContext(choice *report.Choice, all bool, config cluster.Config) error {
 	if all || choice.Namespace != "" {
 		return nil
@@ -326,8 +327,7 @@ func inContext(choice *report.Choice, all bool, config cluster.Config) error {
 	return nil
 }
 
-// namedAddresses are those of the VIPs in the input; none where there are too many to be
-// named.
+// namedAddresses returns the addresses of the VIPs in the input, or nil if there are more than maxAsked.
 func namedAddresses(in *report.Input) []string {
 	if len(in.VIPs) > maxAsked {
 		return nil

@@ -19,11 +19,11 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// The aggregated API is asked first, once: whether it is there, and then for a list. Any error leads
-// to the agents (pods/exec), who say the same; what they cannot say in its place is told. Warnings are
-// shown with the answer that they are of.
+// Commands try the aggregated API first. On any error they query the agents (pods/exec), which have the
+// same data, and the error is printed only if agents cannot replace the answer. Warnings of the API are
+// printed together with the answer that they belong to.
 
-// announcedLive asks the aggregated API which nodes announce VIPs: those that are named, or all.
+// announcedLive reads the nodes that announce VIPs from the aggregated API, for the named VIPs or all.
 func announcedLive(ctx context.Context, env environment, config cluster.Config, named, running []string) (report.Agents, error) {
 	var warnings bytes.Buffer
 	api, err := cluster.OpenLive(ctx, config, &warnings)
@@ -50,7 +50,7 @@ func announcedLive(ctx context.Context, env environment, config cluster.Config, 
 	return told, err
 }
 
-// sessionsLive asks the aggregated API for the sessions of nodes. A warning says which of them do not
+// sessionsLive reads the BGP sessions of nodes from the aggregated API. A warning lists nodes that do not
 // answer.
 func sessionsLive(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]consoleapi.BGP, error) {
 	var warnings bytes.Buffer
@@ -79,11 +79,11 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 	return told, nil
 }
 
-// errNobody is that the aggregated API has no answer of any node, as just after its start.
+// errNobody is returned if the aggregated API has no answer of any node, for example just after its start.
 var errNobody = errors.New("live.millrace.io has no answer of any node")
 
-// withLive adds liveErr, the aggregated API's error, to err, the agents' error, when both report a
-// missing right.
+// withLive adds liveErr, the aggregated API's error, to err, the agents' error, when both report a missing
+// right.
 func withLive(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
 		return fmt.Errorf("%w; to read live.millrace.io in its place: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
@@ -91,11 +91,11 @@ func withLive(err, liveErr error) error {
 	return err
 }
 
-// errShow is that rates could not be written.
+// errShow is returned if rates could not be printed.
 var errShow = errors.New("show the rates")
 
-// runLive shows the rates that the aggregated API has, again with each sample. An error before the
-// first is the aggregated API's; a later one is told, and it is asked again.
+// runLive prints the rates of the aggregated API after each sample. It returns an error of the first
+// request; later errors are printed, and the request is retried.
 func (w *topWatch) runLive(ctx context.Context, config cluster.Config) error {
 	var warnings bytes.Buffer
 	api, err := cluster.OpenLive(ctx, config, &warnings)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command millrace shows what Millrace does in a cluster and what is wrong. As
-// kubectl-millrace on the PATH it is `kubectl millrace`.
+// Command millrace shows what Millrace does in a cluster and what is wrong. Installed as kubectl-millrace
+// on the PATH it is the plug-in `kubectl millrace`.
 package main
 
 import (
@@ -33,34 +33,33 @@ var version = "dev"
 const (
 	exitOK = iota
 	exitError
-	// exitProblems is that of `status --exit-code` and `analyze` where there are problems.
+	// exitProblems is used by `status --exit-code` and `analyze` if there are problems.
 	exitProblems
-	// exitDropped is that of a trace that ends with a drop.
+	// exitDropped is used by a trace that ends with a drop.
 	exitDropped
 )
 
-// environment is what a run takes from the outside.
+// environment is the process's environment, which tests replace.
 type environment struct {
-	// args are those of the process, its own name first.
+	// args start with the name of the program.
 	args []string
-	// getenv gives defaults of flags.
+	// getenv returns an environment variable.
 	getenv func(string) string
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
-	// width of the screen in characters; 0 is without limit. height is 0 where
-	// there is no screen.
+	// width of the screen in characters; 0: unlimited. height is 0 without a terminal.
 	width, height int
 	colour        bool
-	// agents finds those that are asked for VIPs; nil: those of the cluster.
+	// agents finds the agents to query; nil: the cluster's.
 	agents func(cluster.Config, []corev1.Pod) (agents, error)
-	// events finds those of a Service; nil: those of the cluster.
+	// events finds the Events of a Service; nil: the cluster's.
 	events func(namespace, name string) ([]timeline.Event, error)
 }
 
 func main() {
-	// client-go logs each stream that is cut off, also where this program ends it. What
-	// fails comes back as an error.
+	// client-go logs each stream that is cut off, even if this program closed it. Failures are returned as
+	// errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -69,8 +68,8 @@ func main() {
 	os.Exit(code)
 }
 
-// processEnvironment measures the terminal, if there is one. Without one the text
-// is made for 100 columns; https://no-color.org says when not to colour.
+// processEnvironment reads the size of the terminal. Without a terminal the width is 100 columns. NO_COLOR
+// disables colours (https://no-color.org).
 func processEnvironment() environment {
 	env := environment{args: os.Args, getenv: os.Getenv, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, width: 100}
 	if terminal := int(os.Stdout.Fd()); term.IsTerminal(terminal) {
@@ -108,12 +107,11 @@ func exitCode(err error) int {
 	}
 }
 
-// completer is the name of the executable by which kubectl completes the arguments of
-// this plug-in (k8s.io/kubectl/pkg/cmd, plugin_completion.go).
+// completer is the name of the executable that kubectl runs to complete arguments of this plug-in
+// (k8s.io/kubectl/pkg/cmd, plugin_completion.go).
 const completer = "kubectl_complete-millrace"
 
-// arguments are those of the command line. As completer, this program prints what
-// can come next, as its shell completion does.
+// arguments returns the arguments for cobra. Run as completer, the program prints completions.
 func arguments(args []string) []string {
 	if filepath.Base(args[0]) == completer {
 		return append([]string{cobra.ShellCompRequestCmd}, args[1:]...)
@@ -121,8 +119,7 @@ func arguments(args []string) []string {
 	return args[1:]
 }
 
-// calledAs is how the user calls this program: kubectl runs a plug-in by the
-// name of its file.
+// calledAs returns the command as the user types it: kubectl runs a plug-in by its file name.
 func calledAs(path string) string {
 	if name := filepath.Base(path); strings.HasPrefix(name, "kubectl-") || name == completer {
 		return "kubectl millrace"

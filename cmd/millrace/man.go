@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes the manual pages of all commands, for the archives of a release.
-// SOURCE_DATE_EPOCH dates them.
+// manCommand writes the manual pages of all commands, for release archives. Their date is
+// SOURCE_DATE_EPOCH.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",

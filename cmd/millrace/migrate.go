@@ -21,10 +21,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// conversion is a subcommand that turns another load balancer's objects into ours.
+// conversion is a subcommand that converts another load balancer's objects to Millrace's.
 type conversion struct {
 	name, owner string
-	// get are the arguments of kubectl that print the objects.
+	// get are the arguments of the kubectl command that prints the objects.
 	get     string
 	convert func(io.Reader) (migration.Result, error)
 }
@@ -107,7 +107,7 @@ func (c *conversion) command(env environment) *cobra.Command {
 	return command
 }
 
-// inputs is what the files say, one document after another: standard input where none is named, or "-" is.
+// inputs returns the concatenated documents of files: standard input if there are none, or for "-".
 func inputs(stdin io.Reader, files []string) (io.Reader, error) {
 	if len(files) == 0 {
 		return stdin, nil
@@ -158,7 +158,7 @@ func writeConverted(out io.Writer, result migration.Result) error {
 	return nil
 }
 
-// manifest is an object as a user would write it: without a status.
+// manifest encodes an object as YAML without status and creationTimestamp.
 func manifest(object any) ([]byte, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// namedServices is how many a message names.
+// namedServices limits the Services in a message.
 const namedServices = 5
 
 func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -52,7 +52,7 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 	return command
 }
 
-// movable is the cluster as the command needs it.
+// movable is the interface to the cluster.
 type movable interface {
 	KeepOff(ctx context.Context) error
 	Unclaimed(ctx context.Context) ([]string, error)
@@ -69,7 +69,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 		}
 		nodes = all
 	}
-	// A name that is wrong changes nothing.
+	// Validate all names before anything is changed.
 	for _, node := range nodes {
 		if _, err := moving.Announcer(ctx, node); err != nil {
 			return err
@@ -103,7 +103,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 	return nil
 }
 
-// mayMove refuses to move nodes that could not be moved, and tells who else needs frr-k8s.
+// mayMove returns an error if nodes cannot be moved, and prints which other programs need frr-k8s.
 func mayMove(ctx context.Context, moving movable, tell func(string), nodes []string) error {
 	if err := allClaimed(ctx, moving); err != nil {
 		return err
@@ -115,7 +115,7 @@ func mayMove(ctx context.Context, moving movable, tell func(string), nodes []str
 	return err
 }
 
-// allClaimed refuses to move nodes while Millrace would announce less than MetalLB did.
+// allClaimed returns an error as long as Millrace would announce fewer VIPs than MetalLB.
 func allClaimed(ctx context.Context, moving movable) error {
 	missing, err := moving.Unclaimed(ctx)
 	if err != nil || len(missing) == 0 {

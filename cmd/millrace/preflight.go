@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
 )
 
-// preflightLimit is the time that a node has.
+// preflightLimit is the time limit of one node.
 const preflightLimit = 30 * time.Second
 
 func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -67,13 +67,13 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// trialOptions are of what looks at nodes that have no agent.
+// trialOptions are the options of the trial DaemonSet for nodes without an agent.
 type trialOptions struct {
 	image                string
 	pullSecrets, uplinks []string
 }
 
-// trialImage is the image with its Secrets, which are of a namespace unless they name another one.
+// trialImage returns the image and its pull Secrets. Secrets without a namespace are in the given one.
 func (o trialOptions) trialImage(namespace string) cluster.TrialImage {
 	image := cluster.TrialImage{Name: o.image}
 	for _, text := range o.pullSecrets {
@@ -86,7 +86,7 @@ func (o trialOptions) trialImage(namespace string) cluster.TrialImage {
 	return image
 }
 
-// preflight asks the agents, or what takes their place before there are any.
+// preflight runs the checks in the agents, or in a trial DaemonSet if Millrace is not installed.
 func preflight(ctx context.Context, env environment, config cluster.Config, options trialOptions) (_ []consoleapi.Preflight, err error) {
 	request := []string{"preflight"}
 	for _, uplink := range options.uplinks {
@@ -102,7 +102,7 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s looks at the nodes\n", config.Namespace, options.image)
 	trial, err := cluster.StartTrial(ctx, config, options.trialImage(config.Namespace))
 	defer func() {
-		// Also where the user has interrupted this.
+		// Clean up even if the user interrupted the command.
 		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 		defer cancel()
 		err = errors.Join(err, trial.Remove(cleaning))
@@ -118,10 +118,11 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 	return askPreflight(ctx, trial, trial.Nodes(), request, trial.Missing), ctx.Err()
 }
 
-// checkPod is that of what looks at a node.
+// checkPod is the check that reports the state of the pod that runs the checks.
 const checkPod = "pod"
 
-// askPreflight asks nodes. Those that are missing, or do not answer, have a fault that says why.
+// askPreflight returns the checks of nodes. Nodes in missing, and nodes that do not answer, get a failed
+// check with the reason.
 func askPreflight(ctx context.Context, runner console.Runner, nodes, request []string, missing map[string]string) (told []consoleapi.Preflight) {
 	round := console.Round{Runner: runner, Limit: preflightLimit, Stop: cluster.ErrForbidden}
 	silent := maps.Clone(missing)

@@ -44,7 +44,7 @@ func reserveCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// parseService reads a Service's name; an empty one is none.
+// parseService parses NAMESPACE/NAME; empty text returns the zero name.
 func parseService(text string) (types.NamespacedName, error) {
 	namespace, name, found := strings.Cut(text, "/")
 	if text != "" && (!found || namespace == "" || name == "" || strings.Contains(name, "/")) {

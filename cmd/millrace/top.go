@@ -20,10 +20,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// leastInterval is the shortest at which agents are asked.
+// leastInterval is the minimum of --interval.
 const leastInterval = 500 * time.Millisecond
 
-// clearScreen moves to the upper left corner and erases what is below (ECMA-48).
+// clearScreen moves the cursor home and erases to the end of the screen (ECMA-48).
 const clearScreen = "\x1b[H\x1b[J"
 
 func topCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -42,7 +42,7 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 				return fmt.Errorf("--interval=%s: must be at least %s", watch.interval, leastInterval)
 			}
 			liveErr := cluster.ErrNoLive
-			// These only agents can answer.
+			// The aggregated API supports neither --node nor --interval.
 			if len(nodes) == 0 && !command.Flags().Changed("interval") {
 				if liveErr = watch.runLive(command.Context(), *config); liveErr == nil || errors.Is(liveErr, errShow) {
 					return liveErr
@@ -74,14 +74,14 @@ type topWatch struct {
 	interval time.Duration
 	once     bool
 	json     bool
-	// namespace of the Services; empty for all.
+	// namespace selects Services; empty: all.
 	namespace string
-	// vip is whose frontends are shown; invalid for all.
+	// vip selects frontends; invalid: all.
 	vip netip.Addr
 
-	// spans are the last two lines of each node that still tells.
+	// spans has the last two lines of each node whose stream is open.
 	spans map[string]report.Span
-	// failed is how many do not tell though nobody asked them to end.
+	// failed counts the nodes whose stream ended with an error.
 	failed int
 }
 
@@ -113,7 +113,7 @@ func (w *topWatch) run(ctx context.Context, runner console.Runner, nodes []strin
 	}
 }
 
-// arguments ask an agent for no more than is shown.
+// arguments restrict the agent's answer to the data that is shown.
 func (w *topWatch) arguments() []string {
 	arguments := []string{"top", "--interval", w.interval.String()}
 	if w.namespace != "" {
@@ -125,7 +125,7 @@ func (w *topWatch) arguments() []string {
 	return arguments
 }
 
-// end is when no node tells any more: with --once the rates are shown now.
+// end runs when the streams of all nodes have ended. With --once it prints the rates.
 func (w *topWatch) end(ctx context.Context, nodes int) error {
 	switch {
 	case w.failed == nodes:
@@ -137,7 +137,7 @@ func (w *topWatch) end(ctx context.Context, nodes int) error {
 	}
 }
 
-// take keeps what a node tells.
+// take stores a line of an agent.
 func (w *topWatch) take(answer console.Answer) {
 	done := w.once && w.spans[answer.Node].Before != nil
 	if answer.Ended && !done {
@@ -152,7 +152,7 @@ func (w *topWatch) take(answer console.Answer) {
 	}
 }
 
-// complete is how many nodes have told twice.
+// complete counts the nodes that have sent at least two lines.
 func (w *topWatch) complete() int {
 	n := 0
 	for _, span := range w.spans {

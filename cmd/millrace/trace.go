@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	// maxHops is more than an exception that is wrong and, in each of eight zones, a
-	// primary, its chain of former owners and the way back can have.
+	// maxHops exceeds the longest valid path: a route exception and, in each of eight zones, a primary, its
+	// chain of former owners and the way back.
 	maxHops = 48
-	// traceTime is that of one node.
+	// traceTime is the time limit of one node.
 	traceTime = 30 * time.Second
 )
 
-// errDropped ends a trace that ends with a drop; the trace has been written.
+// errDropped is returned by a trace that ends with a drop; the trace has already been printed.
 var errDropped = errors.New("the packet is dropped")
 
 func traceCommand(env environment, config *cluster.Config) *cobra.Command {
@@ -91,7 +91,7 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// packetWay traces a packet from an ingress node on, by default the first one.
+// packetWay traces a packet from an ingress node, by default the first of the agents'.
 func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (way, error) {
 	found, err := cluster.FindAgents(ctx, config)
 	if err != nil {
@@ -103,7 +103,7 @@ func packetWay(ctx context.Context, config cluster.Config, node string, first []
 	return follow(ctx, found, node, first)
 }
 
-// traceArguments are the arguments for the agent of the first node.
+// traceArguments returns the arguments for the agent of the ingress node.
 func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	if !slices.Contains([]string{"tcp", "udp", "sctp"}, strings.ToLower(proto)) {
 		return nil, fmt.Errorf("--proto=%s: must be tcp, udp or sctp", proto)
@@ -126,16 +126,16 @@ func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	return command, nil
 }
 
-// way is what became of a packet.
+// way is the result of a trace.
 type way struct {
 	Hops []*consoleapi.Trace `json:"hops"`
-	// Pod is namespace/name of the one that it is delivered to.
+	// Pod is namespace/name of the pod that receives the packet.
 	Pod string `json:"pod,omitempty"`
-	// Request is what becomes of the request that the packet begins, where a URL is traced.
+	// Request is the result for the request that starts with the packet, if a URL is traced.
 	Request *routing.Answer `json:"request,omitempty"`
 }
 
-// end is errDropped where the last node drops the packet, or the proxy refuses the request.
+// end returns errDropped if the last node drops the packet, or if the proxy rejects the request.
 func (w way) end() error {
 	if w.Request != nil && w.Request.Refused() {
 		return errDropped
@@ -152,8 +152,7 @@ type tracers interface {
 	PodAt(ctx context.Context, service, address string) (string, error)
 }
 
-// follow traces the packet from node to node. Where it cannot be followed further,
-// the way so far and an error are returned.
+// follow traces the packet from node to node. If a hop fails, it returns the hops so far and an error.
 func follow(ctx context.Context, runner tracers, node string, command []string) (way, error) {
 	var w way
 	for range maxHops {

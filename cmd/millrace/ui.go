@@ -36,7 +36,7 @@ func uiCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// endTime is how long requests may take to end when the command does.
+// endTime limits open requests after the command was interrupted.
 const endTime = 3 * time.Second
 
 // serveUI serves the page until ctx is done.
@@ -74,7 +74,7 @@ func serveUI(ctx context.Context, env environment, config cluster.Config, port u
 	return nil
 }
 
-// serve serves until ctx is done, and then ends what is still being answered.
+// serve serves until ctx is done, then waits up to endTime for open requests.
 func serve(ctx context.Context, listener net.Listener, handler *ui.Handler) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// followLive asks the aggregated API while somebody looks.
+// followLive reads the aggregated API as long as pages request the state.
 func (s *uiSource) followLive(ctx context.Context) {
 	ticker := time.NewTicker(live.SampleInterval)
 	defer ticker.Stop()
@@ -40,7 +40,7 @@ func (s *uiSource) followLive(ctx context.Context) {
 			err = s.readLive(ctx, api)
 		}
 		if err != nil {
-			// It may be gone, or have come back with other resources.
+			// The API may have been removed, or reinstalled with other resources.
 			api = nil
 			if noAnswer := s.noLive(asked, err); !noAnswer {
 				later = asked.Add(openAgain)
@@ -49,8 +49,8 @@ func (s *uiSource) followLive(ctx context.Context) {
 	}
 }
 
-// noLive tells why the aggregated API could not be read, and reports whether it did not answer. Then
-// what it said last stays, with its time. Where it is not installed, or may not be read, nothing does.
+// noLive records why the aggregated API could not be read, and reports whether it is installed and allowed
+// but did not answer. Only in this case the last answer is kept, with its time.
 func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
 	noAnswer = !errors.Is(err, cluster.ErrNoLive) && !errors.Is(err, cluster.ErrForbidden)
 	s.announcementsOld.Store(true)
@@ -64,7 +64,7 @@ func (s *uiSource) noLive(asked time.Time, err error) (noAnswer bool) {
 	return noAnswer
 }
 
-// readLive reads the aggregated API. One of its two lists may be forbidden.
+// readLive reads the traffic and announcements. Either list may be forbidden.
 func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
 	asked := time.Now()
 	traffic, err := api.Traffic(ctx, "")
@@ -81,7 +81,7 @@ func (s *uiSource) readLive(ctx context.Context, api *cluster.Live) error {
 		announcements, err = api.Announcements(ctx, "")
 		switch {
 		case errors.Is(err, cluster.ErrForbidden):
-			// It is tried again with the next sample.
+			// Retry with the next sample.
 			s.announcementsOld.Store(true)
 			announcements, notes = nil, append(notes, err.Error())
 		case err != nil:

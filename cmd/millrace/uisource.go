@@ -24,41 +24,41 @@ import (
 )
 
 const (
-	// uiRest is how far readings of the watched objects are apart at least.
+	// uiRest is the minimum interval between readings of the watched objects.
 	uiRest = time.Second
-	// attention is how long the aggregated API is asked after a page has last asked for the state.
+	// attention is how long the aggregated API is read after a page last requested the state.
 	attention = 10 * time.Second
-	// openAgain is how long the aggregated API is left alone where it is not there, or forbidden.
+	// openAgain is the retry interval if the aggregated API is not installed, or forbidden.
 	openAgain = 30 * time.Second
-	// probeInterval is how often the API server is asked whether it answers, while somebody looks, and
-	// how long it may take at most. A watch that failed is tried again after the same time.
+	// probeInterval is the interval and the time limit of health checks of the API server while pages
+	// request the state. It is also the retry interval of a failed watch.
 	probeInterval = 5 * time.Second
-	// ratesNodes is how many agents are asked for the rates of a Service. Beyond that the aggregated API
-	// is needed.
+	// ratesNodes limits the agents queried for the rates of a Service. Larger clusters need the aggregated
+	// API.
 	ratesNodes = 60
 )
 
-// uiSource knows a cluster by watches, by the aggregated API while somebody looks, and by agents when
-// they are asked.
+// uiSource observes a cluster by watches, by the aggregated API while pages request the state, and by
+// agents on demand.
 type uiSource struct {
 	env    environment
 	config cluster.Config
 	// ready is closed once there is a state.
 	ready chan struct{}
-	// wake and wakeProbe tell that somebody looks again.
+	// wake and wakeProbe are signalled when a page requests the state after a pause.
 	wake, wakeProbe chan struct{}
-	// announcementsOld is true where announcements have changed since they were read.
+	// announcementsOld is true if announcements have changed since they were read.
 	announcementsOld atomic.Bool
 
 	mu     sync.Mutex
 	looked time.Time
-	// state is given out, and never written again; next takes what is new.
+	// state is shared with readers and immutable; next collects changes.
 	state *view.State
 	next  view.State
 	fresh bool
-	// answered is when the API server answered last, and liveAnswered when the aggregated API did.
+	// answered and liveAnswered are the times of the last answers of the API server and the aggregated API.
 	answered, liveAnswered time.Time
-	// again ends the watches, so that they are begun again.
+	// again cancels the watches so that they restart.
 	again context.CancelFunc
 }
 
@@ -70,8 +70,8 @@ func newUISource(env environment, config cluster.Config) *uiSource {
 	return s
 }
 
-// run follows the cluster until ctx is done. It ends with an error where there was nothing to show
-// yet; later ones are shown with the last picture.
+// run follows the cluster until ctx is done. It returns an error only before the first state; later errors
+// are part of the state.
 func (s *uiSource) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.followObjects(ctx) })
@@ -122,8 +122,8 @@ func (s *uiSource) followObjects(ctx context.Context) error {
 	return nil
 }
 
-// putObjects takes what watches have that began at a time. Those from before an outage say nothing
-// about its end.
+// putObjects stores the objects of watches that started at began. Watches from before an outage do not
+// prove its end.
 func (s *uiSource) putObjects(began time.Time, in *report.Input, refused []cluster.Refused) {
 	s.put(func(next *view.State) {
 		next.Input, next.Refused = in, nil
@@ -139,7 +139,7 @@ func (s *uiSource) putObjects(began time.Time, in *report.Input, refused []clust
 	})
 }
 
-// away tells that the API server did not answer what it was asked at a time.
+// away records that the API server did not answer a request sent at asked.
 func (s *uiSource) away(asked time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +149,7 @@ func (s *uiSource) away(asked time.Time, err error) {
 	s.next.Away, s.fresh = outage(s.next.Away, asked, s.answered, err.Error()), true
 }
 
-// outage is one that goes on, or a new one.
+// outage updates the message of had, or returns a new outage.
 func outage(had *view.Outage, since, seen time.Time, message string) *view.Outage {
 	if had == nil {
 		return &view.Outage{Since: since, Seen: seen, Message: message}
@@ -157,8 +157,8 @@ func outage(had *view.Outage, since, seen time.Time, message string) *view.Outag
 	return &view.Outage{Since: had.Since, Seen: had.Seen, Message: message}
 }
 
-// probe asks the API server whether it answers, while somebody looks. After an outage the watches begin
-// again: what they missed, and how long they would wait, is not known.
+// probe checks the API server's health while pages request the state. After an outage it restarts the
+// watches, because their missed events and retry delays are unknown.
 func (s *uiSource) probe(ctx context.Context) {
 	ticker := time.NewTicker(probeInterval)
 	defer ticker.Stop()
@@ -191,8 +191,8 @@ func (s *uiSource) probe(ctx context.Context) {
 	}
 }
 
-// backAgain takes an answer to what was asked at a time. The picture is of then, at least: events come
-// before it.
+// backAgain records an answer to a request sent at asked. The objects are at least as new, since events
+// arrive before the answer.
 func (s *uiSource) backAgain(asked time.Time, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,14 +231,14 @@ func (s *uiSource) State() *view.State {
 	return s.state
 }
 
-// attended reports whether a page has asked for the state lately.
+// attended reports whether a page has requested the state within attention.
 func (s *uiSource) attended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.looked) <= attention
 }
 
-// quiet is an environment that keeps what is told, and the lines that it has told.
+// quiet returns an environment that captures stdout and warnings.
 func (s *uiSource) quiet() (env environment, stdout *bytes.Buffer, warnings func() []string) {
 	env = s.env
 	var said bytes.Buffer
@@ -268,7 +268,7 @@ func (s *uiSource) Ask(ctx context.Context, id string) (*ui.Answer, error) {
 	return &ui.Answer{}, nil
 }
 
-// askNode asks for the sessions of a node, and for its rates. One may be refused.
+// askNode returns the sessions and the rates of a node. Either may be forbidden.
 func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	var sessionsErr, ratesErr error
@@ -299,8 +299,7 @@ func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error)
 	return answer, nil
 }
 
-// askService asks who announces the VIPs of a Service, and for its rates where the aggregated API does
-// not have them.
+// askService returns the announcements of a Service's VIPs, and its rates if the aggregated API has none.
 func (s *uiSource) askService(ctx context.Context, state *view.State, service string) (*ui.Answer, error) {
 	in := *state.Input
 	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {
@@ -346,12 +345,12 @@ func (s *uiSource) serviceRates(ctx context.Context, state *view.State, service 
 		return nil, err
 	}
 	rates.Frontends = slices.DeleteFunc(rates.Frontends, func(f report.FrontendRate) bool { return f.Service != service })
-	// Those of the nodes are of all Services.
+	// The drops of nodes are not by Service.
 	rates.Drops = map[string]float64{}
 	return rates, nil
 }
 
-// rates are those that agents count in two seconds: of nodes, or of all where none is named.
+// rates measures rates over two seconds with the agents of nodes, or of all nodes if nodes is empty.
 func (s *uiSource) rates(ctx context.Context, namespace string, nodes []string) (*report.Rates, error) {
 	found, err := cluster.FindAgents(ctx, s.config)
 	if err != nil {

@@ -20,16 +20,16 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 )
 
-// Where a request comes from if nobody says: addresses for documentation (RFC 5737, 3849).
+// Default client addresses, reserved for documentation (RFC 5737, RFC 3849).
 var (
 	someIPv4 = netip.MustParseAddr("192.0.2.1")
 	someIPv6 = netip.MustParseAddr("2001:db8::1")
 )
 
-// somePort is the client's where none is given.
+// somePort is the default port of the client.
 const somePort = 40000
 
-// urlFlags say which request for a URL is traced.
+// urlFlags are the flags of a request to trace.
 type urlFlags struct {
 	from, vip, method string
 	headers           []string
@@ -43,7 +43,7 @@ func (f *urlFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVarP(&f.headers, "header", "H", nil, "with a URL: a header as `'NAME: VALUE'`; can be given more than once")
 }
 
-// unused is an error where a flag for URLs is given without one.
+// unused returns an error if a flag for URLs is given without a URL.
 func (f *urlFlags) unused() error {
 	for _, name := range []string{"from", "vip", "method", "header"} {
 		if f.given(name) {
@@ -53,7 +53,7 @@ func (f *urlFlags) unused() error {
 	return nil
 }
 
-// request reads what is asked for, and where from.
+// request parses the URL and flags. The address is the client's, from source.
 func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error) {
 	var none netip.AddrPort
 	target, err := url.Parse(text)
@@ -92,7 +92,7 @@ func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error
 	return request, from, nil
 }
 
-// source is the client.
+// source returns the client's address for a VIP of either family.
 func (f *urlFlags) source(vip netip.Addr) (netip.AddrPort, error) {
 	if f.from == "" {
 		if vip.IsValid() && vip.Unmap().Is6() {
@@ -142,7 +142,7 @@ func traceURL(ctx context.Context, env environment, config cluster.Config, asked
 	found, err := packetWay(ctx, config, asked.node, first)
 	switch {
 	case errors.Is(err, cluster.ErrForbidden):
-		// The rest needs no right to ask agents.
+		// The rest needs no permission to query agents.
 		fmt.Fprintf(env.stderr, "millrace: the packet is not traced: %v\n", err)
 		err = nil
 		fallthrough

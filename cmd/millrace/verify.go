@@ -54,7 +54,7 @@ func bgpVerifyCommand(env environment, config *cluster.Config) *cobra.Command {
 	return command
 }
 
-// of names the LBPeer that was asked for, if any.
+// of returns the condition on the LBPeer's name for an error message, if a name was given.
 func of(args []string) string {
 	if len(args) == 0 {
 		return ""

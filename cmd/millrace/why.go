@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// why asks what happened to a Service.
+// why is the command that shows the history of a Service.
 type why struct {
 	env       environment
 	config    *cluster.Config
@@ -67,7 +67,8 @@ func (w *why) run(ctx context.Context, service string, now time.Time) error {
 	return render.Timeline(w.env.stdout, told, render.Options{Format: w.format, Width: w.env.width})
 }
 
-// tell asks agents and the API server. What is missing is written to standard error.
+// tell collects the history from agents and the API server. Failures of single sources are written to
+// stderr.
 func (w *why) tell(ctx context.Context, service string, now time.Time) (render.Why, error) {
 	at, err := timeline.Moment(w.at, now)
 	if err != nil {
@@ -113,7 +114,7 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 	return told, nil
 }
 
-// named splits namespace/name, or takes the namespace of the flag or of the context.
+// named splits namespace/name. A name alone is in the namespace of the flag, else of the context.
 func (w *why) named(service string) (namespace, name string, err error) {
 	namespace, name, found := strings.Cut(service, "/")
 	switch {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package apierror turns an error of a request to the API server into one sentence: which object, which
-// right is missing, and what to do.
+// Package apierror converts errors of requests to the API server to one sentence: the object, the missing
+// permission, and what to do.
 package apierror
 
 import (
@@ -30,13 +30,13 @@ var (
 type Request struct {
 	// Host is the API server.
 	Host string
-	// Namespace is that of Millrace.
+	// Namespace is Millrace's.
 	Namespace string
 	// Names returns the names of the objects of a resource; nil: no name is suggested.
 	Names func(schema.GroupResource) []string
 }
 
-// Explain returns the sentence for an error.
+// Explain wraps err with its kind and an explanation.
 func Explain(err error, of Request) error {
 	var network *url.Error
 	var status apierrors.APIStatus
@@ -48,7 +48,7 @@ func Explain(err error, of Request) error {
 	case apierrors.IsNotFound(err) && errors.As(err, &status):
 		return notFound(err, status.Status().Details, of)
 	case apierrors.IsForbidden(err):
-		// An admission policy refused it, not RBAC.
+		// The request was rejected by an admission policy, not by RBAC.
 		return fmt.Errorf("%w: %w", ErrForbidden, err)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w: %s does not accept the credentials of this context: %w", ErrForbidden, of.Host, err)
@@ -59,7 +59,7 @@ func Explain(err error, of Request) error {
 	}
 }
 
-// notFound tells an absent object from an absent resource, whose answer comes from no registry.
+// notFound distinguishes a missing object from a missing resource, whose details lack the name.
 func notFound(err error, details *metav1.StatusDetails, of Request) error {
 	switch {
 	case details == nil || details.Group == millracev1beta1.GroupVersion.Group && !isNamed(details):
@@ -82,12 +82,11 @@ func isNamed(details *metav1.StatusDetails) bool {
 	})
 }
 
-// deniedText is the message of a request that RBAC does not permit. Errors of streams have it, too, as
-// text alone.
+// deniedText matches RBAC's message. Errors of streams contain it as plain text only.
 var deniedText = regexp.MustCompile(`(?:"([^"]*)" is forbidden: )?User "([^"]*)" cannot (\S+) resource "([^"]+)" in API group "([^"]*)"` +
 	`(?: in the namespace "([^"]*)")?`)
 
-// denied is a request that RBAC does not permit. namespace is empty at the cluster's scope.
+// denied is a request that RBAC rejects. namespace is empty at cluster scope.
 type denied struct{ name, user, verb, resource, group, namespace string }
 
 func parseDenied(err error) (denied, bool) {
@@ -101,7 +100,7 @@ func parseDenied(err error) (denied, bool) {
 	return denied{found[1], found[2], found[3], found[4], found[5], found[6]}, true
 }
 
-// sentence says who may not do what, and which role permits it.
+// sentence returns the user, the missing permission, and the role that grants it.
 func (d denied) sentence(installed string) string {
 	text := fmt.Sprintf("user %s may not %s %s", d.user, d.verb, schema.GroupResource{Group: d.group, Resource: d.resource})
 	if d.name != "" {

@@ -11,13 +11,13 @@ import (
 
 // Missing is the error about an object that does not exist.
 type Missing struct {
-	// Kind is the kind in a message: node, VIPPool.
+	// Kind is the kind as written in messages: node, VIPPool.
 	Kind, Name string
 	// Names are the names of the objects that exist, or nil.
 	Names []string
 }
 
-// listed is how many names a message lists if no name is similar.
+// listed limits the names in a message without a similar name.
 const listed = 5
 
 // Error implements error.
@@ -33,7 +33,7 @@ func (m *Missing) Error() string {
 	return text
 }
 
-// kinds are the kinds of resources in messages.
+// kinds maps resources to the kinds in messages.
 var kinds = map[string]string{
 	"nodes": "node", "namespaces": "namespace", "pods": "pod", "services": "Service", "secrets": "Secret", "daemonsets": "DaemonSet",
 	"vippools": "VIPPool", "vips": "VIP", "lbpeers": "LBPeer", "vipadvertisements": "VIPAdvertisement", "viproutes": "VIPRoute",
@@ -47,8 +47,8 @@ func kindOf(resource schema.GroupResource) string {
 	return resource.String()
 }
 
-// nearest returns the first name that differs least from the one that was given, and empty if all of them
-// differ in more than a third of it.
+// nearest returns the name with the least distance to given, or "" if all distances exceed a third of its
+// length.
 func nearest(given string, names []string) string {
 	found, least := "", max(1, (len(given)+1)/3)+1
 	for _, name := range names {
@@ -59,7 +59,7 @@ func nearest(given string, names []string) string {
 	return found
 }
 
-// distance returns how many characters are inserted, deleted or replaced to make b of a (Levenshtein).
+// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -4,10 +4,10 @@ package apierror
 
 import "slices"
 
-// grant is a rule of a role for people.
+// grant is a rule of a Role or ClusterRole for users.
 type grant struct {
 	role string
-	// own is true for a Role of the namespace of Millrace, and false for a ClusterRole.
+	// own is true for a Role in Millrace's namespace, and false for a ClusterRole.
 	own              bool
 	group            string
 	resources, verbs []string
@@ -15,8 +15,8 @@ type grant struct {
 
 var read = []string{"get", "list", "watch"}
 
-// grants are the rules of the roles of config/rbac and config/liveapi, and then those of the built-in role
-// view that commands need.
+// grants are the rules of the roles in config/rbac and config/liveapi, followed by those of Kubernetes'
+// role view that commands need.
 var grants = []grant{
 	{"millrace-viewer", false, "millrace.io", []string{"vippools", "vips", "lbpeers", "vipadvertisements", "viproutes", "lbnodes", "lbnodereports"}, read},
 	{"millrace-viewer", false, "live.millrace.io", []string{"vipannouncements", "bgpsessions"}, read},
@@ -36,10 +36,10 @@ var grants = []grant{
 	{builtin, false, "apps", []string{"daemonsets", "deployments"}, read},
 }
 
-// builtin is the role of Kubernetes that permits to read most of a namespace.
+// builtin is Kubernetes' ClusterRole that permits reading most objects of a namespace.
 const builtin = "view"
 
-// role names the role that permits a request, if there is one. installed is the namespace of Millrace.
+// role names the first role that permits a request, or returns "". installed is the namespace of Millrace.
 func (d denied) role(installed string) string {
 	for _, of := range grants {
 		permits := of.group == d.group && slices.Contains(of.resources, d.resource) && slices.Contains(of.verbs, d.verb)

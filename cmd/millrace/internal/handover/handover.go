@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package handover moves the routers' sessions from MetalLB's speakers to Millrace's agents, and back,
-// one node after another. A router takes one session from a node's address, so the one leaves before
-// the other comes.
+// Package handover moves the routers' sessions from MetalLB's speakers to Millrace's agents and back, one
+// node after another. A router accepts one session from a node's address, so the old speaker stops before
+// the new one starts.
 package handover
 
 import (
@@ -17,55 +17,57 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// interval is how often a condition is looked at.
+// interval is the polling interval of conditions.
 const interval = 500 * time.Millisecond
 
 // Speaker is the state of MetalLB's speaker on a node.
 type Speaker struct {
-	// Pod is its name; empty where there is none.
+	// Pod is its name; empty if no speaker runs.
 	Pod string
 	// Established and Sessions count its BGP sessions.
 	Established, Sessions int
 }
 
-// Cluster is what a handover reads and writes.
+// Cluster is the interface to the cluster.
 type Cluster interface {
 	// SetAnnouncer labels a Node with millracev1beta1.LabelAnnouncer; an empty value removes it.
 	SetAnnouncer(ctx context.Context, node, value string) error
 	Speaker(ctx context.Context, node string) (Speaker, error)
-	// Withdraw has frr-k8s end the sessions that the speaker, which has left, had it hold on a node.
+	// Withdraw removes the frr-k8s configuration that a stopped speaker left for a node, which ends its
+	// sessions.
 	Withdraw(ctx context.Context, node string) error
-	// Kept says which session of a router that Millrace needs frr-k8s still has on a node; empty for none.
+	// Kept describes a session of frr-k8s on a node with a router that Millrace needs; empty if there is
+	// none.
 	Kept(ctx context.Context, node string) (string, error)
-	// MovingPeers are the LBPeers that select the nodes by that label.
+	// MovingPeers are the LBPeers that select nodes by this label.
 	MovingPeers(ctx context.Context) (map[string]bool, error)
-	// Report is what the node's agent observes.
+	// Report returns the report of the node's agent.
 	Report(ctx context.Context, node string) (*millracev1beta1.LBNodeReport, error)
 }
 
 // Mover moves nodes.
 type Mover struct {
 	Cluster Cluster
-	// Patience is how long one step of one node may take.
+	// Patience is the time limit of one step of one node.
 	Patience time.Duration
-	// Tell takes a line about each step.
+	// Tell is called with a line about each step.
 	Tell func(line string)
 }
 
-// ErrMovedBack says that a node could not be moved, and is as it was before.
+// ErrMovedBack is returned when a node could not be moved and was restored.
 var ErrMovedBack = errors.New("the node was given back")
 
-// Move gives the node's sessions to Millrace. Where that fails, MetalLB gets them again.
+// Move moves the node's sessions to Millrace. If this fails, it moves them back to MetalLB.
 func (m *Mover) Move(ctx context.Context, node string) error {
 	return m.orElse(ctx, node, m.toMillrace, m.toMetalLB)
 }
 
-// Return gives the node's sessions to MetalLB. Where that fails, Millrace gets them again.
+// Return moves the node's sessions to MetalLB. If this fails, it moves them back to Millrace.
 func (m *Mover) Return(ctx context.Context, node string) error {
 	return m.orElse(ctx, node, m.toMetalLB, m.toMillrace)
 }
 
-// orElse takes a step, and the other one where it fails, also when the context has ended.
+// orElse runs step, and if it fails undo, even if ctx is done.
 func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context.Context, string) error) error {
 	failed := step(ctx, node)
 	if failed == nil {
@@ -120,7 +122,7 @@ func (m *Mover) toMetalLB(ctx context.Context, node string) error {
 	return nil
 }
 
-// await looks at a condition until it holds. A condition returns what it waits for.
+// await polls a condition until it holds. A condition returns the missing fact, or "".
 func (m *Mover) await(ctx context.Context, node string, condition func(context.Context, string) (waitsFor string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, m.Patience)
 	defer cancel()
@@ -135,7 +137,7 @@ func (m *Mover) await(ctx context.Context, node string, condition func(context.C
 		case err == nil:
 			last, failed = waitsFor, ""
 		case ctx.Err() == nil:
-			// It may be of the time that is nearly over. So what was waited for is told, too.
+			// The error may be caused by the expired context. So the missing fact is reported, too.
 			failed = "; lately: " + err.Error()
 		}
 		select {
@@ -167,7 +169,7 @@ func (m *Mover) speakerAnnounces(ctx context.Context, node string) (string, erro
 	return "", nil
 }
 
-// agentLeft looks at the sessions by LBPeers that move alone: others stay, such as one over IPv6 beside
+// agentLeft checks only sessions of LBPeers that move: others stay, such as a session over IPv6 besides
 // MetalLB's over IPv4.
 func (m *Mover) agentLeft(ctx context.Context, node string) (string, error) {
 	report, err := m.Cluster.Report(ctx, node)
@@ -194,7 +196,7 @@ func (m *Mover) agentAnnounces(ctx context.Context, node string) (string, error)
 	return silence(&report.Status), nil
 }
 
-// silence is why a node announces less than it should; empty where it does not.
+// silence returns why a node announces less than it should, or "".
 func silence(status *millracev1beta1.LBNodeReportStatus) string {
 	if len(status.Sessions) == 0 {
 		return fmt.Sprintf("no LBPeer selects it: give one the nodeSelector {matchLabels: {%s: %s}}",
@@ -214,8 +216,8 @@ func silence(status *millracev1beta1.LBNodeReportStatus) string {
 	return ""
 }
 
-// Unclaimed are the addresses that Services got from MetalLB and Millrace has no VIP of, so that it
-// could not announce them, with their Services.
+// Unclaimed returns the addresses that MetalLB assigned to Services and that Millrace could not announce
+// because it has no VIP of them, with their Services.
 func Unclaimed(services []corev1.Service, vips []millracev1beta1.VIP) []string {
 	claimed := map[string]bool{}
 	for i := range vips {

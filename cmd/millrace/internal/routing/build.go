@@ -15,18 +15,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Choice is which rules are shown.
+// Choice selects rules.
 type Choice struct {
-	// Namespace is that of the routes; empty for all.
+	// Namespace is the namespace of routes; empty: all.
 	Namespace string
-	// Host is a name that requests have, or one with a wildcard as routes have it; empty for
-	// all. The rules are those that a request for it finds.
+	// Host is the host of a request, or a wildcard as in routes; empty: all. Only the rules that a request
+	// for this host reaches are selected.
 	Host string
 }
 
 func (c Choice) all() bool { return c == Choice{} }
 
-// View shows what is compiled.
+// View returns the compiled configuration.
 func (c *Compiled) View(choice Choice) (*View, error) {
 	view := &View{Owners: []Owner{}, Problems: c.problems(choice), Remarks: c.in.Remarks}
 	at := map[route.Object]int{}
@@ -106,7 +106,7 @@ func (c *Compiled) addProxy(owner *Owner, of *route.Proxy, choice Choice) error 
 	return nil
 }
 
-// listenAt notes the listeners of a rule, and that they are used.
+// listenAt adds the listeners of a rule, and marks them as used.
 func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener, used map[string]bool) {
 	for _, name := range names {
 		used[name] = true
@@ -120,7 +120,7 @@ func (r *Rule) listenAt(names []string, listeners map[string]*resource.Listener,
 // at is a group at a listener.
 type at struct{ listener, group string }
 
-// chosen are the groups that a request for a host finds, at each port; nil: all.
+// chosen returns the groups that requests for a host reach at each port; nil: all.
 func (c *Compiled) chosen(of *route.Proxy, host string) (map[at]bool, error) {
 	if host == "" {
 		return nil, nil
@@ -150,7 +150,7 @@ func (c *Compiled) chosen(of *route.Proxy, host string) (map[at]bool, error) {
 	return found, nil
 }
 
-// addFrontend adds a listener of layer 4.
+// addFrontend adds a layer 4 listener.
 func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) {
 	if choice.Host != "" {
 		return
@@ -182,7 +182,7 @@ func (c *Compiled) addFrontend(owner *Owner, of *route.Frontend, choice Choice) 
 	sortListeners(owner.Listeners)
 }
 
-// layer4Endpoints is who serves a port of TCP or UDP.
+// layer4Endpoints returns the endpoints of a TCP or UDP port.
 func (c *Compiled) layer4Endpoints(port route.ServicePort, protocol corev1.Protocol) *resource.Endpoints {
 	if protocol == corev1.ProtocolTCP {
 		return c.endpointsOf(port)
@@ -190,7 +190,7 @@ func (c *Compiled) layer4Endpoints(port route.ServicePort, protocol corev1.Proto
 	return c.datagramEndpoints(port)
 }
 
-// open lists the endpoints that take what is new: those that drain only where no other does.
+// open returns the endpoints for new requests: the ready ones, or if there are none the draining ones.
 func open(endpoints *resource.Endpoints) []string {
 	ready, draining := []string{}, []string{}
 	for _, endpoint := range endpoints.GetEndpoints() {
@@ -217,7 +217,7 @@ func sortListeners(listeners []Listener) {
 	})
 }
 
-// compareHosts puts names before wildcards, and all hosts last.
+// compareHosts sorts names before wildcards, and all hosts last.
 func compareHosts(a, b string) int {
 	rank := func(host string) int {
 		switch {

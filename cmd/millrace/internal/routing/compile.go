@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Compiled is the gateway's configuration of all proxies, and where they are.
+// Compiled is the gateway's configuration of all proxies, with their Services.
 type Compiled struct {
 	in       *Input
 	result   *route.Result
@@ -22,13 +22,13 @@ type Compiled struct {
 	slices   map[key][]*discoveryv1.EndpointSlice
 	// fleets are the Services of proxies by owner (route.OwnerKey).
 	fleets map[string]*corev1.Service
-	// endpoints are made once for each Service port.
+	// endpoints caches the endpoints of Service ports.
 	endpoints map[route.ServicePort]*resource.Endpoints
 }
 
 type key struct{ namespace, name string }
 
-// Compile compiles the objects. Certificates are assumed: Secrets are not read.
+// Compile compiles the objects. Secrets are not read; all certificates are assumed to be valid.
 func Compile(in *Input) *Compiled {
 	settings := route.DefaultSettings()
 	settings.AssumeCertificates = true
@@ -53,8 +53,8 @@ func Compile(in *Input) *Compiled {
 	return c
 }
 
-// fleet is the Service of an owner's proxies, nil where there is none. It is in the owner's
-// namespace: elsewhere anybody could claim to be it.
+// fleet returns the Service of an owner's proxies, or nil. Only a Service in the owner's namespace counts,
+// because users of other namespaces could forge one.
 func (c *Compiled) fleet(owner route.Object) *corev1.Service {
 	namespace := owner.Namespace
 	if namespace == "" {
@@ -63,7 +63,7 @@ func (c *Compiled) fleet(owner route.Object) *corev1.Service {
 	return c.fleets[namespace+" "+route.OwnerKey(owner)]
 }
 
-// vipsOf are the addresses of a Service, IPv4 first.
+// vipsOf returns the addresses of a Service, IPv4 first.
 func vipsOf(service *corev1.Service) []netip.Addr {
 	if service == nil {
 		return nil
@@ -78,7 +78,7 @@ func vipsOf(service *corev1.Service) []netip.Addr {
 	return found
 }
 
-// proxiesOf counts the proxies behind a Service that take new connections.
+// proxiesOf counts the proxies behind a Service that accept new connections.
 func (c *Compiled) proxiesOf(service *corev1.Service) int {
 	if service == nil {
 		return 0
@@ -100,7 +100,7 @@ func (c *Compiled) proxiesOf(service *corev1.Service) int {
 	return len(ready)
 }
 
-// endpointsOf is who serves a Service port.
+// endpointsOf returns the endpoints of a Service port.
 func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
 	if known := c.endpoints[port]; known != nil {
 		return known
@@ -114,7 +114,7 @@ func (c *Compiled) endpointsOf(port route.ServicePort) *resource.Endpoints {
 	return found
 }
 
-// plan is the configuration of a proxy with its endpoints, as the proxy carries it out.
+// plan returns the plan that a proxy executes, including endpoints.
 func (c *Compiled) plan(of *route.Proxy) (*plan.Plan, error) {
 	resources := slices.Clone(of.Resources)
 	for _, port := range of.Backends {
@@ -126,7 +126,7 @@ func (c *Compiled) plan(of *route.Proxy) (*plan.Plan, error) {
 	return plan.New(resources)
 }
 
-// listenersOf are the listeners of a proxy by the name of their resource.
+// listenersOf returns the listeners of a proxy by resource name.
 func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	found := map[string]*resource.Listener{}
 	for _, r := range of.Resources {
@@ -137,7 +137,7 @@ func listenersOf(of *route.Proxy) map[string]*resource.Listener {
 	return found
 }
 
-// backendsOf are the backends of a proxy by the name of their resource.
+// backendsOf returns the backends of a proxy by resource name.
 func backendsOf(of *route.Proxy) map[string]*resource.Backend {
 	found := map[string]*resource.Backend{}
 	for _, r := range of.Resources {

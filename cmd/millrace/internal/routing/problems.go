@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// problems are those that the compiler finds, and those that the gateway has written: it
-// alone has seen the certificates.
+// problems returns the compiler's problems, and those in the statuses that the gateway has written, because
+// only the gateway can read certificates.
 func (c *Compiled) problems(choice Choice) []Problem {
 	found := []Problem{}
 	for _, problem := range c.result.Problems {
@@ -53,9 +53,8 @@ func (c *Compiled) problems(choice Choice) []Problem {
 	return slices.Compact(found)
 }
 
-// certificateProblems are those of Ingresses that would be served at port 443 if their
-// certificates were good, and are not: the gateway, which has seen them, has written an error of the
-// port, or no such port.
+// certificateProblems returns the Ingresses that the compiler serves at port 443 assuming valid
+// certificates, but whose status, written by the gateway, has an error of this port or lacks it.
 func (c *Compiled) certificateProblems() []Problem {
 	written := make(map[key]*networkingv1.Ingress, len(c.in.Objects.Ingresses))
 	for _, ingress := range c.in.Objects.Ingresses {
@@ -79,13 +78,13 @@ func (c *Compiled) certificateProblems() []Problem {
 
 const portHTTPS int32 = 443
 
-// certificateErrors are those of ports whose hosts lack a certificate. Layer 4 has others.
+// certificateErrors are the errors of ports whose hosts lack a certificate. Layer 4 has others.
 var certificateErrors = []string{
 	millracev1beta1.PortErrorPrefix + route.ReasonNotFound, millracev1beta1.PortErrorPrefix + route.ReasonInvalidCertificate,
 }
 
-// isServed reports whether the status of an Ingress has an address with a port where no
-// certificate is missing; 0: any.
+// isServed reports whether the status of an Ingress has an address with the port and without a missing
+// certificate; port 0 matches any.
 func isServed(ingress *networkingv1.Ingress, port int32) bool {
 	return slices.ContainsFunc(ingress.Status.LoadBalancer.Ingress, func(point networkingv1.IngressLoadBalancerIngress) bool {
 		return slices.ContainsFunc(point.Ports, func(p networkingv1.IngressPortStatus) bool {
@@ -94,7 +93,7 @@ func isServed(ingress *networkingv1.Ingress, port int32) bool {
 	})
 }
 
-// gatewayProblems are those of classes, Gateways, ListenerSets and their listeners.
+// gatewayProblems returns the problems of GatewayClasses, Gateways, ListenerSets and their listeners.
 func (c *Compiled) gatewayProblems() []Problem {
 	var found []Problem
 	for _, class := range c.result.Statuses.GatewayClasses {
@@ -130,7 +129,7 @@ func (c *Compiled) gatewayProblems() []Problem {
 	return found
 }
 
-// writtenRoutes are the statuses that routes have.
+// writtenRoutes returns the routes' statuses as stored in the API server.
 func writtenRoutes[T metav1.Object](objects []T, status func(T) gatewayv1.RouteStatus) map[key]gatewayv1.RouteStatus {
 	found := make(map[key]gatewayv1.RouteStatus, len(objects))
 	for _, object := range objects {
@@ -173,8 +172,9 @@ func value[T any](pointer *T) T {
 	return *pointer
 }
 
-// conditionProblems are what compiled conditions refuse, and what written ones do that the
-// compiler did not find. What is not programmed has another reason, as a rule, which is told.
+// conditionProblems returns the problems in compiled conditions, and those in written conditions that the
+// compiler did not find. Programmed=False is reported only without another problem, which is its cause as a
+// rule.
 func conditionProblems(object Name, part string, compiled, written []metav1.Condition) []Problem {
 	var found, consequences []Problem
 	refused := map[string]bool{}
@@ -198,7 +198,7 @@ func conditionProblems(object Name, part string, compiled, written []metav1.Cond
 
 const programmed = string(gatewayv1.ListenerConditionProgrammed)
 
-// bad reports whether a condition refuses something.
+// bad reports whether a condition rejects something.
 func bad(condition metav1.Condition) bool {
 	switch condition.Type {
 	case string(gatewayv1.ListenerConditionConflicted), string(gatewayv1.RouteConditionPartiallyInvalid):
@@ -209,7 +209,7 @@ func bad(condition metav1.Condition) bool {
 	return false
 }
 
-// datagramEndpoints is who serves a UDP port of a Service.
+// datagramEndpoints returns the endpoints of a Service's UDP port.
 func (c *Compiled) datagramEndpoints(of route.ServicePort) *resource.Endpoints {
 	found := &resource.Endpoints{}
 	service := c.services[key{of.Namespace, of.Name}]

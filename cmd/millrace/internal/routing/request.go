@@ -21,19 +21,19 @@ var (
 	ErrAmbiguous = errors.New("served at several VIPs")
 )
 
-// Request is what a client asks for. Header has canonical names.
+// Request is a client's request. Header has canonical names.
 type Request struct {
 	Method string
-	// URL is one of http, https, or tls for a connection that is passed on.
+	// URL has the scheme http, https, or tls for TLS passthrough.
 	URL    *url.URL
 	Header map[string][]string
-	// VIP is where the client sends it; invalid: where the host of the URL is served.
+	// VIP is the destination; invalid: a VIP that serves the URL's host.
 	VIP netip.Addr
-	// IPv6 asks for a VIP of that family, where VIP is invalid.
+	// IPv6 selects the family of the VIP, if VIP is invalid.
 	IPv6 bool
 }
 
-// port is that of the URL, or the one of its scheme.
+// port returns the URL's port, or the default of its scheme.
 func (r *Request) port() (int32, error) {
 	if text := r.URL.Port(); text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
@@ -48,7 +48,7 @@ func (r *Request) port() (int32, error) {
 	return 443, nil
 }
 
-// Place is where a request arrives, and the configuration that takes it there.
+// Place is the proxy and port that receive a request.
 type Place struct {
 	Owner Name
 	VIP   netip.AddrPort
@@ -59,8 +59,8 @@ type Place struct {
 	target   uint16
 }
 
-// Find finds the VIP for a request: the one that is asked for, or the only one with rules for
-// the host. The error is ErrNotServed or ErrAmbiguous.
+// Find returns the place of a request: at its VIP, or at the only VIP with rules for its host. The error is
+// ErrNotServed or ErrAmbiguous.
 func (c *Compiled) Find(request *Request) (*Place, error) {
 	port, err := request.port()
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Compiled) Find(request *Request) (*Place, error) {
 		}
 	}
 	if len(served) == 0 {
-		// They answer, if only that they do not know the host.
+		// These proxies respond, even if only with an error about the host.
 		served = open
 	}
 	host := request.URL.Hostname()
@@ -102,7 +102,8 @@ func (c *Compiled) Find(request *Request) (*Place, error) {
 	return nil, fmt.Errorf("%w: %s at %s; give --vip", ErrAmbiguous, host, strings.Join(vips, ", "))
 }
 
-// place is where a proxy takes a request, or nil; grouped says that there are rules for its host.
+// place returns the place of a request at a proxy, or nil; grouped reports whether rules exist for its
+// host.
 func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *Place, grouped bool, err error) {
 	at := slices.IndexFunc(of.Ports, func(p route.Port) bool { return p.VIP == port })
 	vips := vipsOf(c.fleet(of.Owner))
@@ -130,23 +131,23 @@ func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *
 	}, group != "", nil
 }
 
-// Answer is what becomes of a request at the proxies of its place.
+// Answer is the result of a request at the proxies of its place.
 type Answer struct {
 	Owner Name   `json:"owner"`
 	VIP   string `json:"vip"`
-	// Listener is absent where none is for the host.
+	// Listener is absent if none matches the host.
 	Listener *Listener `json:"listener,omitempty"`
-	// Rule is absent where none takes the request. Its backends are those that may get it.
+	// Rule is absent if none matches the request. Its backends are those with a share.
 	Rule *Rule `json:"rule,omitempty"`
-	// Status is what the proxy answers by itself; absent: a backend answers.
+	// Status is the proxy's own response; absent: a backend responds.
 	Status   int    `json:"status,omitempty"`
 	Location string `json:"location,omitempty"`
 }
 
-// Refused reports whether no backend gets the request, and the answer is no redirect.
+// Refused reports whether no backend gets the request, and the response is no redirect.
 func (a *Answer) Refused() bool { return a.Status >= 400 || a.Rule == nil }
 
-// Decide says what becomes of the request.
+// Decide returns the result of the request.
 func (p *Place) Decide(request *Request) *Answer {
 	var decision plan.Decision
 	if request.URL.Scheme == "tls" {
@@ -167,7 +168,7 @@ func (p *Place) Decide(request *Request) *Answer {
 	return answer
 }
 
-// rule shows the rule of a decision, with the backends that take a share.
+// rule returns the rule of a decision, with the backends that have a share.
 func (p *Place) rule(decision *plan.Decision) *Rule {
 	rule := p.compiled.rule(decision.Rule, backendsOf(p.proxy))
 	rule.Backends = slices.DeleteFunc(rule.Backends, func(b Backend) bool { return b.Weight == 0 })

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// rule shows a rule of the configuration.
+// rule converts a rule of the configuration.
 func (c *Compiled) rule(from *resource.Rule, backends map[string]*resource.Backend) Rule {
 	rule := Rule{Match: matchText(from.GetMatch()), Filters: filtersText(from.GetFilters())}
 	rule.Route, rule.Rule = routeOf(from.GetRoute())
@@ -33,7 +33,7 @@ func (c *Compiled) rule(from *resource.Rule, backends map[string]*resource.Backe
 	return rule
 }
 
-// backend shows a backend of a rule; wire is nil where the reference is invalid.
+// backend converts a backend of a rule; wire is nil if the reference is invalid.
 func (c *Compiled) backend(from *resource.WeightedBackend, wire *resource.Backend) Backend {
 	backend := Backend{Weight: int64(from.GetWeight()), Refused: wire == nil || wire.GetRefuse(), Endpoints: []string{}}
 	if wire == nil {
@@ -51,8 +51,7 @@ func (c *Compiled) backend(from *resource.WeightedBackend, wire *resource.Backen
 	return backend
 }
 
-// servicePort reads the name of a Backend resource: backend/NAMESPACE/NAME/PORT, and how it is
-// spoken with.
+// servicePort parses the name of a Backend resource: backend/NAMESPACE/NAME/PORT, followed by the protocol.
 func servicePort(name string) (route.ServicePort, bool) {
 	parts := strings.Split(name, "/")
 	if len(parts) < 4 || parts[0] != "backend" {
@@ -62,12 +61,12 @@ func servicePort(name string) (route.ServicePort, bool) {
 	return route.ServicePort{Namespace: parts[1], Name: parts[2], Port: int32(port)}, err == nil
 }
 
-// kinds are those of routes as the names of rules have them.
+// kinds maps the first part of a rule's name to the kind of its route.
 var kinds = map[string]string{
 	"ingress": "Ingress", "httproute": "HTTPRoute", "grpcroute": "GRPCRoute", "tlsroute": "TLSRoute",
 }
 
-// routeOf reads the name of a rule: httproute/NAMESPACE/NAME/RULE, or ingressclass/NAME/default.
+// routeOf parses the name of a rule: httproute/NAMESPACE/NAME/RULE, or ingressclass/NAME/default.
 func routeOf(name string) (Name, string) {
 	parts := strings.Split(name, "/")
 	if parts[0] == "ingressclass" && len(parts) > 1 {
@@ -79,7 +78,7 @@ func routeOf(name string) (Name, string) {
 	return Name{Name: name}, ""
 }
 
-// matchText writes what a rule asks for.
+// matchText formats the conditions of a rule.
 func matchText(match *resource.Match) string {
 	var parts []string
 	if method := match.GetMethod(); method != "" {
@@ -144,7 +143,7 @@ func filtersText(filters []*resource.Filter) []string {
 func redirectText(redirect *resource.Redirect) string {
 	status := redirect.GetStatus()
 	if status == 0 {
-		// That of a redirect where nobody says otherwise.
+		// The default status of a redirect.
 		status = 302
 	}
 	text := fmt.Sprintf("redirect %d", status)
@@ -157,7 +156,7 @@ func redirectText(redirect *resource.Redirect) string {
 	return text
 }
 
-// hostname writes a host name as routes have it.
+// hostname formats a host name as in routes.
 func hostname(of *resource.Hostname) string {
 	switch {
 	case of.GetName() == "":

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routing shows what the gateway makes of Ingresses and of the objects of Gateway
-// API: what listens where, whom it leads to, and what is refused. It compiles the objects
-// with the gateway's own compiler, and without Secrets. It is pure.
+// Package routing shows the gateway's configuration for Ingresses and objects of Gateway API: listeners,
+// rules, backends, and rejected objects. It uses the gateway's own compiler, without Secrets. It is pure.
 package routing
 
 import (
@@ -13,26 +12,26 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// Input is what the API server holds.
+// Input are the objects of the API server.
 type Input struct {
 	Objects        route.Objects
 	EndpointSlices []*discoveryv1.EndpointSlice
-	// Namespace that Millrace is installed in: where the proxies of IngressClasses are.
+	// Namespace is Millrace's, which has the proxies of IngressClasses.
 	Namespace string
-	// NamespaceBytes and ProxyBytes are the room that the gateway gives; 0 is the default.
+	// NamespaceBytes and ProxyBytes are the gateway's limits in bytes; 0: the defaults.
 	NamespaceBytes, ProxyBytes int64
-	// Remarks say what could not be read.
+	// Remarks describe objects that could not be read.
 	Remarks []string
 }
 
-// View is what there is to show. Its lists are sorted.
+// View is the result. Its lists are sorted.
 type View struct {
 	Owners   []Owner   `json:"owners"`
 	Problems []Problem `json:"problems"`
 	Remarks  []string  `json:"remarks,omitempty"`
 }
 
-// Name names an object.
+// Name identifies an object.
 type Name struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -46,21 +45,21 @@ func (n Name) String() string {
 	return n.Kind + " " + n.Namespace + "/" + n.Name
 }
 
-// Owner is an IngressClass, an Ingress with a VIP of its own, or a Gateway.
+// Owner is an IngressClass, an Ingress with its own VIP, or a Gateway.
 type Owner struct {
 	Name
-	// VIPs are those of its Service; none where it has not got any yet.
+	// VIPs are the addresses of its Service; empty if none is assigned yet.
 	VIPs []string `json:"vips,omitempty"`
-	// ReadyProxies are those that take new connections.
+	// ReadyProxies counts the proxies that accept new connections.
 	ReadyProxies int        `json:"readyProxies"`
 	Listeners    []Listener `json:"listeners"`
 	Rules        []Rule     `json:"rules"`
 }
 
-// Listener is what answers at a port of the VIPs.
+// Listener is a listener at a port of the VIPs.
 type Listener struct {
-	// Name is that of the Gateway's or ListenerSet's listener; the ones of Ingresses are
-	// "http" and "https/HOST".
+	// Name is the name of the Gateway's or ListenerSet's listener; listeners of Ingresses are named "http"
+	// and "https/HOST".
 	Name     string `json:"name"`
 	Port     int32  `json:"port"`
 	Protocol string `json:"protocol"`
@@ -68,40 +67,39 @@ type Listener struct {
 	Hostname string `json:"hostname"`
 }
 
-// Rule is what happens to the requests of a host name that match.
+// Rule is a rule for requests of a host name.
 type Rule struct {
-	// Route is the object, Rule what it calls the rule: a number, or two.
+	// Route is the object, Rule the index or indexes of the rule in it.
 	Route Name   `json:"route"`
 	Rule  string `json:"rule,omitempty"`
-	// Listeners are names of the owner's listeners, Ports theirs: "443/HTTPS".
+	// Listeners are names of the owner's listeners, Ports their ports: "443/HTTPS".
 	Listeners []string `json:"listeners"`
 	Ports     []string `json:"ports"`
 	Hostname  string   `json:"hostname"`
-	// Match is a path, which is a prefix, or "= PATH" or "~ EXPRESSION", and what else is
-	// asked for.
+	// Match is a path prefix, "= PATH" or "~ EXPRESSION", followed by the other conditions of the match.
 	Match   string   `json:"match"`
 	Filters []string `json:"filters,omitempty"`
-	// Answer is what the proxy answers by itself; empty: backends answer.
+	// Answer is the response of the proxy itself; empty: backends respond.
 	Answer   string    `json:"answer,omitempty"`
 	Backends []Backend `json:"backends,omitempty"`
 }
 
-// Backend is a Service port that takes a share of a rule's requests.
+// Backend is a Service port with its share of a rule's requests.
 type Backend struct {
-	// Namespace and Name are empty where the reference is invalid.
+	// Namespace and Name are empty if the reference is invalid.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	Port      int32  `json:"port,omitempty"`
 	Weight    int64  `json:"weight"`
-	// TLS is "" where the backend is spoken with in plain text, else the name that it proves.
+	// TLS is the name in the backend's certificate, or "" for plain text.
 	TLS string `json:"tls,omitempty"`
-	// Refused says that its share is answered with an error, or refused.
+	// Refused is true if the backend's share is answered with an error, or the connection is rejected.
 	Refused bool `json:"refused,omitempty"`
-	// Endpoints take new requests.
+	// Endpoints are the endpoints that accept new requests.
 	Endpoints []string `json:"endpoints"`
 }
 
-// Service names the Service port.
+// Service returns namespace/name of the Service.
 func (b Backend) Service() string {
 	if b.Name == "" {
 		return "(invalid)"
@@ -109,10 +107,10 @@ func (b Backend) Service() string {
 	return b.Namespace + "/" + b.Name
 }
 
-// Problem is why something is refused.
+// Problem is a rejected object with the reason.
 type Problem struct {
 	Object Name `json:"object"`
-	// Part is the listener or the parent that it is about, if any.
+	// Part is the listener or the parent that has the problem, if any.
 	Part    string `json:"part,omitempty"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`

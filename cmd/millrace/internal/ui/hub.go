@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// backlog is how many events a page may be behind. It gets the whole state again after more.
+// backlog is the number of events that a page may lag behind. With more it is sent the whole state again.
 const backlog = 8
 
-// nothing is the event of a moment without a change: it says that the connection is well.
+// nothing is the event of an interval without changes; it keeps the connection alive.
 var nothing = []byte("{}")
 
 // hub sends the same changes to all pages.
@@ -25,7 +25,7 @@ type hub struct {
 	closed  bool
 }
 
-// join adds a page. Its first event is the whole state, if there is any yet.
+// join adds a page. Its first event is the whole state, if there is one.
 func (h *hub) join(source Source) chan []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,7 +35,7 @@ func (h *hub) join(source Source) chan []byte {
 		return client
 	}
 	if len(h.clients) == 0 {
-		// Nobody has seen what is kept; it may be old.
+		// The cached state may be stale, because it is updated only while there are clients.
 		h.refresh(source)
 	}
 	text := nothing
@@ -76,7 +76,7 @@ func (h *hub) watched() bool {
 	return len(h.clients) > 0
 }
 
-// latest is the state, and its view.
+// latest returns the state and its view.
 func (h *hub) latest(source Source) (*view.State, *view.View) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -86,7 +86,7 @@ func (h *hub) latest(source Source) (*view.State, *view.View) {
 	return h.state, h.view
 }
 
-// refresh reads the state, and reports whether it is another one.
+// refresh reads the state, and reports whether it has changed.
 func (h *hub) refresh(source Source) bool {
 	state := source.State()
 	if state == nil || state == h.state {
@@ -101,7 +101,7 @@ func (h *hub) refresh(source Source) bool {
 	return true
 }
 
-// update sends what has changed to all pages.
+// update sends the changes to all pages.
 func (h *hub) update(source Source) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

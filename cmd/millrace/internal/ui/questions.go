@@ -16,38 +16,38 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Answer is what agents say about a row. What does not apply is absent.
+// Answer is the answer of agents about a row. Fields that do not apply are absent.
 type Answer struct {
-	// VIPs are those of a Service, with the nodes that announce them, or do not and why.
+	// VIPs are a Service's VIPs, with the state of each node's announcement.
 	VIPs []report.VIP `json:"vips,omitempty"`
-	// Problems are those of these VIPs.
+	// Problems are the problems of these VIPs.
 	Problems []report.Problem `json:"problems,omitempty"`
-	// Sessions are those of a node.
+	// Sessions are the BGP sessions of a node.
 	Sessions []consoleapi.BGPPeer `json:"sessions,omitempty"`
-	// Rates are the traffic of a node, or of a Service where the aggregated API is not there.
+	// Rates are the traffic of a node, or of a Service if the aggregated API is not available.
 	Rates *report.Rates `json:"rates,omitempty"`
-	// Warnings say what is missing, as which nodes did not answer.
+	// Warnings describe missing data, for example nodes that did not answer.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Timeline is what happened to a Service.
+// Timeline is the history of a Service.
 type Timeline struct {
 	render.Why
-	// Warnings say what is missing.
+	// Warnings describe missing data.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// WhyQuery is a Service and a time.
+// WhyQuery selects a Service and a period.
 type WhyQuery struct {
 	// Service is namespace/name.
 	Service string
-	// At is a time as `millrace why --at` takes it.
+	// At is a time in the format of `millrace why --at`.
 	At string
-	// Around is how long before and after it.
+	// Around is the duration before and after At.
 	Around time.Duration
 }
 
-// longest is how much time a page asks for around another.
+// longest is the maximum of WhyQuery.Around.
 const longest = 24 * time.Hour
 
 func whyQuery(values url.Values) (WhyQuery, error) {
@@ -67,14 +67,14 @@ func whyQuery(values url.Values) (WhyQuery, error) {
 	return query, nil
 }
 
-// Packet is one to be traced.
+// Packet is a packet to trace.
 type Packet struct {
 	Source, Destination netip.AddrPort
 	// Protocol is tcp, udp or sctp.
 	Protocol string
-	// Node is the ingress node; empty for the first one.
+	// Node is the ingress node; empty: the first node.
 	Node string
-	// Midstream is true of a packet of a connection that is there already.
+	// Midstream is true for a packet of an established connection.
 	Midstream bool
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ui serves the page of `millrace ui`: routers, nodes, Services and pods, with what is wrong
-// of them. Files are embedded, and need no token. Everything about the cluster needs one: state comes
-// as server-sent events, and answers of agents when they are asked for.
+// Package ui serves the page of `millrace ui`: routers, nodes, Services and pods with their problems.
+// Static files are embedded and need no token. All data of the cluster requires one: the state is sent as
+// server-sent events, answers of agents on request.
 package ui
 
 import (
@@ -26,34 +26,33 @@ import (
 //go:embed static
 var embedded embed.FS
 
-// Source knows a cluster. All of it may be called at once.
+// Source reads a cluster. Its methods may be called concurrently.
 type Source interface {
-	// State is what is known now: the same pointer while nothing is different, and nil before
-	// everything was read once. A source may leave the cluster alone when it was not called for a
-	// while.
+	// State returns the current state: the same pointer until it changes, and nil before the first complete
+	// read. A source may pause its requests to the cluster when State is not called for a while.
 	State() *view.State
-	// Ask asks agents, or the aggregated API in their place, about the row with an ID.
+	// Ask queries agents, or the aggregated API in their place, about the row with an ID.
 	Ask(ctx context.Context, id string) (*Answer, error)
-	// Why is what happened to a Service, given as namespace/name: what `millrace why` tells.
+	// Why returns the history of a Service, as `millrace why` does.
 	Why(ctx context.Context, query WhyQuery) (*Timeline, error)
-	// Trace is what becomes of a packet: what `millrace trace` tells.
+	// Trace returns the path of a packet, as `millrace trace` does.
 	Trace(ctx context.Context, packet Packet) (any, error)
 }
 
-// Options are those of a handler.
+// Options configure a Handler.
 type Options struct {
-	// Token has to be in the Authorization header of requests that are about the cluster.
+	// Token is required in the Authorization header of requests for data of the cluster.
 	Token string
-	// Hosts are the values of the Host header that are served.
+	// Hosts are the accepted values of the Host header.
 	Hosts []string
-	// Interval is how often changes are sent; 0 is DefaultInterval.
+	// Interval is the interval at which changes are sent; 0: DefaultInterval.
 	Interval time.Duration
 }
 
-// DefaultInterval is how often changes are sent.
+// DefaultInterval is the default of Options.Interval.
 const DefaultInterval = 2 * time.Second
 
-// asksAtOnce is how many questions for agents run at a time: each goes to many of them.
+// asksAtOnce limits concurrent requests to the source, because each queries many agents.
 const asksAtOnce = 4
 
 // Handler serves the page.
@@ -65,15 +64,15 @@ type Handler struct {
 	asks    chan struct{}
 }
 
-// NewToken is 32 random bytes in hexadecimal.
+// NewToken returns 32 random bytes in hexadecimal.
 func NewToken() string {
 	token := make([]byte, 32)
-	// It never fails (crypto/rand).
+	// Read never returns an error (crypto/rand).
 	_, _ = rand.Read(token)
 	return hex.EncodeToString(token)
 }
 
-// New makes a handler. Its Run has to run for changes to be sent.
+// New returns a handler. Changes are sent while Run runs.
 func New(source Source, options Options) (*Handler, error) {
 	if options.Token == "" {
 		return nil, errors.New("serve the page: there is no token")
@@ -96,7 +95,8 @@ func New(source Source, options Options) (*Handler, error) {
 	return h, nil
 }
 
-// serveFiles serves the page. http.Error, which http.FileServerFS uses, takes Cache-Control away.
+// serveFiles serves the page. It handles missing files itself, because http.Error, which http.FileServerFS
+// uses, removes Cache-Control.
 func serveFiles(files fs.FS) http.Handler {
 	serve := http.FileServerFS(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +127,7 @@ func (h *Handler) Run(ctx context.Context) {
 	}
 }
 
-// policy lets the page load nothing but its own files, be in no frame, and send no form.
+// policy allows the page to load only its own files, and forbids frames and forms.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // ServeHTTP implements http.Handler.
@@ -140,8 +140,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	// A name of another host that resolves to this address would make the page one of that host's (DNS
-	// rebinding).
+	// Reject other host names that resolve to this address: otherwise their pages would have the same
+	// origin as this one (DNS rebinding).
 	if !slices.Contains(h.options.Hosts, strings.ToLower(r.Host)) {
 		fail(w, http.StatusMisdirectedRequest, fmt.Errorf("host %q is not served; open the address that was printed", r.Host))
 		return
@@ -149,9 +149,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.mux.ServeHTTP(w, r)
 }
 
-// authorized asks for the token. It comes in a header: cookies are sent to all ports of a host, so
-// that each other server on it would get them (RFC 6265, section 8.5), and with what other pages
-// request.
+// authorized requires the token. It is sent in a header, because browsers send cookies to all ports of a
+// host (RFC 6265, section 8.5) and with requests of other pages.
 func (h *Handler) authorized(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, is := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -163,7 +162,7 @@ func (h *Handler) authorized(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// events sends the state, and then what changes of it.
+// events sends the state, then its changes.
 func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	client := h.hub.join(h.source)
 	defer h.hub.leave(client)
@@ -177,7 +176,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			if !more {
 				return
 			}
-			// A reader that stands still does not keep its connection.
+			// A client that does not read must not keep its connection.
 			_ = out.SetWriteDeadline(time.Now().Add(writeTime))
 			if _, err := fmt.Fprintf(w, "event: change\ndata: %s\n\n", text); err != nil {
 				return
@@ -189,7 +188,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// writeTime is how long the page may take to read an event.
+// writeTime is the time limit of writing one event.
 const writeTime = 20 * time.Second
 
 func (h *Handler) details(w http.ResponseWriter, r *http.Request) {
@@ -229,7 +228,7 @@ func (h *Handler) trace(w http.ResponseWriter, r *http.Request) {
 	h.answer(w, r, func(ctx context.Context) (any, error) { return h.source.Trace(ctx, packet) })
 }
 
-// answer waits for its turn, and for the source.
+// answer limits concurrency to asksAtOnce, calls ask, and writes its result.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, ask func(context.Context) (any, error)) {
 	select {
 	case h.asks <- struct{}{}:

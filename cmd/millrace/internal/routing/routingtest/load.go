@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routingtest reads the input of tests about routes from YAML.
+// Package routingtest reads routes of tests from YAML.
 package routingtest
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// Load reads objects.yaml of a directory. A field that the API does not have fails the test.
+// Load reads objects.yaml of a directory. Unknown fields fail the test.
 func Load(t *testing.T, directory string) *routing.Input {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(directory, "objects.yaml"))

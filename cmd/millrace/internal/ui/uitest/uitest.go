@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uitest has clusters for tests of the page.
+// Package uitest provides sources and clusters for tests of the page.
 package uitest
 
 import (
@@ -25,18 +25,18 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// Source has a state that a test sets, and answers of the same for each question.
+// Source is a ui.Source with a state that tests set.
 type Source struct {
 	mu    sync.Mutex
 	state *view.State
-	// Hops are what a trace gives, and Pod where it ends.
+	// Hops and Pod are the result of Trace.
 	Hops []*consoleapi.Trace
 	Pod  string
-	// Lines are what happened.
+	// Lines are the result of Why.
 	Lines []timeline.Line
 }
 
-// NewSource has a state.
+// NewSource returns a source with a state.
 func NewSource(state *view.State) *Source { return &Source{state: state} }
 
 // Set replaces the state.
@@ -53,7 +53,8 @@ func (s *Source) State() *view.State {
 	return s.state
 }
 
-// Ask implements ui.Source: who announces VIPs is what the announcements or the input's agents say.
+// Ask implements ui.Source. The nodes that announce a VIP are those of the state's announcements, or of its
+// input's agents.
 func (s *Source) Ask(_ context.Context, id string) (*ui.Answer, error) {
 	answer := &ui.Answer{}
 	in := *s.State().Input
@@ -95,19 +96,19 @@ func (s *Source) Trace(context.Context, ui.Packet) (any, error) {
 	return map[string]any{"hops": s.Hops, "pod": s.Pod}, nil
 }
 
-// Size is that of a made cluster.
+// Size is the size of a generated cluster.
 type Size struct {
 	Nodes, VIPs, Zones int
-	// Down are nodes whose second session is down, NotReady those without a ready agent, and Unserved
-	// Services without an endpoint that is ready.
+	// Down counts nodes whose second session is down, NotReady those without a ready agent, and Unserved
+	// Services without a ready endpoint.
 	Down, NotReady, Unserved int
 }
 
-// routers are the LBPeers of a made cluster.
+// routers are the LBPeers of a generated cluster.
 var routers = []string{"tor-a", "tor-b"}
 
-// Cluster is one with the aggregated API, in which each node has a session with each of two routers,
-// and each VIP belongs to a Service that all nodes announce.
+// Cluster returns a cluster with the aggregated API, in which each node has a session with each of two
+// routers, and each VIP belongs to a Service that all nodes announce.
 func Cluster(size Size) *view.State {
 	in := &report.Input{Namespace: "millrace-system"}
 	ready := []metav1.Condition{{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: millracev1beta1.ReasonValid}}

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// few is how many nodes a cluster may have for rows to name nodes.
+	// few is the maximum number of nodes in a cluster whose rows name nodes.
 	few = 60
-	// fewPods is how many endpoints a cluster may have for rows to name them.
+	// fewPods is the maximum number of endpoints in a cluster whose rows name endpoints.
 	fewPods = 200
-	// longRanges is how many bytes the nodes of a row may take. A row with more names none: it is asked
-	// for when it is selected.
+	// longRanges limits the ranges of a row in bytes. Longer ranges are left out; the page requests them
+	// when the row is selected.
 	longRanges = 400
-	// suspects is how many VIPs the report explains that hardly any node announces.
+	// suspects limits the VIPs with at most one announcing node that the report explains.
 	suspects = 200
-	// namedSilent is how many nodes are named that the aggregated API got no answer of.
+	// namedSilent limits Head.SilentNodes.
 	namedSilent = 5
 )
 
-// Build makes the view.
+// Build computes the view.
 func Build(state *State) *View {
 	b := newBuilder(state)
 	view := &View{Problems: b.problems()}
@@ -40,23 +40,23 @@ func Build(state *State) *View {
 	return view
 }
 
-// builder has the state by the keys that it is asked by.
+// builder indexes the state.
 type builder struct {
 	state   *State
 	report  *report.View
 	refused map[string]bool
-	// announced has an entry for each VIP of which it is known who announces it.
+	// announced has an entry for each VIP whose announcing nodes are known.
 	announced map[string]announced
-	// rows are the rows that VIPs belong to.
+	// rows maps VIPs to the IDs of their rows.
 	rows map[string][]string
-	// worst are the worst problems of rows.
+	// worst maps the ID of a row to its worst problem.
 	worst map[string]Problem
 	// found are the report's problems.
 	found []report.Problem
 }
 
-// announced is by how many nodes a VIP is announced, and by which: nodes where there are few, and ranges
-// otherwise.
+// announced is the number of nodes that announce a VIP, and the nodes themselves: names in small clusters,
+// ranges in others.
 type announced struct {
 	count  int
 	nodes  []string
@@ -90,7 +90,7 @@ func newBuilder(state *State) *builder {
 	return b
 }
 
-// rowsOf are the rows of the Services that have a VIP, or one of its own.
+// rowsOf returns the IDs of the rows of a VIP's Services, or the ID of the VIP's row if it has none.
 func rowsOf(vip *report.VIP) []string {
 	var rows []string
 	for _, service := range vip.Services {
@@ -111,7 +111,7 @@ func announcedBy(vip *report.VIP) announced {
 	return announced{count: len(nodes), nodes: nodes}
 }
 
-// addLive adds what the aggregated API knows of announcements.
+// addLive adds the announcements of the aggregated API.
 func (b *builder) addLive() {
 	list := b.state.Announcements
 	for i := range list.Items {
@@ -136,8 +136,8 @@ func (b *builder) addLive() {
 	}
 }
 
-// addReports adds the announcements that the counts of the nodes' reports prove: a node announces all VIPs of
-// Services, or no VIP. Other counts do not show which VIPs they are.
+// addReports adds the announcements that the counts in the nodes' reports prove: a node announces all VIPs
+// of Services, or no VIP. Other counts do not identify the VIPs.
 func (b *builder) addReports() {
 	inUse := 0
 	for i := range b.report.VIPs {
@@ -173,8 +173,8 @@ func (b *builder) isStale(node *report.Node) bool {
 	return b.refused["pods"] || node.Agent != report.AgentReady || node.Ready == "Unknown"
 }
 
-// explained are problems of VIPs that no node or one alone announces, as the report explains them. It
-// is made for these alone: the decisions of all nodes about all VIPs are too many to be unfolded.
+// explained returns the report's problems of VIPs that at most one node announces. The report is built for
+// these VIPs only, because expanding the decisions of all nodes about all VIPs is too expensive.
 func (b *builder) explained() []report.Problem {
 	if b.state.Announcements == nil || len(b.state.Input.Agents.Answers) > 0 {
 		return nil
@@ -210,7 +210,7 @@ func (b *builder) explained() []report.Problem {
 	return problems
 }
 
-// baseless are reasons that mean nothing where a kind may not be read: what is missing may be there.
+// baseless lists, for a kind that may not be read, the reasons that are meaningless without it.
 var baseless = map[string][]string{
 	"pods":           {report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNoLBNode},
 	"services":       {report.ReasonServiceGone, report.ReasonNotInStatus},
@@ -256,7 +256,7 @@ func (b *builder) problems() []Problem {
 	return problems
 }
 
-// levelOf is Bad where traffic is not served, and Warning elsewhere.
+// levelOf returns Bad if the problem stops traffic, and otherwise Warning.
 func levelOf(problem report.Problem) Level {
 	switch problem.Reason {
 	case report.ReasonNotRunning, report.ReasonNotReady, report.ReasonNotReported, report.ReasonNotAnnounced,
@@ -270,7 +270,7 @@ func levelOf(problem report.Problem) Level {
 	return Warning
 }
 
-// rowOf is the row that a problem is about.
+// rowOf returns the ID of the row that a problem is about.
 func (b *builder) rowOf(problem report.Problem) string {
 	switch problem.Kind {
 	case "LBNode":
@@ -288,10 +288,10 @@ func (b *builder) rowOf(problem report.Problem) string {
 	return ""
 }
 
-// collective are reasons of problems that are told once, at the first of many nodes.
+// collective are reasons of problems that are reported once, at the first of many nodes.
 var collective = map[string]bool{report.ReasonGenericXDP: true, report.ReasonObjects: true, report.ReasonNoAnswer: true}
 
-// index keeps the worst problem of each row.
+// index collects the worst problem of each row.
 func (b *builder) index(problems []Problem) {
 	for _, problem := range problems {
 		if problem.Row == "" || collective[problem.Reason] {

@@ -16,23 +16,23 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// most is how many entries a list of details has.
+// most limits the entries of each list of details.
 const most = 500
 
-// Details are what objects say of one row. Lists that do not apply are absent.
+// Details are the details of one row. Lists that do not apply are absent.
 type Details struct {
 	ID         string      `json:"id"`
 	Facts      []Fact      `json:"facts,omitempty"`
 	Problems   []Problem   `json:"problems,omitempty"`
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Sessions are those of a node or with a router, first those that are down.
+	// Sessions are the sessions of a node or with a router, sorted with those that are down first.
 	Sessions []SessionDetails `json:"sessions,omitempty"`
 	// Pods are the endpoints of a Service.
 	Pods []Pod `json:"pods,omitempty"`
 	// Frontends and Drops are from the aggregated API.
 	Frontends []Frontend         `json:"frontends,omitempty"`
 	Drops     map[string]float64 `json:"drops,omitempty"`
-	// Omitted is how many entries lists would have beyond their limit.
+	// Omitted counts the entries beyond the limit of lists.
 	Omitted int `json:"omitted,omitempty"`
 }
 
@@ -42,7 +42,7 @@ type Fact struct {
 	Text string `json:"text"`
 }
 
-// Condition is one of an object.
+// Condition is a condition of an object.
 type Condition struct {
 	Type    string    `json:"type"`
 	Status  string    `json:"status"`
@@ -51,7 +51,7 @@ type Condition struct {
 	Since   time.Time `json:"since,omitzero"`
 }
 
-// SessionDetails are what a node reports of a session.
+// SessionDetails are a node's report of a session.
 type SessionDetails struct {
 	Node       string    `json:"node"`
 	Peer       string    `json:"peer"`
@@ -83,7 +83,7 @@ type Frontend struct {
 	Rates    Rates  `json:"rates"`
 }
 
-// DetailsOf are the details of a row, and false where there is no such row.
+// DetailsOf returns the details of a row, and false if the row does not exist.
 func DetailsOf(state *State, view *View, id string) (*Details, bool) {
 	details := &Details{ID: id}
 	kind, name, _ := strings.Cut(id, "/")
@@ -115,7 +115,7 @@ func DetailsOf(state *State, view *View, id string) (*Details, bool) {
 	return details, found
 }
 
-// addressesOf are the VIPs of a row.
+// addressesOf returns the VIPs of a row.
 func addressesOf(view *View, id string) []string {
 	for i := range view.Services {
 		if view.Services[i].ID == id {
@@ -174,7 +174,7 @@ func (d *Details) ofNode(state *State, name string) bool {
 	return true
 }
 
-// sessions adds those of a node, with one LBPeer or with all.
+// sessions adds a node's sessions with one LBPeer, or with all if peer is empty.
 func (d *Details) sessions(from *millracev1beta1.LBNodeReport, peer string) {
 	for _, session := range from.Status.Sessions {
 		if peer != "" && session.Peer != peer {
@@ -297,7 +297,7 @@ func podsOf(slice *discoveryv1.EndpointSlice) (pods []Pod) {
 	return pods
 }
 
-// sortPods puts those that are not ready first. A pod with two addresses is one.
+// sortPods sorts pods that are not ready first, and merges the entries of a pod with two addresses.
 func sortPods(pods []Pod) []Pod {
 	slices.SortFunc(pods, func(a, b Pod) int {
 		return cmp.Or(rank(a.Ready)-rank(b.Ready), report.CompareNames(a.Node, b.Node), report.CompareNames(a.Name, b.Name),

@@ -16,13 +16,13 @@ type Encoded struct {
 
 type rows map[string]json.RawMessage
 
-// Change is what is different between two views. Applied to the former it gives the latter.
+// Change is the difference between two views. Applied to the previous view it results in the new one.
 type Change struct {
-	// Full is true of a change from nothing: what the page has is dropped.
+	// Full is true if the change is from an empty view; the page drops its rows first.
 	Full bool `json:"full,omitempty"`
-	// Head is absent where it is the same.
+	// Head is absent if unchanged.
 	Head json.RawMessage `json:"head,omitempty"`
-	// Answered are those of the view, absent where they are the same.
+	// Answered is View.Answered, absent if unchanged.
 	Answered json.RawMessage `json:"answered,omitempty"`
 	Routers  *RowChange      `json:"routers,omitempty"`
 	Nodes    *RowChange      `json:"nodes,omitempty"`
@@ -30,14 +30,14 @@ type Change struct {
 	Problems *RowChange      `json:"problems,omitempty"`
 }
 
-// RowChange is what is different between two lists of rows.
+// RowChange is the difference between two lists of rows.
 type RowChange struct {
-	// Set are rows that are new or different, Gone the IDs of those that are no more.
+	// Set are new and changed rows, Gone the IDs of deleted rows.
 	Set  []json.RawMessage `json:"set,omitempty"`
 	Gone []string          `json:"gone,omitempty"`
 }
 
-// Encode makes the JSON of a view.
+// Encode returns the JSON of a view.
 func Encode(view *View) (*Encoded, error) {
 	head, err := json.Marshal(view.Head)
 	if err != nil {
@@ -63,7 +63,7 @@ func Encode(view *View) (*Encoded, error) {
 	return out, err
 }
 
-// put encodes a row, unless there was an error before.
+// put encodes a row, unless err is set.
 func (r rows) put(err error, id string, row any) error {
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (r rows) put(err error, id string, row any) error {
 	return nil
 }
 
-// Changes are what leads from one view to another. A nil view is empty.
+// Changes returns the difference between two views. A nil view is empty.
 func Changes(from, to *Encoded) Change {
 	change := Change{Full: from == nil}
 	if from == nil {
@@ -93,7 +93,7 @@ func Changes(from, to *Encoded) Change {
 	return change
 }
 
-// changes is nil where nothing is different.
+// changes returns nil if all rows are equal.
 func (r rows) changes(to rows) *RowChange {
 	change := &RowChange{}
 	for id, row := range to {

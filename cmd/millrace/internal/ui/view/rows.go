@@ -55,7 +55,7 @@ func departureNote(departure millracev1beta1.Departure) string {
 	return "does not announce: " + string(departure)
 }
 
-// bfdStates are by node and LBPeer.
+// bfdStates returns the states of BFD sessions by node and LBPeer.
 func (b *builder) bfdStates() map[[2]string]string {
 	states := map[[2]string]string{}
 	for i := range b.state.Input.LBNodeReports {
@@ -69,7 +69,7 @@ func (b *builder) bfdStates() map[[2]string]string {
 	return states
 }
 
-// routers are the LBPeers, with the sessions that nodes have with them.
+// routers returns the LBPeers, with the nodes' sessions.
 func (b *builder) routers(nodes []Node) []Router {
 	routers := make([]Router, 0, len(b.state.Input.Peers))
 	place := map[string]int{}
@@ -87,7 +87,7 @@ func (b *builder) routers(nodes []Node) []Router {
 		for _, session := range nodes[i].Sessions {
 			at, is := place[session.Peer]
 			if !is {
-				// The LBPeer may not be read, or is gone.
+				// The LBPeer may not be readable, or is deleted.
 				at = len(routers)
 				place[session.Peer] = at
 				routers = append(routers, Router{ID: routerID(session.Peer), Name: session.Peer, Level: Good})
@@ -126,12 +126,12 @@ func (b *builder) judge(router *Router) {
 	}
 }
 
-// routerAddress is the address of a router, or how it is found.
+// routerAddress returns the address of a router, or the method of discovery.
 func routerAddress(peer *millracev1beta1.LBPeer) string {
 	return cmp.Or(peer.Spec.Router.Address, peer.Spec.Router.Range, "default gateway")
 }
 
-// services are those that have VIPs or wait for one, and the VIPs that no Service has.
+// services returns the Services that have VIPs or wait for one, and the VIPs without a Service.
 func (b *builder) services() []Service {
 	rows := map[string]*Service{}
 	var order []*Service
@@ -207,7 +207,7 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 	}
 }
 
-// joined adds ranges, each once. VIPs of a Service have most often the same ones.
+// joined adds ranges without duplicates, because most VIPs of a Service have the same ranges.
 func joined(had string, more []string) string {
 	all := slices.DeleteFunc(strings.Split(had, ","), func(part string) bool { return part == "" })
 	for _, ranges := range more {
@@ -233,7 +233,7 @@ func (b *builder) addTraffic(rows map[string]*Service) {
 	}
 }
 
-// addPods adds endpoints, where there are few.
+// addPods adds the endpoints in clusters with at most fewPods of them.
 func (b *builder) addPods(rows map[string]*Service) {
 	all := 0
 	for _, row := range rows {
@@ -264,7 +264,7 @@ func (r *Rates) add(other Rates) {
 	r.Drops += other.Drops
 }
 
-// round keeps three digits: no more is shown, and what does not change is not sent.
+// round keeps the three significant digits that are shown, so that smaller changes are not sent.
 func round(value float64) float64 {
 	if value == 0 || math.IsInf(value, 0) || math.IsNaN(value) {
 		return 0

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package view makes what the page of `millrace ui` shows from the API server's objects and the
-// aggregated API. It is pure. Rows are compared by their JSON, so that only those that changed are
-// sent to the page.
+// Package view computes the content of the page of `millrace ui` from the API server's objects and the
+// aggregated API. It is pure. Rows are compared by their JSON, so that only changed rows are sent to the
+// page.
 package view
 
 import (
@@ -12,43 +12,43 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// State is what is known of a cluster at about one moment.
+// State is the state of a cluster at about one moment.
 type State struct {
 	// Cluster is the name of the context, or the host of the API server.
 	Cluster string
-	// Input are the objects. Those of kinds that may not be read are missing.
+	// Input are the objects, without the kinds in Refused.
 	Input *report.Input
-	// Refused are these kinds.
+	// Refused are the kinds that could not be read.
 	Refused []Refusal
-	// Traffic and Announcements are from the aggregated API; nil where it is not read.
+	// Traffic and Announcements are from the aggregated API; nil if they could not be read.
 	Traffic       *livev1alpha1.ServiceTrafficList
 	Announcements *livev1alpha1.VIPAnnouncementList
-	// Away is that the API server does not answer, or refuses; nil where it does answer.
+	// Away is the outage of the API server, or nil.
 	Away *Outage
-	// Live is why the aggregated API is not read, or only in part; nil where it is.
+	// Live is the reason why the aggregated API is not read, or only in part; otherwise nil.
 	Live *Outage
 }
 
-// Outage is that a server does not tell what it is asked.
+// Outage is a period without answers of a server.
 type Outage struct {
-	// Since is when the first question was asked that it did not answer.
+	// Since is the time of the first request without an answer.
 	Since time.Time `json:"since"`
-	// Seen is when it answered last: what is shown of it is from then. It is zero where nothing is
-	// shown of it.
+	// Seen is the time of the last answer, from which the shown data is. It is zero if none of its data is
+	// shown.
 	Seen time.Time `json:"seen,omitzero"`
-	// Message is what was asked last, of which server, and what came of it.
+	// Message is the error of the last request.
 	Message string `json:"message"`
 }
 
-// Refusal is a kind that the user may not read, or that the API server does not have.
+// Refusal is a kind that the user may not read, or that the API server does not serve.
 type Refusal struct {
 	// Kind is the plural, as in RBAC.
 	Kind string `json:"kind"`
-	// Message is what the API server says.
+	// Message is the API server's error.
 	Message string `json:"message"`
 }
 
-// Level is how well something is.
+// Level is the severity of a row.
 type Level string
 
 // Levels, from bad to good.
@@ -57,9 +57,9 @@ const (
 	Bad Level = "bad"
 	// Warning works in part, or needs attention.
 	Warning Level = "warning"
-	// Unknown is not known, as where a kind may not be read.
+	// Unknown could not be determined, for example because a kind may not be read.
 	Unknown Level = "unknown"
-	// Idle is not meant to work: a drained node, or a reserved address.
+	// Idle is out of service on purpose: a drained node, or a reserved address.
 	Idle Level = "idle"
 	// Good works.
 	Good Level = "good"
@@ -67,18 +67,18 @@ const (
 
 var severity = map[Level]int{Bad: 0, Warning: 1, Unknown: 2, Idle: 3, Good: 4}
 
-// View is what the page shows. Its lists are sorted by name.
+// View is the content of the page. Its lists are sorted by name.
 type View struct {
 	Head     Head
 	Routers  []Router
 	Nodes    []Node
 	Services []Service
 	Problems []Problem
-	// Answered are the nodes whose places Service.Ranges gives.
+	// Answered are the nodes that Service.Ranges indexes.
 	Answered []string
 }
 
-// Count is how many of all are good, and of how many that is not known.
+// Count is the number of good and unknown objects among All.
 type Count struct {
 	Good    int `json:"good"`
 	All     int `json:"all"`
@@ -101,29 +101,30 @@ func (c *Count) addAll(other Count) {
 	c.Unknown += other.Unknown
 }
 
-// Head is about the whole cluster.
+// Head summarizes the cluster.
 type Head struct {
 	Cluster  string `json:"cluster"`
 	Nodes    Count  `json:"nodes"`
 	Sessions Count  `json:"sessions"`
 	BFD      Count  `json:"bfd"`
-	// VIPs are those of Services that a node announces, by the aggregated API or else by the nodes' reports.
+	// VIPs counts VIPs with Services. Those that a node announces, according to the aggregated API or else
+	// the nodes' reports, are good.
 	VIPs      Count `json:"vips"`
 	Endpoints Count `json:"endpoints"`
 	// Rates are absent without the aggregated API.
 	Rates *Rates `json:"rates,omitempty"`
-	// Drops are packets per second, by reason, also of those for no Service.
+	// Drops are packets per second by reason, including packets that belong to no Service.
 	Drops map[string]float64 `json:"drops,omitempty"`
-	// Window is the seconds that rates are means of.
+	// Window is the period of the rates in seconds.
 	Window float64 `json:"window,omitempty"`
-	// Silent is how many nodes the aggregated API got no answer of.
+	// Silent counts the nodes that do not answer the aggregated API.
 	Silent int `json:"silent,omitempty"`
-	// SilentNodes are the first of these.
+	// SilentNodes are the first of these nodes.
 	SilentNodes []string  `json:"silentNodes,omitempty"`
 	Away        *Outage   `json:"away,omitempty"`
 	Live        *Outage   `json:"live,omitempty"`
 	Refused     []Refusal `json:"refused,omitempty"`
-	// Next are the steps that are missing before a Service is served.
+	// Next are the missing steps before a Service is served.
 	Next []string `json:"next,omitempty"`
 }
 
@@ -141,7 +142,7 @@ type Router struct {
 	Name  string `json:"name"`
 	Level Level  `json:"level"`
 	Note  string `json:"note,omitempty"`
-	// Address is that of the router, or how it is found.
+	// Address is the router's address, or the method of discovery.
 	Address  string `json:"address,omitempty"`
 	ASN      int64  `json:"asn,omitempty"`
 	Sessions Count  `json:"sessions"`
@@ -154,26 +155,26 @@ type Node struct {
 	Name  string `json:"name"`
 	Zone  string `json:"zone,omitempty"`
 	Level Level  `json:"level"`
-	// Note is the first of its problems.
+	// Note is the message of the node's worst problem.
 	Note string `json:"note,omitempty"`
-	// Reason is that of Note, by which nodes are grouped.
+	// Reason is the reason of Note, by which the page groups nodes.
 	Reason   string    `json:"reason,omitempty"`
 	Sessions []Session `json:"sessions,omitempty"`
-	// Announced is how many VIPs it announces.
+	// Announced counts the VIPs that the node announces.
 	Announced int `json:"announced"`
 }
 
-// Session is a BGP session of a node, and the BFD session beside it.
+// Session is a BGP session of a node, with its BFD session.
 type Session struct {
 	Peer  string `json:"peer"`
 	State string `json:"state"`
 	Up    bool   `json:"up"`
 	BFD   string `json:"bfd,omitempty"`
-	// Stale is true if the node's report may be old: no agent is known to run there.
+	// Stale is true if the node's report may be old, because no agent is known to run there.
 	Stale bool `json:"stale,omitempty"`
 }
 
-// Service is a Service with its VIPs, or a VIP that no Service has.
+// Service is a Service with its VIPs, or a VIP without a Service.
 type Service struct {
 	ID        string   `json:"id"`
 	Namespace string   `json:"namespace,omitempty"`
@@ -183,31 +184,30 @@ type Service struct {
 	Note      string   `json:"note,omitempty"`
 	Reason    string   `json:"reason,omitempty"`
 	Endpoints Count    `json:"endpoints"`
-	// Announcing is how many nodes announce a VIP of it, the least of its VIPs; it is absent where
-	// that is not known.
+	// Announcing is the least number of nodes that announce one of its VIPs; absent if unknown.
 	Announcing *int `json:"announcing,omitempty"`
-	// By are these nodes, where there are few in the cluster.
+	// By are these nodes in small clusters.
 	By []string `json:"by,omitempty"`
-	// Ranges are they in larger ones, as places in View.Answered; see livev1alpha1.Announced. It is
-	// absent where it would be long.
+	// Ranges are these nodes in large clusters, as indexes into View.Answered; see livev1alpha1.Announced.
+	// It is absent if it would be long.
 	Ranges string `json:"ranges,omitempty"`
-	// Pods are its endpoints, where there are few in the cluster.
+	// Pods are the endpoints in small clusters.
 	Pods  []Pod  `json:"pods,omitempty"`
 	Rates *Rates `json:"rates,omitempty"`
 }
 
-// Problem is one of the report, and the row that it is about.
+// Problem is a problem of the report, with its row.
 type Problem struct {
 	ID      string `json:"id"`
 	Level   Level  `json:"level"`
 	Object  string `json:"object"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-	// Row is the ID of a router, a node or a Service; empty where the page has none.
+	// Row is the ID of a router, a node or a Service; empty if the page has no row for the object.
 	Row string `json:"row,omitempty"`
 }
 
-// Identifiers of rows; they are also what the page keeps in its URL.
+// Identifiers of rows; the page also keeps them in its URL.
 func routerID(name string) string             { return "router/" + name }
 func nodeID(name string) string               { return "node/" + name }
 func serviceID(namespace, name string) string { return "service/" + namespace + "/" + name }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package frrk8s knows frr-k8s: what its daemons are told by FRRConfigurations, and which sessions
-// their FRR has. MetalLB's speakers write one for each node, and others may write more. It is pure.
+// Package frrk8s reads FRRConfigurations of frr-k8s and the sessions of its FRR. MetalLB's speakers write
+// one FRRConfiguration for each node; other programs may write more. It is pure.
 package frrk8s
 
 import (
@@ -18,13 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Resource is that of FRRConfigurations.
+// Resource is the resource of FRRConfigurations.
 var Resource = schema.GroupVersionResource{Group: "frrk8s.metallb.io", Version: "v1beta1", Resource: "frrconfigurations"}
 
-// Kind is that of FRRConfigurations.
+// Kind is the kind of FRRConfigurations.
 const Kind = "FRRConfiguration"
 
-// Container is that of FRR, beside MetalLB's speaker in mode frr, and in the pods of frr-k8s.
+// Container is FRR's container, in the pods of MetalLB's speakers (mode frr) and of frr-k8s.
 const Container = "frr"
 
 // ShowSessions is the command that prints all of FRR's sessions, for ReadSessions.
@@ -32,7 +32,7 @@ var ShowSessions = []string{"vtysh", "-c", "show bgp vrf all neighbors json"}
 
 // Peer is a neighbour of FRR.
 type Peer struct {
-	// VRF is empty for the default one.
+	// VRF is empty for the default VRF.
 	VRF string
 	// ID is the address, or the interface of an unnumbered session.
 	ID string
@@ -45,7 +45,7 @@ func (p Peer) String() string {
 	return p.ID + " in VRF " + p.VRF
 }
 
-// NewPeer has one form for each address.
+// NewPeer normalizes the address and the VRF.
 func NewPeer(vrf, id string) Peer {
 	if address, err := netip.ParseAddr(id); err == nil {
 		id = address.String()
@@ -56,7 +56,7 @@ func NewPeer(vrf, id string) Peer {
 	return Peer{VRF: vrf, ID: id}
 }
 
-// Configuration has the fields of an FRRConfiguration that mean something here.
+// Configuration has the fields of an FRRConfiguration that are used here.
 type Configuration struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {
@@ -76,10 +76,10 @@ type Configuration struct {
 	} `json:"spec"`
 }
 
-// speakersPrefix begins the names of those that MetalLB's speakers write, before the node's.
+// speakersPrefix precedes the node's name in the names of MetalLB's FRRConfigurations.
 const speakersPrefix = "metallb-"
 
-// NameFor is the name of the one that MetalLB's speaker of a node writes.
+// NameFor returns the name of the FRRConfiguration of a node's MetalLB speaker.
 func NameFor(node string) string { return speakersPrefix + node }
 
 // BySpeaker reports whether a speaker of MetalLB wrote it.
@@ -88,18 +88,18 @@ func (c *Configuration) BySpeaker() bool {
 	return selects && c.Metadata.Name == NameFor(host)
 }
 
-// Name is its namespace and name.
+// Name returns the kind, namespace and name.
 func (c *Configuration) Name() string {
 	return fmt.Sprintf("%s %s/%s", Kind, c.Metadata.Namespace, c.Metadata.Name)
 }
 
-// Selects reports whether it is for a node with these labels.
+// Selects reports whether it applies to a node with these labels.
 func (c *Configuration) Selects(node map[string]string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(&c.Spec.NodeSelector)
 	return err == nil && selector.Matches(labels.Set(node))
 }
 
-// Peers are its neighbours, sorted. Those of raw configuration are not among them.
+// Peers returns its neighbours, sorted, without those of raw configuration.
 func (c *Configuration) Peers() []Peer {
 	var peers []Peer
 	for _, router := range c.Spec.BGP.Routers {
@@ -113,15 +113,15 @@ func (c *Configuration) Peers() []Peer {
 
 func compare(a, b Peer) int { return cmp.Or(cmp.Compare(a.VRF, b.VRF), cmp.Compare(a.ID, b.ID)) }
 
-// Shared are the peers of both, sorted.
+// Shared returns the peers of both, sorted.
 func Shared(a, b []Peer) []Peer {
 	return slices.DeleteFunc(slices.Clone(a), func(peer Peer) bool { return !slices.Contains(b, peer) })
 }
 
-// Sessions are those of an FRR, with whether each is established.
+// Sessions maps the peers of an FRR to whether their session is established.
 type Sessions map[Peer]bool
 
-// Established counts the peers that it has an established session with.
+// Established counts the peers with an established session.
 func (s Sessions) Established(peers []Peer) (established int) {
 	for _, peer := range peers {
 		if s[peer] {
@@ -131,10 +131,10 @@ func (s Sessions) Established(peers []Peer) (established int) {
 	return established
 }
 
-// Peers are sorted.
+// Peers returns the peers, sorted.
 func (s Sessions) Peers() []Peer { return slices.SortedFunc(maps.Keys(s), compare) }
 
-// ReadSessions reads what ShowSessions prints: for each VRF its peers, amid words about itself.
+// ReadSessions parses the output of ShowSessions.
 func ReadSessions(printed []byte) (Sessions, error) {
 	var vrfs map[string]map[string]json.RawMessage
 	if err := json.Unmarshal(printed, &vrfs); err != nil {
@@ -146,7 +146,7 @@ func ReadSessions(printed []byte) (Sessions, error) {
 			var peer struct {
 				State string `json:"bgpState"`
 			}
-			// Numbers and names are of the VRF.
+			// Skip fields of the VRF itself.
 			if json.Unmarshal(value, &peer) != nil || peer.State == "" {
 				continue
 			}

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// firstPriority is that of a pool that MetalLB tries first: it takes the lowest first, and those
-	// without any last.
+	// firstPriority is the priority of the pools with MetalLB's lowest priority number, which it prefers.
+	// Pools without a number come last.
 	firstPriority = 1_000_000
-	// maxTTL is that of MetalLB's sessions over several hops.
+	// maxTTL is the TTL of MetalLB's multihop sessions.
 	maxTTL = 255
-	// profileInterval is MetalLB's default, in milliseconds.
+	// profileInterval is MetalLB's default interval in milliseconds.
 	profileInterval = 300
 )
 
-// Convert returns objects of ours that mean the same. Where MetalLB selects by several selectors, of
-// which one has to match, the first is taken: so nobody gets more than before.
+// Convert returns equivalent objects of Millrace. MetalLB matches any of several selectors; only the first
+// is converted, so that no object selects more than before.
 func Convert(objects *Objects) migration.Result {
 	c := &converter{objects: objects}
 	c.result.Notes = objects.unknown
@@ -85,7 +85,7 @@ func (c *converter) pool(from *addressPool) {
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-// first returns the only selector, or the first of several.
+// first returns the first selector, and adds a note if there are more.
 func first(selectors []metav1.LabelSelector, note func(string, ...any), field string) *metav1.LabelSelector {
 	if len(selectors) == 0 {
 		return nil
@@ -196,8 +196,8 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// layer2 takes an advertisement on links. Ours has the kind of those by BGP, so a name that both have
-// gets an ending.
+// layer2 converts an L2Advertisement. It becomes a VIPAdvertisement as BGPAdvertisements do, so the name
+// gets a suffix if both have the same.
 func (c *converter) layer2(from *l2Advertisement) {
 	note := func(format string, args ...any) { c.note("L2Advertisement", from.Metadata, format, args...) }
 	spec := &from.Spec
@@ -223,7 +223,7 @@ func (c *converter) layer2(from *l2Advertisement) {
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// frr tells of what others have frr-k8s do, MetalLB's daemon of BGP in mode frr-k8s.
+// frr adds notes about an FRRConfiguration that was not written by MetalLB's speakers (mode frr-k8s).
 func (c *converter) frr(from *frrk8s.Configuration) {
 	if from.BySpeaker() {
 		return
@@ -252,8 +252,8 @@ func unless(number *int32, standard int32) *int32 {
 	return number
 }
 
-// pools returns the names of the pools that are named or selected now, and whether any have to be:
-// all are meant otherwise.
+// pools returns the names of pools that are named or currently selected. If selected is false, all pools
+// are meant.
 func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note func(string, ...any)) (all []string, selected bool) {
 	all = slices.Clone(names)
 	for i := range selectors {
@@ -275,7 +275,7 @@ func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note
 	return slices.Compact(all), len(names)+len(selectors) > 0
 }
 
-// community returns what a name stands for, or the number itself.
+// community returns the value of an alias, or the number itself.
 func (c *converter) community(name string) (value string, known bool) {
 	if strings.Contains(name, ":") {
 		return name, true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metallb turns MetalLB's objects into those of Millrace that mean the same.
+// Package metallb converts MetalLB's objects to equivalent objects of Millrace.
 package metallb
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// The fields of MetalLB's kinds that mean something here (metallb.io/v1beta1, v1beta2 of BGPPeer).
+// The converted fields of MetalLB's kinds (metallb.io/v1beta1, v1beta2 of BGPPeer).
 
 type addressPool struct {
 	migration.Meta
@@ -52,7 +52,7 @@ type bgpPeer struct {
 		BFDProfile   string `json:"bfdProfile"`
 		EBGPMultiHop bool   `json:"ebgpMultiHop"`
 		VRF          string `json:"vrf"`
-		// EnableGracefulRestart is what an LBPeer does unless it says otherwise.
+		// EnableGracefulRestart is the default of LBPeers.
 		EnableGracefulRestart  bool `json:"enableGracefulRestart"`
 		DualStackAddressFamily bool `json:"dualStackAddressFamily"`
 	} `json:"spec"`
@@ -106,7 +106,7 @@ type l2Advertisement struct {
 	} `json:"spec"`
 }
 
-// Objects are those of MetalLB that a cluster has.
+// Objects are the MetalLB objects of a cluster.
 type Objects struct {
 	pools          []addressPool
 	peers          []bgpPeer
@@ -118,8 +118,8 @@ type Objects struct {
 	unknown        migration.Notes
 }
 
-// Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Other
-// kinds than those of MetalLB and of frr-k8s are an error.
+// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds of other projects
+// than MetalLB and frr-k8s are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "MetalLB", objects.add); err != nil {
@@ -152,7 +152,7 @@ func (o *Objects) add(object migration.Object) error {
 	case "L2Advertisement":
 		return migration.Decode(object, &o.layer2, &o.unknown)
 	default:
-		// Statuses, and what is internal to it.
+		// Statuses and internal objects.
 		return nil
 	}
 }

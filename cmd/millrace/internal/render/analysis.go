@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Analysis writes what would come of manifests.
+// Analysis writes the result of an analysis of manifests.
 func Analysis(out io.Writer, view *analysis.View, options Options) error {
 	if options.Format.Structured() {
 		return encode(out, options.Format, view)
@@ -51,7 +51,7 @@ func Analysis(out io.Writer, view *analysis.View, options Options) error {
 	return err
 }
 
-// counted is a number of things, as "2 objects".
+// counted formats a number of things, such as "2 objects".
 func counted(number int, thing string) string {
 	if number == 1 {
 		return "1 " + thing

@@ -46,7 +46,7 @@ func BGPPeers(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 	return writeTable(out, t, options, "No BGP sessions: no LBPeer selects these nodes.")
 }
 
-// lastError is that of BGP, with that of BFD where its session is not up.
+// lastError returns the last error of BGP, with that of BFD if its session is not up.
 func lastError(peer *consoleapi.BGPPeer) string {
 	if peer.BFDMessage == "" || strings.Contains(peer.LastError, peer.BFDMessage) {
 		return peer.LastError
@@ -57,7 +57,7 @@ func lastError(peer *consoleapi.BGPPeer) string {
 	return peer.LastError + "; BFD: " + peer.BFDMessage
 }
 
-// BGPRoutes writes what nodes announce.
+// BGPRoutes writes the routes that nodes announce.
 func BGPRoutes(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 	if options.Format.Structured() {
 		return encode(out, options.Format, map[string]any{"nodes": nodes})
@@ -81,7 +81,7 @@ func BGPRoutes(out io.Writer, nodes []consoleapi.BGP, options Options) error {
 	return writeTable(out, t, options, "No routes.")
 }
 
-// attributes are those beside the next hop, as an LBPeer's router shows them.
+// attributes formats the attributes other than the next hop, as routers show them.
 func attributes(route *consoleapi.BGPRoute) string {
 	var parts []string
 	if len(route.Communities) > 0 {
@@ -102,7 +102,7 @@ func attributes(route *consoleapi.BGPRoute) string {
 	return strings.Join(parts, "; ")
 }
 
-// moment is a time to the second, in UTC as in LBNodeReports.
+// moment formats a time to the second in UTC, as in LBNodeReports.
 func moment(at time.Time) string {
 	if at.IsZero() {
 		return none

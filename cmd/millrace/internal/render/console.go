@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// DropCounters are lines about the drops since the nodes' maps were made, the most
-// frequent reason first.
+// DropCounters returns lines about the drops since the nodes' maps were created, the most frequent reason
+// first.
 func DropCounters(nodes []consoleapi.Drops, width int) []string {
 	t := &table{columns: []column{{heading: "REASON"}, {heading: "PACKETS"}, {heading: "NODES", cut: true}}}
 	totals, details := map[string]uint64{}, map[string][]string{}
@@ -53,21 +53,21 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// dropLayout has a column for each field, wide enough for most.
+// dropLayout has a column for each field, wide enough for most values.
 const dropLayout = "%-12s  %-10s  %-18s  %-24s  %-24s  %-5s  %s"
 
-// DropHeading is the heading of lines of Drop.
+// DropHeading returns the heading of lines of Drop.
 func DropHeading() string {
 	return fmt.Sprintf(dropLayout, "TIME", "NODE", "REASON", "SOURCE", "DESTINATION", "PROTO", "SERVICE")
 }
 
-// Drop is the line of a dropped packet, its time as a clock here shows it.
+// Drop returns the line of a dropped packet, with its time in the local zone.
 func Drop(drop *consoleapi.Drop) string {
 	return fmt.Sprintf(dropLayout, drop.Time.Local().Format("15:04:05.000"), drop.Node, drop.Reason,
 		endpoint(drop.Source), endpoint(drop.Destination), drop.Protocol, orNone(drop.Service))
 }
 
-// endpoint leaves out a port that there is none of.
+// endpoint leaves out port 0, which stands for protocols without ports.
 func endpoint(at netip.AddrPort) string {
 	if at.Port() == 0 {
 		return at.Addr().String()
@@ -75,8 +75,7 @@ func endpoint(at netip.AddrPort) string {
 	return at.String()
 }
 
-// Rates is a table of the frontends, the busiest first, in at most height lines;
-// 0 is without limit.
+// Rates returns a table of the frontends, the busiest first, in at most height lines; 0: unlimited.
 func Rates(rates report.Rates, width, height int) []string {
 	t := &table{columns: []column{
 		{heading: "VIP"}, {heading: "PROTO"}, {heading: "SERVICE", cut: true},
@@ -118,7 +117,7 @@ func reasons(drops map[string]float64) string {
 	return strings.Join(parts, ", ")
 }
 
-// number has three digits that count, and a decimal prefix.
+// number returns three significant digits with a decimal prefix.
 func number(value float64) string {
 	for _, unit := range []string{"", "k", "M", "G", "T"} {
 		switch {
@@ -136,7 +135,7 @@ func number(value float64) string {
 	return fmt.Sprintf("%.0fP", value)
 }
 
-// Hop is a packet's way through one node; pod names the endpoint's, if known.
+// Hop returns a packet's steps on one node; pod is the name of the endpoint's pod, if known.
 func Hop(trace *consoleapi.Trace, pod string) []string {
 	const nameWidth = 11
 	lines := []string{fmt.Sprintf("%s, in by %s", trace.Node, trace.Interface)}

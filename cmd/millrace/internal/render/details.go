@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// VIPDetails writes VIPs one after the other: the Services of each, what every node does
-// with it, and its problems. Formats other than Text are those of VIPs.
+// VIPDetails writes the Services of each VIP, the decision of every node, and its problems. Formats other
+// than Text are the same as those of VIPs.
 func VIPDetails(out io.Writer, view *report.View, options Options) error {
 	if options.Format != Text {
 		return VIPs(out, view, options)
@@ -55,7 +55,7 @@ func vipDetails(text *strings.Builder, view *report.View, vip *report.VIP, optio
 	}
 }
 
-// routeTable has a row for each Service that a VIPRoute leads a port to.
+// routeTable has a row for each backend of VIPRoutes.
 func routeTable(services []report.Service) *table {
 	t := &table{columns: []column{{heading: "PORT"}, {heading: "LEADS TO", cut: true}, {heading: "WEIGHT"}, {heading: "READY"}}}
 	for _, service := range services {
@@ -73,7 +73,7 @@ func routeTable(services []report.Service) *table {
 	return t
 }
 
-// nodeDecisions has a row for each node whose agent has said what it does with the VIP.
+// nodeDecisions has a row for each node whose agent has reported its decision about the VIP.
 func nodeDecisions(view *report.View, vip *report.VIP) *table {
 	type decision struct{ peers, reason string }
 	decisions := map[string]decision{}
@@ -96,7 +96,7 @@ func nodeDecisions(view *report.View, vip *report.VIP) *table {
 	return t
 }
 
-// reasonLines writes the sentence that belongs to each reason.
+// reasonLines returns the message of each reason.
 func reasonLines(list []report.Withheld, width int) []string {
 	var lines []string
 	for _, withheld := range list {
@@ -111,7 +111,7 @@ func reasonLines(list []report.Withheld, width int) []string {
 	return lines
 }
 
-// about reports whether a problem is that of a VIP or of one of its Services.
+// about reports whether a problem belongs to a VIP or to one of its Services.
 func about(problem report.Problem, vip *report.VIP) bool {
 	if problem.Kind == "VIP" {
 		return problem.Name == vip.Address

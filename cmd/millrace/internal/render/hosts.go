@@ -11,7 +11,7 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Hosts writes who answers for addresses, and for which of them nobody does.
+// Hosts writes the hosts that answered for addresses, and the addresses without an answer.
 func Hosts(out io.Writer, nodes []consoleapi.Hosts, addresses []string, options Options) error {
 	if options.Format == JSON {
 		return encode(out, options.Format, map[string]any{"nodes": nodes})

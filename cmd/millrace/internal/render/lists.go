@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// none stands in an empty cell, so that columns can be told apart by a script.
+// none fills an empty cell, so that scripts can split columns.
 const none = "-"
 
-// unknown stands for what no agent has been asked, or has said.
+// unknown fills a cell if no agent has answered.
 const unknown = "?"
 
 // vipTable has a row for each Service of each VIP.
@@ -47,7 +47,7 @@ func vipTable(view *report.View, format Format) *table {
 	return t
 }
 
-// cells are what a row says of a Service.
+// cells are the cells of a Service.
 type cells struct{ name, policy, ready, ports string }
 
 // serviceCells returns the cells of each Service of a VIP, at least one row.
@@ -66,9 +66,8 @@ func serviceCells(services []report.Service) []cells {
 	return rows
 }
 
-// announcers writes nodes with the same peers together: "node1,node2 to
-// router1". More than few of them are a number; all nodes of the cluster are
-// "all 3 nodes", where nodes is their number and not 0.
+// announcers groups nodes by their peers: "node1,node2 to router1". Groups of more than few nodes are a
+// number. A group of all nodes of the cluster is "all 3 nodes", if nodes is their number and not 0.
 func announcers(list []report.Announcement, nodes, few int) string {
 	var parts []string
 	for _, announcement := range list {
@@ -85,7 +84,7 @@ func announcers(list []report.Announcement, nodes, few int) string {
 	return orNone(strings.Join(parts, "; "))
 }
 
-// withholders writes nodes with the same reason together: "node1,node2 (NoEndpoints)".
+// withholders groups nodes by reason: "node1,node2 (NoEndpoints)".
 func withholders(list []report.Withheld) string {
 	var parts []string
 	for _, withheld := range list {
@@ -141,7 +140,7 @@ func sessions(list []report.Session) string {
 	return orNone(strings.Join(parts, ","))
 }
 
-// problemLines writes each problem with its message wrapped below its object.
+// problemLines returns each problem with its message wrapped below its object.
 func problemLines(problems []report.Problem, width int) []string {
 	var lines []string
 	for _, problem := range problems {
@@ -155,7 +154,7 @@ func problemLines(problems []report.Problem, width int) []string {
 	return lines
 }
 
-// Remarks say what a list of VIPs leaves out, and why.
+// Remarks returns the data that a list of VIPs lacks, with the reasons.
 func Remarks(view *report.View) []string {
 	remarks := slices.Clone(view.Remarks)
 	for _, problem := range view.Problems {
@@ -166,7 +165,7 @@ func Remarks(view *report.View) []string {
 	return remarks
 }
 
-// remarkLines writes the remarks below a list.
+// remarkLines returns the remarks below a list.
 func remarkLines(view *report.View, width int) []string {
 	var lines []string
 	for _, remark := range Remarks(view) {
@@ -175,7 +174,7 @@ func remarkLines(view *report.View, width int) []string {
 	return lines
 }
 
-// listLines writes each item behind a dash.
+// listLines returns each item with a leading dash.
 func listLines(items []string, width int) []string {
 	var lines []string
 	for _, item := range items {
@@ -190,7 +189,7 @@ func listLines(items []string, width int) []string {
 	return lines
 }
 
-// summary is the report in one line.
+// summary returns the report in one line.
 func summary(view *report.View) string {
 	ready, established, sessions, unsure, announced, inUse := 0, 0, 0, 0, 0, 0
 	for _, node := range view.Nodes {
@@ -224,7 +223,7 @@ func summary(view *report.View) string {
 	return text
 }
 
-// isStale reports whether a node's report may be old: no agent is known to run there.
+// isStale reports whether a node's report may be old, because no agent is known to run there.
 func isStale(node *report.Node) bool { return node.Agent != report.AgentReady }
 
 func orNone(text string) string {

@@ -11,13 +11,13 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Preflight is what was found, of the cluster and of its nodes.
+// Preflight are the findings about the cluster and its nodes.
 type Preflight struct {
 	Cluster []consoleapi.Finding   `json:"cluster"`
 	Nodes   []consoleapi.Preflight `json:"nodes"`
 }
 
-// Faults counts those that keep Millrace from working.
+// Faults counts the findings that prevent Millrace from working.
 func (p *Preflight) Faults() int { return p.count(consoleapi.LevelFault) }
 
 func (p *Preflight) count(level consoleapi.Level) (count int) {
@@ -29,13 +29,13 @@ func (p *Preflight) count(level consoleapi.Level) (count int) {
 	return count
 }
 
-// finding is one of several nodes; without any it is of the cluster.
+// finding is a finding of several nodes, or of the cluster if nodes is empty.
 type finding struct {
 	consoleapi.Finding
 	nodes []string
 }
 
-// groups are the findings, what is worst first. What nodes have in common is there once.
+// groups returns the findings, the most severe first, with equal findings of nodes merged.
 func (p *Preflight) groups() (found []finding) {
 	for _, each := range p.Cluster {
 		found = append(found, finding{Finding: each})
@@ -54,7 +54,7 @@ func (p *Preflight) groups() (found []finding) {
 	return found
 }
 
-// Write writes a line for each finding, and what it says below.
+// Write writes a line for each finding, with its text below.
 func (p *Preflight) Write(out io.Writer, options Options) error {
 	if options.Format == JSON {
 		return encode(out, options.Format, p)

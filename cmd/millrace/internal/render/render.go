@@ -20,26 +20,26 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Format is how a report is written.
+// Format is an output format.
 type Format string
 
-// Formats. Text is fitted to the terminal, Wide says everything.
+// Formats. Text fits the terminal, Wide has all columns.
 const (
 	Text Format = ""
 	Wide Format = "wide"
 	JSON Format = "json"
 	YAML Format = "yaml"
-	// Name is the names of objects alone, as kubectl writes them.
+	// Name has only the names of objects, as in kubectl.
 	Name Format = "name"
 )
 
-// Structured reports whether the format is for programs: JSON, YAML or a template of jsonpath.
+// Structured reports whether the format is machine-readable: JSON, YAML or a jsonpath template.
 func (f Format) Structured() bool { return f == JSON || f == YAML || f.isTemplate() }
 
-// isTemplate reports whether the format is a template of jsonpath, of which there are several kinds.
+// isTemplate reports whether the format is a jsonpath template of any kind.
 func (f Format) isTemplate() bool { return strings.HasPrefix(string(f), "jsonpath") }
 
-// Check returns an error where a format is a template that cannot be read.
+// Check returns an error if the format is an invalid template.
 func (f Format) Check() error {
 	if !f.isTemplate() {
 		return nil
@@ -59,13 +59,13 @@ func (f Format) template() (printers.ResourcePrinter, error) {
 // Options of text.
 type Options struct {
 	Format Format
-	// Width of the screen in characters; 0 is without limit.
+	// Width of the screen in characters; 0: unlimited.
 	Width int
-	// Colour the verdict.
+	// Colour enables colours for the verdict.
 	Colour bool
 }
 
-// How much the one screen of Status holds of each list.
+// Maximum rows of each list in the one screen of Status.
 const (
 	screenVIPs     = 15
 	screenNodes    = 15
@@ -172,7 +172,7 @@ func encode(out io.Writer, format Format, value any) error {
 	return err
 }
 
-// fill writes what a template makes of a report. As with kubectl, a list has its elements as items.
+// fill executes a template on a report. As in kubectl, the elements of a list are its items.
 func fill(out io.Writer, format Format, raw []byte) error {
 	printer, err := format.template()
 	if err != nil {
@@ -188,7 +188,7 @@ func fill(out io.Writer, format Format, raw []byte) error {
 	return printer.PrintObj(&unstructured.Unstructured{Object: object}, out)
 }
 
-// names writes those of objects of a resource, each in a line.
+// names writes the names of objects of a resource, one on each line.
 func names(out io.Writer, resource string, names []string) error {
 	for _, name := range names {
 		if _, err := fmt.Fprintf(out, "%s.%s/%s\n", resource, millracev1beta1.GroupVersion.Group, name); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 )
 
-// Answer is a request's way through a proxy; pod names the proxy's, if known.
+// Answer returns a request's steps through a proxy; pod is the name of the proxy's pod, if known.
 func Answer(answer *routing.Answer, pod string) []string {
 	head := "proxy of " + answer.Owner.String()
 	if pod != "" {
@@ -46,7 +46,7 @@ func Answer(answer *routing.Answer, pod string) []string {
 	return lines
 }
 
-// backendText shows a backend; bytes says that connections are passed on and not requests.
+// backendText formats a backend. bytes is true if the proxy balances connections instead of requests.
 func backendText(backend *routing.Backend, total int64, bytes bool) string {
 	what := "requests"
 	if bytes {

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing"
 )
 
-// How much Routes holds in text; a gateway may have 5,000 routes.
+// Maximum rows of Routes in text; a gateway may have 5,000 routes.
 const (
 	screenRules         = 100
 	screenRouteProblems = 20
 )
 
-// Routes writes what listens where and leads to whom, and what is refused.
+// Routes writes listeners, rules with their backends, and rejected objects.
 func Routes(out io.Writer, view *routing.View, options Options) error {
 	if options.Format.Structured() {
 		return encode(out, options.Format, view)
@@ -53,8 +53,8 @@ func Routes(out io.Writer, view *routing.View, options Options) error {
 	return err
 }
 
-// owner writes the rules of an owner, at most left rows, and returns how many it left out.
-// A left below 0 is no limit.
+// owner writes the rules of an owner, at most left rows, and returns the number of omitted rows. A negative
+// left is unlimited.
 func owner(text *strings.Builder, of *routing.Owner, left *int, options Options) (hidden int) {
 	where := "no VIP yet"
 	if len(of.VIPs) > 0 {
@@ -98,7 +98,7 @@ func owner(text *strings.Builder, of *routing.Owner, left *int, options Options)
 	return hidden
 }
 
-// hasProxies reports whether an owner has listeners that need them.
+// hasProxies reports whether an owner has listeners that need proxies.
 func hasProxies(of *routing.Owner) bool {
 	for _, listener := range of.Listeners {
 		if listener.Protocol != "TCP" && listener.Protocol != "UDP" {
@@ -138,7 +138,7 @@ func ruleRows(rules []routing.Rule, wide bool) [][]string {
 	return rows
 }
 
-// refusals writes each problem with its message wrapped below its object.
+// refusals returns each problem with its message wrapped below its object.
 func refusals(problems []routing.Problem, width int) []string {
 	var lines []string
 	for _, problem := range problems {

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// least is the width below which no column is cut.
+// least is the width in characters below which no column is cut.
 const least = 12
 
-// column is a heading of a table.
+// column is a column of a table.
 type column struct {
 	heading string
-	// cut allows the column to be shortened where the table is too wide.
+	// cut allows shortening the column if the table is too wide.
 	cut bool
 }
 
@@ -23,8 +23,8 @@ type table struct {
 	rows    [][]string
 }
 
-// lines lays the table out, two spaces between columns, in at most width
-// columns where cutting allows it; width 0 is without limit.
+// lines formats the table with two spaces between columns, in at most width characters if cutting columns
+// allows it; 0: unlimited.
 func (t *table) lines(width int) []string {
 	widths := make([]int, len(t.columns))
 	for i, column := range t.columns {
@@ -47,7 +47,7 @@ func (t *table) lines(width int) []string {
 	return lines
 }
 
-// shrink takes from the widest column that may be cut until the table fits.
+// shrink reduces the widest column with cut until the table fits.
 func (t *table) shrink(widths []int, width int) {
 	total := 2 * (len(widths) - 1)
 	for _, w := range widths {
@@ -86,8 +86,8 @@ func cut(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// wrap breaks text into lines of at most width characters between words; a
-// longer word has a line of its own. Width 0 is without limit.
+// wrap breaks text between words into lines of at most width characters; a longer word gets its own line.
+// Width 0 is unlimited.
 func wrap(text string, width int) []string {
 	words := strings.Fields(text)
 	if width <= 0 || len(words) == 0 {
@@ -106,7 +106,7 @@ func wrap(text string, width int) []string {
 	return append(lines, current)
 }
 
-// Fit cuts text to a screen of height lines, and says how many more there are.
+// Fit cuts text to a screen of height lines, and adds the number of omitted lines.
 func Fit(text string, height int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if len(lines) > height {

@@ -11,25 +11,25 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// Why is what happened to a Service.
+// Why is the history of a Service.
 type Why struct {
 	Service string    `json:"service"`
 	At      time.Time `json:"at"`
 	From    time.Time `json:"from"`
 	To      time.Time `json:"to"`
-	// Nodes are those that have answered, Late those that recorded nothing at From yet.
+	// Nodes are the nodes that answered, Late those whose history starts after From.
 	Nodes []string        `json:"nodes"`
 	Late  []Late          `json:"late,omitempty"`
 	Lines []timeline.Line `json:"lines"`
 }
 
-// Late is a node that records since a time only; zero is for one that has recorded nothing.
+// Late is a node whose history starts at Since; zero if it is empty.
 type Late struct {
 	Node  string    `json:"node"`
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Timeline writes what happened to a Service. Text has the time of a clock here.
+// Timeline writes the history of a Service. Times in text are in the time zone of At.
 func Timeline(out io.Writer, why Why, options Options) error {
 	if options.Format.Structured() {
 		return encode(out, options.Format, why)
@@ -63,7 +63,7 @@ func Timeline(out io.Writer, why Why, options Options) error {
 	return err
 }
 
-// whereOf names nodes, or counts them where they are many.
+// whereOf names up to three nodes, or counts them.
 func whereOf(nodes []string, all int) string {
 	switch {
 	case len(nodes) == 0:

@@ -18,13 +18,13 @@ import (
 type agreement struct {
 	// missing are VIPs of Services that the node has not programmed.
 	missing map[string]few
-	// stale are addresses that are no VIPs.
+	// stale are addresses that are not VIPs.
 	stale map[string]few
 	// bound is the number of VIPs that belong to Services.
 	bound int
 }
 
-// few keeps the first of many addresses.
+// few keeps the first addresses of a list and counts the others.
 type few struct {
 	first []string
 	more  int
@@ -45,11 +45,11 @@ func (f few) String() string {
 	return fmt.Sprintf("%s and %d more", strings.Join(f.first, ", "), f.more)
 }
 
-// decided is that a node took a decision, both as numbers: there are as many of these as
-// VIPs times nodes.
+// decided records the decision of a node, both as numbers to save memory: there is one for each VIP and
+// node.
 type decided struct{ decision, node int32 }
 
-// decisions numbers the decisions that differ.
+// decisions numbers distinct decisions.
 type decisions struct {
 	numbers map[string]int32
 	groups  []consoleapi.VIPGroup
@@ -66,7 +66,7 @@ func (d *decisions) number(group consoleapi.VIPGroup) int32 {
 	return number
 }
 
-// announced fills in what agents answered about VIPs, which are sorted by address.
+// announced adds the agents' announcements to vips, which are sorted by address.
 func (l *lookup) announced(vips []VIP) agreement {
 	index := make(map[netip.Addr]int, len(vips))
 	for i := range vips {
@@ -84,7 +84,7 @@ func (l *lookup) announced(vips []VIP) agreement {
 	found := agreement{missing: map[string]few{}, stale: map[string]few{}, bound: bound}
 	known := decisions{numbers: map[string]int32{}}
 	byVIP := make([][]decided, len(vips))
-	// programmedBy is the last node that was seen to have a VIP, counted from 1.
+	// programmedBy is, for each VIP, the index plus 1 of the last node that has it.
 	programmedBy := make([]int, len(vips))
 	for n, node := range nodes {
 		for _, group := range l.in.Agents.Answers[node].Groups {
@@ -114,7 +114,7 @@ func (l *lookup) announced(vips []VIP) agreement {
 	return found
 }
 
-// grouped puts the nodes together that took the same decision about a VIP.
+// grouped groups nodes by their decision about a VIP.
 func grouped(list []decided, decisions []consoleapi.VIPGroup, nodes []string) (announced []Announcement, withheld []Withheld) {
 	slices.SortStableFunc(list, func(a, b decided) int { return cmp.Compare(a.decision, b.decision) })
 	for len(list) > 0 {
@@ -137,7 +137,7 @@ func grouped(list []decided, decisions []consoleapi.VIPGroup, nodes []string) (a
 	return announced, withheld
 }
 
-// remarks says what is not known because agents could not be asked.
+// remarks describes the data that is missing because the user may not query agents.
 func remarks(in *Input) []string {
 	if !in.Agents.Forbidden {
 		return nil

@@ -17,7 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Build makes the report.
+// Build computes the report.
 func Build(in *Input) *View {
 	l := newLookup(in)
 	view := &View{VIPs: make([]VIP, 0, len(in.VIPs)), Nodes: []Node{}, Problems: []Problem{}, Answered: len(in.Agents.Answers)}
@@ -49,13 +49,13 @@ type family struct {
 
 type endpoints struct{ ready, total int }
 
-// lookup is the input, by the keys that it is asked by.
+// lookup indexes the input.
 type lookup struct {
 	in        *Input
 	services  map[types.NamespacedName]*corev1.Service
 	endpoints map[family]endpoints
 	vips      map[string]*millracev1beta1.VIP
-	// routes are the ports that VIPRoutes lead elsewhere.
+	// routes are the backends of ports with VIPRoutes.
 	routes map[routedPort][]millracev1beta1.VIPRouteBackend
 	// nodes are sorted by name; agents are the agents' pods by node.
 	nodes  []nodeObjects
@@ -65,7 +65,7 @@ type lookup struct {
 // nodeObjects are the objects of one node.
 type nodeObjects struct {
 	lbNode *millracev1beta1.LBNode
-	// report is empty where there is none.
+	// report is empty if the node has none.
 	report *millracev1beta1.LBNodeReport
 }
 
@@ -102,9 +102,8 @@ func newLookup(in *Input) *lookup {
 	return l
 }
 
-// countEndpoints counts each address of a Service once, in however many
-// slices it is. An absent condition ready means true (EndpointConditions in
-// discovery.k8s.io/v1).
+// countEndpoints counts each address of a Service once, even if several slices list it. A missing condition
+// ready means true (EndpointConditions in discovery.k8s.io/v1).
 func countEndpoints(endpointSlices []discoveryv1.EndpointSlice) map[family]endpoints {
 	addresses := map[family]map[string]bool{}
 	for i := range endpointSlices {
@@ -162,8 +161,8 @@ func (l *lookup) vip(vip *millracev1beta1.VIP) VIP {
 	return out
 }
 
-// claimedPorts returns the ports that a claim lists. That of a Service which has
-// the VIP for itself may list none, for all of its ports.
+// claimedPorts returns the ports of a claim. The claim of a Service that does not share the VIP may list
+// none, which stands for all of the Service's ports.
 func claimedPorts(claim millracev1beta1.VIPClaim, service *corev1.Service, shared bool) []string {
 	listed := claim.Ports
 	if len(listed) == 0 && !shared {
@@ -178,15 +177,15 @@ func claimedPorts(claim millracev1beta1.VIPClaim, service *corev1.Service, share
 	return ports
 }
 
-// claimed returns the Service of a claim, nil where it is gone or another one
-// has its name now.
+// claimed returns the Service of a claim, or nil if it was deleted or replaced by another with the same
+// name.
 func (l *lookup) claimed(claim millracev1beta1.VIPClaim) *corev1.Service {
 	service := l.services[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}]
 	switch {
 	case service == nil:
 		return nil
 	case claim.UID == "" && service.Spec.Type != corev1.ServiceTypeLoadBalancer:
-		// The address is reserved until the Service is a load balancer, perhaps again.
+		// The address is reserved until the Service is of type LoadBalancer.
 		return nil
 	case claim.UID != "" && claim.UID != string(service.UID):
 		return nil
@@ -223,16 +222,14 @@ func (l *lookup) node(node nodeObjects) Node {
 	return out
 }
 
-// compareAddresses sorts IPv4 before IPv6, each by number; what is no address
-// comes first.
+// compareAddresses sorts IPv4 before IPv6, each numerically; invalid addresses come first.
 func compareAddresses(a, b string) int {
 	left, _ := netip.ParseAddr(a)
 	right, _ := netip.ParseAddr(b)
 	return cmp.Or(left.Compare(right), cmp.Compare(a, b))
 }
 
-// CompareNames sorts node2 before node10: the names of nodes are most often
-// numbered.
+// CompareNames sorts node2 before node10, because names of nodes usually end in numbers.
 func CompareNames(a, b string) int {
 	prefixA, numberA := splitNumber(a)
 	prefixB, numberB := splitNumber(b)

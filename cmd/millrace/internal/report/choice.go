@@ -16,25 +16,22 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
-// ErrNoSuchVIP is that a VIP was asked for that there is not.
+// ErrNoSuchVIP is returned for a requested VIP that does not exist.
 var ErrNoSuchVIP = errors.New("no such VIP")
 
-// Choice is which VIPs a report is about.
+// Choice selects the VIPs of a report.
 type Choice struct {
-	// Namespace is that of the Services; empty for all.
+	// Namespace is the namespace of Services; empty: all.
 	Namespace string
-	// Wanted are addresses and Services, these as namespace/name or as a name in
-	// Namespace; none for all VIPs.
+	// Wanted are addresses and Services, as namespace/name or as names in Namespace; empty: all VIPs.
 	Wanted []string
-	// Default is the namespace of Services that are given as a name without Namespace;
-	// empty for any.
+	// Default is the namespace of Services that are given by name alone, if Namespace is empty; empty: any.
 	Default string
 	// Services selects VIPs by the labels of their Services; nil: all.
 	Services labels.Selector
 }
 
-// Apply leaves the other VIPs out of the input. It returns ErrNoSuchVIP where one of those
-// wanted is missing.
+// Apply removes the other VIPs from the input. It returns ErrNoSuchVIP if an entry of Wanted has no VIP.
 func (c Choice) Apply(in *Input) error {
 	chosen := make([]bool, len(in.VIPs))
 	if len(c.Wanted) == 0 {
@@ -70,7 +67,7 @@ func (c Choice) Apply(in *Input) error {
 	return nil
 }
 
-// missing returns an error for a Service that does not exist, and nil for anything else.
+// missing returns an error if wanted is a Service that does not exist.
 func (c Choice) missing(in *Input, wanted string) error {
 	if _, err := netip.ParseAddr(wanted); err == nil {
 		return nil
@@ -94,7 +91,7 @@ func (c Choice) missing(in *Input, wanted string) error {
 	return missing
 }
 
-// matcher returns which VIPs are wanted, and why there may be none.
+// matcher returns the predicate of a wanted VIP, and the error text if none matches.
 func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool, subject string) {
 	if address, err := netip.ParseAddr(wanted); err == nil {
 		return func(vip *millracev1beta1.VIP) bool {
@@ -120,7 +117,7 @@ func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool,
 	}, subject
 }
 
-// selected returns whether a Service of a VIP has the labels that are asked for.
+// selected returns a predicate that reports whether a Service of a VIP matches the label selector.
 func (c Choice) selected(in *Input) func(*millracev1beta1.VIP) bool {
 	if c.Services == nil || c.Services.Empty() {
 		return func(*millracev1beta1.VIP) bool { return true }

@@ -16,11 +16,11 @@ import (
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
-// noLiveAnswer is why the aggregated API knows nothing of a node.
+// noLiveAnswer is the error of a node that does not answer the aggregated API.
 const noLiveAnswer = "live.millrace.io got no answer of it"
 
-// AnnouncedLive is what the aggregated API says of VIPs, as the agents themselves would have said it:
-// of addresses, or of all where there are none. Nodes without a running agent are not asked.
+// AnnouncedLive converts announcements of the aggregated API to agents' answers, for the given addresses or
+// all. Silent nodes without a running agent are ignored.
 func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []string) (Agents, error) {
 	told := Agents{Answers: map[string]*consoleapi.VIPs{}, Failures: map[string]string{}}
 	for _, node := range list.Silent {
@@ -57,12 +57,12 @@ func AnnouncedLive(list *livev1alpha1.VIPAnnouncementList, addresses, running []
 	return told, nil
 }
 
-// liveAnswers puts VIPs into the answers of nodes.
+// liveAnswers adds VIPs to the answers of nodes.
 type liveAnswers struct {
 	nodes   []string
 	answers map[string]*consoleapi.VIPs
 	known   decisions
-	// groups are, by node and by the number of a decision, the place of its group, from 1.
+	// groups has, by node and number of a decision, the index of its group plus 1.
 	groups [][]int
 }
 
@@ -90,7 +90,7 @@ func (l *liveAnswers) add(address netip.Addr, decision consoleapi.VIPGroup, rang
 	return nil
 }
 
-// NodesIn are the nodes at the places of ranges, as in 0-4,7.
+// NodesIn returns the nodes at the indexes of ranges, such as 0-4,7.
 func NodesIn(ranges string, nodes []string) ([]string, error) {
 	var named []string
 	for part := range strings.SplitSeq(ranges, ",") {
@@ -103,7 +103,7 @@ func NodesIn(ranges string, nodes []string) ([]string, error) {
 	return named, nil
 }
 
-// rangeOf reads a range as in 0-4 or 7, of places below a limit.
+// rangeOf parses a range such as 0-4 or 7, with indexes below limit.
 func rangeOf(text string, limit int) (from, to int, err error) {
 	first, last, found := strings.Cut(text, "-")
 	if !found {
@@ -118,8 +118,8 @@ func rangeOf(text string, limit int) (from, to int, err error) {
 	return from, to, nil
 }
 
-// SessionsLive is what the aggregated API says of sessions, by node: of some, or of all where none is
-// named. Of those that are missing no agent has answered.
+// SessionsLive converts sessions of the aggregated API to agents' answers, for the given nodes or all.
+// Nodes missing from the result have not answered.
 func SessionsLive(list *livev1alpha1.BGPSessionList, nodes []string) []consoleapi.BGP {
 	byNode := map[string]*consoleapi.BGP{}
 	for _, node := range list.Answered {
@@ -159,7 +159,7 @@ func SessionsLive(list *livev1alpha1.BGPSessionList, nodes []string) []consoleap
 	return told
 }
 
-// ToSeconds cuts the times of a session, in UTC: objects have no more.
+// ToSeconds truncates the times of a session to seconds in UTC, the precision of objects.
 func ToSeconds(peer consoleapi.BGPPeer) consoleapi.BGPPeer {
 	for _, at := range []*time.Time{&peer.Since, &peer.LastErrorTime, &peer.Due} {
 		*at = at.UTC().Truncate(time.Second)
@@ -167,9 +167,8 @@ func ToSeconds(peer consoleapi.BGPPeer) consoleapi.BGPPeer {
 	return peer
 }
 
-// RatesLive is what the aggregated API says of the traffic of Services: of the frontends of a VIP, or
-// of all where it is not valid. Drops are those of all packets in a list of all namespaces, and those
-// of its Services in another.
+// RatesLive converts traffic of the aggregated API to rates, for the frontends of vip, or of all VIPs if it
+// is invalid. In a list of all namespaces, drops are of all packets; otherwise of the namespace's Services.
 func RatesLive(list *livev1alpha1.ServiceTrafficList, namespace string, vip netip.Addr) Rates {
 	rates := Rates{
 		Nodes: int(list.AnsweredNodes), Window: list.Window.Seconds(),

@@ -10,7 +10,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// next says which steps are missing before a Service is served.
+// next returns the missing steps before a Service is served.
 func next(in *Input) []string {
 	var steps []string
 	if len(in.Pools) == 0 {

@@ -15,8 +15,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// nodeProblems finds what is wrong with nodes: conditions, agents, and maps that
-// disagree with the VIPs there are. nodes are in the order of l.nodes.
+// nodeProblems returns the problems of nodes: conditions, agents, and maps that differ from the VIPs of the
+// API server. nodes are in the order of l.nodes.
 func (l *lookup) nodeProblems(nodes []Node, found agreement) []Problem {
 	var problems []Problem
 	for i, node := range l.nodes {
@@ -33,8 +33,8 @@ func (l *lookup) nodeProblems(nodes []Node, found agreement) []Problem {
 	return append(problems, l.versions(nodes)...)
 }
 
-// agent finds a node whose agent does not run, for its report is only as new
-// as the agent's last word.
+// agent returns the problem of a node whose agent is not running or not ready, because its report may be
+// old.
 func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 	problem := Problem{Kind: "LBNode", Name: node.name()}
 	switch summary.Agent {
@@ -54,9 +54,8 @@ func (l *lookup) agent(node nodeObjects, summary Node) []Problem {
 // reported reports whether the node's agent has ever written its report.
 func reported(node nodeObjects) bool { return len(node.report.Status.Conditions) > 0 }
 
-// unmet finds conditions that are not true. Ready is the sum of the others, so it is told
-// only where none of them explains it; of a node that is not ready itself nothing else is
-// known.
+// unmet returns conditions that are not true. Ready summarizes the others, so it is reported only if none
+// of them explains it. If the Node itself is not ready, its other conditions are unreliable and left out.
 func unmet(node nodeObjects) []Problem {
 	if !reported(node) {
 		return []Problem{{
@@ -98,8 +97,8 @@ func notTrue(node nodeObjects, kind string) []Problem {
 	}}
 }
 
-// differences finds VIPs that the node has not programmed, and what it has programmed
-// that is no VIP. Of a node that did not answer, its report has the counts.
+// differences returns the VIPs that the node has not programmed, and the addresses in its maps that are not
+// VIPs. For a node that did not answer, the counts of its report are used.
 func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	var problems []Problem
 	add := func(reason, message string) {
@@ -126,8 +125,8 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 	return problems
 }
 
-// excepted says how many VIPs a node does not announce for a reason, with the first one
-// of the report's exceptions; it is empty where there are none.
+// excepted returns the number of VIPs that a node does not announce for a reason, with the first of the
+// report's exceptions, or "".
 func excepted(report *millracev1beta1.LBNodeReport, reason string) string {
 	for _, exception := range report.Status.Exceptions {
 		if exception.Reason != reason {
@@ -144,7 +143,7 @@ func excepted(report *millracev1beta1.LBNodeReport, reason string) string {
 	return ""
 }
 
-// withoutLBNode finds agents that wait for their LBNode.
+// withoutLBNode returns agents that wait for their LBNode.
 func (l *lookup) withoutLBNode() []Problem {
 	known := map[string]bool{}
 	for _, node := range l.nodes {
@@ -162,8 +161,8 @@ func (l *lookup) withoutLBNode() []Problem {
 	return problems
 }
 
-// notServed finds what agents say about objects that they cannot serve as asked: the
-// message of a condition Programmed that is true all the same.
+// notServed returns the objects that agents cannot serve as specified: the message of a condition
+// Programmed that is true.
 func (l *lookup) notServed() []Problem {
 	said := map[string][]string{}
 	for _, node := range l.nodes {
@@ -175,7 +174,7 @@ func (l *lookup) notServed() []Problem {
 	return once(ReasonObjects, said)
 }
 
-// generic finds uplinks that run the XDP program in generic mode.
+// generic returns uplinks that run the XDP program in generic mode.
 func generic(nodes []Node) []Problem {
 	said := map[string][]string{}
 	for _, node := range nodes {
@@ -192,7 +191,7 @@ func generic(nodes []Node) []Problem {
 	return once(ReasonGenericXDP, said)
 }
 
-// unanswered finds nodes whose agents did not say what they announce.
+// unanswered returns nodes whose agents did not answer.
 func (l *lookup) unanswered() []Problem {
 	said := map[string][]string{}
 	for _, node := range slices.SortedFunc(maps.Keys(l.in.Agents.Failures), CompareNames) {
@@ -202,7 +201,7 @@ func (l *lookup) unanswered() []Problem {
 	return once(ReasonNoAnswer, said)
 }
 
-// once makes one problem of what many nodes say, given the nodes by message.
+// once merges the same problem of many nodes, given the nodes by message.
 func once(reason string, said map[string][]string) []Problem {
 	var problems []Problem
 	for _, message := range slices.Sorted(maps.Keys(said)) {
@@ -215,7 +214,7 @@ func once(reason string, said map[string][]string) []Problem {
 	return problems
 }
 
-// versions finds agents of different versions, as during an upgrade.
+// versions returns a problem if agents run different versions, for example during an upgrade.
 func (l *lookup) versions(nodes []Node) []Problem {
 	counts := map[string]int{}
 	for _, node := range nodes {

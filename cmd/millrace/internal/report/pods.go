@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Labels of our pods, as in config/operator and config/lbagent.
+// Labels of Millrace's pods, as in config/operator and config/lbagent.
 const (
 	labelName      = "app.kubernetes.io/name"
 	labelComponent = "app.kubernetes.io/component"
@@ -23,8 +23,7 @@ func component(pod *corev1.Pod) string {
 	return pod.Labels[labelComponent]
 }
 
-// AgentPods returns the agents' pods by node. While one replaces another, the
-// one that stays counts.
+// AgentPods returns the agents' pods by node. During a replacement the new pod wins.
 func AgentPods(pods []corev1.Pod) map[string]*corev1.Pod {
 	byNode := map[string]*corev1.Pod{}
 	for i := range pods {
@@ -60,8 +59,8 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// podTrouble says why a pod is not ready: what its container waits for, how
-// it ended, or what the pod's conditions say.
+// podTrouble returns why a pod is not ready: its container's waiting or terminated state, or a condition of
+// the pod.
 func podTrouble(pod *corev1.Pod) string {
 	for _, container := range pod.Status.ContainerStatuses {
 		if waiting := container.State.Waiting; waiting != nil {
@@ -87,8 +86,8 @@ func sentence(reason, message string) string {
 	return reason + ": " + message
 }
 
-// installation finds what is wrong with the operator's pods. Agents are
-// told with their nodes.
+// installation returns the problem of the operator's pods, if any. Problems of agents are reported with
+// their nodes.
 func (l *lookup) installation() []Problem {
 	var operators []*corev1.Pod
 	for i := range l.in.Pods {

@@ -15,8 +15,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// configuration finds pools, peers, advertisements and VIPs that are not in use, and
-// pools that are in use but for some of their addresses.
+// configuration returns pools, peers, advertisements and VIPs that are not in use, and pools with addresses
+// that are not in use.
 func configuration(in *Input) []Problem {
 	var pools, peers, advertisements, vips []Problem
 	for i := range in.Pools {
@@ -32,7 +32,7 @@ func configuration(in *Input) []Problem {
 		advertisements = append(advertisements, unready("VIPAdvertisement", advertisement.ObjectMeta, advertisement.Status.Conditions)...)
 	}
 	for i := range in.VIPs {
-		// The operator creates most VIPs itself and writes no condition then.
+		// The operator creates most VIPs itself, and then writes no condition.
 		if vip := &in.VIPs[i]; meta.IsStatusConditionFalse(vip.Status.Conditions, millracev1beta1.ConditionReady) {
 			vips = append(vips, unready("VIP", vip.ObjectMeta, vip.Status.Conditions)...)
 		}
@@ -40,8 +40,8 @@ func configuration(in *Input) []Problem {
 	return slices.Concat(sorted(pools), sorted(peers), sorted(advertisements), sorted(vips))
 }
 
-// unready compares the condition Ready with what is wanted of it: true, about the
-// object as it is now, and without a reason that takes addresses from a pool.
+// unready returns a problem unless the condition Ready is true for the current generation, and has no
+// reason that excludes addresses of a pool.
 func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Condition) []Problem {
 	ready := meta.FindStatusCondition(conditions, millracev1beta1.ConditionReady)
 	switch {
@@ -57,15 +57,15 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 	}
 }
 
-// limits reports whether a reason, also of a pool that is ready, says that some of its
-// addresses are not given out.
+// limits reports whether a reason, which a ready pool may have, excludes some of its addresses from
+// assignment.
 func limits(reason string) bool {
 	return reason == millracev1beta1.ReasonOverlap || reason == millracev1beta1.ReasonOccupied ||
 		reason == millracev1beta1.ReasonOverlapsEndpoints
 }
 
-// ours reports whether Millrace serves a Service: by its class, or, without one
-// or with another that the operator serves, by the condition that it has put on it.
+// ours reports whether Millrace serves a Service: by its class, or for other classes by the condition that
+// the operator has set.
 func ours(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return false
@@ -76,7 +76,7 @@ func ours(service *corev1.Service) bool {
 	return meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned) != nil
 }
 
-// waiting finds Services that wait for an address.
+// waiting returns Services that wait for an address.
 func (l *lookup) waiting() []Problem {
 	var problems []Problem
 	for i := range l.in.Services {
@@ -100,8 +100,8 @@ func (l *lookup) waiting() []Problem {
 	return sorted(problems)
 }
 
-// unserved finds VIPs that belong to a Service and that no node announces, and
-// those about which the Service and the VIP disagree.
+// unserved returns VIPs that belong to a Service and that no node announces, and VIPs that disagree with
+// their Service.
 func (l *lookup) unserved(vips []VIP) []Problem {
 	var problems []Problem
 	for _, vip := range vips {
@@ -120,9 +120,9 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 	return problems
 }
 
-// lonely finds VIPs that one node alone announces though others should: a Service with
-// externalTrafficPolicy Cluster has an endpoint, and the VIP is meant for other nodes,
-// too. VIPs of the same node with the same cause are told together.
+// lonely returns VIPs that only one node announces although others should: a Service with
+// externalTrafficPolicy Cluster has an endpoint, and the VIP is selected for other nodes, too. VIPs of the
+// same node with the same cause are merged.
 func (l *lookup) lonely(vips []VIP) []Problem {
 	type cause struct{ node, reason, message string }
 	var problems []Problem
@@ -157,18 +157,17 @@ func (l *lookup) lonely(vips []VIP) []Problem {
 	return problems
 }
 
-// spreads reports whether every node can take packets of the Service.
+// spreads reports whether every node can forward packets of the Service.
 func spreads(service Service) bool {
 	return service.TrafficPolicy == string(corev1.ServiceExternalTrafficPolicyCluster) && service.Ready > 0
 }
 
-// notMeant reports whether nodes do not announce a VIP because they are not asked to.
+// notMeant reports whether nodes do not announce a VIP because no object selects them for it.
 func notMeant(by Withheld) bool {
 	return by.Reason == millracev1beta1.ReasonNotSelected || by.Reason == millracev1beta1.ReasonNoPeer
 }
 
-// idle finds Services without a ready endpoint on a VIP that is announced for
-// others.
+// idle returns Services without a ready endpoint on a VIP that is announced for other Services.
 func idle(vip VIP) []Problem {
 	var problems []Problem
 	for _, service := range vip.Services {
@@ -180,8 +179,8 @@ func idle(vip VIP) []Problem {
 	return problems
 }
 
-// whyNot says why no node announces a VIP, the nearest cause first. It gives no reason
-// where that is not known, for no agent was asked.
+// whyNot returns why no node announces a VIP, the closest cause first. The reason is empty if it is unknown
+// because agents did not answer.
 func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	ready := 0
 	var names []string
@@ -208,7 +207,7 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	return ReasonNotAnnounced, nobody + withheld(vip.WithheldBy)
 }
 
-// withheld names the first node's cause and how many nodes more there are.
+// withheld returns the first node's cause, with the number of other nodes.
 func withheld(by []Withheld) string {
 	text := cmp.Or(by[0].Message, by[0].Reason, "it does not say why")
 	if name := by[0].Nodes[0]; name != "" {

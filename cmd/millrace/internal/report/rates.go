@@ -10,21 +10,21 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Rates are what happens in each second, over all nodes.
+// Rates are rates per second, summed over all nodes.
 type Rates struct {
-	// Nodes is how many nodes are counted in.
+	// Nodes is the number of nodes in the sums.
 	Nodes int `json:"nodes"`
-	// Window is the longest time that rates are means of, in seconds.
+	// Window is the longest averaging period of a node in seconds.
 	Window    float64        `json:"windowSeconds"`
 	Frontends []FrontendRate `json:"frontends"`
-	// Drops are of packets, by reason, with those that are for no frontend.
+	// Drops are packets by reason, including packets for no frontend.
 	Drops map[string]float64 `json:"drops"`
-	// Uplinks lose frames, by node and interface.
+	// Uplinks are the interfaces that lose frames, by node and interface.
 	Uplinks []UplinkRate `json:"uplinks"`
 }
 
-// UplinkRate is the rate of the frames that the driver of an interface did not take. One of them
-// is not zero.
+// UplinkRate is the rate of frames that the driver of an interface did not accept. At least one rate is not
+// zero.
 type UplinkRate struct {
 	Node      string  `json:"node"`
 	Interface string  `json:"interface"`
@@ -41,7 +41,7 @@ type FrontendRate struct {
 	Drops       float64 `json:"dropsPerSecond"`
 }
 
-// Span is the counters of a node at two moments.
+// Span are the counters of a node at two times.
 type Span struct{ Before, After *consoleapi.Counters }
 
 // RatesOf sums the rates of nodes, the busiest frontend first.
@@ -83,7 +83,7 @@ func (r *Rates) sort() {
 	})
 }
 
-// uplinks are those that lost frames.
+// uplinks returns the uplinks that lost frames.
 func (s Span) uplinks(seconds float64) []UplinkRate {
 	before := map[string]consoleapi.Uplink{}
 	for _, uplink := range s.Before.Uplinks {
@@ -119,7 +119,7 @@ func (s Span) add(sums map[consoleapi.FrontendName]*FrontendRate, seconds float6
 		sum.Service = cmp.Or(frontend.Service, sum.Service)
 		was, known := before[key]
 		if !known {
-			// New since then: what it counts before its first line is not told.
+			// The frontend is new: its packets before its first line have no known period.
 			continue
 		}
 		sum.Packets += growth(was.Packets, frontend.Packets) / seconds
@@ -131,14 +131,14 @@ func (s Span) add(sums map[consoleapi.FrontendName]*FrontendRate, seconds float6
 	}
 }
 
-// keyOf is what a frontend has on every node, whosever it is there.
+// keyOf returns the key of a frontend without its Service, which may differ between nodes.
 func keyOf(frontend consoleapi.Frontend) consoleapi.FrontendName {
 	name := frontend.FrontendName
 	name.Service = ""
 	return name
 }
 
-// growth of a counter; one that was reset counts from zero.
+// growth returns the increase of a counter; a counter that was reset has started at zero.
 func growth(before, after uint64) float64 {
 	if after < before {
 		return float64(after)

@@ -15,13 +15,13 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// routedPort is a port of a Service, as "53/UDP".
+// routedPort is a port of a Service, such as "53/UDP".
 type routedPort struct {
 	service types.NamespacedName
 	port    string
 }
 
-// routedPorts returns where VIPRoutes lead; of two for a port, the older one holds.
+// routedPorts returns the backends of ports with VIPRoutes. Of two routes for a port the older one wins.
 func routedPorts(routes []millracev1beta1.VIPRoute) map[routedPort][]millracev1beta1.VIPRouteBackend {
 	ordered := make([]*millracev1beta1.VIPRoute, 0, len(routes))
 	for i := range routes {
@@ -41,12 +41,12 @@ func routedPorts(routes []millracev1beta1.VIPRoute) map[routedPort][]millracev1b
 	return ports
 }
 
-// PortText is a port as "53/UDP".
+// PortText formats a port as "53/UDP".
 func PortText(port int32, protocol corev1.Protocol) string {
 	return fmt.Sprintf("%d/%s", port, cmp.Or(protocol, corev1.ProtocolTCP))
 }
 
-// backends are the Services that a Service's ports lead to.
+// backends returns the Services that a Service's ports are forwarded to.
 func (l *lookup) backends(service *corev1.Service, kind discoveryv1.AddressType) []Backend {
 	var backends []Backend
 	for _, port := range service.Spec.Ports {
@@ -74,8 +74,8 @@ func hasPort(service *corev1.Service, number int32, protocol corev1.Protocol) bo
 	})
 }
 
-// count counts the endpoints of a Service: its own, unless all of its ports lead elsewhere,
-// and those of the Services that its ports lead to, each once.
+// count counts the endpoints of a Service: its own, unless all of its ports have VIPRoutes, and those of
+// its backends, each backend once.
 func (l *lookup) count(service *corev1.Service, backends []Backend, kind discoveryv1.AddressType) (ready, total int) {
 	name := types.NamespacedName{Namespace: service.Namespace, Name: service.Name}
 	ownPort := len(service.Spec.Ports) == 0 || slices.ContainsFunc(service.Spec.Ports, func(port corev1.ServicePort) bool {

@@ -12,11 +12,11 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Server is pods of a component that run the same.
+// Server is a group of pods of a component with the same image.
 type Server struct {
 	// Component is the pods' label: operator, agent, gateway or proxy.
 	Component string `json:"component"`
-	// Version is what agents report; of others it is the tag of their image, or its digest.
+	// Version is the version that agents report; for other components the tag or digest of the image.
 	Version string `json:"version,omitempty"`
 	Image   string `json:"image"`
 	Pods    int    `json:"pods"`
@@ -53,10 +53,10 @@ func Servers(pods []corev1.Pod, reports []millracev1beta1.LBNodeReport) []Server
 	return servers
 }
 
-// imageVersion is the tag of an image, or else its digest; empty where it has neither.
+// imageVersion returns the tag of an image, or else its digest, or "".
 func imageVersion(image string) string {
 	name, digest, _ := strings.Cut(image, "@")
-	// A colon before the last slash is that of the registry's port.
+	// A colon before the last slash separates the registry's port.
 	_, tag, _ := strings.Cut(name[strings.LastIndex(name, "/")+1:], ":")
 	return cmp.Or(tag, digest)
 }

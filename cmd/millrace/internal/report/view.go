@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package report makes a report of a cluster from the API server's objects and the
-// answers of the agents. It has the VIPs and the nodes that announce them, the nodes, and
-// every problem. It is pure, and its work grows with its input: no list is searched for
-// each item of another.
+// Package report computes a report of a cluster from the API server's objects and the agents' answers: the
+// VIPs with the nodes that announce them, the nodes, and all problems. It is pure, and its cost is linear
+// in its input: no list is searched for each item of another.
 package report
 
 import (
@@ -16,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Input is what the API server held, and what agents answered, at about one moment.
+// Input are the objects of the API server and the answers of agents, at about one moment.
 type Input struct {
 	Services       []corev1.Service
 	EndpointSlices []discoveryv1.EndpointSlice
@@ -30,55 +29,53 @@ type Input struct {
 	Routes         []millracev1beta1.VIPRoute
 	LBNodes        []millracev1beta1.LBNode
 	LBNodeReports  []millracev1beta1.LBNodeReport
-	// Agents is what the agents themselves said; no object lists what each node
-	// announces.
+	// Agents are the announcements of each node, which no object lists.
 	Agents Agents
 }
 
-// Agents are the answers of the agents' consoles to the command vips, or what the aggregated API says
-// in their place.
+// Agents are the answers of the agents' consoles to the command vips, or their equivalent from the
+// aggregated API.
 type Agents struct {
 	// Answers are by node.
 	Answers map[string]*consoleapi.VIPs
-	// Failures say, by node, why an agent that was asked did not answer.
+	// Failures are the errors of agents that did not answer, by node.
 	Failures map[string]string
-	// Forbidden is true where the reader may not ask agents, and LiveForbidden where the aggregated
-	// API is there and may not be read either.
+	// Forbidden is true if the user may not query agents, and LiveForbidden if the aggregated API is
+	// installed and may not be read either.
 	Forbidden, LiveForbidden bool
 }
 
-// View is the report. Its lists are sorted, so that two reports of the same
-// state are equal.
+// View is the report. Its lists are sorted, so that reports of equal states are equal.
 type View struct {
 	VIPs     []VIP     `json:"vips"`
 	Nodes    []Node    `json:"nodes"`
 	Problems []Problem `json:"problems"`
-	// Answered is the number of agents that said which VIPs they announce. Of other nodes
-	// only the counts are known.
+	// Answered is the number of agents whose announcements are known. For other nodes only counts are
+	// known.
 	Answered int `json:"answeredAgents"`
-	// Remarks say what the report leaves out, and why.
+	// Remarks describe data missing from the report, with the reason.
 	Remarks []string `json:"remarks,omitempty"`
-	// Next are the steps that are missing before a Service is served.
+	// Next are the missing steps before a Service is served.
 	Next []string `json:"next,omitempty"`
 }
 
-// Allocation is an address and the pool that it is from, if any.
+// Allocation is an address with its pool, if any.
 type Allocation struct {
 	Address string `json:"address"`
 	Pool    string `json:"pool,omitempty"`
 }
 
-// VIP is one allocated or reserved address.
+// VIP is an allocated or reserved address.
 type VIP struct {
 	// Object is the name of the VIP object.
 	Object string `json:"-"`
 	Allocation
-	// Services that have the address; none where it is reserved.
+	// Services that have the address; empty for a reserved address.
 	Services []Service `json:"services,omitempty"`
-	// Programmed is the number of nodes that have the address in their maps, of those
-	// whose agents answered.
+	// Programmed is the number of nodes with the address in their maps, among the nodes whose agents
+	// answered.
 	Programmed int `json:"programmed"`
-	// AnnouncedBy are the nodes that announce it, WithheldBy those that know it and do not.
+	// AnnouncedBy are the nodes that announce it, WithheldBy those that have it programmed but do not.
 	AnnouncedBy []Announcement `json:"announcedBy,omitempty"`
 	WithheldBy  []Withheld     `json:"withheldBy,omitempty"`
 }
@@ -88,7 +85,7 @@ func (v VIP) InUse() bool {
 	return slices.ContainsFunc(v.Services, func(service Service) bool { return service.TrafficPolicy != "" })
 }
 
-// Announcers returns how many nodes announce the VIP.
+// Announcers returns the number of nodes that announce the VIP.
 func (v VIP) Announcers() int {
 	count := 0
 	for _, announcement := range v.AnnouncedBy {
@@ -101,41 +98,39 @@ func (v VIP) Announcers() int {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// TrafficPolicy is its externalTrafficPolicy; empty where the Service is
-	// gone.
+	// TrafficPolicy is its externalTrafficPolicy; empty if the Service was deleted.
 	TrafficPolicy string `json:"trafficPolicy,omitempty"`
-	// Ready and Total count its endpoints of the VIP's family; those that
-	// terminate are not counted.
+	// Ready and Total count its endpoints of the VIP's family, without terminating ones.
 	Ready int `json:"readyEndpoints"`
 	Total int `json:"totalEndpoints"`
-	// Ports of the VIP that are the Service's, as "53/UDP".
+	// Ports are the Service's ports on the VIP, such as "53/UDP".
 	Ports []string `json:"ports,omitempty"`
-	// Backends are the Services that VIPRoutes lead its ports to. Their endpoints are
-	// counted in place of its own.
+	// Backends are the backends of VIPRoutes for its ports. Their endpoints are counted instead of the
+	// Service's.
 	Backends []Backend `json:"backends,omitempty"`
 }
 
-// Backend is a Service that a VIPRoute leads a port to.
+// Backend is a Service that a VIPRoute forwards a port to.
 type Backend struct {
-	// Port is that of the VIP, as "53/UDP".
+	// Port is the VIP's port, such as "53/UDP".
 	Port string `json:"port"`
-	// Namespace and Name are empty where the VIPRoute names no Service.
+	// Namespace and Name are empty if the VIPRoute names no Service.
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	Weight    int32  `json:"weight"`
-	// Refused is true where its share is refused.
+	// Refused is true if connections to it are rejected.
 	Refused bool `json:"refused,omitempty"`
 	Ready   int  `json:"readyEndpoints"`
 	Total   int  `json:"totalEndpoints"`
 }
 
-// Announcement are the nodes that announce a VIP to the same LBPeers.
+// Announcement is a group of nodes that announce a VIP to the same LBPeers.
 type Announcement struct {
 	Peers []string `json:"peers"`
 	Nodes []string `json:"nodes"`
 }
 
-// Withheld are the nodes that do not announce a VIP, for the same reason.
+// Withheld is a group of nodes that do not announce a VIP for the same reason.
 type Withheld struct {
 	Reason  string   `json:"reason,omitempty"`
 	Message string   `json:"message,omitempty"`
@@ -150,12 +145,12 @@ type Node struct {
 	Zone      string   `json:"zone,omitempty"`
 	// Ready is the status of the condition Ready: True, False or Unknown.
 	Ready string `json:"ready"`
-	// Agent says how its agent's pod is: Ready, NotReady or Missing.
+	// Agent is the state of the agent's pod: Ready, NotReady or Missing.
 	Agent      string      `json:"agent"`
 	Version    string      `json:"version,omitempty"`
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	Sessions   []Session   `json:"sessions,omitempty"`
-	// Programmed and Announced are numbers of VIPs, as the node's LBNodeReport has them.
+	// Programmed and Announced are the counts of VIPs in the node's LBNodeReport.
 	Programmed int `json:"programmedVIPs"`
 	Announced  int `json:"announcedVIPs"`
 }
@@ -182,7 +177,7 @@ type Session struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Established returns how many of the node's sessions are established.
+// Established returns the number of established sessions of the node.
 func (n Node) Established() int {
 	count := 0
 	for _, session := range n.Sessions {
@@ -193,7 +188,7 @@ func (n Node) Established() int {
 	return count
 }
 
-// Problem is something that is not as it should be.
+// Problem is a fault of an object.
 type Problem struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -203,8 +198,8 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Object returns the object as kubectl writes it, with its namespace if any:
-// "VIPPool/public", "Service/web (default)".
+// Object returns the object as written by kubectl, with its namespace if any: "VIPPool/public",
+// "Service/web (default)".
 func (p Problem) Object() string {
 	if p.Namespace == "" {
 		return p.Kind + "/" + p.Name
@@ -212,46 +207,44 @@ func (p Problem) Object() string {
 	return p.Kind + "/" + p.Name + " (" + p.Namespace + ")"
 }
 
-// Reasons of millrace status: problems that it finds itself. All others are reasons of conditions.
+// Reasons of problems that the report detects itself. All others are reasons of conditions.
 const (
-	// ReasonNotObserved: the operator has not observed the object as it is now.
+	// ReasonNotObserved: the operator has not observed the object's current generation.
 	ReasonNotObserved = "NotObserved"
-	// ReasonNotReported: of an LBNode: the agent has not written its LBNodeReport yet.
+	// ReasonNotReported: the agent has not written the LBNodeReport yet.
 	ReasonNotReported = "NotReported"
-	// ReasonNotRunning: of a Deployment: no pod is there. Of an LBNode: the node has no agent, and
-	// its LBNodeReport may be old.
+	// ReasonNotRunning: a Deployment has no pod, or the node of an LBNode has no agent, so that its
+	// LBNodeReport may be old.
 	ReasonNotRunning = "NotRunning"
-	// ReasonNotReady: pods are there, and none is ready. Without an operator no Service gets or
-	// gives back an address; forwarding goes on.
+	// ReasonNotReady: pods exist, but none is ready. Without an operator no address is assigned or
+	// released; forwarding continues.
 	ReasonNotReady = "NotReady"
-	// ReasonNoLBNode: an agent runs on the Node, but the operator gave it no LBNode.
+	// ReasonNoLBNode: an agent runs on the Node, but the operator has created no LBNode.
 	ReasonNoLBNode = "NoLBNode"
-	// ReasonNotAnnounced: no node announces the VIP although there are endpoints. The message has a
-	// reason.
+	// ReasonNotAnnounced: no node announces the VIP although it has endpoints. The message has the reason.
 	ReasonNotAnnounced = "NotAnnounced"
-	// ReasonNoEndpoint: a Service of the VIP has no ready endpoint. Where that is so of all, no
-	// node announces it.
+	// ReasonNoEndpoint: a Service of the VIP has no ready endpoint. If this applies to all its Services, no
+	// node announces the VIP.
 	ReasonNoEndpoint = "NoReadyEndpoint"
-	// ReasonServiceGone: the VIP is claimed for a Service that is gone. The operator takes the
-	// claim back.
+	// ReasonServiceGone: the VIP has a claim of a deleted Service. The operator removes such claims.
 	ReasonServiceGone = "ServiceGone"
 	// ReasonNotInStatus: the Service has the VIP, but its status does not list it.
 	ReasonNotInStatus = "NotInStatus"
-	// ReasonNotProgrammed: VIPs that belong to a Service are not in the node's maps.
+	// ReasonNotProgrammed: VIPs of Services are missing in the node's maps.
 	ReasonNotProgrammed = "NotProgrammed"
-	// ReasonStaleVIP: the node's maps have addresses that are no VIPs. It is normal for seconds
-	// after a deletion.
+	// ReasonStaleVIP: the node's maps have addresses that are not VIPs. This is normal for seconds after a
+	// deletion.
 	ReasonStaleVIP = "StaleVIP"
-	// ReasonVersions: nodes run different versions, as during an upgrade.
+	// ReasonVersions: nodes run different versions, for example during an upgrade.
 	ReasonVersions = "VersionsDiffer"
-	// ReasonObjects: agents tell of objects that they do not serve as asked, such as an unserved
+	// ReasonObjects: agents cannot serve objects as specified, for example because of an unsupported
 	// protocol.
 	ReasonObjects = "NotServedAsAsked"
-	// ReasonOneNode: where the only node that announces the VIP fails, the VIP is away. It is shown
-	// only where other nodes should announce it, too.
+	// ReasonOneNode: a single node announces the VIP, although other nodes should do so, too. If it fails,
+	// the VIP is unreachable.
 	ReasonOneNode = "AnnouncedByOneNode"
 	// ReasonGenericXDP: an uplink runs XDP in generic mode, for example without a native driver.
 	ReasonGenericXDP = "GenericXDP"
-	// ReasonNoAnswer: the agent was asked what it announces, and did not say.
+	// ReasonNoAnswer: the agent did not answer the query for its announcements.
 	ReasonNoAnswer = "AgentDoesNotAnswer"
 )

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// clocks are the forms of a time without a day.
+// clocks are the formats of times without a date.
 var clocks = []string{"15:04", "15:04:05"}
 
-// Moment reads a time: of RFC 3339, or of a clock in the zone of now, which is then the last time
-// that the clock showed that. Empty, or now, is now.
+// Moment parses a time: RFC 3339, or a time of day in the zone of now, which is its latest occurrence
+// before now. Empty text and "now" are now.
 func Moment(text string, now time.Time) (time.Time, error) {
 	if text == "" || text == "now" {
 		return now, nil

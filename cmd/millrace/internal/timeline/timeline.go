@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package timeline joins what many nodes recorded, and the events of the API server, into one list by
-// time. It is pure.
+// Package timeline merges the history of nodes and the API server's Events into one list by time. It is
+// pure.
 package timeline
 
 import (
@@ -15,7 +15,7 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Event is an event of the API server.
+// Event is a Kubernetes Event.
 type Event struct {
 	Time time.Time `json:"time"`
 	// About is kind and name, such as Pod default/web-0.
@@ -23,33 +23,33 @@ type Event struct {
 	Type    string `json:"type"`
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
-	// Count is how often it happened; Time is the last time.
+	// Count is the number of occurrences; Time is the last one.
 	Count int32 `json:"count,omitempty"`
 }
 
-// Line is a moment of the timeline.
+// Line is an entry of the timeline.
 type Line struct {
 	Time time.Time `json:"time"`
-	// Nodes are those that recorded it, sorted; none for an event.
+	// Nodes are the nodes that recorded it, sorted; empty for an Event.
 	Nodes []string `json:"nodes,omitempty"`
-	// Kind is that of a HistoryEntry, or Event.
+	// Kind is the kind of a HistoryEntry, or Event.
 	Kind string `json:"kind"`
 	Text string `json:"text"`
-	// Count is the number of packets of drops, of all nodes.
+	// Count is the number of dropped packets, summed over nodes.
 	Count uint64 `json:"count,omitempty"`
 }
 
 const (
-	// KindEvent is the kind of an event.
+	// KindEvent is the kind of an Event.
 	KindEvent = "Event"
-	// gap is how far apart nodes may record the same for one line. Counts of dropped packets
-	// come from each node once a minute.
+	// gap is the maximum time between equal records of nodes that are merged to one line. Each node records
+	// its dropped packets once a minute.
 	gap      = 2 * time.Second
 	dropsGap = time.Minute
 )
 
-// Join returns the lines of nodes and events, by time. What several nodes recorded of the same at
-// about the same time is one line.
+// Join returns the lines of nodes and events, by time. Equal records of several nodes at about the same
+// time are merged.
 func Join(nodes []consoleapi.History, events []Event) []Line {
 	var lines []Line
 	for _, node := range nodes {
@@ -66,8 +66,8 @@ func Join(nodes []consoleapi.History, events []Event) []Line {
 	return merged(lines)
 }
 
-// merged joins lines that say the same on several nodes. A node's own lines stay apart: it may see
-// the same twice.
+// merged merges lines of several nodes that are equal. Lines of the same node are kept, because a node may
+// record an event twice.
 func merged(lines []Line) []Line {
 	type key struct{ kind, text string }
 	last := map[key]int{}
@@ -93,7 +93,7 @@ func merged(lines []Line) []Line {
 	return out
 }
 
-// linesOf are one for an entry, and of drops one for each reason.
+// linesOf returns one line for an entry, or one for each reason of drops.
 func linesOf(node string, entry *consoleapi.HistoryEntry) []Line {
 	line := Line{Time: entry.Time, Nodes: []string{node}, Kind: string(entry.Kind), Text: textOf(entry)}
 	if entry.Kind != consoleapi.HistoryDrops {
@@ -123,7 +123,7 @@ func (e *Event) text() string {
 	return text
 }
 
-// sentences are what entries say, by kind and what happened; the verbs stand for their subject.
+// sentences are the texts of entries, by kind and event; %s is the subject.
 var sentences = map[consoleapi.HistoryKind]map[string]string{
 	consoleapi.HistoryAgent: {"Started": "the agent started", "Ended": "the agent ended"},
 	consoleapi.HistorySession: {
@@ -168,7 +168,7 @@ func textOf(entry *consoleapi.HistoryEntry) string {
 	return text
 }
 
-// shown is how many names a text has.
+// shown limits the names in a text.
 const shown = 8
 
 func subjectOf(entry *consoleapi.HistoryEntry) string {

@@ -24,8 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Load reads objects.yaml of a directory, and agents.yaml if there is one. A field that
-// the API does not have fails the test.
+// Load reads objects.yaml of a directory, and agents.yaml if it exists. Unknown fields fail the test.
 func Load(t *testing.T, directory string) *report.Input {
 	t.Helper()
 	in := loadObjects(t, filepath.Join(directory, "objects.yaml"))
@@ -33,7 +32,7 @@ func Load(t *testing.T, directory string) *report.Input {
 	return in
 }
 
-// loadAgents reads what agents answer.
+// loadAgents reads the answers of agents.
 func loadAgents(t *testing.T, file string) report.Agents {
 	t.Helper()
 	var agents struct {
@@ -71,7 +70,7 @@ func loadObjects(t *testing.T, file string) *report.Input {
 		}
 		object, kind, err := decoder.Decode(document, nil, nil)
 		if runtime.IsMissingKind(err) {
-			// A document of comments only.
+			// The document has only comments.
 			continue
 		}
 		if err != nil {

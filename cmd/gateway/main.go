@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gateway compiles Ingresses and the objects of Gateway API, and serves the result
-// to the proxies that it makes.
+// Command gateway compiles Ingresses and the objects of Gateway API, and serves the result to the proxies
+// that it deploys.
 package main
 
 import (
@@ -51,7 +51,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return controller.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns where they are read into.
+// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *controller.Config {
 	c := &controller.Config{
 		ProxyCPU:         resource.MustParse("100m"),

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// consoleCommands ask the console of the agent in this container and print lines of
-// JSON, those of package api/console. `millrace` runs them on every node.
+// consoleCommands returns commands that query the console of the agent in this container and print lines of
+// JSON as defined in package api/console. `millrace` runs them on every node.
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),
@@ -183,7 +183,7 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 	return command
 }
 
-// parseTime is zero for no text.
+// parseTime parses a flag's time; empty text is the zero time.
 func parseTime(flag, text string) (at time.Time, err error) {
 	if text == "" {
 		return time.Time{}, nil

@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// command returns the command line. getenv gives defaults of flags.
+// command returns the command line. getenv returns defaults of flags.
 func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	config := lbagent.DefaultConfig()
 	config.Version = version

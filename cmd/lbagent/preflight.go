@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// preflightCommand needs no agent.
+// preflightCommand works without a running agent.
 func preflightCommand(config *lbagent.Config) *cobra.Command {
 	var of lbagent.PreflightOf
 	var nodes []string
@@ -40,7 +40,7 @@ func preflightCommand(config *lbagent.Config) *cobra.Command {
 	return command
 }
 
-// parseNodes splits the addresses of nodes into those of one of them and the others.
+// parseNodes splits the addresses of nodes into those of this node and of others.
 func parseNodes(self string, nodes []string) (own, others []netip.Addr, err error) {
 	for _, text := range nodes {
 		name, address, _ := strings.Cut(text, "=")

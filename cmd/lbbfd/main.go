@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbbfd holds the BFD sessions of a node (RFC 5880). It runs beside lbagent, which
-// says which sessions there should be.
+// Command lbbfd runs the BFD sessions of a node (RFC 5880). It is a sidecar of lbagent, which configures
+// the sessions.
 package main
 
 import (
@@ -21,15 +21,15 @@ import (
 // version is set by the linker.
 var version string
 
-// The process allocates nothing per packet, and some KiB each time the agent asks. Without a
-// collector that runs by itself no packet waits for one; the limit is for what is not foreseen.
+// The process allocates nothing per packet, and some KiB for each request of the agent. The collector is
+// off, so that it never delays a packet; it runs only if memory reaches this limit in bytes.
 const memoryLimit = 64 << 20
 
 func main() {
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(memoryLimit)
-	// The thread that sends must never wait for another one to be done: a few more than can be at
-	// work at once.
+	// The sending thread must never wait for another thread: the number exceeds that of concurrent
+	// goroutines.
 	runtime.GOMAXPROCS(4)
 	program.Main("lbbfd", run)
 }
@@ -44,7 +44,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return bfd.Run(ctx, *config, logger)
 }
 
-// register adds the flags and returns where they are read into.
+// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *bfd.Config {
 	config := bfd.DefaultConfig()
 	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket at which the agent asks")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbproxy is a proxy of layer 7. It has no rights on the API: what it serves comes
-// from the controller (cmd/gateway), which makes its pods.
+// Command lbproxy is a layer 7 proxy. It has no permissions on the API: its configuration comes from the
+// controller (cmd/gateway), which creates its pods.
 package main
 
 import (
@@ -44,7 +44,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return lbproxy.Run(ctx, *c)
 }
 
-// register adds the flags and returns where they are read into.
+// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) (c *lbproxy.Config, accessLog *bool) {
 	c = &lbproxy.Config{Proxy: proxy.Defaults()}
 	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")

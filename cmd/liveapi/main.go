@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command liveapi serves the aggregated API live.millrace.io: what agents measure and do at present.
+// Command liveapi serves the aggregated API live.millrace.io: the current measurements and state of agents.
 package main
 
 import (
@@ -25,12 +25,12 @@ import (
 // version is set by the linker.
 var version string
 
-// garbage is how much of it there may be, in percent of what is in use. What agents tell is read and
-// forgotten every five seconds, so there is much, and processors have time for it.
+// garbage is GOGC. It is low, because agents' answers are decoded and discarded every five seconds, and CPU
+// time is available for collection.
 const garbage = 30
 
 func main() {
-	// Somebody may know better.
+	// The user's value takes precedence.
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(garbage)
 	}
@@ -60,7 +60,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return liveapi.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns where they are read into.
+// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	c := &liveapi.Config{}
 	flags.StringVar(&c.Address, "bind-address", ":8443", "address to serve the API, probes and metrics on")

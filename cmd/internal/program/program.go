@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package program is what the main packages of Millrace's servers have in common: programs that
-// take flags alone and run until they are told to end.
+// Package program implements the common parts of the main packages of Millrace's servers, which have only
+// flags and run until they receive a signal.
 package program
 
 import (
@@ -16,11 +16,10 @@ import (
 	"syscall"
 )
 
-// Run is a program: its flags in, its output and complaints out. Its context ends with SIGINT or
-// SIGTERM.
+// Run is the function of a program. Its context ends with SIGINT or SIGTERM.
 type Run func(ctx context.Context, arguments []string, stdout, stderr io.Writer) error
 
-// Main runs a program, and exits with 1 where that fails.
+// Main runs a program, and exits with status 1 on error.
 func Main(name string, run Run) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -33,7 +32,7 @@ func Main(name string, run Run) {
 	os.Exit(1)
 }
 
-// Flags returns the flags that programs have: --version. Complaints go to stderr.
+// Flags returns a flag set with the common flag --version. Errors are printed to stderr.
 func Flags(name string, stderr io.Writer) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -43,8 +42,8 @@ func Flags(name string, stderr io.Writer) *flag.FlagSet {
 
 const versionFlag = "version"
 
-// Parse reads flags that Flags returned. done reports whether that was all: the version was asked
-// for and is printed. linked is the version that the linker set, empty where it set none.
+// Parse parses flags returned by Flags. done reports whether the program is to exit, because it has printed
+// the version. linked is the version that the linker set, or empty.
 func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Writer) (done bool, err error) {
 	if err := flags.Parse(arguments); err != nil {
 		return false, err
@@ -59,7 +58,7 @@ func Parse(flags *flag.FlagSet, arguments []string, linked string, stdout io.Wri
 	return true, err
 }
 
-// Version is the version that the linker set, or else the one that the Go command recorded.
+// Version returns the version that the linker set, or else the one that the Go command recorded.
 func Version(linked string) string {
 	if linked != "" {
 		return linked

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programtest runs programs with arguments that they reject.
+// Package programtest runs programs with invalid arguments.
 package programtest
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 )
 
-// Rejects runs a program with arguments, which spaces separate, and compares the beginning of its error.
+// Rejects runs a program with space-separated arguments, and compares the prefix of its error.
 func Rejects(t *testing.T, run program.Run, errors map[string]string) {
 	t.Helper()
 	for arguments, want := range errors {

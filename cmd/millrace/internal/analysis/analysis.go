@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package analysis says what would come of manifests in a cluster, without one: by the schemas of the
-// CRDs, the operator's plans and the gateway's compiler. It is pure.
+// Package analysis computes the effect of manifests offline, from the schemas of the CRDs, the operator's
+// plans and the gateway's compiler. It is pure.
 package analysis
 
 import (
@@ -27,21 +27,21 @@ import (
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
-// Options say what manifests do not.
+// Options are settings that manifests do not contain.
 type Options struct {
-	// Class says which Services are ours.
+	// Class determines which Services Millrace serves.
 	Class desired.Class
-	// AssumeSecrets takes every Secret that an LBPeer names for one with a good password.
+	// AssumeSecrets assumes a valid password for every Secret that an LBPeer names.
 	AssumeSecrets bool
-	// Namespace is that of Millrace.
+	// Namespace is Millrace's.
 	Namespace string
 }
 
-// View is what there is to show. Its lists are sorted.
+// View is the result. Its lists are sorted.
 type View struct {
-	// Objects counts those that were looked at.
+	// Objects counts the objects that were analyzed.
 	Objects int `json:"objects"`
-	// VIPs are those that there would be.
+	// VIPs are the planned VIPs.
 	VIPs     []VIP     `json:"vips"`
 	Problems []Problem `json:"problems"`
 	Remarks  []string  `json:"remarks,omitempty"`
@@ -50,18 +50,18 @@ type View struct {
 // VIP is an address that Services would have.
 type VIP struct {
 	report.Allocation
-	// Services are "namespace/name"; none where the address is reserved.
+	// Services are "namespace/name"; empty for a reserved address.
 	Services []string `json:"services,omitempty"`
 }
 
-// Problem is something that would not be as it should.
+// Problem is a problem that the objects would have.
 type Problem struct {
 	report.Problem
 	// Source is the file of the object.
 	Source string `json:"source,omitempty"`
 }
 
-// Analyze says what would come of objects.
+// Analyze returns the plan for objects.
 func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	a := &analysis{objects: objects, options: options}
 	a.sort()
@@ -80,7 +80,7 @@ func Analyze(objects *manifests.Objects, options Options) (*View, error) {
 	return view, a.finish(view)
 }
 
-// refused adds the problems of objects that an API server would refuse.
+// refused adds the problems of objects that an API server would reject.
 func (a *analysis) refused() {
 	for _, problem := range a.objects.Problems {
 		a.problem(problem.Object, review.ReasonRefused, problem.Message)
@@ -128,7 +128,7 @@ func (a *analysis) problem(object desired.Object, reason, message string) {
 	})
 }
 
-// sort gives each object to those that read it.
+// sort distributes the objects to the inputs of the operator's and the gateway's plans.
 func (a *analysis) sort() {
 	a.cluster.Class, a.cluster.AssumeSecrets = a.options.Class, a.options.AssumeSecrets
 	a.routing.Namespace = a.options.Namespace
@@ -168,7 +168,7 @@ func (a *analysis) addBuiltin(object runtime.Object) bool {
 	case *corev1.Namespace:
 		c.Namespaces, o.Namespaces = append(c.Namespaces, *object), append(o.Namespaces, object)
 	case *corev1.Secret:
-		// As an API server does: what is written as text counts.
+		// Convert stringData as an API server does.
 		for key, text := range object.StringData {
 			if object.Data == nil {
 				object.Data = map[string][]byte{}
@@ -219,7 +219,7 @@ func (a *analysis) addRoute(object runtime.Object) {
 	}
 }
 
-// addClasses adds the classes that come with the gateway, unless manifests have them.
+// addClasses adds the classes that are installed with the gateway, unless manifests have them.
 func (a *analysis) addClasses() {
 	const name = "millrace"
 	o := &a.routing.Objects
@@ -235,11 +235,11 @@ func (a *analysis) addClasses() {
 	}
 }
 
-// endpoints tells Services without a selector that have an address and no ready endpoint. Those of
-// others are pods, which come later.
+// endpoints adds problems of Services without a selector that have an address and no ready endpoint. Other
+// Services get their endpoints from pods, which do not exist yet.
 func (a *analysis) endpoints(vips []millracev1beta1.VIP) {
 	selecting := map[string]bool{}
-	// Claims are by the UIDs of the plan.
+	// Claims use the UIDs of the plan.
 	services := slices.Clone(a.cluster.Services)
 	for i := range services {
 		services[i].UID = review.UIDOf(&services[i])
@@ -265,7 +265,7 @@ func vipOf(object *millracev1beta1.VIP) VIP {
 	return vip
 }
 
-// notLookedAt names the kinds that Millrace does not read.
+// notLookedAt returns a remark with the kinds that Millrace does not read.
 func (a *analysis) notLookedAt() string {
 	var kinds []string
 	for _, kind := range slices.Sorted(maps.Keys(a.objects.Others)) {

@@ -18,11 +18,11 @@ import (
 const (
 	loadBalancerIP = "LoadBalancerIP"
 
-	// The shortest prefixes of a VIPAdvertisement.
+	// The shortest aggregation lengths of a VIPAdvertisement.
 	shortestIPv4, shortestIPv6 = 8, 32
 )
 
-// wellKnown are the numbers of the communities whose names a VIPAdvertisement does not have.
+// wellKnown maps the names of communities that a VIPAdvertisement does not support to their numbers.
 var wellKnown = map[string]string{
 	"internet":                   "0:0",
 	"planned-shut":               "65535:0",
@@ -34,10 +34,10 @@ var wellKnown = map[string]string{
 	"no-llgr":                    "65535:7",
 }
 
-// announced is to whom a CiliumBGPAdvertisement goes.
+// announced are the LBPeers that select a CiliumBGPAdvertisement.
 type announced struct {
 	peers []string
-	// part says that a session of two families has it for one alone.
+	// part is true if a session of two families selects it for only one of them.
 	part bool
 }
 
@@ -67,7 +67,7 @@ func (c *converter) announce(s *session, peers []string) {
 	}
 }
 
-// selected are the names of advertisements with these labels. No selector means none.
+// selected returns the names of advertisements with these labels. A nil selector selects none.
 func (c *converter) selected(by *metav1.LabelSelector, note noter) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *converter) advertisements(from *advertisement) {
 	}
 }
 
-// advertised makes a VIPAdvertisement of one entry.
+// advertised converts one entry to a VIPAdvertisement.
 func (c *converter) advertised(from *advertisement, i int, peers []string, note noter) {
 	entry := &from.Spec.Advertisements[i]
 	switch {
@@ -124,7 +124,7 @@ func (c *converter) advertised(from *advertisement, i int, peers []string, note 
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// announces reports whether the addresses of load balancers are announced.
+// announces reports whether addresses of type LoadBalancerIP are announced.
 func announces(addresses []string, note noter) (loadBalancers bool) {
 	for _, kind := range addresses {
 		if kind == loadBalancerIP {
@@ -174,7 +174,7 @@ func (a *attributes) apply(to *millracev1beta1.VIPAdvertisementSpec, note noter)
 	to.Communities = slices.Compact(to.Communities)
 }
 
-// policy takes a CiliumBGPPeeringPolicy, which said all of it in one object before Cilium 1.16.
+// policy converts a CiliumBGPPeeringPolicy, which combines all settings in Cilium before 1.16.
 func (c *converter) policy(from *peeringPolicy) {
 	note := c.noter(kindPolicy, from.Metadata.Name)
 	for i := range from.Spec.VirtualRouters {
@@ -201,7 +201,7 @@ func (c *converter) policy(from *peeringPolicy) {
 		if len(peers) == 0 || !announces {
 			continue
 		}
-		// Of VIPAdvertisements that differ the first by name counts: those with attributes.
+		// Of conflicting VIPAdvertisements the first by name wins, which must be the one with attributes.
 		to := migration.NewAdvertisement(c.name("VIPAdvertisement", append(slices.Clone(names), "services")...))
 		to.Spec.Peers, to.Spec.ServiceSelector = peers, unlessEmpty(router.ServiceSelector)
 		labelled(to.Spec.ServiceSelector, note)
@@ -236,8 +236,8 @@ func (n *neighbor) session(names []string, localASN int64, nodes *metav1.LabelSe
 	}
 }
 
-// pathAttributes makes a VIPAdvertisement of the attributes that a neighbor gets with the addresses of
-// some pools.
+// pathAttributes converts the attributes that a neighbor gets with the addresses of some pools to
+// VIPAdvertisements.
 func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, peers, names []string) {
 	note := c.noter(kindPolicy, names[0])
 	for _, path := range neighbor.AdvertisedPathAttributes {
@@ -259,7 +259,7 @@ func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, pe
 	}
 }
 
-// poolsOf are the names of the pools with these labels now.
+// poolsOf returns the names of the pools that currently have these labels.
 func (c *converter) poolsOf(by *metav1.LabelSelector, note noter) (names []string) {
 	selector, err := metav1.LabelSelectorAsSelector(by)
 	if err != nil {

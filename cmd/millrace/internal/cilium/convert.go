@@ -25,12 +25,12 @@ const (
 	kindAdvert   = "CiliumBGPAdvertisement"
 	kindPolicy   = "CiliumBGPPeeringPolicy"
 
-	// Labels that each Service has in Cilium's selectors.
+	// Labels of each Service in Cilium's selectors.
 	labelNamespace = "io.kubernetes.service.namespace"
 	labelName      = "io.kubernetes.service.name"
 )
 
-// Convert returns objects of ours that mean the same.
+// Convert returns equivalent objects of Millrace.
 func Convert(objects *Objects) migration.Result {
 	c := &converter{objects: objects, taken: map[string]bool{}, announced: map[string]*announced{}}
 	c.result.Notes = objects.unknown
@@ -56,9 +56,9 @@ func Convert(objects *Objects) migration.Result {
 type converter struct {
 	objects *Objects
 	result  migration.Result
-	// taken are the names of objects, with their kind in front.
+	// taken are the used names of objects, as KIND/NAME.
 	taken map[string]bool
-	// announced has, by the name of a CiliumBGPAdvertisement, the sessions that it is for.
+	// announced maps the name of a CiliumBGPAdvertisement to the sessions that select it.
 	announced map[string]*announced
 }
 
@@ -68,7 +68,7 @@ func (c *converter) noter(kind, name string) noter {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
-// name returns one that no other object of the kind has.
+// name returns a name that no other object of the kind has.
 func (c *converter) name(kind string, parts ...string) string {
 	name := migration.Name(parts...)
 	unique := name
@@ -104,7 +104,7 @@ func (c *converter) pool(from *ipPool) {
 	c.result.Pools = append(c.result.Pools, to)
 }
 
-// addresses are a CIDR or a range, as a VIPPool has them.
+// addresses returns a CIDR or a range in the format of a VIPPool.
 func (b *block) addresses(note noter) (string, bool) {
 	if b.CIDR != "" {
 		return migration.Masked(b.CIDR), true
@@ -120,7 +120,7 @@ func (b *block) addresses(note noter) (string, bool) {
 	return b.Start + "-" + b.Stop, true
 }
 
-// split takes the namespaces out of a selector of Services: Cilium's has both.
+// split separates a selector of Services into namespaces and Services, because Cilium's combines both.
 func split(selector *metav1.LabelSelector) (namespaces, services *metav1.LabelSelector) {
 	if selector == nil {
 		return nil, nil
@@ -141,7 +141,7 @@ func split(selector *metav1.LabelSelector) (namespaces, services *metav1.LabelSe
 	return unlessEmpty(namespaces), unlessEmpty(services)
 }
 
-// unlessEmpty is nil for a selector of everything.
+// unlessEmpty returns nil for a selector that selects everything.
 func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	if selector == nil || len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
 		return nil
@@ -149,7 +149,7 @@ func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 	return selector
 }
 
-// labelled says of a selector that it needs labels that Services have by themselves there alone.
+// labelled adds a note if a selector requires labels that Services have only in Cilium's selectors.
 func labelled(selector *metav1.LabelSelector, note noter) {
 	for _, label := range []string{labelName, labelNamespace} {
 		if selects(selector, label) {
@@ -196,10 +196,10 @@ func (c *converter) layer2(from *l2Policy) {
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// aName is a regular expression that one interface alone is meant by.
+// aName matches a regular expression that matches a single interface name.
 var aName = regexp.MustCompile(`^\^?([A-Za-z0-9_-]|\\?\.){1,15}\$?$`)
 
-// interfaceName is the name that an expression matches, where it is one.
+// interfaceName returns the interface name that an expression matches, if it is a single one.
 func interfaceName(expression string) (string, bool) {
 	if !aName.MatchString(expression) {
 		return "", false
@@ -208,7 +208,7 @@ func interfaceName(expression string) (string, bool) {
 	return strings.ReplaceAll(name, `\.`, "."), true
 }
 
-// unused says which objects no other one refers to.
+// unused adds a note for each object without a reference to it.
 func (c *converter) unused() {
 	for i := range c.objects.configs {
 		name := c.objects.configs[i].Metadata.Name

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cilium turns Cilium's objects of LB-IPAM, its BGP control plane and its L2 announcements into
-// those of Millrace that mean the same.
+// Package cilium converts Cilium's objects of LB-IPAM, BGP control plane and L2 announcements to equivalent
+// objects of Millrace.
 package cilium
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// The fields of Cilium's kinds (cilium.io/v2 and v2alpha1, up to Cilium 1.20). Its own types bring 600
-// packages along, so these are ours.
+// The converted fields of Cilium's kinds (cilium.io/v2 and v2alpha1, up to Cilium 1.20). They are copied,
+// because importing Cilium's types adds 600 packages.
 
 type ipPool struct {
 	migration.Meta
@@ -70,7 +70,7 @@ type peer struct {
 			AddressFamily string `json:"addressFamily"`
 		} `json:"defaultGateway"`
 	} `json:"autoDiscovery"`
-	// PeerConfigRef of v2alpha1 has a group and a kind, which are always the same.
+	// PeerConfigRef of v2alpha1 has a constant group and kind.
 	PeerConfigRef *struct {
 		Group string `json:"group"`
 		Kind  string `json:"kind"`
@@ -93,7 +93,7 @@ type peerSettings struct {
 }
 
 type transport struct {
-	// LocalPort is of v2alpha1.
+	// LocalPort is a field of v2alpha1.
 	LocalPort       *int32 `json:"localPort"`
 	PeerPort        *int32 `json:"peerPort"`
 	SourceInterface string `json:"sourceInterface"`
@@ -204,7 +204,7 @@ type pathAttributes struct {
 	Selector     *metav1.LabelSelector `json:"selector"`
 }
 
-// Objects are those of Cilium that a cluster has.
+// Objects are the Cilium objects of a cluster.
 type Objects struct {
 	pools          []ipPool
 	layer2         []l2Policy
@@ -216,8 +216,8 @@ type Objects struct {
 	unknown        migration.Notes
 }
 
-// Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Kinds that
-// are not Cilium's are an error. Those of it that say nothing of a load balancer are left out.
+// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds of other projects are
+// an error; Cilium's kinds that do not concern load balancing are ignored.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "Cilium", objects.add); err != nil {
@@ -246,7 +246,8 @@ func (o *Objects) add(object migration.Object) error {
 	case "CiliumBGPPeeringPolicy":
 		return migration.Decode(object, &o.policies, &o.unknown)
 	default:
-		// Its network policies, endpoints and what else it has, and what it makes of these kinds.
+		// Network policies, endpoints and other kinds, including those that Cilium derives from the kinds
+		// above.
 		return nil
 	}
 }

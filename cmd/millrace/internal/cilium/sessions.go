@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// defaultHoldTime and defaultConnectRetryTime are Cilium's, in seconds. Its API server writes them
-	// into each object, so they say nothing of what a user wants.
+	// defaultHoldTime and defaultConnectRetryTime are Cilium's defaults in seconds. Its API server writes
+	// them into each object, so that they do not indicate a user's choice.
 	defaultHoldTime         = 90
 	defaultConnectRetryTime = 120
-	// longestConnectRetryTime is that of an LBPeer, in seconds.
+	// longestConnectRetryTime is the maximum of an LBPeer in seconds.
 	longestConnectRetryTime = 600
-	// secretsNamespace is where Cilium reads passwords, unless its values say otherwise.
+	// secretsNamespace is the default of the Helm value for the namespace of passwords.
 	secretsNamespace = "kube-system"
 )
 
-// session is one that each of some nodes has with a router, whichever objects say so.
+// session is a BGP session that each of some nodes has with a router, merged from all objects.
 type session struct {
 	note     noter
 	name     []string
@@ -33,12 +33,12 @@ type session struct {
 	localASN int64
 	peer     *peer
 	settings *peerSettings
-	// noteSettings is for notes about the settings, which several sessions may have.
+	// noteSettings is for notes about the settings, which several sessions may share.
 	noteSettings noter
 	overrides    []sessionOverride
 }
 
-// sessionOverride is what is different on one node.
+// sessionOverride is the override of one node.
 type sessionOverride struct {
 	node, address string
 	localASN      int64
@@ -72,7 +72,7 @@ func (c *converter) cluster(from *clusterConfig) {
 	}
 }
 
-// settings looks for a CiliumBGPPeerConfig.
+// settings looks up the CiliumBGPPeerConfig.
 func (c *converter) settings(s *session, name string) {
 	i := slices.IndexFunc(c.objects.configs, func(config peerConfig) bool { return config.Metadata.Name == name })
 	if i < 0 {
@@ -83,7 +83,7 @@ func (c *converter) settings(s *session, name string) {
 	s.settings, s.noteSettings = &c.objects.configs[i].Spec, c.noter(kindConfig, name)
 }
 
-// overrides are those of single nodes, whose objects have the names of the nodes.
+// overrides returns the overrides of nodes. Their objects have the names of the nodes.
 func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOverride) {
 	for i := range c.objects.overrides {
 		node := c.objects.overrides[i].Metadata.Name
@@ -120,7 +120,7 @@ func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOver
 	return all
 }
 
-// session makes an LBPeer of a session, and one for each node where it is different.
+// session converts a session to an LBPeer, and one more for each node with an override.
 func (c *converter) session(s *session) (names []string) {
 	to := migration.NewPeer(c.name("LBPeer", s.name...))
 	to.Spec.Router = s.router()
@@ -164,7 +164,7 @@ func (c *converter) session(s *session) (names []string) {
 	return append(names, to.Name)
 }
 
-// withNodes narrows a selector to nodes, or to all but those.
+// withNodes restricts a selector to nodes, or to all other nodes.
 func withNodes(selector *metav1.LabelSelector, operator metav1.LabelSelectorOperator, nodes ...string) *metav1.LabelSelector {
 	narrowed := &metav1.LabelSelector{}
 	if selector != nil {
@@ -191,7 +191,7 @@ func (s *session) router() millracev1beta1.Router {
 	}
 }
 
-// routerAt is a router with an address, which may have a zone.
+// routerAt returns a router with an address, which may have a zone.
 func routerAt(address string, note noter) millracev1beta1.Router {
 	at, err := netip.ParseAddr(address)
 	if err != nil {
@@ -203,7 +203,7 @@ func routerAt(address string, note noter) millracev1beta1.Router {
 	return millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
 }
 
-// apply writes what the settings of a peer mean.
+// apply converts the settings of a peer.
 func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	settings, note := s.settings, s.noteSettings
 	if transport := settings.Transport; transport != nil {
@@ -243,8 +243,8 @@ func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	to.Families = slices.Compact(to.Families)
 }
 
-// hops says how far away the router may be. Cilium's number is of external sessions alone; its internal
-// ones reach any router.
+// hops converts the multihop TTL. Cilium's number applies to external sessions only; its internal sessions
+// reach any router.
 func (s *session) hops(to *millracev1beta1.LBPeerSpec) {
 	hops := s.settings.EBGPMultihop
 	switch {

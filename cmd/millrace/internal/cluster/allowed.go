@@ -19,22 +19,22 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Refused is a kind that may not be read, or that the API server does not have.
+// Refused is a kind that the user may not read, or that the API server does not serve.
 type Refused struct {
 	// Kind is the plural, as in RBAC.
 	Kind string
 	Err  error
 }
 
-// rightsAgain is how often it is tried again to read what was refused.
+// rightsAgain is the retry interval of refused kinds.
 const rightsAgain = time.Minute
 
-// errRights ends a watch whose rights have changed.
+// errRights ends a watch after a change of permissions.
 var errRights = errors.New("the rights have changed")
 
-// WatchAllowed calls each with what of a report's input may be read, and with the kinds that may not,
-// first at once and then after changes, until ctx is done or each returns an error. Calls are rest
-// apart at least. Only errors that have nothing to do with one kind end it.
+// WatchAllowed calls each with the readable part of a report's input and the refused kinds, at once and
+// after changes, until ctx is done or each returns an error. It waits rest between calls. Errors that
+// concern a single kind do not end it.
 func WatchAllowed(ctx context.Context, config Config, rest time.Duration, each func(*report.Input, []Refused) error) error {
 	for {
 		err := watchAllowed(ctx, config, rest, each)
@@ -65,7 +65,7 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 	group.Go(func() error {
 		select {
 		case err := <-w.refusal:
-			// A right may come and go: there is some time between tries.
+			// Permissions may flap: pause between attempts.
 			_ = wait(watching, rest)
 			return fmt.Errorf("%w: %w", errRights, err)
 		case <-watching.Done():
@@ -88,7 +88,7 @@ func watchAllowed(ctx context.Context, config Config, rest time.Duration, each f
 	return group.Wait()
 }
 
-// awaitRights returns errRights once something may be read that was refused.
+// awaitRights returns errRights once a refused kind can be read.
 func awaitRights(ctx context.Context, reader client.Reader, namespace string, refused []Refused) error {
 	if len(refused) == 0 {
 		<-ctx.Done()
@@ -109,13 +109,13 @@ type inputKind struct {
 	plural string
 	object client.Object
 	list   func() client.ObjectList
-	// put takes a list into the input.
+	// put stores a list in the input.
 	put func(client.ObjectList, *report.Input)
-	// own is true where only those of the namespace of Millrace are read.
+	// own is true if only objects in Millrace's namespace are read.
 	own bool
 }
 
-// kindOf makes an inputKind of the types of an object and its list.
+// kindOf builds an inputKind from the types of an object and its list.
 func kindOf[L any, P interface {
 	*L
 	client.ObjectList
@@ -149,7 +149,7 @@ func inputKinds() []inputKind {
 	}
 }
 
-// options are those of a list.
+// options returns the options for listing the kind.
 func (k inputKind) options(namespace string, more ...client.ListOption) []client.ListOption {
 	if k.own {
 		more = append(more, client.InNamespace(namespace))
@@ -157,7 +157,7 @@ func (k inputKind) options(namespace string, more ...client.ListOption) []client
 	return more
 }
 
-// allowed tries to read one object of each kind.
+// allowed reads one object of each kind to find out which kinds are readable.
 func allowed(ctx context.Context, reader client.Reader, namespace string) (kinds []inputKind, refused []Refused, err error) {
 	all := inputKinds()
 	errs := make([]error, len(all))

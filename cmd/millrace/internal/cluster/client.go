@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster reads what the report needs from an API server.
+// Package cluster reads a cluster through its API server.
 package cluster
 
 import (
@@ -28,26 +28,25 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Config says which cluster is read.
+// Config selects the cluster.
 type Config struct {
-	// Kubeconfig is a file; empty: KUBECONFIG, then ~/.kube/config, then the
-	// service account of the pod that this runs in.
+	// Kubeconfig is a file; empty: KUBECONFIG, then ~/.kube/config, then the service account of the pod
+	// that the program runs in.
 	Kubeconfig string
-	// Context of the kubeconfig; empty: its current one.
+	// Context of the kubeconfig; empty: its current context.
 	Context string
 	// Namespace that Millrace is installed in.
 	Namespace string
 	// Timeout of one request.
 	Timeout time.Duration
-	// Cluster and User are those of the kubeconfig; empty: those of the context.
+	// Cluster and User are names in the kubeconfig; empty: those of the context.
 	Cluster, User string
-	// As, AsUID and AsGroups are whom to impersonate; empty: nobody.
+	// As, AsUID and AsGroups are the identity to impersonate; empty: none.
 	As, AsUID string
 	AsGroups  []string
 }
 
-// Read reads everything that a report is made of. An error is one sentence
-// that says what to do.
+// Read reads the input of a report. An error is one sentence with advice.
 func Read(ctx context.Context, config Config) (*report.Input, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -60,7 +59,7 @@ func Read(ctx context.Context, config Config) (*report.Input, error) {
 	return in, nil
 }
 
-// CurrentNamespace is that of the context: where kubectl finds objects without -n.
+// CurrentNamespace returns the namespace of the context, kubectl's default.
 func CurrentNamespace(config Config) (string, error) {
 	namespace, _, err := config.loading().Namespace()
 	if err != nil {
@@ -144,7 +143,7 @@ func readList(ctx context.Context, config Config, objects client.ObjectList) err
 	return nil
 }
 
-// client makes a client of the cluster.
+// client returns a client of the cluster.
 func (c Config) client() (*rest.Config, client.Reader, error) {
 	restConfig, err := c.rest()
 	if err != nil {
@@ -178,8 +177,7 @@ func (c Config) rest() (*rest.Config, error) {
 	return config, nil
 }
 
-// newClient makes a client that asks the API server for nothing but what it
-// is told to: the resources are known beforehand, so there is no discovery.
+// newClient returns a client without discovery, because the resources are known.
 func newClient(config *rest.Config) (client.Reader, error) {
 	scheme, mapper, err := kinds()
 	if err != nil {
@@ -188,7 +186,7 @@ func newClient(config *rest.Config) (client.Reader, error) {
 	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
-// kinds are those that are read.
+// kinds returns the scheme and the REST mappings of all kinds that are read.
 func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -203,7 +201,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	for _, kind := range []string{"Service", "Pod", "ConfigMap"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
-	// A cache of one namespace asks for the scope of the list itself.
+	// A cache of one namespace looks up the scope of the list kind.
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PodList"), meta.RESTScopeNamespace)
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
@@ -214,7 +212,7 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	mapper.Add(networkingv1.SchemeGroupVersion.WithKind("Ingress"), meta.RESTScopeNamespace)
 	gatewayAPI := schema.GroupVersion(gatewayv1.GroupVersion)
 	mapper.Add(gatewayAPI.WithKind("GatewayClass"), meta.RESTScopeRoot)
-	// The mapper would guess gatewaies.
+	// The mapper would derive the plural "gatewaies".
 	mapper.AddSpecific(gatewayAPI.WithKind("Gateway"), gatewayAPI.WithResource("gateways"),
 		gatewayAPI.WithResource("gateway"), meta.RESTScopeNamespace)
 	for _, kind := range []string{
@@ -228,13 +226,13 @@ func kinds() (*runtime.Scheme, meta.RESTMapper, error) {
 	for _, kind := range []string{"VIPAnnouncement", "BGPSession"} {
 		mapper.Add(livev1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
-	// It is its own plural.
+	// The plural of ServiceTraffic equals the singular.
 	traffic := livev1alpha1.GroupVersion.WithResource(livev1alpha1.ResourceServiceTraffic)
 	mapper.AddSpecific(livev1alpha1.GroupVersion.WithKind("ServiceTraffic"), traffic, traffic, meta.RESTScopeNamespace)
 	return scheme, mapper, nil
 }
 
-// read lists all kinds at once. Of several errors it returns that of the first kind.
+// read lists all kinds concurrently. Of several errors it returns that of the first kind.
 func read(ctx context.Context, reader client.Reader, namespace string, kinds []inputKind, options ...client.ListOption) (*report.Input, error) {
 	in := &report.Input{Namespace: namespace}
 	lists, errs := make([]client.ObjectList, len(kinds)), make([]error, len(kinds))
@@ -264,7 +262,7 @@ func list(ctx context.Context, reader client.Reader, lists []client.ObjectList, 
 	return group.Wait()
 }
 
-// Name is that of the context, or else the host of the API server.
+// Name returns the name of the context, or else the host of the API server.
 func Name(config Config) string {
 	raw, err := config.loading().RawConfig()
 	if err == nil && (config.Context != "" || raw.CurrentContext != "") {

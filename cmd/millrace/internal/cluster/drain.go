@@ -15,8 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// SetDrain sets or removes the annotation by which a node hands over its routes. Nothing else
-// of the Node is written.
+// SetDrain sets or removes the drain annotation of a Node. It changes no other field.
 func SetDrain(ctx context.Context, config Config, node string, drain bool) error {
 	var value any
 	if drain {
@@ -47,7 +46,7 @@ func SetDrain(ctx context.Context, config Config, node string, drain bool) error
 	return nil
 }
 
-// Departure is why a node departs, as its LBNode says; empty where it stays.
+// Departure returns spec.departure of the node's LBNode; empty if the node is not drained.
 func Departure(ctx context.Context, config Config, node string) (millracev1beta1.Departure, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror"
 )
 
-// Why a cluster could not be read.
+// Errors of reading a cluster.
 var (
 	ErrNoConfig     = errors.New("no cluster to read")
 	ErrUnreachable  = apierror.ErrUnreachable
@@ -29,20 +29,20 @@ func explainConfig(err error) error {
 	return fmt.Errorf("%w: %w; see --kubeconfig and --context", ErrNoConfig, err)
 }
 
-// explain turns the error of a request into one sentence with what to do.
+// explain turns the error of a request into one sentence with advice.
 func (c Config) explain(host string, err error) error {
 	return apierror.Explain(err, apierror.Request{Host: host, Namespace: c.Namespace})
 }
 
-// explainNamed is explain for a request that names an object: of an object that does not exist it suggests
-// another name.
+// explainNamed is explain for a request that names an object. If it does not exist, it suggests a similar
+// name.
 func (c Config) explainNamed(ctx context.Context, host string, err error) error {
 	return apierror.Explain(err, apierror.Request{
 		Host: host, Namespace: c.Namespace, Names: func(resource schema.GroupResource) []string { return c.names(ctx, resource) },
 	})
 }
 
-// names returns the names of a resource's objects, and nil if they cannot be listed.
+// names returns the names of a resource's objects, or nil if they cannot be listed.
 func (c Config) names(ctx context.Context, resource schema.GroupResource) []string {
 	_, mapper, err := kinds()
 	if err != nil {

@@ -20,18 +20,17 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/timeline"
 )
 
-// eventsAtOnce is how many events are read by a request.
+// eventsAtOnce is the page size of lists of Events.
 const eventsAtOnce = 500
 
-// EventQuery is a Service, and from when to when.
+// EventQuery selects a Service and a period.
 type EventQuery struct {
 	Namespace, Service string
 	From, To           time.Time
 }
 
-// EventsOf reads the events about a Service, its VIPs, EndpointSlices and pods, and about nodes and
-// peers, from one time to another. Pods that are gone count as its own where they have the name of
-// one that is there but for its end.
+// EventsOf returns the Events about a Service, its VIPs, EndpointSlices and pods, and about nodes and
+// peers, in the period. Deleted pods are recognized by their controller's part of the name, see stem.
 func EventsOf(ctx context.Context, config Config, query EventQuery) ([]timeline.Event, error) {
 	namespace, service := query.Namespace, query.Service
 	restConfig, clients, err := config.clients()
@@ -92,7 +91,7 @@ func (c Config) noService(ctx context.Context, clients kubernetes.Interface, nam
 	return missing
 }
 
-// subjects are names by kind. Those of pods are without their ends.
+// subjects are names by kind. Names of pods are stems.
 type subjects map[string]map[string]bool
 
 func (s subjects) addSlices(slices []discoveryv1.EndpointSlice) {
@@ -116,7 +115,7 @@ func (s subjects) addVIPs(vips []millracev1beta1.VIP, namespace, service string)
 	}
 }
 
-// stem is the name of a pod without what its controller made up.
+// stem returns the name of a pod without the suffix that its controller generated.
 func stem(name string) string {
 	if at := strings.LastIndexByte(name, '-'); at > 0 {
 		return name[:at]
@@ -124,7 +123,8 @@ func stem(name string) string {
 	return name
 }
 
-// has reports whether an event is about one of the subjects, or about what all Services depend on.
+// has reports whether an Event is about one of the subjects, or about an object that all Services depend
+// on.
 func (s subjects) has(event *corev1.Event, namespace string) bool {
 	of := event.InvolvedObject
 	switch of.Kind {
@@ -139,7 +139,7 @@ func (s subjects) has(event *corev1.Event, namespace string) bool {
 	}
 }
 
-// timeOf is when an event happened last.
+// timeOf returns the last time of an Event.
 func timeOf(event *corev1.Event) time.Time {
 	switch {
 	case event.Series != nil:

@@ -26,17 +26,17 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// agentContainer is that of config/lbagent/daemonset.yaml.
+// agentContainer is the name of the container in config/lbagent/daemonset.yaml.
 const agentContainer = "lbagent"
 
-// Agents are the agents of a cluster, by the node that they run on.
+// Agents are the agents of a cluster, by node.
 type Agents struct {
 	config *rest.Config
 	reader client.Reader
 	pods   map[string]*corev1.Pod
 }
 
-// FindAgents reads which agents there are.
+// FindAgents lists the running agents.
 func FindAgents(ctx context.Context, config Config) (*Agents, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -53,7 +53,7 @@ func FindAgents(ctx context.Context, config Config) (*Agents, error) {
 	return &Agents{config: restConfig, reader: reader, pods: found}, nil
 }
 
-// AgentsOf are the agents among pods, those that run.
+// AgentsOf returns the running agents among pods.
 func AgentsOf(config Config, pods []corev1.Pod) (*Agents, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -64,15 +64,14 @@ func AgentsOf(config Config, pods []corev1.Pod) (*Agents, error) {
 	return &Agents{config: restConfig, reader: reader, pods: found}, nil
 }
 
-// Nodes are the nodes with an agent, sorted.
+// Nodes returns the nodes with an agent, sorted.
 func (a *Agents) Nodes() []string {
 	return slices.SortedFunc(maps.Keys(a.pods), report.CompareNames)
 }
 
-// Run runs the agent's program in the agent's container of a node, writes what
-// it prints to out, and waits until it ends or ctx is done. Nothing is written to out
-// after that. The program is told to end when this one does, also when this one is
-// killed.
+// Run runs the agent's program in the agent's container of a node, copies its output to out, and waits
+// until it ends or ctx is done. Nothing is written to out after Run has returned. The remote program ends
+// when this program ends, even if it is killed.
 func (a *Agents) Run(ctx context.Context, node string, args []string, out io.Writer) error {
 	pod := a.pods[node]
 	if pod == nil {
@@ -101,7 +100,7 @@ type inContainer struct {
 	own bool
 }
 
-// explain turns a refusal into a sentence with the role that permits the command.
+// explain turns a Forbidden error into a sentence with the role that permits the command.
 func (c inContainer) explain(err error) error {
 	of := Config{}
 	if c.own {
@@ -110,13 +109,13 @@ func (c inContainer) explain(err error) error {
 	return of.explain("", err)
 }
 
-// NoAgent is the error about a node without an agent; running are the nodes that have one.
+// NoAgent returns the error about a node without an agent; running are the nodes that have one.
 func NoAgent(node string, running []string) error {
 	return &apierror.Missing{Kind: "agent on node", Name: node, Names: running}
 }
 
-// runIn runs a command, writes what it prints to out, and returns what it says on standard error.
-// Nothing is written after it has returned. Its standard input is open as long as this end lives.
+// runIn runs a command, copies its output to out, and returns its standard error. Nothing is written after
+// it has returned. The command's standard input stays open as long as this program lives.
 func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Writer) (complaints string, err error) {
 	executor, err := newExecutor(config, what)
 	if err != nil {
@@ -143,7 +142,7 @@ func runIn(ctx context.Context, config *rest.Config, what inContainer, out io.Wr
 	}
 }
 
-// gate passes on what is written until it is shut.
+// gate forwards writes until it is shut.
 type gate struct {
 	mu     sync.Mutex
 	out    io.Writer
@@ -159,18 +158,17 @@ func (g *gate) Write(text []byte) (int, error) {
 	return g.out.Write(text)
 }
 
-// shut returns when nothing is being written any more.
+// shut waits for the current write to end.
 func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
 }
 
-// newExecutor uses WebSocket, or SPDY where the API server or a proxy in front of it
-// knows nothing else, as kubectl does.
+// newExecutor uses WebSocket, or SPDY if the API server or a proxy does not support it, as kubectl does.
 func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor, error) {
 	config = rest.CopyConfig(config)
-	// The time limit of a request is none for a stream.
+	// The time limit of requests must not apply to streams.
 	config.Timeout = 0
 	target, err := what.url(config)
 	if err != nil {
@@ -189,7 +187,7 @@ func newExecutor(config *rest.Config, what inContainer) (remotecommand.Executor,
 	})
 }
 
-// url is the subresource exec of the pod.
+// url returns the URL of the pod's subresource exec.
 func (c inContainer) url(config *rest.Config) (*url.URL, error) {
 	base, _, err := rest.DefaultServerURL(config.Host, "/api", corev1.SchemeGroupVersion, true)
 	if err != nil {
@@ -209,8 +207,8 @@ func (c inContainer) url(config *rest.Config) (*url.URL, error) {
 	return target, nil
 }
 
-// PodAt is the name of the pod that has an address, among the endpoints of a
-// Service given as namespace/name; empty where none has.
+// PodAt returns the name of the pod with an address among the endpoints of a Service, given as
+// namespace/name, or "".
 func (a *Agents) PodAt(ctx context.Context, service, address string) (string, error) {
 	namespace, name, _ := strings.Cut(service, "/")
 	var endpoints discoveryv1.EndpointSliceList

@@ -33,9 +33,9 @@ type Handover struct {
 	clients kubernetes.Interface
 	// configurations are the FRRConfigurations of frr-k8s.
 	configurations dynamic.NamespaceableResourceInterface
-	// run runs a command in a container, and returns what it prints.
+	// run runs a command in a container, and returns its output.
 	run func(context.Context, inContainer) ([]byte, error)
-	// namespace and name are those of the speakers' DaemonSet.
+	// namespace and name identify the speakers' DaemonSet.
 	namespace, name string
 }
 
@@ -72,8 +72,8 @@ func NewHandover(config Config, speaker string) (*Handover, error) {
 	}, nil
 }
 
-// KeepOff has the speakers stay away from nodes with our label. No pod restarts for it: they are not
-// replaced when the DaemonSet changes any more (OnDelete).
+// KeepOff excludes nodes with LabelAnnouncer from the speakers' DaemonSet. It also sets the update strategy
+// OnDelete, so that no pod restarts because of the change.
 func (h *Handover) KeepOff(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		set, err := h.speakers(ctx)
@@ -97,7 +97,7 @@ func (h *Handover) speakers(ctx context.Context) (*appsv1.DaemonSet, error) {
 	return set, nil
 }
 
-// keepOff reports whether it had to change anything.
+// keepOff reports whether it changed the spec.
 func keepOff(spec *appsv1.DaemonSetSpec) bool {
 	ours := corev1.NodeSelectorRequirement{Key: millracev1beta1.LabelAnnouncer, Operator: corev1.NodeSelectorOpDoesNotExist}
 	pod := &spec.Template.Spec
@@ -128,7 +128,7 @@ func keepOff(spec *appsv1.DaemonSetSpec) bool {
 	return changed
 }
 
-// Unclaimed are the addresses from MetalLB that Millrace has no VIP of.
+// Unclaimed returns the addresses from MetalLB that Millrace has no VIP of.
 func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
 	var vips millracev1beta1.VIPList
 	var services corev1.ServiceList
@@ -138,7 +138,7 @@ func (h *Handover) Unclaimed(ctx context.Context) ([]string, error) {
 	return handover.Unclaimed(services.Items, vips.Items), nil
 }
 
-// Nodes are the names of the nodes with an agent.
+// Nodes returns the names of the nodes with an LBNode.
 func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 	var nodes millracev1beta1.LBNodeList
 	if err := h.reader.List(ctx, &nodes); err != nil {
@@ -152,7 +152,7 @@ func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Announcer is the label of a Node; empty where it has none.
+// Announcer returns the value of LabelAnnouncer of a Node; empty if it has none.
 func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
 	object, err := h.clients.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {
@@ -196,8 +196,8 @@ func (h *Handover) Report(ctx context.Context, node string) (*millracev1beta1.LB
 	return report, nil
 }
 
-// Speaker implements handover.Cluster. FRR tells the sessions itself, where there is one; native BGP
-// does by the metrics of the pod.
+// Speaker implements handover.Cluster. The sessions are read from FRR if it runs, and otherwise from the
+// metrics of the native speaker.
 func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, error) {
 	set, err := h.speakers(ctx)
 	if err != nil {
@@ -225,7 +225,7 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 		speaker.Established, speaker.Sessions = sessions.Established(sessions.Peers()), len(sessions)
 		return speaker, err
 	}
-	// It may not answer yet: then it has no session that anybody knows of.
+	// The pod may not answer yet: then it counts as a speaker without sessions.
 	metrics, err := h.clients.CoreV1().Pods(h.namespace).ProxyGet("http", pod.Name, metricsPort(pod), "metrics", nil).DoRaw(ctx)
 	if err == nil {
 		speaker.Established, speaker.Sessions = speakerSessions(metrics)
@@ -233,7 +233,8 @@ func (h *Handover) Speaker(ctx context.Context, node string) (handover.Speaker, 
 	return speaker, nil
 }
 
-// metricsPort is what MetalLB's manifests and charts call so, or the speaker's default.
+// metricsPort returns the port with the name used in MetalLB's manifests and charts, or the speaker's
+// default.
 func metricsPort(pod *corev1.Pod) string {
 	for _, container := range pod.Spec.Containers {
 		for _, port := range container.Ports {
@@ -245,7 +246,7 @@ func metricsPort(pod *corev1.Pod) string {
 	return "7472"
 }
 
-// sessionUp is a line of a speaker's metrics about a session.
+// sessionUp matches the metric of a session.
 var sessionUp = regexp.MustCompile(`(?m)^metallb_bgp_session_up\{(?:.*,)?peer="([^"]*)".*\} ([01])$`)
 
 // speakerSessions counts the sessions in a speaker's metrics.
@@ -266,8 +267,8 @@ func speakerSessions(metrics []byte) (established, all int) {
 	return established, all
 }
 
-// isShadow tells a series that nothing sets after the start: native speakers of 0.15 make one by the
-// router's address, and count by its address and port.
+// isShadow reports whether a series is a leftover: native speakers of 0.15 create one by the router's
+// address, which they never update, besides the one by address and port.
 func isShadow(peer string, all map[string]bool) bool {
 	for other := range all {
 		if strings.HasPrefix(other, peer+":") {

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/handover"
 )
 
-// leavesBGP reports whether MetalLB is in mode frr-k8s: the speakers have no sessions themselves, and
-// those of frr-k8s outlive them.
+// leavesBGP reports whether MetalLB is in mode frr-k8s: the speakers have no sessions themselves, and those
+// of frr-k8s outlive them.
 func leavesBGP(pod *corev1.PodSpec) bool {
 	for i := range pod.Containers {
 		for _, variable := range pod.Containers[i].Env {
@@ -32,7 +32,7 @@ func leavesBGP(pod *corev1.PodSpec) bool {
 	return false
 }
 
-// byFRRK8s adds the sessions that the speaker of a node has frr-k8s hold.
+// byFRRK8s adds the sessions that frr-k8s has for the speaker of a node.
 func (h *Handover) byFRRK8s(ctx context.Context, node string, speaker handover.Speaker) (handover.Speaker, error) {
 	all, err := h.frrConfigurations(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func bySpeakerOf(configuration *frrk8s.Configuration, node string) bool {
 	return configuration.BySpeaker() && configuration.Metadata.Name == frrk8s.NameFor(node)
 }
 
-// Withdraw implements handover.Cluster. In mode frr-k8s the speaker leaves an FRRConfiguration behind,
-// and so its sessions. It writes another one when it comes back.
+// Withdraw implements handover.Cluster. In mode frr-k8s a stopped speaker leaves its FRRConfiguration and
+// thereby its sessions. Withdraw deletes it; the speaker recreates it when it starts again.
 func (h *Handover) Withdraw(ctx context.Context, node string) error {
 	set, err := h.speakers(ctx)
 	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
@@ -108,8 +108,8 @@ func (h *Handover) Kept(ctx context.Context, node string) (string, error) {
 	return "", nil
 }
 
-// Others are lines about FRRConfigurations that no speaker wrote, none where frr-k8s has no part in it.
-// It is an error where one of them keeps a session that Millrace needs on a node.
+// Others describes FRRConfigurations that no speaker wrote, or returns nothing if MetalLB does not use
+// frr-k8s. It returns an error if one of them has a session that Millrace needs on a node.
 func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error) {
 	set, err := h.speakers(ctx)
 	if err != nil || !leavesBGP(&set.Spec.Template.Spec) {
@@ -143,7 +143,7 @@ func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error)
 	return lines, nil
 }
 
-// conflict says which of the others keeps a session on a node.
+// conflict returns an error if one of others has a session that Millrace needs on a node.
 func conflict(others []frrk8s.Configuration, wanted map[frrk8s.Peer]string, node *corev1.Node) error {
 	for i := range others {
 		if !others[i].Selects(node.Labels) {
@@ -161,7 +161,7 @@ func conflict(others []frrk8s.Configuration, wanted map[frrk8s.Peer]string, node
 	return nil
 }
 
-// wantedPeers are the routers of LBPeers that move, by which of them: those that see the node's address.
+// wantedPeers maps routers to the moving LBPeers that connect to them from the node's address.
 func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, error) {
 	peers, err := h.movingPeers(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, err
 	return wanted, nil
 }
 
-// frrConfigurations are those of all namespaces: none where the kind is absent.
+// frrConfigurations lists the FRRConfigurations of all namespaces, none if the kind is not installed.
 func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
 	list, err := h.configurations.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
@@ -195,7 +195,7 @@ func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuratio
 	return all, nil
 }
 
-// frrPod is that of frr-k8s on a node, in whichever namespace; nil where none runs.
+// frrPod returns the pod of frr-k8s on a node, in any namespace, or nil.
 func (h *Handover) frrPod(ctx context.Context, node string) (*corev1.Pod, error) {
 	pods, err := h.clients.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
@@ -215,7 +215,7 @@ func hasFRR(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == frrk8s.Container })
 }
 
-// sessions are those of the FRR in a pod.
+// sessions returns the sessions of FRR in a pod.
 func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessions, error) {
 	printed, err := h.run(ctx, inContainer{pod: pod, container: frrk8s.Container, command: frrk8s.ShowSessions})
 	if errors.Is(err, ErrForbidden) {
@@ -227,7 +227,7 @@ func (h *Handover) sessions(ctx context.Context, pod *corev1.Pod) (frrk8s.Sessio
 	return frrk8s.ReadSessions(printed)
 }
 
-// movingPeers are the LBPeers that select nodes by our label.
+// movingPeers returns the LBPeers that select nodes by LabelAnnouncer.
 func (h *Handover) movingPeers(ctx context.Context) ([]millracev1beta1.LBPeer, error) {
 	var peers millracev1beta1.LBPeerList
 	if err := h.reader.List(ctx, &peers); err != nil {

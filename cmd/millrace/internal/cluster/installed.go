@@ -11,9 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// asInstalled returns the arguments of a command in an agent's pod. Where it looks at the node of an
-// agent that runs (preflight --installed), it is told what the agent is: its uplinks, and the
-// addresses of the Node, by which uplinks are found, too.
+// asInstalled returns the arguments of a command in an agent's pod. To `preflight --installed` it adds the
+// agent's uplinks and the addresses of the Node, from which uplinks are detected.
 func asInstalled(pod *corev1.Pod, args []string) []string {
 	if len(args) == 0 || args[0] != "preflight" || !slices.Contains(args, "--installed") {
 		return args
@@ -30,7 +29,7 @@ func asInstalled(pod *corev1.Pod, args []string) []string {
 	return args
 }
 
-// uplinksOf are --uplinks of the agent in a pod.
+// uplinksOf returns the values of --uplinks of the agent in a pod.
 func uplinksOf(pod *corev1.Pod) []string {
 	var uplinks []string
 	for i := range pod.Spec.Containers {
@@ -38,7 +37,7 @@ func uplinksOf(pod *corev1.Pod) []string {
 		if container.Name != agentContainer {
 			continue
 		}
-		// The others are the agent's to know. What it would not start with has no pod that runs.
+		// Other flags are ignored. Flags are valid, because an agent with invalid ones does not run.
 		flags := pflag.NewFlagSet(agentContainer, pflag.ContinueOnError)
 		flags.ParseErrorsAllowlist.UnknownFlags = true
 		flags.SetOutput(io.Discard)

@@ -18,22 +18,21 @@ import (
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
-// ErrNoLive is that the aggregated API live.millrace.io is not installed.
+// ErrNoLive is returned if the aggregated API live.millrace.io is not installed.
 var ErrNoLive = errors.New("live.millrace.io is not installed")
 
-// Live is the aggregated API of a cluster. Agents are asked in place of it where it is not there,
-// or may not be read.
+// Live is a client of the aggregated API. Callers fall back to the agents if it is not installed or
+// forbidden.
 type Live struct {
 	of     Config
 	config *rest.Config
 	client client.WithWatch
-	// resources are those that it has.
+	// resources are the resources that the API serves.
 	resources map[string]bool
 }
 
-// OpenLive asks once whether the aggregated API is there. The error is ErrNoLive where it is not
-// installed, and another one where it does not answer. Its warnings are written to warnings, as
-// kubectl does.
+// OpenLive discovers the aggregated API. The error is ErrNoLive if it is not installed, and another one if
+// it does not answer. The API's warnings are written to warnings in kubectl's format.
 func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, error) {
 	restConfig, err := config.rest()
 	if err != nil {
@@ -67,7 +66,7 @@ func OpenLive(ctx context.Context, config Config, warnings io.Writer) (*Live, er
 	return live, nil
 }
 
-// Announcements are those of all VIPs, or of one where its name is given.
+// Announcements lists the announcements of all VIPs, or of the named one.
 func (l *Live) Announcements(ctx context.Context, name string) (*livev1alpha1.VIPAnnouncementList, error) {
 	list := &livev1alpha1.VIPAnnouncementList{}
 	var options []client.ListOption
@@ -77,13 +76,13 @@ func (l *Live) Announcements(ctx context.Context, name string) (*livev1alpha1.VI
 	return list, l.list(ctx, livev1alpha1.ResourceVIPAnnouncements, list, options...)
 }
 
-// Sessions are those of all nodes.
+// Sessions lists the sessions of all nodes.
 func (l *Live) Sessions(ctx context.Context) (*livev1alpha1.BGPSessionList, error) {
 	list := &livev1alpha1.BGPSessionList{}
 	return list, l.list(ctx, livev1alpha1.ResourceBGPSessions, list)
 }
 
-// Traffic is that of the Services of a namespace; empty: of all.
+// Traffic lists the traffic of the Services of a namespace; empty: of all namespaces.
 func (l *Live) Traffic(ctx context.Context, namespace string) (*livev1alpha1.ServiceTrafficList, error) {
 	list := &livev1alpha1.ServiceTrafficList{}
 	return list, l.list(ctx, livev1alpha1.ResourceServiceTraffic, list, client.InNamespace(namespace))
@@ -104,11 +103,11 @@ func (l *Live) list(ctx context.Context, resource string, list client.ObjectList
 	return fmt.Errorf("read %s of %s: %w", resource, livev1alpha1.GroupVersion.Group, err)
 }
 
-// liveAgain is how long the aggregated API is left alone where its announcements cannot be watched.
+// liveAgain is the retry interval of the watch of announcements.
 const liveAgain = 30 * time.Second
 
-// FollowAnnouncements calls changed after each change of what nodes announce, as far as the
-// aggregated API tells it, until ctx is done.
+// FollowAnnouncements calls changed after each change of the announcements in the aggregated API until ctx
+// is done.
 func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 	config.Timeout = 0
 	for watched := false; ctx.Err() == nil; {
@@ -119,8 +118,8 @@ func FollowAnnouncements(ctx context.Context, config Config, changed func()) {
 	}
 }
 
-// follow returns when the watch ends, and reports whether there was one. What changed between a previous
-// one and this counts as a change.
+// follow returns when the watch ends, and reports whether it was established. If again is true, it calls
+// changed at once, because changes between two watches are unknown.
 func (l *Live) follow(ctx context.Context, again bool, changed func()) (watched bool) {
 	list, err := l.Announcements(ctx, "")
 	if err != nil {

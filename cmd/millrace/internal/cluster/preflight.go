@@ -20,23 +20,22 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/rivals"
 )
 
-// Trial is a DaemonSet in a namespace of its own that looks at the nodes before Millrace is
-// installed.
+// Trial is a DaemonSet in a temporary namespace that checks the nodes before Millrace is installed.
 type Trial struct {
 	*Agents
-	// Addresses are those of the nodes on which it runs, by their names.
+	// Addresses are the addresses of the nodes with a running pod, by node.
 	Addresses map[string][]string
-	// Missing says why it does not run on some nodes, by their names.
+	// Missing is the reason why no pod runs, by node.
 	Missing map[string]string
 
 	clients   kubernetes.Interface
 	namespace string
 }
 
-// ciliumNamespaces are where its ConfigMap is, by how it was installed.
+// ciliumNamespaces are the namespaces of Cilium's ConfigMap, depending on the installation.
 var ciliumNamespaces = []string{"kube-system", "cilium", "cilium-system"}
 
-// Rivals reads what else serves Services.
+// Rivals reads the workloads and settings of other load balancers.
 func Rivals(ctx context.Context, config Config) (*rivals.Cluster, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
@@ -98,20 +97,20 @@ func (c Config) clients() (*rest.Config, kubernetes.Interface, error) {
 
 const (
 	trialName = "millrace-preflight"
-	// look is how often its pods are looked at, patience how long those of all nodes are waited for.
+	// look is the polling interval of the pods, patience the time limit for all of them to run.
 	look     = 500 * time.Millisecond
 	patience = 90 * time.Second
 )
 
-// TrialImage is what a trial runs.
+// TrialImage is the image of a trial.
 type TrialImage struct {
 	Name string
-	// PullSecrets have the passwords of its registry. They are copied into the trial's namespace.
+	// PullSecrets have the credentials of its registry. They are copied into the trial's namespace.
 	PullSecrets []types.NamespacedName
 }
 
-// StartTrial makes the DaemonSet of an image, and waits until it runs. Remove it in any case, also
-// after an error.
+// StartTrial creates the DaemonSet, and waits until it runs. The caller must call Remove, even after an
+// error.
 func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
@@ -124,7 +123,7 @@ func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, e
 	}
 	namespace, err := clients.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		GenerateName: trialName + "-",
-		// It has the network of the host, and sees its BPF file system.
+		// The pods use the host's network and BPF file system.
 		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged", "app.kubernetes.io/name": trialName},
 	}}, metav1.CreateOptions{})
 	if err != nil {
@@ -142,7 +141,7 @@ func StartTrial(ctx context.Context, config Config, image TrialImage) (*Trial, e
 	return trial, trial.await(ctx)
 }
 
-// readPullSecrets returns copies of Secrets, under names that no two of them have.
+// readPullSecrets returns copies of Secrets with unique names.
 func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []types.NamespacedName) ([]corev1.Secret, error) {
 	var copies []corev1.Secret
 	for i, name := range names {
@@ -169,7 +168,7 @@ func (c Config) explainTrial(host string, err error) error {
 	return err
 }
 
-// await waits until the pods run, for those of all nodes for a while.
+// await waits until the pods run on all nodes, at most for patience.
 func (t *Trial) await(ctx context.Context) error {
 	err := utilwait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
 		nodes, err := t.clients.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + "!=windows"})
@@ -195,7 +194,7 @@ func (t *Trial) await(ctx context.Context) error {
 	return nil
 }
 
-// note takes in what runs where.
+// note records the state of the pods.
 func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	t.pods, t.Addresses, t.Missing = map[string]*corev1.Pod{}, map[string][]string{}, map[string]string{}
 	for i := range nodes {
@@ -224,7 +223,7 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	}
 }
 
-// trouble is why a pod does not run.
+// trouble returns why a pod does not run.
 func trouble(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if ended := status.LastTerminationState.Terminated; ended != nil {
@@ -240,7 +239,7 @@ func trouble(pod *corev1.Pod) string {
 	return fmt.Sprintf("its pod is %s", pod.Status.Phase)
 }
 
-// Remove removes it, and waits until it is gone.
+// Remove deletes the trial's namespace, and waits until it is gone.
 func (t *Trial) Remove(ctx context.Context) error {
 	if t == nil || t.namespace == "" {
 		return nil
@@ -259,7 +258,7 @@ func (t *Trial) Remove(ctx context.Context) error {
 	return nil
 }
 
-// trialSet needs no privileges but to see the host's network.
+// trialSet returns a DaemonSet whose only privilege is the host's network.
 func trialSet(image string, pullSecrets []corev1.Secret) *appsv1.DaemonSet {
 	var pull []corev1.LocalObjectReference
 	for i := range pullSecrets {
@@ -280,7 +279,7 @@ func trialSet(image string, pullSecrets []corev1.Secret) *appsv1.DaemonSet {
 					Tolerations:      []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					SecurityContext: &corev1.PodSecurityContext{
 						SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-						// Root's group alone may read which tables iptables-legacy has.
+						// Only root's group may read the list of iptables-legacy's tables.
 						SupplementalGroups: []int64{0},
 					},
 					Containers: []corev1.Container{{

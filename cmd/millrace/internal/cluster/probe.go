@@ -15,11 +15,11 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Probe reads one object, of which nothing is used, and returns why the API server did not answer
-// within limit. That it has no such object, or allows nobody to read it, is an answer. Watches alone
-// tell nothing of a server that hangs: their connections stay open.
+// Probe lists VIPPools, limited to one, and returns the error if the API server did not answer within
+// limit. NotFound and Forbidden are answers. Watches do not detect a server that hangs, because their
+// connections stay open.
 //
-// The kubeconfig is read each time, as credentials in it are replaced.
+// The kubeconfig is read each time, because credentials in it are replaced.
 func Probe(ctx context.Context, config Config, limit time.Duration) error {
 	restConfig, reader, err := config.client()
 	if err != nil {

@@ -17,11 +17,12 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/reserve"
 )
 
-// maxTries is how often an address is chosen again that somebody else took meanwhile.
+// maxTries limits retries after the chosen address was taken by another client.
 const maxTries = 20
 
-// Reserve makes a VIP of an address of a pool, for a Service or, with an empty one, for whoever asks
-// for it. The VIP's name is the address, so the API server lets nobody reserve one that is given.
+// Reserve creates a VIP with a free address of a pool, for a Service, or with an empty name for any Service
+// that requests it. The VIP's name is derived from the address, so the API server rejects an address that
+// is in use.
 func Reserve(ctx context.Context, config Config, pool, family string, service types.NamespacedName) (netip.Addr, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -76,7 +77,7 @@ func poolNamed(pools []millracev1beta1.VIPPool, name string) *millracev1beta1.VI
 	return nil
 }
 
-// reservation is a VIP that stays when its Service goes.
+// reservation returns a VIP that outlives its Service.
 func reservation(address netip.Addr, pool string, service types.NamespacedName) *millracev1beta1.VIP {
 	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(address)},

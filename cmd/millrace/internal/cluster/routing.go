@@ -25,8 +25,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// ReadRouting reads what the gateway compiles, but no Secret. Kinds of Gateway API that the
-// cluster does not have are left out; those that the reader may not list become a remark.
+// ReadRouting reads the gateway's input without Secrets. Kinds of Gateway API that are not installed are
+// skipped; kinds that the user may not list are reported in a remark.
 func ReadRouting(ctx context.Context, config Config) (*routing.Input, error) {
 	restConfig, reader, err := config.client()
 	if err != nil {
@@ -112,10 +112,10 @@ func readGatewayAPI(ctx context.Context, reader client.Reader, in *routing.Input
 	return err
 }
 
-// gatewayDeployment is what runs the gateway, in the namespace that Millrace is installed in.
+// gatewayDeployment is the gateway's Deployment in Millrace's namespace.
 const gatewayDeployment = "millrace-gateway"
 
-// readRoom reads how much room namespaces have from how the gateway is started.
+// readRoom reads the limits of namespaces from the arguments of the gateway's Deployment.
 func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) error {
 	found := &appsv1.Deployment{}
 	name := types.NamespacedName{Namespace: in.Namespace, Name: gatewayDeployment}
@@ -142,7 +142,7 @@ func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) erro
 	return nil
 }
 
-// readQuantity reads the value of a flag, where it is among the arguments of a program.
+// readQuantity parses the value of a flag, if arguments contain it.
 func readQuantity(arguments []string, flag string, into *int64) error {
 	for i, argument := range arguments {
 		value, found := strings.CutPrefix(argument, flag+"=")
@@ -161,7 +161,7 @@ func readQuantity(arguments []string, flag string, into *int64) error {
 	return nil
 }
 
-// readConfigMaps reads those that objects refer to, one by one: a cluster has many others.
+// readConfigMaps gets only the ConfigMaps that objects refer to, because clusters have many others.
 func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input) error {
 	var (
 		mutex  sync.Mutex
@@ -195,7 +195,7 @@ func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input
 	return err
 }
 
-// configMapNames are those of ConfigMaps that objects refer to.
+// configMapNames are the names of ConfigMaps that objects refer to.
 type configMapNames map[types.NamespacedName]bool
 
 func (n configMapNames) add(namespace, kind, name string) {
@@ -204,7 +204,7 @@ func (n configMapNames) add(namespace, kind, name string) {
 	}
 }
 
-// referredConfigMaps are those with parameters, and those with CAs.
+// referredConfigMaps returns the ConfigMaps with parameters, and those with CA certificates.
 func referredConfigMaps(objects *route.Objects) []types.NamespacedName {
 	found := configMapNames{}
 	for _, class := range objects.IngressClasses {
@@ -242,7 +242,7 @@ func (n configMapNames) addGateway(gateway *gatewayv1.Gateway) {
 	}
 }
 
-// frontendAuthorities are what clients' certificates are held against.
+// frontendAuthorities returns the CAs of client certificates.
 func frontendAuthorities(gateway *gatewayv1.Gateway) []gatewayv1.ObjectReference {
 	if gateway.Spec.TLS == nil || gateway.Spec.TLS.Frontend == nil {
 		return nil

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/sysdump"
 )
 
-// ToDump is the cluster as it is dumped.
+// ToDump returns the input of a dump of the cluster.
 func ToDump(ctx context.Context, config Config, version string) (sysdump.Cluster, error) {
 	restConfig, clients, err := config.clients()
 	if err != nil {
 		return sysdump.Cluster{}, err
 	}
-	// Hundred nodes are asked at once, more or less.
+	// Requests to about a hundred nodes run at once.
 	restConfig.QPS, restConfig.Burst = 100, 200
 	objects, err := dynamic.NewForConfig(restConfig)
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// Rest says how long nothing is told after a call that took some time.
+// Rest returns the pause after a call of the given duration.
 type Rest func(took time.Duration) time.Duration
 
-// NoRest is for calls that cost the cluster nothing.
+// NoRest is for calls without requests to the cluster.
 func NoRest(time.Duration) time.Duration { return 0 }
 
-// Watch calls each with everything that a report is made of, first at once and then
-// after objects have changed, until ctx is done or each returns an error. Changes while
-// each runs, and in the rest after it, are told together. With announcements, what nodes announce is
-// such a change too. It returns nil when ctx is done.
+// Watch calls each with the input of a report, at once and after objects have changed, until ctx is done or
+// each returns an error. Changes while each runs, and during the rest after it, result in one call. If
+// announcements is true, it also follows the announcements of the aggregated API. It returns nil when ctx
+// is done.
 func Watch(ctx context.Context, config Config, rest Rest, announcements bool, each func(*report.Input) error) error {
-	// Whatever keeps a list from being read is an error here; informers try for ever.
+	// An error of reading a list is returned, while informers would retry forever.
 	in, err := Read(ctx, config)
 	if err != nil {
 		return unlessDone(ctx, err)
@@ -66,7 +66,7 @@ func Watch(ctx context.Context, config Config, rest Rest, announcements bool, ea
 	return unlessDone(ctx, group.Wait())
 }
 
-// repeat calls each at once and then after changes, with a rest after each call.
+// repeat calls each at once and after changes, with a rest after each call.
 func repeat(ctx context.Context, changed <-chan struct{}, rest Rest, each func() error) error {
 	for {
 		start := time.Now()
@@ -108,7 +108,7 @@ func unlessDone(ctx context.Context, err error) error {
 	return err
 }
 
-// watcher keeps the objects of a report in memory.
+// watcher caches the objects of a report.
 type watcher struct {
 	config  Config
 	host    string
@@ -117,7 +117,7 @@ type watcher struct {
 	refusal chan error
 }
 
-// settleTime is how long further changes are waited for after one.
+// settleTime is the wait for further changes after a change.
 const settleTime = 200 * time.Millisecond
 
 func (w *watcher) open() error {
@@ -125,7 +125,7 @@ func (w *watcher) open() error {
 	if err != nil {
 		return explainConfig(err)
 	}
-	// The time limit of a request is none for a watch.
+	// The time limit of requests must not apply to watches.
 	restConfig.Timeout = 0
 	w.host = restConfig.Host
 	scheme, mapper, err := kinds()
@@ -147,7 +147,7 @@ func (w *watcher) open() error {
 	return nil
 }
 
-// failed notes what no further attempt can mend. Other failures pass: informers try again.
+// failed records permanent errors. Informers retry others.
 func (w *watcher) failed(_ context.Context, _ *toolscache.Reflector, err error) {
 	if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) && !apierrors.IsNotFound(err) {
 		return
@@ -167,7 +167,7 @@ func (w *watcher) refused(ctx context.Context) error {
 	}
 }
 
-// follow notes every change of objects of some kinds from now on.
+// follow signals every change of objects of some kinds.
 func (w *watcher) follow(ctx context.Context, kinds []inputKind) error {
 	for _, kind := range kinds {
 		informer, err := w.cache.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false))
@@ -193,8 +193,8 @@ func (w *watcher) notify() {
 	}
 }
 
-// read returns the objects of some kinds that are in memory, once all of them are. They are shared and
-// must not be changed.
+// read returns the cached objects of some kinds once all caches are synced. The objects are shared and must
+// not be modified.
 func (w *watcher) read(ctx context.Context, kinds []inputKind) (*report.Input, error) {
 	if !w.cache.WaitForCacheSync(ctx) {
 		return nil, ctx.Err()

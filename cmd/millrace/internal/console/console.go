@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console asks the consoles of many nodes' agents. Their answers are the lines of
-// package api/console.
+// Package console queries the consoles of agents on many nodes. Answers are lines as defined in package
+// api/console.
 package console
 
 import (
@@ -19,30 +19,29 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Runner runs the agent's program on a node; see cluster.Agents. It writes nothing
-// to out after it has returned.
+// Runner runs the agent's program on a node; see cluster.Agents. It must not write to out after it has
+// returned.
 type Runner interface {
 	Run(ctx context.Context, node string, args []string, out io.Writer) error
 }
 
-// Answer is a line from a node, or its end.
+// Answer is a line from a node, or the end of its stream.
 type Answer struct {
 	Node string
 	Line consoleapi.Line
-	// Ended is true in a node's last answer; Err says why, where it was not asked to end.
+	// Ended is true in a node's last answer; Err is the cause unless the end was requested.
 	Ended bool
 	Err   error
 }
 
-// AtOnce is how many agents a question that has an end goes to at a time: each costs the
-// API server a stream.
+// AtOnce limits the agents that are queried concurrently, because each needs a stream of the API server.
 const AtOnce = 16
 
-// ErrEnded means that an agent stopped telling, as when it is restarted.
+// ErrEnded is returned when an agent ends a stream, for example because it restarts.
 var ErrEnded = errors.New("the agent ended")
 
-// Follow runs a command on all nodes and sends what they tell, until each has
-// ended and the channel is closed. After ctx is done a node ends without an error.
+// Follow runs a command on all nodes and sends their lines. The channel is closed when the streams of all
+// nodes have ended. Streams that end because ctx is done have no error.
 func Follow(ctx context.Context, runner Runner, nodes, args []string) <-chan Answer {
 	answers := make(chan Answer)
 	var group sync.WaitGroup
@@ -80,18 +79,18 @@ func Ask(ctx context.Context, runner Runner, node string, args []string) (consol
 	return answer, nil
 }
 
-// Round is a question to many agents.
+// Round is a query of many agents.
 type Round struct {
 	Runner Runner
-	// Limit is the time that each agent has for its answer.
+	// Limit is the time limit of each agent.
 	Limit time.Duration
-	// Stop is an error that all agents would meet: those that were not asked yet are
-	// not asked any more, and have it as their answer.
+	// Stop is an error that applies to all agents: after the first, the remaining agents are not queried
+	// and get this error.
 	Stop error
 }
 
-// Ask runs a command that prints one line on each node, on AtOnce nodes at a time, and
-// returns the answers by node.
+// Ask runs a command that prints one line on each node, concurrently on AtOnce nodes, and returns the
+// answers by node.
 func (r Round) Ask(ctx context.Context, nodes, args []string) map[string]Answer {
 	var mu sync.Mutex
 	var stopped error
@@ -125,9 +124,8 @@ const (
 	restFactor = 9
 )
 
-// RestAfter is how long agents are left alone after a round that took some time: they
-// and the API server are asked for a tenth of the time at most. Where agents do not
-// answer, a round takes long for little: it rests for maxRest.
+// RestAfter returns the pause after a round, so that queries take at most a tenth of the time. It is at
+// most maxRest, because the duration of a round with silent agents is no measure of its cost.
 func RestAfter(took time.Duration) time.Duration {
 	return min(max(minRest, restFactor*took), maxRest)
 }
@@ -142,8 +140,8 @@ func (r Round) one(ctx context.Context, node string, args []string) (consoleapi.
 	return line, err
 }
 
-// Bounded returns a Runner that runs a command on AtOnce nodes at a time and ends it on
-// a node after a number of lines.
+// Bounded returns a Runner that runs a command concurrently on at most AtOnce nodes and ends it on a node
+// after a number of lines.
 func Bounded(runner Runner, lines int) Runner {
 	return bounded{runner, lines, make(chan struct{}, AtOnce)}
 }
@@ -165,13 +163,13 @@ func (b bounded) Run(ctx context.Context, node string, args []string, out io.Wri
 	defer cancel()
 	err := b.runner.Run(limited, node, args, &countdown{out, b.lines, cancel})
 	if limited.Err() != nil && ctx.Err() == nil {
-		// It has told enough.
+		// The limit of lines ended the command.
 		return nil
 	}
 	return err
 }
 
-// countdown passes on a number of lines, then calls enough.
+// countdown forwards a number of lines, then calls enough.
 type countdown struct {
 	out    io.Writer
 	left   int
@@ -198,10 +196,10 @@ func (c *countdown) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// maxLine is the bytes of the longest line: the counters of all frontends.
+// maxLine is the maximum length of a line in bytes: the counters of all frontends.
 const maxLine = 64 << 20
 
-// lines decodes what is written, line by line.
+// lines decodes a stream of lines.
 type lines struct {
 	rest []byte
 	each func(consoleapi.Line)

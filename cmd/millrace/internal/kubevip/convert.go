@@ -13,10 +13,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// class is the one that kube-vip serves, unless it is told another.
+// class is the default class of kube-vip.
 const class = "kube-vip.io/kube-vip-class"
 
-// Convert returns objects of ours that mean the same.
+// Convert returns equivalent objects of Millrace.
 func Convert(objects *Objects) migration.Result {
 	c := &converter{interfaces: map[string]string{}}
 	for i := range objects.configMaps {
@@ -33,11 +33,11 @@ func Convert(objects *Objects) migration.Result {
 
 type converter struct {
 	result migration.Result
-	// withOwn are the namespaces that have a pool of their own.
+	// withOwn are the namespaces that have their own pool.
 	withOwn []string
-	// interfaces are those of the addresses of pools, by the pools' names.
+	// interfaces maps pools to the interface of their addresses.
 	interfaces map[string]string
-	// layer2 says that a speaker answers on links.
+	// layer2 is true if a speaker uses ARP and NDP.
 	layer2 bool
 }
 
@@ -45,7 +45,7 @@ func (c *converter) noter(kind, name string) noter {
 	return func(format string, args ...any) { c.result.Notes.Add(kind, name, format, args...) }
 }
 
-// speaker takes the environment of kube-vip's pods.
+// speaker converts the environment of kube-vip's pods.
 func (c *converter) speaker(from *speaker) {
 	note := c.noter(from.kind, from.name)
 	env, found := from.environment(note)
@@ -84,7 +84,7 @@ func (c *converter) speaker(from *speaker) {
 	}
 }
 
-// nodes selects those that the pods run on.
+// nodes returns a selector of the nodes that the pods run on.
 func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{MatchLabels: s.spec.NodeSelector}
 	if terms := s.terms(); len(terms) > 0 {
@@ -112,8 +112,8 @@ func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	return selector
 }
 
-// terms are those of the node affinity, without the previous name of the control plane's label:
-// kube-vip's own manifest has both.
+// terms returns the terms of the node affinity, without the deprecated label of the control plane, which
+// kube-vip's own manifest has in addition to the current one.
 func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	affinity := s.spec.Affinity
 	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -128,7 +128,7 @@ func (s *speaker) terms() []corev1.NodeSelectorTerm {
 	})
 }
 
-// links makes advertisements of what is announced on links: one for each interface.
+// links adds one layer 2 advertisement for each interface.
 func (c *converter) links(name string, env *environment, nodes *metav1.LabelSelector, note noter) {
 	c.layer2 = true
 	general := env.values["vip_servicesinterface"]
@@ -170,7 +170,7 @@ func (c *converter) link(name string, pools []string, on string, nodes *metav1.L
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// isTrue reports whether a variable says so.
+// isTrue reports whether the variable is true.
 func (e *environment) isTrue(name string) bool {
 	value, err := strconv.ParseBool(e.values[name])
 	return err == nil && value

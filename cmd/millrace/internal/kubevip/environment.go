@@ -11,20 +11,21 @@ import (
 // environment has the variables of kube-vip's container.
 type environment struct{ values map[string]string }
 
-// used are the variables that become part of an object.
+// used are the variables that are converted.
 var used = []string{
 	"bgp_as", "bgp_enable", "bgp_hold_time", "bgp_keepalive_interval", "bgp_multihop", "bgp_peeraddress", "bgp_peeras",
 	"bgp_peerpass", "bgp_peers", "bgp_sourceif", "bgp_sourceip", "cp_enable", "lb_class_name", "lb_class_only",
 	"mpbgp_ipv4", "mpbgp_ipv6", "mpbgp_nexthop", "svc_enable", "vip_arp", "vip_interface", "vip_servicesinterface",
 }
 
-// withoutCounterpart are those of Services that nothing here means. Agents choose a router id of their own.
+// withoutCounterpart are variables for Services without an equivalent. Agents choose their router id
+// themselves.
 var withoutCounterpart = []string{
 	"bgp_attach_ip_to_interface", "bgp_routerid", "bgp_routerinterface", "dhcp_mode", "enable_service_security",
 	"enable_upnp", "mirror_dest_interface", "svc_namespace", "vip_ddns", "vip_routingtable", "vip_wireguard", "zebra_enable",
 }
 
-// itsOwn are the prefixes of those that say how kube-vip itself runs, or are of the control plane.
+// itsOwn are the prefixes of variables for kube-vip's own operation or the control plane.
 var itsOwn = []string{
 	"address", "annotation", "backend_health_check_", "config_file", "control_plane_health_check_", "cp_", "debounce_time",
 	"dhcp_backoff_", "disable_service_updates", "dns_mode", "egress_", "enable_endpoints", "enable_node_labeling", "health_check_port",
@@ -36,7 +37,7 @@ var itsOwn = []string{
 	"vip_startleader", "vip_subnet", "zebra_",
 }
 
-// environment returns the variables of the container that has settings of kube-vip.
+// environment returns the variables of the first container with settings of kube-vip.
 func (s *speaker) environment(note noter) (*environment, bool) {
 	for i := range s.spec.Containers {
 		env := &environment{values: map[string]string{}}
@@ -55,7 +56,7 @@ func (s *speaker) environment(note noter) (*environment, bool) {
 	return nil, false
 }
 
-// unknown are the variables that this version does not know.
+// unknown returns the variables that are in none of these lists.
 func (e *environment) unknown() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(e.values)), func(name string) bool {
 		lower := strings.ToLower(name)

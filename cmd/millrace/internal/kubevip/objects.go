@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevip turns the settings of kube-vip, and of its cloud provider, into objects of Millrace
-// that mean the same.
+// Package kubevip converts the settings of kube-vip and of its cloud provider to equivalent objects of
+// Millrace.
 package kubevip
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/migration"
 )
 
-// configMap is that of kube-vip-cloud-provider, which has a pool for each namespace.
+// configMap is the ConfigMap of kube-vip-cloud-provider, with pools by namespace.
 type configMap struct {
 	migration.Meta
 	Data map[string]string `json:"data"`
@@ -34,7 +34,7 @@ type pod struct {
 	Spec podSpec `json:"spec"`
 }
 
-// podSpec has what says something of addresses and sessions.
+// podSpec has the fields with settings of addresses and sessions.
 type podSpec struct {
 	NodeSelector map[string]string `json:"nodeSelector"`
 	Affinity     *corev1.Affinity  `json:"affinity"`
@@ -44,20 +44,20 @@ type podSpec struct {
 	} `json:"containers"`
 }
 
-// speaker is one kind of kube-vip's pods.
+// speaker is the pod template of a DaemonSet, or a static pod.
 type speaker struct {
 	kind, name string
 	spec       *podSpec
 }
 
-// Objects are those of kube-vip that a cluster has.
+// Objects are the kube-vip objects of a cluster.
 type Objects struct {
 	configMaps []configMap
 	speakers   []speaker
 }
 
-// Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Other
-// kinds than ConfigMaps, DaemonSets and Pods are an error.
+// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl. Kinds other than ConfigMap,
+// DaemonSet and Pod are an error.
 func Read(r io.Reader) (*Objects, error) {
 	objects := &Objects{}
 	if err := migration.Read(r, "kube-vip", objects.add); err != nil {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// global is in the keys of what all namespaces have that have none of their own.
+	// global is the suffix of keys for all namespaces without their own keys.
 	global = "global"
-	// dhcp is the pool of Services that get their addresses from a server.
+	// dhcp is the pool of Services that get their addresses by DHCP.
 	dhcp = "0.0.0.0/32"
 
 	prefixCIDR       = "cidr-"
@@ -35,8 +35,8 @@ const (
 
 type noter func(format string, args ...any)
 
-// configured takes a ConfigMap of the cloud provider. What a namespace has of its own goes before what
-// all have, and CIDRs go before ranges.
+// configured converts a ConfigMap of the cloud provider. Keys of a namespace take precedence over those of
+// all namespaces, and CIDRs over ranges.
 func (c *converter) configured(from *configMap) {
 	note := c.noter(kindConfigMap, from.Metadata.Name)
 	own := from.namespaces(note)
@@ -66,7 +66,7 @@ func known(key string) bool {
 	return key == keySearchOrder || key == keySkipEnds
 }
 
-// namespaces are those with addresses of their own, and last "global".
+// namespaces returns the namespaces with their own addresses, followed by "global".
 func (m *configMap) namespaces(note noter) (all []string) {
 	for key := range m.Data {
 		for _, prefix := range []string{prefixCIDR, prefixRange} {
@@ -89,7 +89,7 @@ func (m *configMap) namespaces(note noter) (all []string) {
 	return append(all, global)
 }
 
-// addresses are those of a namespace, and the key that says them: empty where there is none.
+// addresses returns the addresses of a namespace with their key, or an empty key if there are none.
 func (m *configMap) addresses(namespace string, note noter) (addresses []string, key string) {
 	for _, prefix := range []string{prefixCIDR, prefixRange} {
 		value, ok := m.Data[prefix+namespace]
@@ -114,7 +114,7 @@ func (m *configMap) addresses(namespace string, note noter) (addresses []string,
 
 func (c *converter) pool(from *configMap, namespace string, addresses []string, note noter) {
 	if len(addresses) == 0 {
-		// Its namespace gets none of what all have.
+		// The namespace gets no addresses of the global pool either.
 		c.withOwn = append(c.withOwn, namespace)
 		return
 	}
@@ -149,7 +149,7 @@ func (m *configMap) shared(namespace string) bool {
 	return err == nil && shared
 }
 
-// overlaps says which pools have addresses of others: the cloud provider lets them.
+// overlaps adds notes for pools with common addresses, which the cloud provider allows.
 func (c *converter) overlaps(note noter) {
 	for i := range c.result.Pools {
 		for j := range i {
@@ -161,7 +161,7 @@ func (c *converter) overlaps(note noter) {
 	}
 }
 
-// set are the addresses of a pool. What is none of it is for the API server to say.
+// set returns the addresses of a pool. Invalid entries are skipped; the API server rejects them.
 func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, addresses := range pool.Spec.Addresses {
@@ -178,7 +178,7 @@ func set(pool *millracev1beta1.VIPPool) *netipx.IPSet {
 	return all
 }
 
-// interfaceOf notes on which interface the addresses of a namespace are.
+// interfaceOf records the interface of the addresses of a namespace.
 func (c *converter) interfaceOf(from *configMap, key string, note noter) {
 	namespace, ok := strings.CutPrefix(key, prefixInterface)
 	if !ok {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// What kube-vip takes where nothing is said.
+	// Defaults of kube-vip.
 	defaultASN           = 65000
 	defaultHoldTime      = 30
 	defaultKeepaliveTime = 10
@@ -25,14 +25,14 @@ const (
 	bgpPort              = 179
 )
 
-// router is a peer of kube-vip: the parts that bgp_peers has between colons, behind the address.
+// router is a peer of kube-vip, with the colon-separated parts of an entry of bgp_peers.
 type router struct {
 	address, on                  string
 	asn, password, multihop      string
 	port, nextHops, bfd, trailer string
 }
 
-// sessions makes LBPeers, and a VIPAdvertisement to all of them.
+// sessions adds LBPeers, and a VIPAdvertisement to all of them.
 func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelSelector, note noter) {
 	var peers []string
 	for _, router := range env.routers() {
@@ -58,7 +58,7 @@ func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelS
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
 
-// routers are those of bgp_peers, and the one of bgp_peeraddress.
+// routers returns the routers of bgp_peers, and that of bgp_peeraddress.
 func (e *environment) routers() (all []router) {
 	for text := range strings.SplitSeq(e.values["bgp_peers"], ",") {
 		if text = strings.TrimSpace(text); text != "" {
@@ -73,7 +73,7 @@ func (e *environment) routers() (all []router) {
 	return all
 }
 
-// parseRouter reads ADDRESS:AS:PASSWORD:MULTIHOP:PORT:NEXTHOPS:BFD. An IPv6 address is in brackets.
+// parseRouter parses ADDRESS:AS:PASSWORD:MULTIHOP:PORT:NEXTHOPS:BFD. An IPv6 address is in brackets.
 func parseRouter(text string) router {
 	var r router
 	if rest, ok := strings.CutPrefix(text, "unnumbered:"); ok {
@@ -130,7 +130,7 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	return to, nil
 }
 
-// source says which address of a node the session has.
+// source sets the node's address for the session.
 func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr, note noter) {
 	on, address := env.values["bgp_sourceif"], env.values["bgp_sourceip"]
 	switch {
@@ -144,7 +144,8 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 	}
 }
 
-// families are both where MP-BGP is on: the next hop of the other family is the node's own address.
+// families enables both families if MP-BGP is on. The next hop of the other family is the node's own
+// address.
 func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note noter) {
 	mode := env.values["mpbgp_nexthop"]
 	for option := range strings.SplitSeq(r.nextHops, ";") {
@@ -159,7 +160,7 @@ func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note
 	note("mpbgp_nexthop %s: the next hop of the other family is the node's own address here", mode)
 }
 
-// bfdSession reads ENABLED;RECEIVE;TRANSMIT;MULTIPLIER, in milliseconds.
+// bfdSession parses ENABLED;RECEIVE;TRANSMIT;MULTIPLIER, in milliseconds.
 func (r *router) bfdSession(note noter) *millracev1beta1.BFD {
 	parts := strings.Split(r.bfd, ";")
 	enabled, err := strconv.ParseBool(parts[0])
@@ -177,7 +178,7 @@ func (r *router) bfdSession(note noter) *millracev1beta1.BFD {
 	}
 }
 
-// number is what a text says, or a default where it says nothing.
+// number parses text, and returns the default for 0 and invalid text.
 func number(text string, standard int64) int64 {
 	if value, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64); err == nil && value != 0 {
 		return value

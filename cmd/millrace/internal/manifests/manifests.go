@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests reads objects from files, as an API server would that is sent them, and says
-// what of them it would refuse.
+// Package manifests reads objects from files and validates them like an API server.
 package manifests
 
 import (
@@ -35,23 +34,23 @@ import (
 	gatewayapi "github.com/millrace-lb/millrace/config/gateway-api"
 )
 
-// Objects are those of files.
+// Objects are the objects of files.
 type Objects struct {
-	// Known are those of kinds that Millrace reads, each once, and of our kinds and those of Gateway API
-	// those alone that an API server would take.
+	// Known are the objects of kinds that Millrace reads, without duplicates. Objects of Millrace and of
+	// Gateway API that an API server would reject are left out.
 	Known []runtime.Object
 	// Others counts the objects of other kinds.
 	Others map[string]int
-	// Problems are why objects, or fields of them, would be refused.
+	// Problems are the reasons why objects, or fields of them, would be rejected.
 	Problems []Problem
-	// Remarks are sentences about objects that some API servers alone would refuse.
+	// Remarks are sentences about objects that only some API servers reject.
 	Remarks []string
 	// Sources are the files of objects.
 	Sources map[desired.Object]string
 }
 
-// Problem is why an object would be refused. Where it has no name that can be read, it is the Document
-// of a number.
+// Problem is the reason why an object would be rejected. An object without a readable name is identified as
+// Document with its number in the file.
 type Problem struct {
 	Source  string
 	Object  desired.Object
@@ -64,12 +63,12 @@ type Reader struct {
 	gateway gatewayapi.Kinds
 	scheme  *runtime.Scheme
 	decoder runtime.Decoder
-	// namespace is that of objects that name none.
+	// namespace is the namespace of objects without one.
 	namespace string
 	found     Objects
 }
 
-// NewReader returns a reader; namespace is that of objects that name none.
+// NewReader returns a reader; namespace is the namespace of objects without one.
 func NewReader(namespace string) (*Reader, error) {
 	kinds, err := crd.Kinds()
 	if err != nil {
@@ -90,10 +89,10 @@ func NewReader(namespace string) (*Reader, error) {
 	}, nil
 }
 
-// Objects returns what was read.
+// Objects returns the objects that were read.
 func (r *Reader) Objects() *Objects { return &r.found }
 
-// ReadPath reads a file or, of a directory and those below it, the files that kubectl would read.
+// ReadPath reads a file, or the files below a directory that kubectl would read.
 func (r *Reader) ReadPath(path string) error {
 	return filepath.WalkDir(path, func(file string, entry fs.DirEntry, err error) error {
 		switch {
@@ -111,7 +110,7 @@ func (r *Reader) ReadPath(path string) error {
 	})
 }
 
-// Read reads the documents of a file. The error is of the file itself.
+// Read reads the documents of a file. Errors of objects are recorded as problems instead.
 func (r *Reader) Read(source string, from io.Reader) error {
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(from))
 	for number := 1; ; number++ {
@@ -128,7 +127,7 @@ func (r *Reader) Read(source string, from io.Reader) error {
 	}
 }
 
-// document reads one object, or a list of them.
+// document reads one object, or a list of objects.
 func (r *Reader) document(source string, text []byte) error {
 	content, err := yaml.YAMLToJSONStrict(text)
 	if err != nil || bytes.Equal(bytes.TrimSpace(content), []byte("null")) {
@@ -188,8 +187,8 @@ func (r *Reader) object(source string, object *unstructured.Unstructured) {
 	}
 }
 
-// servedGateway reports whether an API server would take an object of Gateway API. What the CRDs of the
-// experimental channel alone take is told in a remark.
+// servedGateway reports whether an API server would accept an object of Gateway API. If only the CRDs of
+// the experimental channel accept it, it adds a remark.
 func (r *Reader) servedGateway(source string, object *unstructured.Unstructured) bool {
 	name := nameOf(object)
 	experimental := object.DeepCopy()
@@ -218,7 +217,7 @@ func nameOf(object *unstructured.Unstructured) desired.Object {
 	return desired.Object{Kind: object.GetKind(), Namespace: object.GetNamespace(), Name: object.GetName()}
 }
 
-// clusterScoped are the kinds of others that have no namespace.
+// clusterScoped are the other cluster-scoped kinds.
 var clusterScoped = []string{"Namespace", "Node", "IngressClass", "GatewayClass", "ServiceCIDR", "IPAddress", "PersistentVolume"}
 
 func (r *Reader) isNamespaced(kind schema.GroupVersionKind, ours *crd.Kind) bool {
@@ -228,7 +227,7 @@ func (r *Reader) isNamespaced(kind schema.GroupVersionKind, ours *crd.Kind) bool
 	return !slices.Contains(clusterScoped, kind.Kind)
 }
 
-// ours reads an object of one of our kinds. What an API server would refuse goes no further.
+// ours reads an object of one of Millrace's kinds. Objects that an API server would reject are not added.
 func (r *Reader) ours(source string, kind *crd.Kind, object *unstructured.Unstructured) {
 	name := nameOf(object)
 	problems := kind.Problems(object)
@@ -246,7 +245,7 @@ func (r *Reader) ours(source string, kind *crd.Kind, object *unstructured.Unstru
 	r.found.Known = append(r.found.Known, typed)
 }
 
-// newOurs returns an empty object of a kind of ours; all versions have the same fields.
+// newOurs returns an empty object of one of Millrace's kinds; all versions have the same fields.
 func newOurs(kind string) runtime.Object {
 	switch kind {
 	case "VIPPool":
@@ -266,8 +265,7 @@ func newOurs(kind string) runtime.Object {
 	}
 }
 
-// builtin reads an object of another kind that Millrace reads. Where it has a field too many it is
-// read all the same.
+// builtin reads an object of another kind that Millrace reads. Objects with unknown fields are added, too.
 func (r *Reader) builtin(source string, object *unstructured.Unstructured) {
 	content, err := object.MarshalJSON()
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package migration has what the conversions of other load balancers' objects share: how objects are
-// read, and how objects of Millrace are made of them.
+// Package migration provides the common parts of converting other load balancers' objects: a parser, and
+// constructors for objects of Millrace.
 package migration
 
 import (
@@ -17,7 +17,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Meta is what all kinds have. Types of objects embed it.
+// Meta is embedded in the types of objects.
 type Meta struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 }
@@ -29,8 +29,8 @@ type Object struct {
 	fields map[string]any
 }
 
-// Read reads objects as YAML or JSON, as kubectl prints them: one after another, or lists. Each goes
-// to take, whose error ends it. The owner, such as "MetalLB", is for errors.
+// Read parses a stream of YAML or JSON objects or lists, as printed by kubectl, and passes each object to
+// take, until take returns an error. The owner, such as "MetalLB", is used in errors.
 func Read(r io.Reader, owner string, take func(Object) error) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(r, 4096)
 	for {
@@ -48,7 +48,7 @@ func Read(r io.Reader, owner string, take func(Object) error) error {
 	}
 }
 
-// each calls take for an object, or for those of a list.
+// each calls take for an object, or for the items of a list.
 func each(fields map[string]any, take func(Object) error) error {
 	if len(fields) == 0 {
 		return nil
@@ -70,12 +70,12 @@ func each(fields map[string]any, take func(Object) error) error {
 	return nil
 }
 
-// ErrForeign says that an object is of another owner.
+// ErrForeign returns the error about an object of another project.
 func (o Object) ErrForeign() error { return fmt.Errorf("%s %q is none", o.APIVersion, o.Kind) }
 
-// Decode decodes an object, and appends it to those of its kind. Fields that T does not have are told
-// by notes: nothing is lost silently. No notes are for kinds of which a part alone is wanted. Statuses
-// are not read.
+// Decode decodes an object, and appends it to all. Fields that T does not have are reported in notes, so
+// that nothing is lost silently; nil notes are for kinds of which only some fields are needed. Statuses are
+// ignored.
 func Decode[T any](object Object, all *[]T, notes *Notes) error {
 	fields := maps.Clone(object.fields)
 	for _, known := range []string{"apiVersion", "kind", "status"} {

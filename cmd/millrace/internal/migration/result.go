@@ -15,8 +15,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Notes say what has no counterpart, or is to be done by hand, with the object in front. None is
-// there twice.
+// Notes describe settings without an equivalent, and manual steps, prefixed with the object. They have no
+// duplicates.
 type Notes []string
 
 // Add adds a note about an object.
@@ -27,7 +27,7 @@ func (n *Notes) Add(kind, name, format string, args ...any) {
 	}
 }
 
-// Result is what a conversion found.
+// Result is the result of a conversion.
 type Result struct {
 	Pools          []millracev1beta1.VIPPool
 	Peers          []millracev1beta1.LBPeer
@@ -35,7 +35,7 @@ type Result struct {
 	Notes          Notes
 }
 
-// ByNode has the peers select those nodes alone that have been moved to Millrace.
+// ByNode restricts the peers to nodes that have been moved to Millrace.
 func (r *Result) ByNode() {
 	for i := range r.Peers {
 		selector := &metav1.LabelSelector{}
@@ -51,22 +51,22 @@ func typeOf(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: "millrace.io/v1beta1", Kind: kind}
 }
 
-// NewPool returns a pool with a name alone.
+// NewPool returns a pool with only a name.
 func NewPool(name string) millracev1beta1.VIPPool {
 	return millracev1beta1.VIPPool{TypeMeta: typeOf("VIPPool"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// NewPeer returns a peer with a name alone.
+// NewPeer returns a peer with only a name.
 func NewPeer(name string) millracev1beta1.LBPeer {
 	return millracev1beta1.LBPeer{TypeMeta: typeOf("LBPeer"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// NewAdvertisement returns an advertisement with a name alone.
+// NewAdvertisement returns an advertisement with only a name.
 func NewAdvertisement(name string) millracev1beta1.VIPAdvertisement {
 	return millracev1beta1.VIPAdvertisement{TypeMeta: typeOf("VIPAdvertisement"), ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// Name joins what names an object there to a name that an object here may have.
+// Name joins parts to a valid name of an object.
 func Name(parts ...string) string {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' {
@@ -74,7 +74,7 @@ func Name(parts ...string) string {
 		}
 		return '-'
 	}, strings.ToLower(strings.Join(parts, "-")))
-	// Labels of a name begin and end with a letter or a digit.
+	// Labels of a name start and end with a letter or a digit.
 	labels := strings.Split(name, ".")
 	for i := range labels {
 		labels[i] = strings.Trim(labels[i], "-")
@@ -82,14 +82,14 @@ func Name(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(labels, func(label string) bool { return label == "" }), ".")
 }
 
-// Namespaces selects, or with NotIn leaves out, namespaces by their names.
+// Namespaces returns a selector of namespaces by name, or with NotIn of all others.
 func Namespaces(operator metav1.LabelSelectorOperator, names ...string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key: corev1.LabelMetadataName, Operator: operator, Values: names,
 	}}}
 }
 
-// Masked is a CIDR without bits behind its prefix length. What is none is returned as it is.
+// Masked returns a CIDR with the host bits cleared. Other text is returned unchanged.
 func Masked(addresses string) string {
 	addresses = strings.TrimSpace(addresses)
 	if network, err := netip.ParsePrefix(addresses); err == nil {
@@ -98,7 +98,7 @@ func Masked(addresses string) string {
 	return addresses
 }
 
-// AvoidEnds keeps the first and the last address of each CIDR of a pool from being given out, but for
+// AvoidEnds excludes the first and the last address of each CIDR of a pool from assignment, except for
 // CIDRs of one or two addresses.
 func AvoidEnds(pool *millracev1beta1.VIPPool) {
 	AvoidEndsIPv4(pool)
@@ -114,7 +114,7 @@ func AvoidEnds(pool *millracev1beta1.VIPPool) {
 	}
 }
 
-// AvoidEndsIPv4 does so with IPv4 CIDRs alone.
+// AvoidEndsIPv4 is AvoidEnds for IPv4 CIDRs only.
 func AvoidEndsIPv4(pool *millracev1beta1.VIPPool) {
 	if slices.ContainsFunc(pool.Spec.Addresses, func(addresses string) bool {
 		network, err := netip.ParsePrefix(addresses)

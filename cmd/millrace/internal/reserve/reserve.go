@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reserve chooses an address of a pool that is to be reserved. It is pure.
+// Package reserve chooses an address of a pool to reserve. It is pure.
 package reserve
 
 import (
@@ -13,9 +13,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Next returns the address of a family to be reserved next: as the operator chooses, the first free
-// one behind that of the pool's newest VIP, from the end on to the beginning. family is "IPv4" or
-// "IPv6"; empty: the first one that the pool has.
+// Next returns the address of a family to reserve, with the operator's algorithm: the first free address
+// after that of the pool's newest VIP, with wrap-around. family is "IPv4" or "IPv6"; empty: the first
+// family of the pool.
 func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family string) (netip.Addr, error) {
 	pool, problems := desired.ParsePool(object)
 	if len(problems) > 0 {
@@ -54,7 +54,7 @@ func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family st
 	return first, nil
 }
 
-// usedOf returns the addresses of VIPs, and that of the newest one of a pool and family.
+// usedOf returns the addresses of VIPs, and the address of the newest VIP of a pool and family.
 func usedOf(pool string, vips []millracev1beta1.VIP, family string) (used map[netip.Addr]bool, newest netip.Addr) {
 	used = map[netip.Addr]bool{}
 	var last *millracev1beta1.VIP
@@ -77,7 +77,7 @@ func usedOf(pool string, vips []millracev1beta1.VIP, family string) (used map[ne
 	return used, newest
 }
 
-// freeIn returns the first free address of a range that is not before another one.
+// freeIn returns the first free address of a range that is not less than from.
 func freeIn(r netipx.IPRange, from netip.Addr, used map[netip.Addr]bool) netip.Addr {
 	for address := from; r.Contains(address); address = address.Next() {
 		if !used[address] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rivals finds what else in a cluster serves Services of type LoadBalancer, or speaks BGP to
-// the routers. It is pure.
+// Package rivals detects other programs in a cluster that serve Services of type LoadBalancer, or have BGP
+// sessions with the routers. It is pure.
 package rivals
 
 import (
@@ -18,12 +18,13 @@ type Workload struct {
 	Labels          map[string]string
 }
 
-// Cluster is what is looked at.
+// Cluster is the input.
 type Cluster struct {
 	Workloads []Workload
-	// Cilium are the settings of its ConfigMap; nil where there is none.
+	// Cilium are the settings of its ConfigMap; nil if there is none.
 	Cilium map[string]string
-	// Kubelets are the versions of the nodes' kubelets, Server that of the API server, such as v1.36.1.
+	// Kubelets are the versions of the nodes' kubelets, Server is the version of the API server, such as
+	// v1.36.1.
 	Kubelets []string
 	Server   string
 }
@@ -34,10 +35,10 @@ const (
 	CheckRivals  = "rivals"
 )
 
-// advice is what to do about others that serve Services without a class.
+// advice is the remedy for other programs that serve Services without a class.
 const advice = "leave out --default-class, or turn that off first (docs/install.md, Settings)"
 
-// Find says who there is.
+// Find returns the findings about the cluster.
 func Find(cluster *Cluster) []consoleapi.Finding {
 	found := []consoleapi.Finding{version(cluster.Server)}
 	for _, text := range slices.Concat(metalLB(cluster), frrK8s(cluster), serviceLB(cluster), cilium(cluster), kubeVIP(cluster)) {
@@ -53,7 +54,7 @@ func Find(cluster *Cluster) []consoleapi.Finding {
 	return found
 }
 
-// leastMinor is that of Kubernetes 1.32, which puts the node's name into tokens.
+// leastMinor is the minor version of Kubernetes 1.32, the first with the node's name in tokens.
 const leastMinor = 32
 
 func version(server string) consoleapi.Finding {
@@ -75,7 +76,7 @@ func metalLB(cluster *Cluster) []string {
 	return nil
 }
 
-// frrK8s is MetalLB's daemon of BGP, and others have it, too.
+// frrK8s returns a finding about frr-k8s, which other programs than MetalLB use, too.
 func frrK8s(cluster *Cluster) []string {
 	for _, workload := range cluster.Workloads {
 		if workload.Labels["app.kubernetes.io/name"] == "frr-k8s" || workload.Labels["app"] == "frr-k8s" {

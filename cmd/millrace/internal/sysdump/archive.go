@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sysdump puts what a report of a bug needs into one archive, and no byte of any Secret.
+// Package sysdump collects the data for a bug report into one archive. The archive contains no data of
+// Secrets.
 package sysdump
 
 import (
@@ -15,7 +16,7 @@ import (
 	"time"
 )
 
-// archive is a tar.gz that many write to. What could not be had is a file of it, too.
+// archive is a tar.gz file for concurrent writers. It ends with a file that lists missing data.
 type archive struct {
 	mutex    sync.Mutex
 	gzip     *gzip.Writer
@@ -30,7 +31,7 @@ func newArchive(out io.Writer, now time.Time) *archive {
 	return &archive{gzip: compressed, tar: tar.NewWriter(compressed), now: now}
 }
 
-// add adds a file. That the archive cannot be written is told by close.
+// add adds a file. Write errors are returned by close.
 func (a *archive) add(name string, content []byte) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
@@ -43,14 +44,14 @@ func (a *archive) add(name string, content []byte) {
 	}
 }
 
-// miss notes what could not be had, and why.
+// miss records missing data with the error.
 func (a *archive) miss(what string, err error) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 }
 
-// close ends the archive, and returns what is missing in it.
+// close finishes the archive, and returns the missing data.
 func (a *archive) close() (missing []string, err error) {
 	slices.Sort(a.problems)
 	if len(a.problems) > 0 {

@@ -6,12 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// removed stands for what may be secret.
+// removed replaces values that may be secret.
 const removed = "<removed by millrace sysdump>"
 
-// redact takes from an object what may be of a Secret, though it is none itself: values of the
-// environment of containers, and the annotation in which kubectl keeps a whole object. It also takes
-// what nobody reads.
+// redact removes values that may be copies of secrets: values of containers' environment variables, and
+// kubectl's annotation with the last applied object. It also removes managedFields, which are not needed.
 func redact(object *unstructured.Unstructured) {
 	annotations := object.GetAnnotations()
 	if _, found := annotations["kubectl.kubernetes.io/last-applied-configuration"]; found {
@@ -22,7 +21,7 @@ func redact(object *unstructured.Unstructured) {
 	redactEnvironment(object.Object)
 }
 
-// redactEnvironment finds containers wherever they are: in pods and in what makes pods.
+// redactEnvironment handles containers at any depth: in pods and in pod templates.
 func redactEnvironment(value any) {
 	switch value := value.(type) {
 	case map[string]any:

@@ -28,31 +28,31 @@ type Runner interface {
 	Run(ctx context.Context, node string, args []string, out io.Writer) error
 }
 
-// Cluster is what is dumped.
+// Cluster is the cluster to dump.
 type Cluster struct {
 	Objects dynamic.Interface
 	Clients kubernetes.Interface
-	// Agents are nil where there are none; Why says why.
+	// Agents is nil if there are none, for the reason in Why.
 	Agents Runner
 	Why    error
-	// Namespace is that of Millrace, Version that of this program.
+	// Namespace is Millrace's, Version the version of this program.
 	Namespace, Version string
 }
 
 // Limits bound a dump.
 type Limits struct {
-	// Whole is for all of it, Node for all that is asked of a node, Request for anything else.
+	// Whole is the time limit of the dump, Node of all requests to one node, Request of any other request.
 	Whole, Node, Request time.Duration
-	// AtOnce is how many nodes and objects are asked at a time.
+	// AtOnce limits concurrent requests.
 	AtOnce int
-	// LogBytes are of the end of each log.
+	// LogBytes limits each log to its last bytes.
 	LogBytes int64
 }
 
-// Usual are limits with which 100 nodes take less than two minutes, also where some hang.
+// Usual are limits with which a dump of 100 nodes takes less than two minutes, even if some nodes hang.
 var Usual = Limits{Whole: 110 * time.Second, Node: 20 * time.Second, Request: 20 * time.Second, AtOnce: 16, LogBytes: 4 << 20}
 
-// resources are what is read of the whole cluster. Secrets are not among them, and must never be.
+// resources are dumped from the whole cluster. Secrets must never be added.
 var resources = []string{
 	"millrace.io/v1beta1/vippools", "millrace.io/v1beta1/vips", "millrace.io/v1beta1/lbpeers", "millrace.io/v1beta1/vipadvertisements",
 	"millrace.io/v1beta1/lbnodes", "millrace.io/v1beta1/lbnodereports", "millrace.io/v1beta1/viproutes",
@@ -63,21 +63,21 @@ var resources = []string{
 	"admissionregistration.k8s.io/v1/validatingwebhookconfigurations", "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
 
-// namespaced are read of the namespace of Millrace alone.
+// namespaced are dumped from Millrace's namespace only.
 var namespaced = []string{
 	"/v1/pods", "/v1/configmaps", "/v1/serviceaccounts", "apps/v1/deployments", "apps/v1/daemonsets", "apps/v1/replicasets",
 	"apps/v1/controllerrevisions", "coordination.k8s.io/v1/leases", "policy/v1/poddisruptionbudgets", "networking.k8s.io/v1/networkpolicies",
 }
 
-// questions are what each agent is asked, by the file that has the answer.
+// questions are the commands for each agent, by the file for the output.
 var questions = map[string][]string{
 	"maps.json": {"dump", "--output=json"}, "vips.json": {"vips"}, "bgp-peers.json": {"bgp", "peers"}, "bgp-routes.json": {"bgp", "routes"},
 	"drops.json": {"drops"}, "counters.json": {"top"}, "preflight.json": {"preflight", "--installed"},
-	// The newest, some megabytes at most.
+	// Limits the output to a few megabytes.
 	"history.json": {"history", "--last=20000"},
 }
 
-// Dump writes the archive, and returns what is missing in it: so much as could be had is there.
+// Dump writes the archive, and returns the missing data. Errors of single requests do not end the dump.
 func Dump(ctx context.Context, of Cluster, limits Limits, now time.Time, out io.Writer) (missing []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Whole)
 	defer cancel()
@@ -128,7 +128,7 @@ func (d *dump) versions() {
 	d.archive.add("versions.json", append(content, '\n'))
 }
 
-// list reads the objects of a resource, given as group/version/name.
+// list dumps the objects of a resource, given as group/version/name.
 func (d *dump) list(ctx context.Context, resource, namespace string) {
 	parts := strings.Split(resource, "/")
 	name := parts[2]
@@ -137,7 +137,7 @@ func (d *dump) list(ctx context.Context, resource, namespace string) {
 	kind := schema.GroupVersionResource{Group: parts[0], Version: parts[1], Resource: name}
 	objects, err := d.Objects.Resource(kind).Namespace(namespace).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		// This cluster has no such kind.
+		// The cluster does not serve this kind.
 		return
 	}
 	if err != nil {
@@ -157,8 +157,8 @@ func (d *dump) list(ctx context.Context, resource, namespace string) {
 	d.archive.add("objects/"+name+".yaml", out.Bytes())
 }
 
-// events are those of the namespace of Millrace, and those about objects without a namespace, which
-// are in the default one.
+// events dumps the Events of Millrace's namespace, and those about cluster-scoped objects, which are in the
+// namespace default.
 func (d *dump) events(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.Request)
 	defer cancel()
@@ -179,7 +179,7 @@ func (d *dump) events(ctx context.Context) {
 	d.archive.add("events.txt", out.Bytes())
 }
 
-// logs are those of all containers of Millrace, also of those that ended before.
+// logs dumps the logs of all containers of Millrace, including their previous instances.
 func (d *dump) logs(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, d.limits.Request)
 	defer cancel()
@@ -193,7 +193,7 @@ func (d *dump) logs(ctx context.Context) {
 	}
 }
 
-// logsOf has the time of a node for all logs of a pod: they come from its kubelet.
+// logsOf has one time limit for all logs of a pod, because they are read from the same kubelet.
 func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.Node)
 	defer cancel()
@@ -206,7 +206,7 @@ func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
 			if previous {
 				name = fmt.Sprintf("%s/%s.previous.log", pod.Name, status.Name)
 			}
-			// The end of a log, not the beginning, has what matters.
+			// The end of a log is more relevant than its start.
 			lines := d.limits.LogBytes / 200
 			content, err := d.Clients.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 				Container: status.Name, Previous: previous, Timestamps: true, TailLines: &lines, LimitBytes: &d.limits.LogBytes,
@@ -220,8 +220,7 @@ func (d *dump) logsOf(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// node asks an agent everything. One that hangs costs its own time, and has its name in what is
-// missing.
+// node dumps the state of an agent. An agent that hangs delays only its own part, and is listed as missing.
 func (d *dump) node(ctx context.Context, node string) {
 	ctx, cancel := context.WithTimeout(ctx, d.limits.Node)
 	defer cancel()

@@ -4,9 +4,9 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// LBNode is the identity of a node: what the other nodes need to know of it. It has
-// the name of the Node. All agents watch all LBNodes, so it stays small and is
-// rarely written. What the node's agent observed is in its LBNodeReport.
+// LBNode represents the identity of a node as needed by the other nodes. It has the name of the Node. All
+// agents watch all LBNodes, so it is small and rarely written. The state that the node's agent observes is
+// in its LBNodeReport.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbn
@@ -26,61 +26,59 @@ type LBNode struct {
 	Status LBNodeStatus `json:"status,omitempty"`
 }
 
-// LBNodeSpec is what the operator gives a node.
+// LBNodeSpec is written by the operator.
 type LBNodeSpec struct {
-	// ID is the node's number in encapsulated packets and in the rows of the
-	// forwarding tables; it never changes.
+	// ID specifies the node's number in encapsulated packets and forwarding tables; it never changes.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=16383
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the id of a node cannot change"
 	ID int32 `json:"id"`
 
-	// Addresses are the node's internal addresses, at most one per family:
-	// where encapsulated packets to it are sent and from where they are
-	// accepted (Node.status.addresses, type InternalIP).
+	// Addresses specifies the node's internal addresses, at most one per family (Node.status.addresses,
+	// type InternalIP). Encapsulated packets are sent to and accepted from these addresses only.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
 
-	// PodCIDRs are the networks of the node's pods, at most one per family
-	// (Node.spec.podCIDRs). An endpoint without a nodeName (EndpointSlice,
-	// discovery.k8s.io/v1) whose address is in them is taken for one of the node.
+	// PodCIDRs specifies the networks of the node's pods, at most one per family (Node.spec.podCIDRs). An
+	// endpoint without a nodeName (EndpointSlice, discovery.k8s.io/v1) with an address in these networks is
+	// assigned to the node.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=atomic
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 
-	// Zone is the node's zone (label topology.kubernetes.io/zone of the Node);
-	// empty where it has none. Packets that a router hands to the node go to
-	// endpoints that are hinted for its zone, as far as a Service asks for that.
+	// Zone specifies the node's zone (label topology.kubernetes.io/zone of the Node), or empty. If a
+	// Service requests it, packets that the node receives from routers are forwarded to endpoints with
+	// hints for this zone.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Zone string `json:"zone,omitempty"`
 
-	// Departure is why the node hands over its routes: the other nodes take its packets.
-	// Empty: it stays.
+	// Departure specifies why the node's routes are withdrawn, so that other nodes receive its packets.
+	// Empty: the node announces its routes.
 	//
 	// +optional
 	Departure Departure `json:"departure,omitempty"`
 }
 
-// Departure is why a node hands over its routes to other nodes, before it goes.
+// Departure is the reason why a node's routes move to other nodes before the node goes down.
 //
 // +kubebuilder:validation:Enum=Cordoned;Excluded;Drained;ShuttingDown;OutOfService
 type Departure string
 
 // Reasons of a departure: LBNode.spec.departure. See docs/operate.md#take-a-node-out.
 const (
-	// DepartureCordoned: Node.spec.unschedulable, as kubectl cordon and drain set it.
+	// DepartureCordoned: Node.spec.unschedulable, set by kubectl cordon and drain.
 	DepartureCordoned Departure = "Cordoned"
 	// DepartureExcluded: label node.kubernetes.io/exclude-from-external-load-balancers.
 	DepartureExcluded Departure = "Excluded"
-	// DepartureDrained: annotation millrace.io/drain, of `millrace drain`.
+	// DepartureDrained: annotation millrace.io/drain, set by `millrace drain`.
 	DepartureDrained Departure = "Drained"
 	// DepartureShuttingDown: kubelet's graceful node shutdown.
 	DepartureShuttingDown Departure = "ShuttingDown"
@@ -89,28 +87,26 @@ const (
 	DepartureOutOfService Departure = "OutOfService"
 )
 
-// LBNodeStatus is what the other nodes need to know of a node's agent. Its agent
-// writes it, at most twice in each boot, and when it comes to answer for VIPs elsewhere.
+// LBNodeStatus is written by the node's agent, at most twice in each boot, and when the networks in l2
+// change.
 type LBNodeStatus struct {
-	// BootID names the present boot of the node, as its agent reads it from the
-	// kernel when it starts (/proc/sys/kernel/random/boot_id).
+	// BootID is the current boot of the node, which its agent reads from the kernel at start
+	// (/proc/sys/kernel/random/boot_id).
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	BootID string `json:"bootID,omitempty"`
 
-	// ServingBootID is the boot in which the agent last had its programs attached and
-	// in the maps what the node forwards by. A single frontend or node that cannot be
-	// written does not count. While it differs from bootID, the node has booted and
-	// its agent is not up yet: the other nodes send it nothing. The same holds while
-	// both are empty.
+	// ServingBootID is the last boot during which the agent attached its programs and wrote its forwarding
+	// tables. Failed writes of single frontends or nodes do not count. While it differs from bootID, or
+	// both are empty, the node has booted and its agent is not ready yet: other nodes send it no packets.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ServingBootID string `json:"servingBootID,omitempty"`
 
-	// L2 says where the node can answer for VIPs, by VIPAdvertisement. From these, all agents
-	// choose the same node for each VIP.
+	// L2 lists the networks where the node can answer for VIPs, by VIPAdvertisement. All agents select the
+	// node that answers for a VIP from these lists.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -119,14 +115,14 @@ type LBNodeStatus struct {
 	L2 []L2Reach `json:"l2,omitempty"`
 }
 
-// L2Reach is where a node can answer for the VIPs of a VIPAdvertisement.
+// L2Reach lists the networks where a node can answer for the VIPs of a VIPAdvertisement.
 type L2Reach struct {
 	// Advertisement is the name of the VIPAdvertisement.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	Advertisement string `json:"advertisement"`
-	// Networks hold the VIPs: the networks of the node's uplinks, or all addresses of a family where
-	// the advertisement names the interfaces.
+	// Networks are the networks of the node's uplinks, or all addresses of a family if the advertisement
+	// names interfaces.
 	//
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=43

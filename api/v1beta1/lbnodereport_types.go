@@ -4,12 +4,11 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// LBNodeReport is what the agent of a node observed. It has the name of the Node, and
-// goes with its LBNode. The operator creates it, and the node's agent writes its
-// status. The operator writes there only that the Node is not ready (condition
-// NodeReady), and that Ready is therefore Unknown. Other agents do not watch it. Its
-// size does not depend on how many VIPs there are: what a node does with each VIP is
-// asked of its agent.
+// LBNodeReport represents the observed state of a node. It has the name of the Node and is deleted with its
+// LBNode. The operator creates it, and the node's agent writes its status. The operator writes only the
+// conditions NodeReady and TunnelKeyCurrent, and sets Ready to Unknown while the Node is not ready. Other
+// agents do not watch it. Its size is independent of the number of VIPs; the state of each VIP is available
+// from the node's agent.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=lbr
@@ -28,7 +27,7 @@ type LBNodeReport struct {
 	Status LBNodeReportStatus `json:"status,omitempty"`
 }
 
-// LBNodeReportStatus is what the node's agent observed.
+// LBNodeReportStatus is the state observed by the node's agent.
 type LBNodeReportStatus struct {
 	// Version of the agent.
 	//
@@ -43,13 +42,12 @@ type LBNodeReportStatus struct {
 	// +listMapKey=name
 	Interfaces []InterfaceStatus `json:"interfaces,omitempty"`
 
-	// XDPModes are those of all the node's uplinks, each mode once, joined by commas.
+	// XDPModes are the distinct modes of the node's uplinks, separated by commas.
 	//
 	// +optional
 	XDPModes string `json:"xdpModes,omitempty"`
 
-	// Sessions are the node's BGP sessions: at most 64, those that are not
-	// established first.
+	// Sessions are the node's BGP sessions: at most 64, those that are not established first.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -62,9 +60,8 @@ type LBNodeReportStatus struct {
 	// +optional
 	VIPs VIPCounts `json:"vips,omitempty"`
 
-	// Exceptions are VIPs that the node should announce and does not, because of a
-	// fault of its own or of its sessions: the first 32 in the order of their addresses.
-	// vips.withheld counts all.
+	// Exceptions are VIPs that the node should announce but does not, because of a fault of the node or of
+	// its sessions: the first 32 by address. vips.withheld counts all.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -72,8 +69,8 @@ type LBNodeReportStatus struct {
 	// +listMapKey=address
 	Exceptions []VIPException `json:"exceptions,omitempty"`
 
-	// Duplicates are hosts on the node's links that have the address of a VIP: the first 32 in the
-	// order of the addresses. Withheld ones first.
+	// Duplicates are hosts on the node's links that have the address of a VIP: the first 32 by address,
+	// withheld ones first.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -81,8 +78,8 @@ type LBNodeReportStatus struct {
 	// +listMapKey=address
 	Duplicates []DuplicateAddress `json:"duplicates,omitempty"`
 
-	// Answering are VIPs for which the node answers on its links (VIPAdvertisement spec.l2): the first
-	// 256 in the order of their addresses.
+	// Answering lists VIPs that the node answers for on its links (VIPAdvertisement spec.l2): the first 256
+	// by address.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -90,8 +87,8 @@ type LBNodeReportStatus struct {
 	// +listType=atomic
 	Answering []string `json:"answering,omitempty"`
 
-	// UnfitServices are Services of which the node's maps do not hold all, for lack of
-	// room (reason MapFull): the first 32 in the order of namespace and name.
+	// UnfitServices are Services that do not fit into the node's maps completely (reason MapFull): the
+	// first 32 by namespace and name.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -100,16 +97,15 @@ type LBNodeReportStatus struct {
 	// +listMapKey=name
 	UnfitServices []ServiceReference `json:"unfitServices,omitempty"`
 
-	// TunnelKeys are the keys with which the node authenticates packets between nodes. It is
-	// absent where the agent knows of none.
+	// TunnelKeys are the keys for authenticating packets between nodes. Absent if the agent has no key.
 	//
 	// +optional
 	TunnelKeys *TunnelKeysStatus `json:"tunnelKeys,omitempty"`
 
-	// Conditions: Ready, Programmed, Attached, BGPEstablished, TunnelKey, of the agent;
-	// NodesReached and ObjectsPresent, present only while they are False; of the operator, NodeReady,
-	// present only while the Node is not ready, and TunnelKeyCurrent, present only while a change of
-	// the tunnel's key waits for the node.
+	// Conditions of the agent: Ready, Programmed, Attached, BGPEstablished, TunnelKey; NodesReached and
+	// ObjectsPresent, present only while they are False. Conditions of the operator: NodeReady, present
+	// only while the Node is not ready, and TunnelKeyCurrent, present only while a change of the tunnel's
+	// key waits for the node.
 	//
 	// +optional
 	// +listType=map
@@ -117,28 +113,28 @@ type LBNodeReportStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// TunnelKeysStatus says, by generations, which keys a node's data plane uses. Generations are
-// numbers; the keys themselves are in a Secret.
+// TunnelKeysStatus are the generations of the keys that a node's data plane uses. The keys themselves are
+// in a Secret.
 type TunnelKeysStatus struct {
-	// Accepted are the keys with which other nodes may send.
+	// Accepted are the keys that the node accepts from other nodes.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=set
 	Accepted []int64 `json:"accepted,omitempty"`
 
-	// Sending is the key with which the node sends; 0 if none.
+	// Sending is the key with which the node sends; 0 if it has no key.
 	//
 	// +optional
 	Sending int64 `json:"sending"`
 
-	// Required is true where the node refuses packets of other nodes without a valid tag.
+	// Required is true if the node drops packets of other nodes without a valid tag.
 	//
 	// +optional
 	Required bool `json:"required"`
 }
 
-// ServiceReference names a Service.
+// ServiceReference identifies a Service.
 type ServiceReference struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -146,7 +142,7 @@ type ServiceReference struct {
 
 // VIPCounts counts the VIPs of a node.
 type VIPCounts struct {
-	// Programmed is the number of VIPs that are in the node's maps.
+	// Programmed is the number of VIPs in the node's maps.
 	//
 	// +optional
 	Programmed int32 `json:"programmed"`
@@ -156,7 +152,7 @@ type VIPCounts struct {
 	// +optional
 	Announced int32 `json:"announced"`
 
-	// Withheld counts, by reason, the VIPs that are not announced.
+	// Withheld counts the VIPs that are not announced, by reason.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -165,39 +161,38 @@ type VIPCounts struct {
 	Withheld []WithheldCount `json:"withheld,omitempty"`
 }
 
-// WithheldCount is how many VIPs are not announced for a reason.
+// WithheldCount is the number of VIPs that are not announced for a reason.
 type WithheldCount struct {
 	// Reason is one word.
 	Reason string `json:"reason"`
 	Count  int32  `json:"count"`
 }
 
-// VIPException is a VIP that is not announced though it should be.
+// VIPException represents a VIP that is not announced although it should be.
 type VIPException struct {
 	Address string `json:"address"`
-	// Reason says why in one word, Message in a sentence.
+	// Reason is one word, Message a sentence.
 	Reason string `json:"reason"`
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Message string `json:"message,omitempty"`
 }
 
-// DuplicateAddress is a host that has the address of a VIP.
+// DuplicateAddress represents a host that has the address of a VIP.
 type DuplicateAddress struct {
-	// Address is the VIP's.
+	// Address is the VIP.
 	Address string `json:"address"`
-	// Interface is the node's, on whose link the host answers.
+	// Interface is the node's interface on whose link the host answers.
 	Interface string `json:"interface"`
-	// HardwareAddress is the host's, as in 02:00:5e:10:00:01.
+	// HardwareAddress is the host's hardware address, such as 02:00:5e:10:00:01.
 	HardwareAddress string `json:"hardwareAddress"`
-	// Withheld is true where the node does not announce the VIP for that: the host was there
-	// first.
+	// Withheld is true if the node does not announce the VIP, because the host had the address first.
 	//
 	// +optional
 	Withheld bool `json:"withheld,omitempty"`
 }
 
-// XDPMode is how an interface runs the XDP program.
+// XDPMode represents the mode of an interface's XDP program.
 //
 // +kubebuilder:validation:Enum=Native;Generic;None
 type XDPMode string
@@ -209,18 +204,18 @@ const (
 	XDPNone    XDPMode = "None"
 )
 
-// InterfaceStatus is the state of one uplink.
+// InterfaceStatus represents the state of one uplink.
 type InterfaceStatus struct {
 	Name    string  `json:"name"`
 	XDPMode XDPMode `json:"xdpMode"`
-	// Message says why the programs are not attached, or why the mode is not
-	// Native. On a VLAN it names the interface below, which runs the XDP program.
+	// Message is the reason why the programs are not attached, or why the mode is not Native. For a VLAN it
+	// names the lower interface, which runs the XDP program.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// SessionState is the state of a BGP session (RFC 4271, section 8.2.2).
+// SessionState represents the state of a BGP session (RFC 4271, section 8.2.2).
 //
 // +kubebuilder:validation:Enum=Idle;Connect;Active;OpenSent;OpenConfirm;Established
 type SessionState string
@@ -235,32 +230,32 @@ const (
 	SessionEstablished SessionState = "Established"
 )
 
-// SessionStatus is the state of one BGP session.
+// SessionStatus represents the state of one BGP session.
 type SessionStatus struct {
 	// Peer is the name of the LBPeer.
 	Peer    string       `json:"peer"`
 	Address string       `json:"address"`
 	State   SessionState `json:"state"`
-	// Since is when the session got into or out of Established.
+	// Since is the time at which the session last entered or left Established.
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// Withheld are the families whose routes an established session does not carry, as the
-	// router lacks a capability.
+	// Withheld are the families whose routes an established session does not carry, because the router
+	// lacks a capability.
 	//
 	// +optional
 	// +listType=set
 	Withheld []AddressFamily `json:"withheld,omitempty"`
-	// Message says why the session is not established, or routes are withheld.
+	// Message is the reason why the session is not established, or why routes are withheld.
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// BFD is the state of the BFD session with the router, where the LBPeer wants one.
+	// BFD is the state of the BFD session with the router, if the LBPeer configures one.
 	//
 	// +optional
 	BFD *BFDStatus `json:"bfd,omitempty"`
-	// Canaries are what probes through the router told, of established sessions: of the first 16
-	// with any.
+	// Canaries are the results of probes through the router, for the first 16 established sessions with
+	// canaries.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=2
@@ -269,12 +264,12 @@ type SessionStatus struct {
 	Canaries []CanaryStatus `json:"canaries,omitempty"`
 }
 
-// CanaryStatus is what a node's probes to a canary through a router told. They go from 64 ports, so
-// the router spreads them over the nodes as it does connections.
+// CanaryStatus represents the result of a node's probes to a canary through a router. Probes use 64 source
+// ports, so that the router spreads them over the nodes like connections.
 type CanaryStatus struct {
 	// Address is the canary.
 	Address string `json:"address"`
-	// Announced is true where the node has announced the canary to the router for some seconds.
+	// Announced is true if the node has announced the canary to the router for some seconds.
 	//
 	// +optional
 	Announced bool `json:"announced,omitempty"`
@@ -282,14 +277,14 @@ type CanaryStatus struct {
 	//
 	// +optional
 	Reached string `json:"reached,omitempty"`
-	// Unanswered is how many of the 64 ports have no answer. Absent until that is known.
+	// Unanswered is the number of the 64 ports without an answer. Absent until it is known.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=64
 	Unanswered *int32 `json:"unanswered,omitempty"`
-	// ReachedBySmall are the ids of nodes that answer short probes, and no longer those as long as
-	// the MTU of the uplink.
+	// ReachedBySmall are the ids of nodes that answer short probes, but no longer those as long as the MTU
+	// of the uplink.
 	//
 	// +optional
 	ReachedBySmall string `json:"reachedBySmall,omitempty"`

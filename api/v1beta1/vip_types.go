@@ -11,10 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VIP is one address that is allocated or reserved. Its name is VIPName of its
-// address, so that the API server itself keeps an address from having two. It
-// refuses a new VIP with any other name; one that an earlier release let in stays,
-// and is not used.
+// VIP represents an assigned or reserved address. Its name is derived from the address, so that the API
+// server guarantees uniqueness. A new VIP with another name is rejected; a VIP created by an earlier
+// release with another name is kept but not used.
 //
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !isIP(self.spec.address) || (ip(self.spec.address).family() == 4 ? self.metadata.name == self.spec.address : self.metadata.name.matches('^(0|[1-9a-f][0-9a-f]{0,3})(-(0|[1-9a-f][0-9a-f]{0,3})){7}$') && ip(self.metadata.name.replace('-', ':')) == ip(self.spec.address))",optionalOldSelf=true,message="the name of a VIP is its address: 203.0.113.80 as it is, 2001:db8::1 as 2001-db8-0-0-0-0-0-1"
 // +kubebuilder:object:root=true
@@ -37,9 +36,9 @@ type VIP struct {
 	Status VIPStatus `json:"status,omitempty"`
 }
 
-// VIPSpec says which address a VIP is and whose.
+// VIPSpec is an address with its Services.
 type VIPSpec struct {
-	// Address is the IPv4 or IPv6 address in canonical form (RFC 5952).
+	// Address specifies the IPv4 or IPv6 address in canonical form (RFC 5952).
 	//
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="must be an IP address in canonical form"
@@ -47,15 +46,15 @@ type VIPSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the address of a VIP cannot change"
 	Address string `json:"address"`
 
-	// Pool is the name of the VIPPool that the address was taken from.
+	// Pool specifies the name of the VIPPool of the address.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
-	// Claims are the Services that the address serves, in the order in which
-	// they got it. One without a uid reserves the address for a Service of that
-	// name; without any, the address is reserved for whoever asks for it.
+	// Claims specifies the Services of the address, in the order of assignment. A claim without a uid
+	// reserves the address for a Service of this name. Without claims the address is reserved for any
+	// Service that requests it.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -64,9 +63,8 @@ type VIPSpec struct {
 	// +listMapKey=name
 	Claims []VIPClaim `json:"claims,omitempty"`
 
-	// ReclaimPolicy says what becomes of the VIP when its last Service is gone:
-	// Delete frees the address, unless the VIPPool says Retain then; Retain keeps it
-	// for a Service of the same name.
+	// ReclaimPolicy specifies what happens when the last Service is deleted: Delete releases the address,
+	// unless the VIPPool's policy is Retain; Retain reserves it for a Service of the same name.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -81,54 +79,52 @@ type VIPClaim struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name"`
-	// UID tells a Service from a later one with the same name. It is empty in a
-	// manual claim, and in one that a Service has left in a VIP that is retained.
-	// The operator fills it in when a Service of the name comes.
+	// UID distinguishes a Service from a later one with the same name. It is empty in a manual claim, and
+	// in the claim of a deleted Service on a retained VIP. The operator sets it when a Service with this
+	// name is created.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
-	// SharingKey is that of the Service (annotation millrace.io/sharing-key):
-	// a Service with the same one can be given the VIP, too.
+	// SharingKey is the sharing key of the Service (annotation millrace.io/sharing-key). Services with the
+	// same key can share the VIP.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	SharingKey string `json:"sharingKey,omitempty"`
-	// Ports are those of the VIP that are this Service's and no other's, where
-	// the VIP is shared or can be. Of a port that no claim lists, the first
-	// claim has it whose Service does.
+	// Ports are the ports of the VIP that belong to this Service, if the VIP is shared or can be. A port
+	// that no claim lists belongs to the first claim whose Service has the port.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=port
 	// +listMapKey=protocol
 	Ports []ClaimedPort `json:"ports,omitempty"`
-	// Release is set by the operator while the Service gives the VIP up: it is deleted, or has
-	// another address instead.
+	// Release is set by the operator while the Service releases the VIP, because it is deleted or has
+	// another address.
 	//
 	// +optional
 	Release *ClaimRelease `json:"release,omitempty"`
 }
 
-// ClaimRelease is how far a Service has given a VIP up. A VIP is as far as the last of its
-// Services.
+// ClaimRelease is the progress of releasing a VIP. The VIP's progress is that of its last Service.
 type ClaimRelease struct {
 	Phase ReleasePhase `json:"phase"`
-	// Since is when the phase began.
+	// Since is the start of the phase.
 	Since metav1.MicroTime `json:"since"`
 }
 
-// ReleasePhase is a step of giving a VIP up. After the last one the claim is removed.
+// ReleasePhase is a step of releasing a VIP. The claim is removed after the last one.
 //
 // +kubebuilder:validation:Enum=Draining;Withdrawn
 type ReleasePhase string
 
 // Phases of a release, in their order.
 const (
-	// ReleaseDraining: nodes announce the VIP with the community GRACEFUL_SHUTDOWN (RFC 8326).
-	// Connections go on, and new ones are served.
+	// ReleaseDraining: nodes announce the VIP with the community GRACEFUL_SHUTDOWN (RFC 8326). Existing and
+	// new connections are served.
 	ReleaseDraining ReleasePhase = "Draining"
-	// ReleaseWithdrawn: nodes announce the VIP no more, and forward what still comes.
+	// ReleaseWithdrawn: nodes no longer announce the VIP, but forward packets that still arrive.
 	ReleaseWithdrawn ReleasePhase = "Withdrawn"
 )
 
@@ -143,7 +139,7 @@ type ClaimedPort struct {
 	Protocol corev1.Protocol `json:"protocol,omitempty"`
 }
 
-// VIPPhase is where a VIP is in its life.
+// VIPPhase is the phase of a VIP.
 //
 // +kubebuilder:validation:Enum=Reserved;Bound;Releasing
 type VIPPhase string
@@ -154,33 +150,31 @@ const (
 	VIPReserved VIPPhase = "Reserved"
 	// VIPBound: at least one Service has the address.
 	VIPBound VIPPhase = "Bound"
-	// VIPReleasing: all Services that have the address are giving it up.
+	// VIPReleasing: all Services that have the address are releasing it.
 	VIPReleasing VIPPhase = "Releasing"
 )
 
-// VIPStatus is what the operator observed of a VIP. It is empty while the spec says it all: one
-// Service has the VIP, and nothing is wrong.
+// VIPStatus is written by the operator. It is empty while one Service has the VIP and there is no fault.
 type VIPStatus struct {
 	// +optional
 	Phase VIPPhase `json:"phase,omitempty"`
 
-	// Services names those that claim the VIP, as "namespace/name", the first
-	// few of many: for a reader, spec.claims has them all.
+	// Services are the Services of the VIP as "namespace/name", for display. Long lists are shortened; see
+	// spec.claims.
 	//
 	// +optional
 	Services string `json:"services,omitempty"`
 
-	// AnsweredBy is the node that answers for the VIP on its links (VIPAdvertisement spec.l2), as its
-	// agent said last. It is empty where no node does, and where that is one of more than 256 VIPs
-	// of a node.
+	// AnsweredBy is the node that answers for the VIP on its links (VIPAdvertisement spec.l2), as last
+	// reported by its agent. It is empty if no node does, or if the VIP is not among the 256 VIPs that a
+	// node reports.
 	//
 	// +optional
 	AnsweredBy string `json:"answeredBy,omitempty"`
 
-	// Conditions: Ready, true when the VIP can be used as it is written: its name
-	// is that of its address, and no two claims list the same port. The reason is
-	// Valid, Invalid or PortConflict. Unique is there only while it is False: a host has the
-	// address, with reason DuplicateAddress or DuplicateInUse.
+	// Conditions: Ready, true if the VIP is usable: its name matches its address, and no two claims list
+	// the same port. The reason is Valid, Invalid or PortConflict. Unique is present only while it is
+	// False: a host has the address, with reason DuplicateAddress or DuplicateInUse.
 	//
 	// +optional
 	// +listType=map
@@ -197,10 +191,9 @@ type VIPList struct {
 	Items           []VIP `json:"items"`
 }
 
-// VIPName returns the name of the VIP object of an address. That of an IPv4
-// address is the address as it is written. That of an IPv6 address is its eight
-// groups without leading zeros, joined by "-" (2001:db8::1 is
-// 2001-db8-0-0-0-0-0-1). An IPv4-mapped address has the name of its IPv4 address.
+// VIPName returns the name of the VIP object of an address. For IPv4 it is the address in text form. For
+// IPv6 it is the eight groups without leading zeros, joined by "-" (2001:db8::1 is 2001-db8-0-0-0-0-0-1).
+// An IPv4-mapped address has the name of its IPv4 address.
 func VIPName(address netip.Addr) string {
 	address = address.Unmap()
 	if address.Is4() {

@@ -4,9 +4,8 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// VIPAdvertisement says which VIPs are announced, by which nodes, to which
-// peers and with which attributes. A VIP that no advertisement selects is not
-// announced.
+// VIPAdvertisement selects the VIPs to announce, the nodes and peers, and the route attributes. A VIP that
+// no advertisement selects is not announced.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=vadv
@@ -24,14 +23,14 @@ type VIPAdvertisement struct {
 	Status VIPAdvertisementStatus `json:"status,omitempty"`
 }
 
-// VIPAdvertisementSpec selects VIPs, nodes and peers. Several advertisements
-// may select the same VIP: the union of them is announced; where they differ
-// in attributes for the same VIP and peer, the first by name wins.
+// VIPAdvertisementSpec selects VIPs, nodes and peers. If several advertisements select the same VIP, it is
+// announced to the union of their peers. If their attributes for a VIP and peer differ, the first by name
+// wins.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.l2) || (!has(self.peers) || self.peers.size() == 0) && !has(self.aggregationLength) && !has(self.aggregationLengthV6) && (!has(self.communities) || self.communities.size() == 0) && !has(self.med) && (!has(self.asPathPrepend) || self.asPathPrepend == 0) && !has(self.localPreference) && !has(self.linkBandwidth)",message="l2 announces nothing to peers: write another VIPAdvertisement for these, which may select the same VIPs"
 // +kubebuilder:validation:XValidation:rule="!has(self.linkBandwidth) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="linkBandwidth tells of one VIP's endpoints: it and aggregation exclude each other"
 type VIPAdvertisementSpec struct {
-	// Pools are the names of the VIPPools whose VIPs are announced. Empty: all.
+	// Pools specifies the VIPPools whose VIPs are announced. Defaults to all.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -48,32 +47,33 @@ type VIPAdvertisementSpec struct {
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
-	// Peers are the names of the LBPeers that it is announced to. Empty: all.
+	// Peers specifies the LBPeers to announce to. Defaults to all.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=set
 	Peers []string `json:"peers,omitempty"`
 
-	// AggregationLength is how long the prefixes are that IPv4 VIPs are announced by. A node
-	// announces such an aggregate while it would announce one of the VIPs in it. Packets to the
-	// aggregate's other addresses are dropped on the node. Absent or 32: each VIP by itself.
+	// AggregationLength specifies the prefix length of the routes of IPv4 VIPs. A node announces an
+	// aggregate while it would announce at least one VIP in it. The node drops packets to other addresses
+	// of the aggregate. Defaults to 32, one route per VIP.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=8
 	// +kubebuilder:validation:Maximum=32
 	AggregationLength *int32 `json:"aggregationLength,omitempty"`
 
-	// AggregationLengthV6 is the same for IPv6. Absent or 128: each VIP by itself.
+	// AggregationLengthV6 specifies the prefix length of the routes of IPv6 VIPs. Defaults to 128, one
+	// route per VIP.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=32
 	// +kubebuilder:validation:Maximum=128
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
 
-	// Communities of the routes: plain (RFC 1997, "64512:100"), large (RFC 8092,
-	// "64512:1:100"), extended (RFC 4360, "rt:64512:100" for a route target, "soo:64512:100"
-	// for a site of origin) and well-known ones by name.
+	// Communities specifies the communities of the routes: plain (RFC 1997, "64512:100"), large (RFC 8092,
+	// "64512:1:100"), extended (RFC 4360, "rt:64512:100" for a route target, "soo:64512:100" for a site of
+	// origin) and well-known ones by name.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -83,50 +83,49 @@ type VIPAdvertisementSpec struct {
 	// +listType=set
 	Communities []string `json:"communities,omitempty"`
 
-	// MED is the multi-exit discriminator of the routes: of the routes of one autonomous
-	// system, routers prefer the lowest (RFC 4271, section 5.1.4). Absent: none is sent.
+	// MED specifies the multi-exit discriminator of the routes: of the routes of one autonomous system,
+	// routers prefer the lowest (RFC 4271, section 5.1.4). Absent: not sent.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	MED *int64 `json:"med,omitempty"`
 
-	// ASPathPrepend is how often localASN is in the path of the routes besides the once that
-	// it always is, so that routers prefer others. It is for external sessions only.
+	// ASPathPrepend specifies the number of additional copies of localASN in the AS path, so that routers
+	// prefer other routes. It applies to external sessions only.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=16
 	ASPathPrepend int32 `json:"asPathPrepend,omitempty"`
 
-	// LocalPreference of the routes in sessions inside one autonomous system
-	// (RFC 4271, section 5.1.5).
+	// LocalPreference specifies the local preference of the routes in internal sessions (RFC 4271, section
+	// 5.1.5).
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4294967295
 	LocalPreference *int64 `json:"localPreference,omitempty"`
 
-	// LinkBandwidth says what the link bandwidth community of the routes tells
-	// (draft-ietf-idr-link-bandwidth). Routers that weigh their paths by it (UCMP) then send a
-	// node as much as it says, against the others. Absent: the community is not sent.
+	// LinkBandwidth enables the link bandwidth community of the routes (draft-ietf-idr-link-bandwidth).
+	// Routers with weighted multipath (UCMP) distribute traffic over the nodes in proportion to it. Absent:
+	// not sent.
 	//
 	// +optional
 	LinkBandwidth LinkBandwidth `json:"linkBandwidth,omitempty"`
 
-	// L2 has one of the nodes answer for each VIP on its links, by ARP (RFC 826) and Neighbor
-	// Discovery (RFC 4861), in place of announcing the VIPs to peers. No router is needed. An
-	// advertisement with l2 has no peers and no attributes of routes. Another one may announce the
-	// same VIPs to peers.
+	// L2 makes one of the nodes answer for each VIP on its links, by ARP (RFC 826) and Neighbor Discovery
+	// (RFC 4861), instead of announcing the VIPs to peers. No router is needed. An advertisement with l2
+	// has no peers and no route attributes. Another advertisement may announce the same VIPs to peers.
 	//
 	// +optional
 	L2 *L2Advertisement `json:"l2,omitempty"`
 }
 
-// L2Advertisement says on which links nodes answer for VIPs.
+// L2Advertisement specifies the links where nodes answer for VIPs.
 type L2Advertisement struct {
-	// Interfaces are the names of the uplinks on which a node answers, whatever their networks are.
-	// Empty: the uplinks with a network that holds the VIP.
+	// Interfaces specifies the names of the uplinks where a node answers, regardless of their networks.
+	// Defaults to the uplinks with a network that contains the VIP.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
@@ -137,20 +136,20 @@ type L2Advertisement struct {
 	Interfaces []string `json:"interfaces,omitempty"`
 }
 
-// LinkBandwidth is what the link bandwidth community of routes tells.
+// LinkBandwidth specifies the value of the link bandwidth community.
 //
 // +kubebuilder:validation:Enum=Endpoints
 type LinkBandwidth string
 
-// LinkBandwidthEndpoints tells how many usable endpoints the node has of the VIP's Services with
-// externalTrafficPolicy Local, or what these weigh in a VIPRoute. Routes of VIPs without such a
-// Service do not have the community: there, each node reaches all endpoints.
+// LinkBandwidthEndpoints is the number of the node's usable endpoints of the VIP's Services with
+// externalTrafficPolicy Local, or the sum of their weights in a VIPRoute. Routes of VIPs without such a
+// Service do not have the community, because each node forwards to all endpoints.
 const LinkBandwidthEndpoints LinkBandwidth = "Endpoints"
 
-// VIPAdvertisementStatus is what the operator observed of an advertisement.
+// VIPAdvertisementStatus is written by the operator.
 type VIPAdvertisementStatus struct {
-	// Conditions: Ready, with reason Valid or Invalid. Conflicting, which is true with reason
-	// Overruled where an advertisement before it by name decides attributes in its place.
+	// Conditions: Ready, with reason Valid or Invalid. Conflicting, true with reason Overruled if the
+	// attributes of another advertisement, earlier by name, apply instead.
 	//
 	// +optional
 	// +listType=map

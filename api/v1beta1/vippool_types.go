@@ -4,7 +4,7 @@ package v1beta1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// VIPPool is a set of addresses from which Services get their VIPs.
+// VIPPool represents a set of addresses for the VIPs of Services.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=millrace,shortName=vpool
@@ -24,11 +24,11 @@ type VIPPool struct {
 	Status VIPPoolStatus `json:"status,omitempty"`
 }
 
-// VIPPoolSpec says which addresses a pool has and who may have them.
+// VIPPoolSpec specifies the addresses of a pool and the Services that may use them.
 type VIPPoolSpec struct {
-	// Addresses are CIDRs ("203.0.113.0/24", "2001:db8:1::/64") and inclusive
-	// ranges ("203.0.113.10-203.0.113.20"). Every address of a CIDR is used,
-	// the first and the last one too, unless it is in reserved or avoid says so.
+	// Addresses specifies CIDRs ("203.0.113.0/24", "2001:db8:1::/64") and inclusive ranges
+	// ("203.0.113.10-203.0.113.20"). All addresses of a CIDR are used, including the first and the last
+	// one, unless excluded by reserved or avoid.
 	//
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
@@ -41,8 +41,7 @@ type VIPPoolSpec struct {
 	// +listType=atomic
 	Addresses []string `json:"addresses"`
 
-	// Reserved are addresses, CIDRs or ranges of the pool that are never
-	// given out.
+	// Reserved specifies addresses, CIDRs or ranges of the pool that are never assigned.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
@@ -54,64 +53,58 @@ type VIPPoolSpec struct {
 	// +listType=atomic
 	Reserved []string `json:"reserved,omitempty"`
 
-	// Avoid are special addresses of each CIDR in addresses that are not given
-	// out, because some routers and clients do not treat them as a host's.
-	// Network is the first address of an IPv4 CIDR, Broadcast its last one.
-	// SubnetRouterAnycast is the first address of an IPv6 CIDR (RFC 4291,
-	// section 2.6.1). A CIDR of one or two addresses has none of them (RFC 3021,
-	// RFC 6164), and a range neither. A VIP that has such an address keeps it.
-	// Absent means that all are given out.
+	// Avoid excludes special addresses of each CIDR in addresses, because some routers and clients do not
+	// treat them as host addresses. Network is the first address of an IPv4 CIDR, Broadcast its last one.
+	// SubnetRouterAnycast is the first address of an IPv6 CIDR (RFC 4291, section 2.6.1). CIDRs of one or
+	// two addresses (RFC 3021, RFC 6164) and ranges have no special addresses. Existing VIPs keep their
+	// addresses. Defaults to no exclusion.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
 	Avoid []AvoidedAddress `json:"avoid,omitempty"`
 
-	// NamespaceSelector limits the pool to Services in namespaces with these
-	// labels. An absent selector means all namespaces.
+	// NamespaceSelector limits the pool to Services in namespaces with these labels. Defaults to all
+	// namespaces.
 	//
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
-	// ServiceSelector limits the pool to Services with these labels. An
-	// absent selector means all Services.
+	// ServiceSelector limits the pool to Services with these labels. Defaults to all Services.
 	//
 	// +optional
 	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
 
-	// Priority orders pools that match the same Service: the highest is
-	// tried first, then by name.
+	// Priority specifies the order of pools that match the same Service: the highest is tried first, then
+	// by name.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Priority int32 `json:"priority,omitempty"`
 
-	// AutoAssign set to false keeps the pool for Services that name it, an
-	// address of it, or the sharing key of one, by annotation.
+	// AutoAssign set to false restricts the pool to Services that request the pool, one of its addresses,
+	// or a sharing key used in it by annotation.
 	//
 	// +optional
 	// +kubebuilder:default=true
 	AutoAssign *bool `json:"autoAssign,omitempty"`
 
-	// SharingScope says which Services with the same sharing key can share an
-	// address of the pool. Namespace: those of one namespace. Cluster: those of
-	// any namespace that the pool selects. Any Service with the key can then take
-	// ports of the address that are free.
+	// SharingScope specifies which Services with the same sharing key can share an address of the pool.
+	// Namespace: Services in the same namespace. Cluster: Services in any namespace that the pool selects;
+	// any of them with the key can take free ports of the address.
 	//
 	// +optional
 	// +kubebuilder:default=Namespace
 	SharingScope SharingScope `json:"sharingScope,omitempty"`
 
-	// PerNamespace limits how many addresses of the pool each namespace has. Absent
-	// means that there is no limit.
+	// PerNamespace limits the number of addresses per namespace. Defaults to unlimited.
 	//
 	// +optional
 	PerNamespace *NamespaceQuota `json:"perNamespace,omitempty"`
 
-	// ReclaimPolicy says what becomes of a VIP whose last Service is gone:
-	// Delete frees the address, Retain keeps the VIP object, reserved for a
-	// Service that asks for its address. What counts is the policy at that time. A VIP that says
-	// Retain itself stays all the same.
+	// ReclaimPolicy specifies what happens to a VIP when its last Service is deleted: Delete releases the
+	// address, Retain keeps the VIP object, reserved for a Service that requests its address. The policy at
+	// the time of the deletion applies. A VIP whose own policy is Retain is kept in either case.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -130,17 +123,15 @@ const (
 	AvoidSubnetRouterAnycast AvoidedAddress = "SubnetRouterAnycast"
 )
 
-// NamespaceQuota says how many addresses of a pool the Services of a namespace
-// can have. A VIP counts once in each namespace that has a claim on it, be it of
-// a Service or a reservation. Who has more already keeps them.
+// NamespaceQuota limits the addresses of a pool per namespace. A VIP counts once in each namespace with a
+// claim on it, either of a Service or a reservation. Addresses above the limit are kept.
 type NamespaceQuota struct {
-	// Max is the number for namespaces that no override selects.
+	// Max specifies the limit of namespaces that no override selects.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Max int32 `json:"max"`
 
-	// Overrides have other numbers for some namespaces. The first one that selects
-	// a namespace counts.
+	// Overrides specifies other limits for some namespaces. The first one that selects a namespace applies.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -148,19 +139,19 @@ type NamespaceQuota struct {
 	Overrides []NamespaceQuotaOverride `json:"overrides,omitempty"`
 }
 
-// NamespaceQuotaOverride is the number of addresses for some namespaces.
+// NamespaceQuotaOverride is the limit of some namespaces.
 type NamespaceQuotaOverride struct {
-	// NamespaceSelector selects namespaces by their labels. Each namespace has its
-	// name as the label kubernetes.io/metadata.name.
+	// NamespaceSelector selects namespaces by their labels. Each namespace has its name as the label
+	// kubernetes.io/metadata.name.
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 
-	// Max is the number for each of them.
+	// Max is the limit of each of these namespaces.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Max int32 `json:"max"`
 }
 
-// SharingScope says whose Services can share an address.
+// SharingScope specifies the Services that can share an address.
 //
 // +kubebuilder:validation:Enum=Namespace;Cluster
 type SharingScope string
@@ -171,7 +162,7 @@ const (
 	ShareInCluster   SharingScope = "Cluster"
 )
 
-// ReclaimPolicy says what becomes of a VIP whose last Service is gone.
+// ReclaimPolicy specifies what happens to a VIP when its last Service is deleted.
 //
 // +kubebuilder:validation:Enum=Delete;Retain
 type ReclaimPolicy string
@@ -182,34 +173,32 @@ const (
 	ReclaimRetain ReclaimPolicy = "Retain"
 )
 
-// VIPPoolStatus is what the operator observed of a pool.
+// VIPPoolStatus is written by the operator.
 type VIPPoolStatus struct {
-	// Assigned is the number of addresses that have a VIP object. It is absent
-	// until the operator has counted.
+	// Assigned is the number of addresses that have a VIP object. It is absent until the operator has
+	// counted them.
 	//
 	// +optional
 	Assigned *int64 `json:"assigned,omitempty"`
 
-	// Free is the number of addresses that can still be given out, at most
-	// 2^53-1.
+	// Free is the number of addresses that can still be assigned, at most 2^53-1.
 	//
 	// +optional
 	Free *int64 `json:"free,omitempty"`
 
-	// Usable are the addresses, CIDRs and ranges that VIPs are given from. They
-	// are spec.addresses without the reserved and avoided ones, and without those of an older
-	// pool, of nodes, of routers, and of the pod and Service networks. Nodes drop
-	// packets to them that are for no VIP. Of more than 512 the smallest are left out here;
-	// VIPs are given from them all the same.
+	// Usable are the addresses, CIDRs and ranges that are assigned: spec.addresses without reserved and
+	// avoided ones, and without those of an older pool, of nodes, of routers, and of the pod and Service
+	// networks. Nodes drop packets to usable addresses without a VIP. If there are more than 512 entries,
+	// the smallest are omitted here, but assigned nevertheless.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	Usable []string `json:"usable,omitempty"`
 
-	// Conditions: Ready, with reason Valid, Invalid, Overlap, Occupied or OverlapsEndpoints. With
-	// the last three it is true as long as any address can be used. OverlapsEndpoints is True while
-	// endpoints have addresses that the pool would add.
+	// Conditions: Ready, with reason Valid, Invalid, Overlap, Occupied or OverlapsEndpoints. With the last
+	// three it is true as long as any address can be used. OverlapsEndpoints is True while endpoints have
+	// addresses that the pool would add.
 	//
 	// +optional
 	// +listType=map

@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// VIPRoute sends ports of a Service's VIPs to the endpoints of other Services, by weight.
-// It takes the place of the Service's own endpoints for those ports. A gateway's TCPRoutes and
-// UDPRoutes become VIPRoutes, so that agents forward them without a proxy.
+// VIPRoute forwards ports of a Service's VIPs to the endpoints of other Services, by weight. For these
+// ports it replaces the Service's own endpoints. The gateway converts TCPRoutes and UDPRoutes to VIPRoutes,
+// so that agents forward them without a proxy.
 //
-// Only the gateway's controller may write VIPRoutes. It alone checks whether a route may lead
-// to a Service of another namespace; agents do as the object says.
+// Only the gateway's controller may write VIPRoutes, because it checks whether a route may refer to a
+// Service in another namespace; agents do not.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced,categories=millrace,shortName=vroute
@@ -25,18 +25,17 @@ type VIPRoute struct {
 	Spec VIPRouteSpec `json:"spec"`
 }
 
-// VIPRouteSpec says where the ports of a Service lead. Where two VIPRoutes have the same port of a
-// Service, the older one holds.
+// VIPRouteSpec maps the ports of a Service to backends. If two VIPRoutes have the same port of a Service,
+// the older one wins.
 type VIPRouteSpec struct {
-	// ServiceName is the LoadBalancer Service, in the same namespace, whose VIPs it is for. The
-	// traffic policy, session affinity, source ranges and traffic distribution are those of
-	// this Service.
+	// ServiceName specifies the LoadBalancer Service in the same namespace whose VIPs the route applies to.
+	// The traffic policy, session affinity, source ranges and traffic distribution of this Service apply.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	ServiceName string `json:"serviceName"`
 
-	// Ports are those of the Service that lead elsewhere. Other ports of it keep its endpoints.
+	// Ports specifies the forwarded ports of the Service. Its other ports keep its own endpoints.
 	//
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
@@ -46,9 +45,9 @@ type VIPRouteSpec struct {
 	Ports []VIPRoutePort `json:"ports"`
 }
 
-// VIPRoutePort is a port of the Service, and where it leads.
+// VIPRoutePort is a port of the Service with its backends.
 type VIPRoutePort struct {
-	// Port is the number of a port of the Service.
+	// Port specifies the number of a port of the Service.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -59,8 +58,8 @@ type VIPRoutePort struct {
 	// +kubebuilder:default=TCP
 	Protocol corev1.Protocol `json:"protocol,omitempty"`
 
-	// Backends share the new connections by their weights. Without any, and where all weights
-	// are zero, all of them are refused.
+	// Backends specifies the Services that share the new connections by their weights. Without backends, or
+	// if all weights are zero, all connections are rejected.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
@@ -72,7 +71,7 @@ type VIPRoutePort struct {
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.invalid) && self.invalid) || (has(self.name) && has(self.port))",message="name and port are needed unless the backend is invalid"
 type VIPRouteBackend struct {
-	// Namespace is that of the Service. Empty: that of the VIPRoute.
+	// Namespace specifies the namespace of the Service. Defaults to the namespace of the VIPRoute.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
@@ -83,29 +82,29 @@ type VIPRouteBackend struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name,omitempty"`
 
-	// Port is the number of a port of the Service.
+	// Port specifies the number of a port of the Service.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 
-	// Weight is the share against the weights of the other backends. It is divided over the
-	// Service's usable endpoints. With zero they get no new connections and keep those that
-	// they have; a backend that is left out loses them.
+	// Weight specifies the share relative to the weights of the other backends, divided among the Service's
+	// usable endpoints. With zero they get no new connections and keep existing ones; removing a backend
+	// drops them.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000000
 	Weight int32 `json:"weight"`
 
-	// Invalid is true for a backend that must not or cannot be used. Its share is refused: a
-	// TCP reset, or ICMP port unreachable. So is that of a Service without a usable endpoint.
+	// Invalid is true for a backend that must not or cannot be used. Its share of connections is rejected:
+	// by a TCP reset, or ICMP port unreachable. The same applies to a Service without a usable endpoint.
 	//
 	// +optional
 	Invalid bool `json:"invalid,omitempty"`
 }
 
-// MaxRouteWeight is the highest weight of a VIPRoute's backend.
+// MaxRouteWeight is the maximum weight of a VIPRoute's backend.
 const MaxRouteWeight = 1_000_000
 
 // VIPRouteList is a list of VIPRoutes.

@@ -107,7 +107,7 @@ func (c *conversion) command(env environment) *cobra.Command {
 	return command
 }
 
-// inputs returns the concatenated documents of files: standard input if there are none, or for "-".
+// inputs returns the concatenated documents of files: standard input if the list is empty, or for "-".
 func inputs(stdin io.Reader, files []string) (io.Reader, error) {
 	if len(files) == 0 {
 		return stdin, nil

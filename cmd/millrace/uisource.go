@@ -299,7 +299,7 @@ func (s *uiSource) askNode(ctx context.Context, node string) (*ui.Answer, error)
 	return answer, nil
 }
 
-// askService returns the announcements of a Service's VIPs, and its rates if the aggregated API has none.
+// askService returns the announcements of a Service's VIPs, and its rates if the aggregated API lacks them.
 func (s *uiSource) askService(ctx context.Context, state *view.State, service string) (*ui.Answer, error) {
 	in := *state.Input
 	in.VIPs = slices.DeleteFunc(slices.Clone(in.VIPs), func(vip millracev1beta1.VIP) bool {

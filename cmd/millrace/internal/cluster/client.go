@@ -41,7 +41,7 @@ type Config struct {
 	Timeout time.Duration
 	// Cluster and User are names in the kubeconfig; empty: those of the context.
 	Cluster, User string
-	// As, AsUID and AsGroups are the identity to impersonate; empty: none.
+	// As, AsUID and AsGroups are the identity to impersonate, if any.
 	As, AsUID string
 	AsGroups  []string
 }

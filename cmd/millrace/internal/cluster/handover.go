@@ -152,7 +152,7 @@ func (h *Handover) Nodes(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Announcer returns the value of LabelAnnouncer of a Node; empty if it has none.
+// Announcer returns the value of LabelAnnouncer of a Node; empty without the label.
 func (h *Handover) Announcer(ctx context.Context, node string) (string, error) {
 	object, err := h.clients.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
 	if err != nil {

@@ -177,7 +177,7 @@ func (h *Handover) wantedPeers(ctx context.Context) (map[frrk8s.Peer]string, err
 	return wanted, nil
 }
 
-// frrConfigurations lists the FRRConfigurations of all namespaces, none if the kind is not installed.
+// frrConfigurations lists the FRRConfigurations of all namespaces; empty if the kind is not installed.
 func (h *Handover) frrConfigurations(ctx context.Context) ([]frrk8s.Configuration, error) {
 	list, err := h.configurations.List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {

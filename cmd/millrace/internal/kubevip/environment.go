@@ -56,7 +56,7 @@ func (s *speaker) environment(note noter) (*environment, bool) {
 	return nil, false
 }
 
-// unknown returns the variables that are in none of these lists.
+// unknown returns the variables missing in these lists.
 func (e *environment) unknown() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(e.values)), func(name string) bool {
 		lower := strings.ToLower(name)

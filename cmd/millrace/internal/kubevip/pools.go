@@ -89,7 +89,7 @@ func (m *configMap) namespaces(note noter) (all []string) {
 	return append(all, global)
 }
 
-// addresses returns the addresses of a namespace with their key, or an empty key if there are none.
+// addresses returns the addresses of a namespace with their key, or an empty key without addresses.
 func (m *configMap) addresses(namespace string, note noter) (addresses []string, key string) {
 	for _, prefix := range []string{prefixCIDR, prefixRange} {
 		value, ok := m.Data[prefix+namespace]

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// none fills an empty cell, so that scripts can split columns.
+// none is the text of an empty cell, so that scripts can split columns.
 const none = "-"
 
 // unknown fills a cell if no agent has answered.

@@ -65,7 +65,7 @@ type lookup struct {
 // nodeObjects are the objects of one node.
 type nodeObjects struct {
 	lbNode *millracev1beta1.LBNode
-	// report is empty if the node has none.
+	// report is empty if the node has no LBNodeReport.
 	report *millracev1beta1.LBNodeReport
 }
 

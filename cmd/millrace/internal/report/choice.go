@@ -91,7 +91,7 @@ func (c Choice) missing(in *Input, wanted string) error {
 	return missing
 }
 
-// matcher returns the predicate of a wanted VIP, and the error text if none matches.
+// matcher returns the predicate of a wanted VIP, and the error text without a match.
 func (c Choice) matcher(wanted string) (matches func(*millracev1beta1.VIP) bool, subject string) {
 	if address, err := netip.ParseAddr(wanted); err == nil {
 		return func(vip *millracev1beta1.VIP) bool {

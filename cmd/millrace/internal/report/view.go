@@ -216,7 +216,7 @@ const (
 	// ReasonNotRunning: a Deployment has no pod, or the node of an LBNode has no agent, so that its
 	// LBNodeReport may be old.
 	ReasonNotRunning = "NotRunning"
-	// ReasonNotReady: pods exist, but none is ready. Without an operator no address is assigned or
+	// ReasonNotReady: pods exist, but no pod is ready. Without an operator no address is assigned or
 	// released; forwarding continues.
 	ReasonNotReady = "NotReady"
 	// ReasonNoLBNode: an agent runs on the Node, but the operator has created no LBNode.

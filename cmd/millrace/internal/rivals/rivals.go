@@ -21,7 +21,7 @@ type Workload struct {
 // Cluster is the input.
 type Cluster struct {
 	Workloads []Workload
-	// Cilium are the settings of its ConfigMap; nil if there is none.
+	// Cilium are the settings of its ConfigMap; nil without Cilium.
 	Cilium map[string]string
 	// Kubelets are the versions of the nodes' kubelets, Server is the version of the API server, such as
 	// v1.36.1.

@@ -190,7 +190,7 @@ func (c *Compiled) layer4Endpoints(port route.ServicePort, protocol corev1.Proto
 	return c.datagramEndpoints(port)
 }
 
-// open returns the endpoints for new requests: the ready ones, or if there are none the draining ones.
+// open returns the endpoints for new requests: the ready ones, or else the draining ones.
 func open(endpoints *resource.Endpoints) []string {
 	ready, draining := []string{}, []string{}
 	for _, endpoint := range endpoints.GetEndpoints() {

@@ -135,9 +135,9 @@ func (c *Compiled) place(of *route.Proxy, port int32, request *Request) (place *
 type Answer struct {
 	Owner Name   `json:"owner"`
 	VIP   string `json:"vip"`
-	// Listener is absent if none matches the host.
+	// Listener is absent if no listener matches the host.
 	Listener *Listener `json:"listener,omitempty"`
-	// Rule is absent if none matches the request. Its backends are those with a share.
+	// Rule is absent if no rule matches the request. Its backends are those with a share.
 	Rule *Rule `json:"rule,omitempty"`
 	// Status is the proxy's own response; absent: a backend responds.
 	Status   int    `json:"status,omitempty"`

@@ -48,7 +48,7 @@ func (n Name) String() string {
 // Owner is an IngressClass, an Ingress with its own VIP, or a Gateway.
 type Owner struct {
 	Name
-	// VIPs are the addresses of its Service; empty if none is assigned yet.
+	// VIPs are the addresses of its Service; empty until one is assigned.
 	VIPs []string `json:"vips,omitempty"`
 	// ReadyProxies counts the proxies that accept new connections.
 	ReadyProxies int        `json:"readyProxies"`

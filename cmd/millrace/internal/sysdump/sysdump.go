@@ -32,7 +32,7 @@ type Runner interface {
 type Cluster struct {
 	Objects dynamic.Interface
 	Clients kubernetes.Interface
-	// Agents is nil if there are none, for the reason in Why.
+	// Agents is nil if no agent runs, for the reason in Why.
 	Agents Runner
 	Why    error
 	// Namespace is Millrace's, Version the version of this program.

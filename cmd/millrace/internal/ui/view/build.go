@@ -90,7 +90,7 @@ func newBuilder(state *State) *builder {
 	return b
 }
 
-// rowsOf returns the IDs of the rows of a VIP's Services, or the ID of the VIP's row if it has none.
+// rowsOf returns the IDs of the rows of a VIP's Services, or else the ID of the VIP's own row.
 func rowsOf(vip *report.VIP) []string {
 	var rows []string
 	for _, service := range vip.Services {

@@ -33,7 +33,7 @@ type State struct {
 type Outage struct {
 	// Since is the time of the first request without an answer.
 	Since time.Time `json:"since"`
-	// Seen is the time of the last answer, from which the shown data is. It is zero if none of its data is
+	// Seen is the time of the last answer, from which the shown data is. It is zero if no data of the server is
 	// shown.
 	Seen time.Time `json:"seen,omitzero"`
 	// Message is the error of the last request.

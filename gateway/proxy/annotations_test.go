@@ -54,8 +54,8 @@ spec:
   rules: [{host: a.example.com, http: {paths: [{path: /oauth2, pathType: Prefix, backend: {service: {name: oauth2-proxy, port: {number: 4180}}}}]}}]
 `
 
-// TestAuthorizationOfAnIngress: what the annotations of ingress-nginx become is carried out: from an
-// Ingress to answers for clients.
+// TestAuthorizationOfAnIngress checks annotations of ingress-nginx from the Ingress to the client's
+// response.
 func TestAuthorizationOfAnIngress(t *testing.T) {
 	objects, err := routetest.Parse([]byte(askingIngress))
 	if err != nil {

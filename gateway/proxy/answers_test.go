@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// answers is a backend that answers each request with a text, as it stands.
+// answers starts a backend that sends literal responses.
 func answers(t *testing.T, text func(target string) string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,7 +46,7 @@ func answers(t *testing.T, text func(target string) string) string {
 	return listener.Addr().String()
 }
 
-// shortAnswerFields are 200 KiB of a header, of which each field has another name.
+// shortAnswerFields is a header of 200 KiB with distinct field names.
 var shortAnswerFields = func() string {
 	var b strings.Builder
 	for i := 0; b.Len() < 200<<10; i++ {
@@ -55,8 +55,8 @@ var shortAnswerFields = func() string {
 	return b.String()
 }()
 
-// The header of an answer is kept while its client does not take it, and one that does not end while
-// its backend likes. Of 200 KiB of short fields net/http makes megabytes.
+// TestAnswerHeadersFillNoMemory checks that complete headers count until the client reads them, and
+// incomplete ones until the backend ends them. net/http needs megabytes for 200 KiB of short fields.
 func TestAnswerHeadersFillNoMemory(t *testing.T) {
 	for name, rest := range map[string]string{"whole": "Content-Length: 100000000\r\n\r\n", "not whole": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestAnswerHeadersFillNoMemory(t *testing.T) {
 					t.Fatalf("%d headers of megabytes have room in 32 MiB", clients)
 				}
 			}
-			// The endpoint has done nothing wrong, and another client has its share.
+			// Neither the endpoint nor other clients are affected.
 			if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != http.StatusOK {
 				t.Errorf("another client: %d; want 200", got.StatusCode)
 			}
@@ -94,7 +94,7 @@ func TestAnswerHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// awaitRoom waits until the client that had too much is answered again: all that counted is given back.
+// awaitRoom waits until the client's requests are admitted again, after all memory is released.
 func awaitRoom(t *testing.T, port uint32) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -102,7 +102,7 @@ func awaitRoom(t *testing.T, port uint32) {
 		_, _ = io.WriteString(conn, "GET /fine HTTP/1.1\r\nHost: a\r\n\r\n")
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		_ = conn.Close()
-		// From three quarters on it would be asked to leave.
+		// Above three quarters the response would close the connection.
 		if err == nil && strings.HasPrefix(line, "HTTP/1.1 200") {
 			return
 		}
@@ -112,7 +112,7 @@ func awaitRoom(t *testing.T, port uint32) {
 	}
 }
 
-// A backend that answers with numbers nobody has registered makes a series for each class.
+// TestUnknownStatusesShareSeries checks that unregistered statuses share a series per class.
 func TestUnknownStatusesShareSeries(t *testing.T) {
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -134,7 +134,7 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 			known++
 		}
 	}
-	// What is registered, 499 which proxies use, and eight classes from 2xx to 9xx.
+	// Registered statuses, 499, and eight classes from 2xx to 9xx.
 	known += 1 + 8
 	for name, got := range map[string]int{
 		"requests": testutil.CollectAndCount(f.metrics.requests), "attempts": testutil.CollectAndCount(f.metrics.attempts),
@@ -148,8 +148,8 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 	}
 }
 
-// A backend of mirrors that does not answer takes no places of another's, and what is kept of bodies
-// counts.
+// TestMirrorsOfOneBackend checks that an unresponsive mirror backend does not affect others and that stored
+// bodies count.
 func TestMirrorsOfOneBackend(t *testing.T) {
 	port := freePort(t)
 	copies := make(chan struct{}, 100)
@@ -176,14 +176,15 @@ func TestMirrorsOfOneBackend(t *testing.T) {
 	}
 }
 
-// A body that is kept for mirrors counts from the moment that it is waited for.
+// TestMirroredBodiesCount checks that a mirrored body counts while it is still being read.
 func TestMirroredBodiesCount(t *testing.T) {
 	port := freePort(t)
 	filter := &resource.Filter{Kind: &resource.Filter_Mirror{Mirror: &resource.Mirror{Backend: "m"}}}
 	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 4<<20 }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", filter))),
 		backend("a", serve(t, echo("a"))), backend("m", serve(t, echo("m"))))...)
-	// A connection whose request was not read yet is idle, and gives way: so others follow.
+	// A connection with an unread request is idle and may be evicted, so more than the permitted number are
+	// sent.
 	for sent := 0; testutil.ToFloat64(f.metrics.unmirrored) == 0; sent++ {
 		if sent == 300 {
 			t.Fatal("300 bodies of 64 KiB, with requests of 88, have room in 4 MiB")

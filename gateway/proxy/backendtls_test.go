@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// serveTLS starts a backend that speaks TLS.
 func serveTLS(t *testing.T, config *tls.Config, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -103,8 +102,7 @@ func TestBackendTLS(t *testing.T) {
 	}
 }
 
-// A session is resumed, and verified all the same: the roots that have gone are not
-// trusted on the next connection.
+// TestBackendTLSAfterAChange checks that resumed sessions are verified against the current roots.
 func TestBackendTLSAfterAChange(t *testing.T) {
 	port, authority, others := freePort(t), newCA(t), newCA(t)
 	resumed := make(chan bool, 10)

@@ -22,8 +22,8 @@ func bodyLimit(bytes uint64) *resource.Filter {
 	return &resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: bytes}}}
 }
 
-// TestBodyLimit: a body has so many bytes at most, whatever says how long it is, and a backend gets
-// no longer one whole.
+// TestBodyLimit checks the limit with and without Content-Length, and that the backend gets no complete
+// longer body.
 func TestBodyLimit(t *testing.T) {
 	port := freePort(t)
 	var whole, longest atomic.Int64
@@ -104,7 +104,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// TestBodyLimitAsksForNothing: who asks before sending (RFC 9110, section 10.1.1) is answered before.
+// TestBodyLimitAsksForNothing checks that a request with Expect is rejected before its body (RFC 9110,
+// section 10.1.1).
 func TestBodyLimitAsksForNothing(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a", bodyLimit(100)))),
@@ -122,7 +123,7 @@ func TestBodyLimitAsksForNothing(t *testing.T) {
 	}
 }
 
-// TestTooLongBodiesBlameNoEndpoint: clients must not be able to have endpoints left out.
+// TestTooLongBodiesBlameNoEndpoint checks that clients cannot cause ejection of endpoints.
 func TestTooLongBodiesBlameNoEndpoint(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.Upstream.EjectAfter, s.Upstream.EjectFor = 1, time.Hour }, all(

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// drawn draws a resource of a small world, in which references often lead somewhere.
+// drawn draws a resource with few names, so that many references resolve.
 func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	number := func(what string, below int) int { return rapid.IntRange(0, below-1).Draw(t, what) }
 	some := func(kind string, below int) string { return fmt.Sprint(kind, number(kind, below)) }
@@ -53,7 +53,7 @@ func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	return &resource.Resource{Name: some("c", 2), Kind: from.GetKind()}
 }
 
-// drawnFilters draws filters that keep clients out, of which some cannot be read.
+// drawnFilters draws access filters, some of them invalid.
 func drawnFilters(t *rapid.T) []*resource.Filter {
 	switch rapid.IntRange(0, 5).Draw(t, "filter") {
 	case 0:
@@ -66,8 +66,7 @@ func drawnFilters(t *rapid.T) []*resource.Filter {
 	return []*resource.Filter{addresses(rapid.SliceOfN(prefix, 0, 2).Draw(t, "allow"), rapid.SliceOfN(prefix, 0, 1).Draw(t, "deny"))}
 }
 
-// shape is all that requests see of a table, in words; what is the same object has the same
-// words.
+// shape describes a table as seen by requests; equal pointers have equal descriptions.
 func shape(of *table) map[string]string {
 	words := map[string]string{}
 	groups := func(at string, hosts *match.Hosts[*group]) {
@@ -111,9 +110,8 @@ func shape(of *table) map[string]string {
 	return words
 }
 
-// TestChangesLeadToTheWhole: a table that changes have led to is the one that is built of all
-// its resources at once; what cannot be built of them is refused as a change, too, and leaves
-// the table as it was.
+// TestChangesLeadToTheWhole checks that incremental changes result in the same table as a complete build,
+// and that a change is rejected exactly if the complete build is, leaving the table unchanged.
 func TestChangesLeadToTheWhole(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example")}
@@ -160,7 +158,7 @@ func TestChangesLeadToTheWhole(t *testing.T) {
 			}
 			if next != nil {
 				for name := range all {
-					// Of two equal ones the former stays.
+					// Equal resources keep their pointer.
 					all[name] = next.resources[name]
 				}
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// full is a configuration with all kinds.
+// full returns a configuration with all kinds of resources.
 func full(t *testing.T, authority *ca) []*resource.Resource {
 	b := backend("b", "127.0.0.1:1")
 	b[0].GetBackend().Tls = &resource.BackendTLS{Hostname: "b", CertificateAuthorities: []string{"ca"}, ClientCertificate: "c"}
@@ -27,7 +27,7 @@ func full(t *testing.T, authority *ca) []*resource.Resource {
 	), b, backend("m"))
 }
 
-// What a version leaves as it is stays the same object.
+// TestApplyKeepsWhatIsUnchanged checks that unchanged resources keep their objects.
 func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	resources := full(t, newCA(t))
 	f := start(t, nil, resources...)
@@ -51,7 +51,7 @@ func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	after.groups["r"] = before.groups["r"]
 	same(t, before, after)
 
-	// Endpoints: their backend is made again, its transport and its endpoints' state stay.
+	// Changed endpoints rebuild their backend but keep its transport and endpoint state.
 	f.change(endpoints("b/endpoints", "127.0.0.1:1", "127.0.0.1:2"))
 	last := f.table.Load()
 	if last.backends["b"].value == before.backends["b"].value || last.backends["b"].value.Set.Len() != 2 {
@@ -93,7 +93,7 @@ func equal[T comparable](t *testing.T, kind string, a, b map[string]made[T]) {
 	}
 }
 
-// mistakes are updates of full with a mistake each, by what is said of it.
+// mistakes returns updates with one error each, by the expected message.
 func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[string]Update {
 	get := func(name string) *resource.Resource {
 		for _, r := range resources {
@@ -138,7 +138,7 @@ func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[s
 	}
 }
 
-// told are the refusals of a proxy in words.
+// told formats the rejections of a proxy.
 func told(p *Proxy) string {
 	var text strings.Builder
 	for _, each := range p.Refused() {
@@ -147,8 +147,7 @@ func told(p *Proxy) string {
 	return text.String()
 }
 
-// A resource with a mistake is refused, with its name. All others of the version are served, and
-// once the mistake is gone nothing is refused.
+// TestApplyRefuses checks that only the faulty resource is rejected, by name, until it is repaired.
 func TestApplyRefuses(t *testing.T) {
 	authority := newCA(t)
 	resources := full(t, authority)

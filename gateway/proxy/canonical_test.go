@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// A request that asks for an upgrade has the time limits of its rule until there is one.
+// TestUpgradeHasTimeouts checks that timeouts of the rule apply until the upgrade.
 func TestUpgradeHasTimeouts(t *testing.T) {
 	port := freePort(t)
 	quiet, limited := toward("/request", "a"), toward("/backend", "a")
@@ -60,7 +60,7 @@ func TestUpgradeHasTimeouts(t *testing.T) {
 			case target == path && response.StatusCode != want:
 				t.Errorf("%s: %d; want %d", target, response.StatusCode, want)
 			case target != path:
-				// What follows an upgrade is no request.
+				// They do not apply after the upgrade.
 				if line, err := reader.ReadString('\n'); response.StatusCode != 101 || line != "late\n" {
 					t.Errorf("%s: %d, %q, %v", target, response.StatusCode, line, err)
 				}
@@ -70,7 +70,7 @@ func TestUpgradeHasTimeouts(t *testing.T) {
 	}
 }
 
-// A status below 100 is a bad response, and costs the endpoint no slot.
+// TestBadStatus checks that a status below 100 is a bad response and releases the endpoint.
 func TestBadStatus(t *testing.T) {
 	port := freePort(t)
 	address := rawBackend(t, answering("HTTP/1.1 099 None\r\nContent-Length: 0\r\n\r\n"))
@@ -78,7 +78,7 @@ func TestBadStatus(t *testing.T) {
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)
 	for _, headers := range [][]string{nil, {"Connection: Upgrade", "Upgrade: test"}} {
 		for range 3 {
-			// With the slot kept, the second one would get 503.
+			// Otherwise the second request would receive 503.
 			if got := get(t, client(t, port, nil), "http://a/", headers...); got.StatusCode != 502 {
 				t.Errorf("%v: %d; want 502", headers, got.StatusCode)
 			}
@@ -89,7 +89,7 @@ func TestBadStatus(t *testing.T) {
 	}
 }
 
-// The proxy does not guess what a body is.
+// TestNoContentType checks that the proxy does not detect a content type.
 func TestNoContentType(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -112,8 +112,8 @@ func TestNoContentType(t *testing.T) {
 	}
 }
 
-// TestPathSpellings holds the table of docs/gateway.md: what each spelling of a path matches, and what
-// the backend gets.
+// TestPathSpellings checks the table of docs/gateway.md: the match of each path spelling and the backend's
+// path.
 func TestPathSpellings(t *testing.T) {
 	port := freePort(t)
 	says := func(name string) string {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// The page lists what a proxy exports.
+// TestCatalogue checks that the documentation lists all exported metrics.
 func TestCatalogue(t *testing.T) {
 	m := newMetrics(true)
 	m.listener("l").observe(200, time.Millisecond)

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// Each file is a raw request ("request", where \r and \n are written out and a line break
-// means nothing), the statuses that the client reads ("status"), and the lines that
-// reached backends ("reached"), which begin with the method and the target.
+// TestCorpus reads files with a raw request ("request", with escaped \r and \n, ignoring line breaks), the
+// statuses received by the client ("status"), and the requests received by backends ("reached"), starting
+// with method and target.
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/abuse/*.txt")
 	if err != nil || len(files) == 0 {
@@ -51,8 +51,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// abuse sends bytes, and gives the statuses of the answers and what reached backends. After
-// the answers that are wanted it sends the end, and reads what else comes.
+// abuse sends raw bytes and returns the response statuses and the backend requests. After the wanted
+// responses it closes the sending direction and reads to the end.
 func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 	port := freePort(t)
 	var mutex sync.Mutex
@@ -63,7 +63,7 @@ func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			// The backend knows that this is no whole request.
+			// The backend detects an incomplete request.
 			return
 		}
 		mutex.Lock()
@@ -71,7 +71,7 @@ func abuse(t *testing.T, raw string, wanted int) (statuses, reached []string) {
 		line := fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, r.Host)
 		for _, name := range []string{"Upgrade", "Http2-Settings", "Transfer-Encoding", "Connection", "X-Forwarded-For", "X-Secret",
 			"X-Forwarded-Port", "X-Forwarded-Client-Cert", "X-Real-Ip", "X-Scheme", "Forwarded", "X-Original-Url", "X_secret"} {
-			// Values of the proxy itself are the same for all requests.
+			// Omit constant values set by the proxy.
 			if value := r.Header.Get(name); value != "" && value != map[string]string{"X-Forwarded-Port": "80", "X-Real-Ip": "127.0.0.1", "X-Scheme": "http"}[name] {
 				line += fmt.Sprintf(" %s=%s", name, value)
 			}

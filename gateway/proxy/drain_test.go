@@ -43,8 +43,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// Clients that send all the time see no failed request until the port is closed: with
-// HTTP/1.1 and HTTP/2, on connections that are kept.
+// TestShutdownLosesNothing checks that clients with continuous requests on kept connections see no failure
+// until the port is closed, over HTTP/1.1 and HTTP/2.
 func TestShutdownLosesNothing(t *testing.T) {
 	port, authority := freePort(t), newCA(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -72,7 +72,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 			for {
 				response, err := c.Get("https://a.example.com/")
 				if err != nil {
-					// A connection that is refused was not lost by the proxy.
+					// A refused connection is not a lost request.
 					if !closing.Load() || !strings.Contains(err.Error(), "refused") {
 						t.Errorf("a request failed: %v", err)
 					}
@@ -85,7 +85,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 					asked.Add(1)
 				}
 				if draining.Load() && asked.Load() > 0 && closing.Load() {
-					// The load balancer sends nothing any more.
+					// Like a load balancer that removed the endpoint.
 					return
 				}
 			}
@@ -131,7 +131,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 	}
 }
 
-// A port that goes is closed, and its open request ends well; one that comes is opened.
+// TestPortsChange checks that a removed port is closed after its open request, and a new one opened.
 func TestPortsChange(t *testing.T) {
 	first, second := freePort(t), freePort(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
@@ -171,7 +171,7 @@ func TestPortsChange(t *testing.T) {
 	}
 }
 
-// silent is a body of which nothing comes until it is told to end.
+// silent is a body that blocks until it is ended.
 type silent struct{ ended chan struct{} }
 
 func (s silent) Read([]byte) (int, error) {
@@ -181,8 +181,8 @@ func (s silent) Read([]byte) (int, error) {
 
 func (s silent) Close() error { return nil }
 
-// net/http ends a request's context before the read returns that took too long, and the transport then
-// closes the body: the client was slow all the same.
+// TestSlowBodyIsClosedFirst checks that a body timeout is attributed to the client although net/http
+// cancels the context before the read returns, and the transport then closes the body.
 func TestSlowBodyIsClosedFirst(t *testing.T) {
 	body := &patientBody{
 		ReadCloser: silent{make(chan struct{})}, timeout: time.Minute,
@@ -255,7 +255,7 @@ func TestSlowClients(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	// One who reads nothing: the backend's request ends when the client is given up.
+	// If the client does not read, the backend request ends when the client times out.
 	for _, protocol := range []func(*http.Protocols, bool){(*http.Protocols).SetHTTP1, (*http.Protocols).SetUnencryptedHTTP2} {
 		response, err := client(t, port, nil, protocol).Get("http://a/endless")
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// connect is a client's connection that has seen one request served.
+// connect returns a client connection after one request.
 func connect(t *testing.T, port uint32, config *tls.Config) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", client127(port))
@@ -53,7 +53,7 @@ func ask(t *testing.T, conn net.Conn, reader *bufio.Reader, request string) *htt
 	return response
 }
 
-// closedPort waits until a port takes no connections any more.
+// closedPort waits until a port refuses connections.
 func closedPort(t *testing.T, port uint32) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; pause(t.Context(), time.Millisecond) {
@@ -68,8 +68,8 @@ func closedPort(t *testing.T, port uint32) {
 	}
 }
 
-// A request on a connection that was idle is answered also after the port is closed: a client
-// cannot send a POST again that got no answer.
+// TestIdleConnectionsAreAnsweredAtTheEnd checks that a request on an idle connection is answered after the
+// port is closed, because clients cannot retry a POST.
 func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	plain, secure, authority := freePort(t), freePort(t), newCA(t)
 	f := start(t, func(s *Settings) { s.DrainWait, s.DrainGrace = 10*time.Millisecond, 8*time.Second }, all(
@@ -92,13 +92,13 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
-	// Both connections are closed by then, so nothing is waited for.
+	// Both connections are closed by then.
 	if waited := time.Since(begun); waited > time.Second {
 		t.Errorf("the end took %s more", waited)
 	}
 }
 
-// A request that has come and was not read when the grace ends is answered.
+// TestUnreadRequestsAreSeen checks that an unread request at the end of the grace period is answered.
 func TestUnreadRequestsAreSeen(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -142,7 +142,7 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 	open.leave(t.Context())
 }
 
-// frame is one of a server, with a payload.
+// frame returns an unmasked frame.
 func frame(opcode byte, payload []byte) []byte {
 	header := []byte{0x80 | opcode}
 	switch n := len(payload); {
@@ -156,8 +156,8 @@ func frame(opcode byte, payload []byte) []byte {
 	return append(header, payload...)
 }
 
-// At the proxy's end the client of a WebSocket gets a Close frame with 1001, where the backend
-// has not begun another frame or said good-bye itself.
+// TestWebSocketsAreToldOfTheEnd checks that clients get a Close frame with 1001, unless the backend is
+// within a frame or has sent a Close frame.
 func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sent, want []byte
@@ -211,7 +211,7 @@ func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
 					t.Fatal(err)
 				}
 				got = append(got, told...)
-				// The client's answer, with a mask of zeros, reaches the backend.
+				// The client's response, with a zero mask, reaches the backend.
 				if _, err := conn.Write([]byte{0x88, 0x82, 0, 0, 0, 0, 3, 0xe9}); err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +234,7 @@ func TestWebSocketsAreToldOfTheEnd(t *testing.T) {
 	}
 }
 
-// However frames are cut, it is known where one ends.
+// TestFramesAreFollowed checks the detection of frame boundaries in arbitrary segments.
 func TestFramesAreFollowed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte

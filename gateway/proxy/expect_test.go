@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestRefusedBeforeItsBody: who waits for leave to send a body (RFC 9110, section 10.1.1) is
-// answered, and whoever announces a long one is, too.
+// TestRefusedBeforeItsBody checks that requests with Expect (RFC 9110, section 10.1.1) or a long body are
+// rejected before the body.
 func TestRefusedBeforeItsBody(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, httpListener("l", port, nil))

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestExpensiveRules: the rules of one tenant, and a header for which they are slow, cost no more than
-// a part of a second. Such a request is refused: a rule that is less specific must not take it.
+// TestExpensiveRules checks that slow rules and a long header take less than a second of CPU time. The
+// request is rejected instead of matching a less specific rule.
 func TestExpensiveRules(t *testing.T) {
 	port := freePort(t)
 	rules := []*resource.Rule{}
@@ -47,7 +47,7 @@ func TestExpensiveRules(t *testing.T) {
 			t.Errorf("%s with %.10s: %d from %q; want %d from %q",
 				tc.url, tc.header, got.StatusCode, got.Header.Get("X-Backend"), tc.status, tc.backend)
 		}
-		// It took half a minute. The limit has room for a busy machine.
+		// Without a limit it took 30 s. The bound allows for a busy machine.
 		if took > 5*time.Second {
 			t.Errorf("%s with %.10s took %v; want a part of a second", tc.url, tc.header, took)
 		}

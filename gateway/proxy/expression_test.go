@@ -35,7 +35,7 @@ func TestRewriteByExpression(t *testing.T) {
 		{"/api", 200, "GET / a.example.com"},
 		{"/api/v1/x?q=%2F&a;b", 200, "GET /v1/x?q=%2F&a;b a.example.com"},
 		{"/apix", 404, ""},
-		// Elsewhere the path stays as it came.
+		// Other paths are unchanged.
 		{"/user/1%2F2", 200, "GET /user/1%2F2 a.example.com"},
 		{"/user/../api/%2e%2e/api/y", 200, "GET /y a.example.com"},
 		{"/api//evil.example/x", 200, "GET /evil.example/x a.example.com"},
@@ -61,7 +61,7 @@ func TestRewriteByExpression(t *testing.T) {
 			}
 		}
 	}
-	// "/static../secret" is below no "/static" of a prefix, but may be of an expression.
+	// "/static../secret" does not match the prefix "/static", but may match an expression.
 	wide := toward("", "a", byExpression(`^/static(.*)`, "/files/$1"))
 	wide.Match.Path = &resource.PathMatch{Kind: resource.PathMatch_REGULAR_EXPRESSION, Value: "/static.*"}
 	f.apply(all(one(httpListener("l", port, nil), routes("r", "l", nil, wide)), backend("a", serve(t, echo("a"))))...)

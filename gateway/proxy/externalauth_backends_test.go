@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestAuthorizationBackends: questions go over HTTP/2 and over TLS, too, and to nobody who cannot prove
-// to be the service.
+// TestAuthorizationBackends checks HTTP/2 and TLS to the authorization backend, including certificate
+// verification.
 func TestAuthorizationBackends(t *testing.T) {
 	authority, others := newCA(t), newCA(t)
 	answers := func(w http.ResponseWriter, r *http.Request) {
@@ -66,7 +66,7 @@ func TestAuthorizationBackends(t *testing.T) {
 	}
 }
 
-// TestAuthorizationOfCalls: gRPC is asked for, without its body.
+// TestAuthorizationOfCalls checks gRPC requests, whose body is not sent to the authorization backend.
 func TestAuthorizationOfCalls(t *testing.T) {
 	auth := new(authorizer)
 	service, own := serve(t, auth.ServeHTTP), serve(t, echo("a"))
@@ -81,7 +81,7 @@ func TestAuthorizationOfCalls(t *testing.T) {
 	}
 }
 
-// TestAuthorizationOfConnections: nobody can be asked about a connection that is passed on: it is closed.
+// TestAuthorizationOfConnections checks that tunnels are closed, because they cannot be authorized.
 func TestAuthorizationOfConnections(t *testing.T) {
 	authority := newCA(t)
 	bytes := serveBytes(t, "b", &tls.Config{Certificates: []tls.Certificate{authority.pair("b")}})

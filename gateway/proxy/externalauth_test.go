@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// asking is a filter that asks the backend "auth" at a path.
+// asking returns a filter with the backend "auth" and the given path.
 func asking(path string, change ...func(*resource.ExternalAuthorization)) *resource.Filter {
 	of := &resource.ExternalAuthorization{
 		Backend: "auth", Path: path, Host: "auth.example.com", RequestHeaders: []string{"*"},
@@ -30,12 +30,12 @@ func asking(path string, change ...func(*resource.ExternalAuthorization)) *resou
 	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: of}}
 }
 
-// authorizer answers questions by their path, and keeps the last one.
+// authorizer responds depending on the path and records the last request.
 type authorizer struct {
 	mutex sync.Mutex
 	last  *http.Request
 	asked atomic.Int64
-	// gone is closed when a question that hangs has been given up.
+	// gone receives a value when a hanging request is canceled.
 	gone chan struct{}
 }
 
@@ -53,7 +53,7 @@ func (a *authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch header := w.Header(); r.URL.Path {
 	case "/cookie":
-		// As one signs in: with the cookie it lets in.
+		// Allow requests with the session cookie.
 		if _, err := r.Cookie("session"); err != nil {
 			header.Set("Www-Authenticate", "Bearer")
 			header.Set("X-Secret", "not for clients")
@@ -110,8 +110,8 @@ func (a *authorizer) question() *http.Request {
 	return a.last
 }
 
-// TestExternalAuthorization: whatever the authorization backend answers or does, a request passes only
-// where it says so, over each protocol.
+// TestExternalAuthorization checks that a request is forwarded only if the authorization backend allows it,
+// over each protocol.
 func TestExternalAuthorization(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 100)}
@@ -146,7 +146,7 @@ func TestExternalAuthorization(t *testing.T) {
 	for _, test := range []struct {
 		path, cookie string
 		status       int
-		// has are headers of the answer, "Name: value"; body is the begin of its body.
+		// has are response headers, "Name: value"; body is a prefix of the body.
 		has  []string
 		body string
 	}{
@@ -213,10 +213,10 @@ func TestExternalAuthorization(t *testing.T) {
 	}
 }
 
-// TestAuthorizationQuestion: what is asked, and that clients can say nothing of it themselves.
+// TestAuthorizationQuestion checks the authorization request, which clients cannot influence.
 func TestAuthorizationQuestion(t *testing.T) {
 	auth := &authorizer{}
-	// First, so that none of them takes a port that is free before.
+	// Before freePort, so that they do not take the free port.
 	service, own := serve(t, auth.ServeHTTP), serve(t, echo("a"))
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)
@@ -279,7 +279,7 @@ func TestAuthorizationQuestion(t *testing.T) {
 		if public := fmt.Sprint(q.Header); strings.Contains(public, "/public") || strings.Contains(public, "evil") {
 			t.Errorf("%s: the client says what it asks for: %v", test.path, q.Header)
 		}
-		// Cookies go where the filter says so.
+		// Cookies are forwarded only if configured.
 		if all := strings.HasPrefix(test.path, "/all"); all != (q.Header.Get("Cookie") != "") {
 			t.Errorf("%s: cookies: %q", test.path, q.Header["Cookie"])
 		}
@@ -289,8 +289,8 @@ func TestAuthorizationQuestion(t *testing.T) {
 	}
 }
 
-// TestAuthorizationOrder: clients that are not let in, preflights and redirects are not asked for; other
-// OPTIONS, WebSockets and bodies are.
+// TestAuthorizationOrder checks that rejected addresses, preflights and redirects need no authorization,
+// while other OPTIONS, WebSockets and bodies do.
 func TestAuthorizationOrder(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{}
@@ -331,7 +331,8 @@ func TestAuthorizationOrder(t *testing.T) {
 	}
 }
 
-// TestAuthorizationClientLeaves: a question ends with its client.
+// TestAuthorizationClientLeaves checks that the authorization request is canceled when the client
+// disconnects.
 func TestAuthorizationClientLeaves(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
@@ -357,7 +358,7 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 	awaitMetric(t, f, `millrace_proxy_requests_total{code="499",listener="l"} 1`)
 }
 
-// TestAuthorizationTimeLimit: the time limit of a rule is for the question, too.
+// TestAuthorizationTimeLimit checks that the rule's timeout includes the authorization request.
 func TestAuthorizationTimeLimit(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1)}
@@ -370,8 +371,8 @@ func TestAuthorizationTimeLimit(t *testing.T) {
 	}
 }
 
-// TestAuthorizationRoom: questions that hang fill no memory beyond their client's share, and others are
-// served meanwhile.
+// TestAuthorizationRoom checks that hanging authorization requests are limited to the client's memory and
+// do not affect other clients.
 func TestAuthorizationRoom(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1000)}
@@ -411,7 +412,7 @@ func TestAuthorizationRoom(t *testing.T) {
 	for _, conn := range conns {
 		_ = conn.Close()
 	}
-	// What they took is given back.
+	// Their memory is released.
 	awaitMetric(t, f, "millrace_proxy_active_requests 0")
 	again := dialFrom(t, "127.0.0.2", port)
 	fmt.Fprint(again, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
@@ -420,8 +421,7 @@ func TestAuthorizationRoom(t *testing.T) {
 	}
 }
 
-// TestAuthorizationGivesBack: what a question takes is for its time alone, and not for that of its
-// request.
+// TestAuthorizationGivesBack checks that the memory is released before the request is forwarded.
 func TestAuthorizationGivesBack(t *testing.T) {
 	port := freePort(t)
 	const share = 16 * (admission.ConnectionBytes + requestBytes + tunnelBytes)
@@ -439,7 +439,7 @@ func TestAuthorizationGivesBack(t *testing.T) {
 	}
 }
 
-// TestAuthorizationsAtOnce: each request has the answer to its own question.
+// TestAuthorizationsAtOnce checks that concurrent requests get their own responses.
 func TestAuthorizationsAtOnce(t *testing.T) {
 	port := freePort(t)
 	auth := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -487,8 +487,8 @@ func TestAuthorizationsAtOnce(t *testing.T) {
 	}
 }
 
-// TestAuthorizationIsNoWayIn: what of a filter cannot be carried out lets nobody in, nor do rules of
-// before that ask nobody or somebody else.
+// TestAuthorizationIsNoWayIn checks that an invalid filter rejects all requests, and that previous rules
+// without or with another authorization are not used instead.
 func TestAuthorizationIsNoWayIn(t *testing.T) {
 	bad := func(change func(*resource.ExternalAuthorization)) *resource.Filter { return asking("/", change) }
 	for name, after := range map[string][]*resource.Filter{
@@ -523,7 +523,7 @@ func TestAuthorizationIsNoWayIn(t *testing.T) {
 			}
 		}
 	}
-	// The same filter, and the fault of another: the previous rules ask, too.
+	// With the same filter and another fault, the previous rules are served.
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil, of("ingress/one/i", "/", "a", asking("/forbidden")))),
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
@@ -531,7 +531,7 @@ func TestAuthorizationIsNoWayIn(t *testing.T) {
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 403 {
 		t.Errorf("the previous rules: %d; want 403", got.StatusCode)
 	}
-	// The backend that is asked goes.
+	// Remove the authorization backend.
 	if err := f.Apply(Update{Version: "gone", Removed: []string{"auth"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// fixture is a proxy on loopback, and how to speak with it.
+// fixture is a proxy on loopback.
 type fixture struct {
 	*Proxy
 	t        *testing.T
@@ -51,7 +51,7 @@ func start(t *testing.T, change func(*Settings), resources ...*resource.Resource
 	return f
 }
 
-// apply brings a whole configuration.
+// apply applies a whole configuration.
 func (f *fixture) apply(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
@@ -60,7 +60,7 @@ func (f *fixture) apply(resources ...*resource.Resource) {
 	}
 }
 
-// change brings some resources.
+// change adds or replaces resources.
 func (f *fixture) change(resources ...*resource.Resource) {
 	f.t.Helper()
 	f.versions++
@@ -69,7 +69,6 @@ func (f *fixture) change(resources ...*resource.Resource) {
 	}
 }
 
-// freePort is one that nobody listens at.
 func freePort(t *testing.T) uint32 {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,7 +97,7 @@ func routes(name, listener string, hostname *resource.Hostname, rules ...*resour
 	}}}
 }
 
-// toward is a rule for a prefix.
+// toward returns a rule for a prefix.
 func toward(prefix, backend string, filters ...*resource.Filter) *resource.Rule {
 	return &resource.Rule{
 		Route:    "httproute/default/" + backend + "/0",
@@ -108,7 +107,7 @@ func toward(prefix, backend string, filters ...*resource.Filter) *resource.Rule 
 	}
 }
 
-// backend is a Backend and its Endpoints at addresses.
+// backend returns a Backend and its Endpoints.
 func backend(name string, addresses ...string) []*resource.Resource {
 	return []*resource.Resource{
 		{Name: name, Kind: &resource.Resource_Backend{Backend: &resource.Backend{Endpoints: name + "/endpoints"}}},
@@ -137,7 +136,7 @@ func all(lists ...[]*resource.Resource) []*resource.Resource {
 
 func one(r ...*resource.Resource) []*resource.Resource { return r }
 
-// serve starts a backend and gives its address.
+// serve starts a backend and returns its address.
 func serve(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -145,7 +144,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	return server.Listener.Addr().String()
 }
 
-// echo answers with what it was asked.
+// echo responds with the received request.
 func echo(name string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -156,7 +155,7 @@ func echo(name string) http.HandlerFunc {
 	}
 }
 
-// client speaks with a port of the proxy, whatever the host in the URL.
+// client connects to a port of the proxy, independent of the URL's host.
 func client(t *testing.T, port uint32, config *tls.Config, protocols ...func(*http.Protocols, bool)) *http.Client {
 	t.Helper()
 	transport := &http.Transport{
@@ -216,7 +215,7 @@ func send(t *testing.T, c *http.Client, method, target, body string, headers ...
 	return reply{response, string(text)}
 }
 
-// ca makes certificates.
+// ca issues certificates.
 type ca struct {
 	t           *testing.T
 	certificate *x509.Certificate
@@ -258,7 +257,7 @@ func (c *ca) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.Private
 	return certificate, key
 }
 
-// issue gives a chain and a key in PEM for names, of which those with ":" are URIs.
+// issue returns a chain and key in PEM. Names with ":" are URIs.
 func (c *ca) issue(names ...string) (chain, key []byte) {
 	c.t.Helper()
 	template := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}

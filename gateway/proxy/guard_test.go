@@ -18,7 +18,7 @@ func addresses(allow, deny []string) *resource.Filter {
 	return &resource.Filter{Kind: &resource.Filter_ClientAddresses{ClientAddresses: &resource.ClientAddresses{Allow: allow, Deny: deny}}}
 }
 
-// both gives clients of HTTP/1.1 and of HTTP/2 without TLS.
+// both returns clients for HTTP/1.1 and cleartext HTTP/2.
 func both(t *testing.T, port uint32) map[string]*http.Client {
 	t.Helper()
 	return map[string]*http.Client{
@@ -26,7 +26,7 @@ func both(t *testing.T, port uint32) map[string]*http.Client {
 	}
 }
 
-// awaitMetric awaits a line of the metrics: requests are counted when their answer has ended.
+// awaitMetric waits for a line of the metrics, because requests are counted after their response.
 func awaitMetric(t *testing.T, f *fixture, line string) {
 	t.Helper()
 	text := ""
@@ -66,7 +66,7 @@ func TestClientAddresses(t *testing.T) {
 	}{
 		{port, "/allow/own", "", 200},
 		{port, "/allow", "", 403},
-		// What a client says of itself does not count.
+		// Headers of untrusted clients are ignored.
 		{port, "/allow", "198.51.100.1", 403},
 		{port, "/deny/own", "", 403},
 		{port, "/deny", "198.51.100.1", 200},
@@ -112,7 +112,7 @@ func TestClientAddresses(t *testing.T) {
 	}
 }
 
-// TestConnectionAddresses: a connection that is passed on is of a client, too.
+// TestConnectionAddresses checks address lists of tunnels.
 func TestConnectionAddresses(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	authority := newCA(t)
@@ -143,8 +143,8 @@ func TestConnectionAddresses(t *testing.T) {
 	}
 }
 
-// TestPreviousRulesAreNoWayIn: where rules are refused that keep clients out, the previous ones of
-// their object are served only where these keep the same clients out.
+// TestPreviousRulesAreNoWayIn checks that previous rules of rejected ones are served only if they are at
+// least as restrictive.
 func TestPreviousRulesAreNoWayIn(t *testing.T) {
 	others, unreadable := addresses([]string{"198.51.100.0/24"}, nil), addresses([]string{"nowhere"}, nil)
 	own := addresses([]string{"127.0.0.0/8"}, nil)
@@ -175,7 +175,7 @@ func TestPreviousRulesAreNoWayIn(t *testing.T) {
 			t.Errorf("%s: %d after it, refused %q", name, got.StatusCode, told(f.Proxy))
 		}
 	}
-	// A rule of the object that has no list is no reason to serve one that had none.
+	// A rule without a list does not justify serving a previous rule without one.
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("g", "l", nil,
 		of("ingress/one/i", "/secret", "a"), of("ingress/one/i", "/", "a"))), backend("a", serve(t, echo("a"))))...)

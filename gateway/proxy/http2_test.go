@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// h2conn is a client of HTTP/2 that sends what it likes.
+// h2conn is an HTTP/2 client that sends arbitrary frames.
 type h2conn struct {
 	*http2.Framer
 	net.Conn
@@ -39,7 +39,7 @@ func dialHTTP2(t *testing.T, port uint32) *h2conn {
 	return overHTTP2(t, conn)
 }
 
-// overHTTP2 begins HTTP/2 on a connection.
+// overHTTP2 starts HTTP/2 on a connection.
 func overHTTP2(t *testing.T, conn net.Conn) *h2conn {
 	t.Helper()
 	c, err := tryHTTP2(t, conn)
@@ -61,10 +61,10 @@ func tryHTTP2(t *testing.T, conn net.Conn) (*h2conn, error) {
 	return c, c.WriteSettings()
 }
 
-// request sends fields "name value", which end the stream, and gives the stream.
+// request sends a header of "name value" fields, which ends the stream, and returns the stream ID.
 func (c *h2conn) request(fields ...string) (uint32, error) { return c.begin(true, fields...) }
 
-// begin sends fields, which may end the stream.
+// begin sends a header, which may end the stream.
 func (c *h2conn) begin(ends bool, fields ...string) (uint32, error) {
 	c.block.Reset()
 	for _, field := range fields {
@@ -88,7 +88,7 @@ func (c *h2conn) begin(ends bool, fields ...string) (uint32, error) {
 	return stream, err
 }
 
-// outcome gives the status of a stream, or "refused".
+// outcome returns the status of a stream, or "refused".
 func (c *h2conn) outcome(stream uint32) string {
 	for {
 		frame, err := c.ReadFrame()
@@ -166,8 +166,8 @@ func TestHTTP2Abuse(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a field host may say something else than :authority. The backend must get the host
-// that was routed, or none.
+// TestHTTP2Host checks that the backend gets the routed host although the field host differs from
+// :authority.
 func TestHTTP2Host(t *testing.T) {
 	port := freePort(t)
 	hosts := make(chan string, 1)
@@ -211,7 +211,7 @@ func TestHTTP2Host(t *testing.T) {
 	}
 }
 
-// stalled is where records of requests go until it is closed, and no further.
+// stalled is a Writer that blocks until it is closed.
 type stalled chan struct{}
 
 func (s stalled) Write(record []byte) (int, error) {
@@ -219,8 +219,8 @@ func (s stalled) Write(record []byte) (int, error) {
 	return len(record), nil
 }
 
-// Streams that are opened and reset at once end the connection, not the proxy. Its requests do not
-// end meanwhile: whether it keeps up with the client is not left to chance.
+// TestRapidReset checks that streams opened and reset at once end the connection. The requests block, so
+// that the result does not depend on scheduling.
 func TestRapidReset(t *testing.T) {
 	port := freePort(t)
 	var active, most atomic.Int32
@@ -275,7 +275,7 @@ func TestRapidReset(t *testing.T) {
 	}
 }
 
-// A header that is small as sent and large as read, and one that never ends, reach nobody.
+// TestHeaderFloods checks that neither an HPACK bomb nor an endless header reaches the backend.
 func TestHeaderFloods(t *testing.T) {
 	port := freePort(t)
 	var reached atomic.Int32
@@ -286,7 +286,7 @@ func TestHeaderFloods(t *testing.T) {
 		})))...)
 	bomb := []string{":method GET", ":scheme http", ":authority a", ":path /"}
 	for range 1000 {
-		// From the second time on it is one byte, which refers to the first.
+		// Repetitions are one byte each, an index into the dynamic table.
 		bomb = append(bomb, "x-a "+strings.Repeat("x", 3000))
 	}
 	c := dialHTTP2(t, port)

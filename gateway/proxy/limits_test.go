@@ -46,30 +46,29 @@ func TestClientLimits(t *testing.T) {
 	protocols := both(t, trusting)
 	c, second := protocols["HTTP/1.1"], protocols["HTTP/2.0"]
 	at(c, "/one", "198.51.100.1", 200, 200)
-	// Another rule of the zone, another protocol and another listener count the same.
+	// Other rules of the zone, protocols and listeners share the counters.
 	at(second, "/other", "198.51.100.1", 200, 503, 503)
 	at(c, "/one", "198.51.100.1", 503)
 	at(c, "/one", "198.51.100.2", 200)
 	at(c, "/one", "2001:db8::1", 200, 200)
 	at(c, "/one", "2001:db8::2", 200, 503)
 	at(c, "/429", "198.51.100.1", 200, 429)
-	// What the second limit refuses is not under way.
+	// Requests rejected by the second limit are not counted as concurrent.
 	at(c, "/two", "198.51.100.1", 200, 200, 503, 503)
 	at(c, "/exempt", "198.51.100.7", 200, 200, 200)
 	at(c, "/exempt", "198.51.100.8", 200, 503)
 	at(c, "/password", "198.51.100.1", 401, 401, 503)
 	at(c, "/moved", "198.51.100.1", 302, 302, 302)
-	// A client that no proxy in front names has its own.
+	// A client without a forwarded address has its own counter.
 	own := client(t, port, nil)
 	at(own, "/one", "198.51.100.1", 200, 200, 200, 503)
-	// Another version of the configuration begins no new count.
+	// Another version of the configuration keeps the counters.
 	f.apply(all(resources(), backend("a", serve(t, echo("a"))))...)
 	at(c, "/one", "198.51.100.1", 503)
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="rate"} 11`)
 }
 
-// TestConcurrentRequests: a client has so many requests under way, over any connection, and an
-// upgrade is one until it ends.
+// TestConcurrentRequests checks the limit over all connections, including upgrades until they end.
 func TestConcurrentRequests(t *testing.T) {
 	port := freePort(t)
 	arrived, leave := make(chan struct{}), make(chan struct{})
@@ -113,7 +112,7 @@ func TestConcurrentRequests(t *testing.T) {
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="concurrency"} 2`)
 }
 
-// TestConnectionLimits: connections that are passed on count, where their client is known.
+// TestConnectionLimits checks that tunnels count if their client is known.
 func TestConnectionLimits(t *testing.T) {
 	port, trusting, authority := freePort(t), freePort(t), newCA(t)
 	trusted := bytesListener("trusting", trusting, resource.Listener_TLS_PASSTHROUGH, "")

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestLoop: a backend whose endpoints are the proxy's own, as those of its VIP are, answers 508 after
-// eight rounds, over both protocols, whatever filters do to the header.
+// TestLoop checks that a backend that leads back to the proxy receives 508 after eight rounds, over both
+// protocols, even if filters modify the header.
 func TestLoop(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"HTTP/1.1": resource.Backend_HTTP1, "HTTP/2": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestLoop(t *testing.T) {
 	}
 }
 
-// TestHopsPass: what others say of loops is kept, and a chain of few proxies passes.
+// TestHopsPass checks that other entries are kept and that a chain of a few proxies is permitted.
 func TestHopsPass(t *testing.T) {
 	port := freePort(t)
 	var seen atomic.Pointer[[]string]

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// dialFrom connects from an address of loopback.
+// dialFrom connects from a loopback address.
 func dialFrom(t *testing.T, address string, port uint32) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -33,15 +33,15 @@ func dialFrom(t *testing.T, address string, port uint32) net.Conn {
 	return conn
 }
 
-// isClosed waits for the end of a connection, and reports whether it came.
+// isClosed reports whether a connection is closed in time.
 func isClosed(conn net.Conn, patience time.Duration) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := conn.Read(make([]byte, 1))
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// Of a client's connections beyond its share those idle for longest are closed. Those of others
-// stay.
+// TestIdleConnections checks that the longest idle connections of a client beyond its limit are closed, not
+// those of others.
 func TestIdleConnections(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxConnections, s.MaxClientBytes = 20, 5*admission.ConnectionBytes },
@@ -63,7 +63,7 @@ func TestIdleConnections(t *testing.T) {
 	}
 }
 
-// Idle connections that have all the memory make room for a request.
+// TestIdleConnectionsMakeRoom checks that idle connections are evicted for a request.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 24*admission.ConnectionBytes, 0 },
@@ -78,9 +78,8 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// However much memory there is, many clients behind one address (NAT) have a quarter of the
-// connections at most. Where all are taken, a new one takes the place of the longest idle of a client
-// with the most.
+// TestConnectionsOfOneAddress checks that clients behind one address (NAT) have at most a quarter of the
+// connections. If all are in use, a new one replaces the longest idle one of the client with the most.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	port := freePort(t)
 	f := start(t, func(s *Settings) { s.MaxConnections, s.MaxBytes, s.MaxClientBytes = 20, 0, 0 },
@@ -120,8 +119,8 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	}
 }
 
-// Requests whose headers would fill the memory get 503, and their client GOAWAY. Where it goes on to
-// send, its connection is closed, and what it was told may be lost. Other clients are served.
+// TestHeadersFillNoMemory checks that requests beyond the memory limit receive 503 and GOAWAY. If the
+// client continues, its connection is reset, and responses may be lost. Other clients are served.
 func TestHeadersFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	held, done := make(chan struct{}, 1000), make(chan struct{})
@@ -192,12 +191,12 @@ func TestHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// The length of a frame alone would have a buffer of that length made for the connection.
+// TestLongFramesAreRefused checks that the length of a frame does not cause allocation of a buffer.
 func TestLongFramesAreRefused(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", serve(t, echo("a"))))...)
 	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))
-	// Of a frame of DATA nothing but its length comes.
+	// Only the header of a DATA frame.
 	if _, err := c.Conn.Write([]byte{0x08, 0x00, 0x00, byte(http2.FrameData), 0, 0, 0, 0, 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +214,7 @@ func TestLongFramesAreRefused(t *testing.T) {
 	}
 }
 
-// fields are headers of the fewest bytes, which cost the most memory: 64 KiB of them a megabyte.
+// fields is a header of short fields: 64 KiB of them need 1 MiB.
 var fields = func() string {
 	var b strings.Builder
 	for i := 0; b.Len() < 60<<10; i++ {
@@ -224,8 +223,8 @@ var fields = func() string {
 	return b.String()
 }()
 
-// Headers that never end are in memory, and nobody has asked for their requests: the connections
-// idle for longest go.
+// TestEndlessHeadersFillNoMemory checks that endless headers count and the longest idle connections are
+// evicted.
 func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes, s.HeaderTimeout = 40<<20, 8<<20, time.Minute },
@@ -233,7 +232,7 @@ func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	var conns []net.Conn
 	for range 40 {
 		conn := dialFrom(t, "127.0.0.2", port)
-		// What it cannot write any more was too much.
+		// Further writes may fail.
 		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n" + fields))
 		conns = append(conns, conn)
 	}
@@ -250,7 +249,7 @@ func TestEndlessHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 a header that is not whole takes memory beside a request.
+// TestOpenHeadersFillNoMemory checks that an incomplete HTTP/2 header counts in addition to requests.
 func TestOpenHeadersFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
@@ -260,7 +259,7 @@ func TestOpenHeadersFillNoMemory(t *testing.T) {
 					<-r.Context().Done()
 				}
 			})))...)
-	// A byte each: accept-encoding of HPACK's own table.
+	// One byte each: accept-encoding in HPACK's static table.
 	block := bytes.Repeat([]byte{0x80 | 16}, 1000)
 	var over atomic.Int32
 	var read sync.WaitGroup
@@ -295,7 +294,7 @@ func TestOpenHeadersFillNoMemory(t *testing.T) {
 	}
 }
 
-// Requests of many short fields count as what they cost.
+// TestShortFieldsFillNoMemory checks that requests with many short fields are charged their real cost.
 func TestShortFieldsFillNoMemory(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 8<<20 },
@@ -303,14 +302,14 @@ func TestShortFieldsFillNoMemory(t *testing.T) {
 	refused := 0
 	for range 12 {
 		conn := dialFrom(t, "127.0.0.2", port)
-		// The body does not come, so the request stays.
+		// The body is never sent, so the request stays open.
 		if _, err := conn.Write([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n" + fields + "\r\n")); err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 		answer := make([]byte, 12)
 		n, err := io.ReadFull(conn, answer)
-		// A header that is too much while it is read ends its connection.
+		// A header beyond the limit closes its connection while it is read.
 		if string(answer[:n]) == "HTTP/1.1 503" || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			refused++
 		}
@@ -320,8 +319,8 @@ func TestShortFieldsFillNoMemory(t *testing.T) {
 	}
 }
 
-// A client that takes no bytes at all cannot be told that it is refused. What it asks stays in memory, so
-// its connections are closed when that is a sixteenth of all.
+// TestRefusedConnectionsEnd checks that connections of clients that do not read error responses are closed
+// when rejected requests use a sixteenth of all memory.
 func TestRefusedConnectionsEnd(t *testing.T) {
 	port := freePort(t)
 	var written atomic.Int64
@@ -355,7 +354,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	// Nobody reads, so the answers come to a halt.
+	// The responses block, because the client does not read.
 	began := time.Now()
 	for before, same := int64(0), 0; same < 10; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > time.Minute {
@@ -375,7 +374,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 	}
 	for _, c := range conns {
 		for range 4 {
-			// An error says that the connection is closed.
+			// An error means that the connection is closed.
 			_, _ = c.request(costly...)
 		}
 	}
@@ -391,7 +390,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 	}
 	for closed := false; !closed; time.Sleep(10 * time.Millisecond) {
 		for _, c := range conns {
-			// To read would let the connection go on. Its deadline ends the test.
+			// Reading would unblock the connection. Its deadline ends the test.
 			err := c.WritePing(false, [8]byte{})
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatal("all connections are open")

@@ -50,7 +50,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	get(t, c, "http://a/x")
 	get(t, c, "http://a/none")
 	get(t, c, "http://other/")
-	// A request is counted when its answer has ended, which the client may see before.
+	// Requests are counted after their response, which the client may see before.
 	_, text := status(t, f.Admin(), "/metrics")
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline) &&
 		!strings.Contains(text, `duration_seconds_count{listener="l"} 4`); {
@@ -90,7 +90,7 @@ func TestMetricsAndAccessLog(t *testing.T) {
 	if strings.Contains(lines[0], "secret") {
 		t.Errorf("the query is in the log: %s", lines[0])
 	}
-	// The series go with the listener and the backend.
+	// The series are deleted with the listener and the backend.
 	f.apply()
 	if _, text := status(t, f.Admin(), "/metrics"); strings.Contains(text, `listener="l"`) || strings.Contains(text, `route="`) || strings.Contains(text, `backend="a"`) {
 		t.Errorf("series of what has gone are still there:\n%s", text)

@@ -4,8 +4,8 @@ package proxy
 
 import "testing"
 
-// TestMirrorsOfTenants: backends of one namespace that do not answer, however many, leave places to
-// those of others, and give theirs back.
+// TestMirrorsOfTenants checks that unresponsive backends of one namespace leave room for others and release
+// theirs.
 func TestMirrorsOfTenants(t *testing.T) {
 	m := newMirrors(1000)
 	var taken []string

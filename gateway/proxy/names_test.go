@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// renaming puts another server name into the ClientHello, of the same length: crypto/tls sends
-// none that ends with a dot.
+// renaming replaces the server name in the ClientHello by one of the same length, because crypto/tls
+// removes a trailing dot.
 type renaming struct {
 	net.Conn
 	from, to string
@@ -32,8 +32,8 @@ func (r *renaming) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestNames: how a name is written, in the handshake or in the request, leads nobody past what a
-// listener asks for. testdata/names.txt says what is tried.
+// TestNames checks that no spelling of a name, in the handshake or the request, bypasses the validation of
+// a listener. See testdata/names.txt.
 func TestNames(t *testing.T) {
 	text, err := os.ReadFile("testdata/names.txt")
 	if err != nil {
@@ -66,7 +66,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// nameTried gives the status and the backend, or "refused".
+// nameTried returns the status and the backend, or "refused".
 func nameTried(t *testing.T, authority *ca, port uint32, serverName, host string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", client127(port))
@@ -99,6 +99,6 @@ func nameTried(t *testing.T, authority *ca, port uint32, serverName, host string
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		return err.Error()
 	}
-	// The backends have the names of their listeners.
+	// Backends are named after their listeners.
 	return strings.TrimSpace(fmt.Sprint(response.StatusCode, " ", response.Header.Get("X-Backend")))
 }

@@ -32,7 +32,7 @@ func basic(name, password string) string {
 	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password))
 }
 
-// The hashes of "myPassword" are those of Apache's page "Password Formats".
+// Hashes of "myPassword" from Apache's page "Password Formats".
 const (
 	hashSHA    = "{SHA}VBPuJHI7uixaa6LQGWx4s+5GKNE="
 	hashMD5    = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/"
@@ -89,7 +89,7 @@ func TestBasicAuthentication(t *testing.T) {
 			}
 		}
 	}
-	// A browser asks what it may do without a password.
+	// Browsers send preflights without a password.
 	if got := send(t, client(t, port, nil), http.MethodOptions, "http://a.example.com/cors", "", "Origin: https://b", "Access-Control-Request-Method: GET"); got.StatusCode != 200 {
 		t.Errorf("a preflight: %d", got.StatusCode)
 	}
@@ -109,8 +109,8 @@ func TestBasicAuthentication(t *testing.T) {
 	}
 }
 
-// TestUsersChange: a file of users counts as soon as it comes, and who is not in it any more is out.
-// One that is gone or cannot be read lets nobody in.
+// TestUsersChange checks that changed users apply at once, and that missing or invalid users reject all
+// requests.
 func TestUsersChange(t *testing.T) {
 	port := freePort(t)
 	group := func(filters ...*resource.Filter) *resource.Resource {
@@ -152,20 +152,20 @@ func TestUsersChange(t *testing.T) {
 	}
 	f.change(usersFile("u", "b:"+hashMD5))
 	at("the file at last", 200, "b")
-	// A password that is new, of users who are not there, where none was asked for before.
+	// A new password filter with missing users, where there was none before.
 	f.change(group())
 	at("no password", 200, "a")
 	f.change(group(password("missing", "r")))
 	at("a password of users who are missing", 500, "a")
-	// The same password, and another fault: what was there before is served.
+	// With the same password and another fault, the previous rules are served.
 	f.change(group(password("u", "r")))
 	f.change(group(password("u", "r"), unknown()))
 	at("another fault", 200, "b")
 	at("another fault", 401, "a")
 }
 
-// TestGuesses: who guesses passwords that take long to verify waits for himself alone. Others are
-// served, and users who were let in before are let in.
+// TestGuesses checks that password guessing with slow hashes delays neither other clients nor users with
+// cached passwords.
 func TestGuesses(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// planned is a configuration with a bit of everything that a plan tells.
+// planned returns a configuration with all features covered by plans.
 func planned(port uint32) []*resource.Resource {
 	redirect := &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{Scheme: "https", Status: 301}}}
 	shared := toward("/", "a")
@@ -68,7 +68,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanIsWhatIsDone holds a plan to what the proxy answers.
+// TestPlanIsWhatIsDone compares plans with the proxy's responses.
 func TestPlanIsWhatIsDone(t *testing.T) {
 	port := freePort(t)
 	resources := planned(port)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// header is a header of PROXY protocol from 192.0.2.1.
+// header returns a PROXY protocol header from 192.0.2.1.
 func header(t *testing.T, version byte, local bool) string {
 	t.Helper()
 	h := proxyproto.HeaderProxyFromAddrs(version, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 4711}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 443})
@@ -33,13 +33,13 @@ func header(t *testing.T, version byte, local bool) string {
 	return string(text)
 }
 
-// TestProxyProtocolAccepted: a header of PROXY protocol is believed within trusted hops, takes one of them, and is
-// refused elsewhere.
+// TestProxyProtocolAccepted checks that a PROXY protocol header is used within trusted hops, counts as one
+// of them, and is rejected otherwise.
 func TestProxyProtocolAccepted(t *testing.T) {
 	for name, test := range map[string]struct {
 		hops   uint32
 		header string
-		// chain is X-Forwarded-For of the backend; empty if the connection is refused.
+		// chain is X-Forwarded-For of the backend; empty if the connection is rejected.
 		chain string
 	}{
 		"untrusted, version 1":        {0, header(t, 1, false), ""},
@@ -72,8 +72,8 @@ func TestProxyProtocolAccepted(t *testing.T) {
 	}
 }
 
-// forwardedFor sends a header of PROXY protocol and a request, and returns the X-Forwarded-For of the backend, or
-// nothing if the request is refused.
+// forwardedFor sends a PROXY protocol header and a request, and returns the backend's X-Forwarded-For, or
+// "" if the request is rejected.
 func forwardedFor(t *testing.T, port uint32, encrypted bool, header string) string {
 	t.Helper()
 	conn := dialFrom(t, "127.0.0.1", port)
@@ -98,7 +98,7 @@ func forwardedFor(t *testing.T, port uint32, encrypted bool, header string) stri
 	return chain
 }
 
-// TestProxyProtocolSent: a backend that asks gets the client's address first, and no other backend does.
+// TestProxyProtocolSent checks that only backends with proxy_protocol receive the client's address.
 func TestProxyProtocolSent(t *testing.T) {
 	for name, test := range map[string]struct {
 		asks     bool
@@ -158,8 +158,8 @@ func TestProxyProtocolSent(t *testing.T) {
 	}
 }
 
-// TestProxyProtocolGuards: address lists of a TLSRoute see the client of the header, if its sender is the only
-// trusted hop.
+// TestProxyProtocolGuards checks that address lists of a TLSRoute use the address of the PROXY protocol
+// header if its sender is the only trusted hop.
 func TestProxyProtocolGuards(t *testing.T) {
 	for name, test := range map[string]struct {
 		hops   uint32
@@ -188,7 +188,7 @@ func TestProxyProtocolGuards(t *testing.T) {
 	}
 }
 
-// serveOnce serves one connection.
+// serveOnce accepts one connection.
 func serveOnce(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -19,18 +19,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// of is a rule of an object for a prefix.
+// of returns a rule of an object for a prefix.
 func of(object, prefix, backend string, filters ...*resource.Filter) *resource.Rule {
 	rule := toward(prefix, backend, filters...)
 	rule.Route = object + "/0"
 	return rule
 }
 
-// unknown is a filter of a kind that no proxy knows.
+// unknown returns a filter of an unknown kind.
 func unknown() *resource.Filter { return &resource.Filter{} }
 
-// Two tenants share a host. One's rules are refused: they stay what they were, all of them, and
-// the other one's change is served.
+// TestRefusedRulesKeepTheirPreviousOnes checks with two tenants at one host that rejected rules keep all
+// their previous versions while the other tenant's change is applied.
 func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	a, b := serve(t, echo("a")), serve(t, echo("b"))
@@ -55,7 +55,7 @@ func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	if got := told(f.Proxy); got != want {
 		t.Errorf("refused: %s, want %s", got, want)
 	}
-	// Another change of the other tenant, while the rules are still refused.
+	// Another change of the other tenant, while the rules are still rejected.
 	f.change(endpoints("a/endpoints", b))
 	at("/one", "b")
 	f.change(endpoints("a/endpoints", a), first)
@@ -65,8 +65,8 @@ func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	}
 }
 
-// Rules that have no previous ones answer 500, all of their object. Those of others that are less
-// specific do not take their requests.
+// TestRefusedRulesWithoutPreviousOnes checks that all rules of a rejected object respond with 500, and that
+// less specific rules of others do not match instead.
 func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 	port := freePort(t)
 	b := serve(t, echo("b"))
@@ -81,7 +81,7 @@ func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 				t.Errorf("%s: status %d, want %d", path, got.StatusCode, want)
 			}
 		}
-		// Rules that answer 500 are no previous ones.
+		// Rules that respond with 500 are not previous rules.
 		f.change(group(unknown()), httpListener("other", freePort(t), nil))
 		if got := told(f.Proxy); !strings.HasSuffix(got, "does not know false\n") {
 			t.Errorf("refused: %q, want no retained rules", got)
@@ -93,7 +93,7 @@ func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 	}
 }
 
-// What a resource keeps out stays out where it is refused.
+// TestRefusedLetsNothingIn checks that rejected resources still restrict access.
 func TestRefusedLetsNothingIn(t *testing.T) {
 	authority := newCA(t)
 	b := serve(t, echo("b"))
@@ -118,7 +118,7 @@ func TestRefusedLetsNothingIn(t *testing.T) {
 	}
 }
 
-// A port that another program has is refused, and opened once it is free.
+// TestPortThatIsTaken checks that a port in use is rejected and opened once it is free.
 func TestPortThatIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,9 +140,8 @@ func TestPortThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestAnyUpdateIsServed: whatever comes, what is not refused is served as it is wanted, what is
-// served is a configuration that a proxy takes as a whole, and where nothing is wrong nothing is
-// refused.
+// TestAnyUpdateIsServed applies random updates: resources that are not rejected are served as wanted, the
+// served configuration is valid as a whole, and nothing is rejected without a fault.
 func TestAnyUpdateIsServed(t *testing.T) {
 	authority := newCA(t)
 	certificates := []*resource.Resource{authority.resource("c", "a.example"), authority.resource("c", "b.example"), {Kind: &resource.Resource_Certificate{
@@ -159,7 +158,7 @@ func TestAnyUpdateIsServed(t *testing.T) {
 	good, bad := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		p := New(settings)
-		// So it listens nowhere.
+		// Do not listen.
 		p.closed = true
 		wanted := map[string]*resource.Resource{}
 		for range rapid.IntRange(1, 20).Draw(t, "updates") {
@@ -198,7 +197,7 @@ func TestAnyUpdateIsServed(t *testing.T) {
 			}
 			current := p.table.Load()
 			for name, r := range wanted {
-				// A group is not refused for a listener that is.
+				// A group is not rejected because of a rejected listener.
 				dependent := slices.ContainsFunc(r.GetRouteGroup().GetListeners(), func(at string) bool { return refused[at] })
 				if !refused[name] && !dependent && !proto.Equal(current.resources[name], r) {
 					t.Fatalf("%s is not refused, and not served as it is wanted", name)
@@ -233,7 +232,7 @@ func TestAnyUpdateIsServed(t *testing.T) {
 	}
 }
 
-// spoil makes a resource one that cannot be carried out, whatever else is there.
+// spoil makes a resource invalid independent of others.
 func spoil(r *resource.Resource) {
 	switch kind := r.GetKind().(type) {
 	case *resource.Resource_Listener:
@@ -249,8 +248,8 @@ func spoil(r *resource.Resource) {
 	}
 }
 
-// TestOneBadResource: one bad resource among good ones, of any kind and at any place, is the only
-// one that is refused, but for those that refer to it.
+// TestOneBadResource checks that one invalid resource of any kind, and resources that refer to it, are the
+// only rejected ones.
 func TestOneBadResource(t *testing.T) {
 	authority := newCA(t)
 	var good []*resource.Resource

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A client that resets request after request is asked to leave, also where it waits for each to
-// reach the backend, so that net/http never has too many. Each of them may cost a connection to the
-// backend.
+// TestResetsAreBounded checks that a client that keeps resetting requests gets GOAWAY, even if it waits
+// until each one reaches the backend, so that net/http's limit is not exceeded.
 func TestResetsAreBounded(t *testing.T) {
 	for name, answers := range map[string]bool{"before the answer": false, "in the answer": true} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +69,7 @@ func TestResetsAreBounded(t *testing.T) {
 					open = false
 				}
 			}
-			// 200, and 20 more each second; what is under way meanwhile reaches the backend.
+			// 200, and 20 more per second, plus requests in flight.
 			most := int64(200 + 20*time.Since(began).Seconds() + 30)
 			if n := reached.Load(); n > most || n < 200 || away == answers {
 				t.Errorf("%d requests reached the backend, GOAWAY %v; want 200 to %d, GOAWAY %v", n, away, most, !answers)

@@ -16,9 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestAuthoritiesRotateUnderTraffic: the CA of a backend is replaced as one does it: both are
-// trusted, the backend gets its new certificate, the old one goes. No request fails, whether it
-// has a body or not, and at the end the old CA is trusted no more.
+// TestAuthoritiesRotateUnderTraffic replaces the CA of a backend: trust both, change the certificate,
+// remove the old CA. No request may fail, and the old CA must not be trusted at the end.
 func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 	port, first, two := freePort(t), newCA(t), newCA(t)
 	var certificate atomic.Pointer[tls.Certificate]
@@ -97,7 +96,7 @@ func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 	stop.Store(true)
 	wait.Wait()
 
-	// The one that has gone is not trusted: once its roots are others, a backend is connected to anew.
+	// The removed CA is not trusted, because changed roots close the old connections.
 	shown(next)
 	third := newCA(t)
 	f.change(trusted(old, third))

@@ -106,15 +106,15 @@ func TestForwarded(t *testing.T) {
 	}
 }
 
-// requestID returns the ID of a request that a backend has echoed.
+// requestID returns the request ID echoed by a backend.
 func requestID(of reply) string {
 	_, after, _ := strings.Cut(of.body, "X-Request-Id: ")
 	id, _, _ := strings.Cut(after, "\r\n")
 	return id
 }
 
-// TestRedirectInsecureOnly: a redirect to HTTPS does not answer what came over TLS to a trusted
-// proxy in front. What a client says of itself does not count.
+// TestRedirectInsecureOnly checks that requests that arrived over TLS at a trusted proxy are not
+// redirected, and that headers of untrusted clients are ignored.
 func TestRedirectInsecureOnly(t *testing.T) {
 	port, trusting := freePort(t), freePort(t)
 	trusted := httpListener("trusting", trusting, nil)
@@ -158,8 +158,8 @@ func TestRedirectInsecureOnly(t *testing.T) {
 	}
 }
 
-// Each part of a body arrives before the next one is sent, in both directions, and
-// trailers follow.
+// TestStreamsAndTrailers checks that parts of a body are forwarded without delay in both directions, with
+// trailers.
 func TestStreamsAndTrailers(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {
@@ -223,8 +223,8 @@ func TestStreamsAndTrailers(t *testing.T) {
 	}
 }
 
-// A client learns at once that the backend has ended a stream, also one that it itself goes on
-// with. So a gRPC server ends a stream with a status.
+// TestBackendEndsStream checks that the client sees the end of the response at once while it is still
+// sending, as gRPC servers end streams with a status.
 func TestBackendEndsStream(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestBackendEndsStream(t *testing.T) {
 	}
 }
 
-// upgraded is a backend that speaks a protocol of lines after an upgrade.
+// upgraded is a backend that echoes lines after an upgrade.
 func upgraded(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Upgrade") == "" {
 		echo("plain")(w, r)
@@ -316,7 +316,7 @@ func TestUpgrade(t *testing.T) {
 		if got, err := buffered.ReadString('\n'); err != nil || got != fmt.Sprintf("got line %d\n", i) {
 			t.Fatalf("line %d came as %q, %v", i, got, err)
 		}
-		// A change of the configuration leaves it open.
+		// A configuration change leaves it open.
 		f.change(routes("r", "l", nil, toward(fmt.Sprintf("/%d", i), "a")))
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// shared is a SharedSecret.
+// shared returns a SharedSecret.
 func shared(values ...byte) *resource.Resource {
 	secret := &resource.SharedSecret{}
 	for _, value := range values {
@@ -24,8 +24,8 @@ func shared(values ...byte) *resource.Resource {
 	return &resource.Resource{Name: "secret", Kind: &resource.Resource_SharedSecret{SharedSecret: secret}}
 }
 
-// TestSessionsAtThreeProxies: each of 100 sessions stays at its endpoint at all proxies, while the
-// secret is replaced at one proxy after another, as it is day after day.
+// TestSessionsAtThreeProxies checks that 100 sessions keep their endpoint at all proxies during daily
+// rotation of the secret.
 func TestSessionsAtThreeProxies(t *testing.T) {
 	addresses := make([]string, 8)
 	for i := range addresses {
@@ -77,8 +77,8 @@ func TestSessionsAtThreeProxies(t *testing.T) {
 	}
 }
 
-// TestSessionBegan: a client cannot put the end of its session off, and a token that is sealed again
-// with the next secret keeps its beginning.
+// TestSessionBegan checks that a client cannot extend its session, and that resealing a token keeps its
+// start.
 func TestSessionBegan(t *testing.T) {
 	rule := toward("/", "a")
 	rule.SessionPersistence = &resource.SessionPersistence{Kind: resource.SessionPersistence_HEADER, SessionName: "S", AbsoluteTimeout: 3_600_000}
@@ -99,7 +99,7 @@ func TestSessionBegan(t *testing.T) {
 		other := []byte(text)
 		other[i] = 'A' + (other[i]-'A'+1)%26
 		x.in.Header.Set("S", string(other))
-		// The last character has bits that mean nothing.
+		// The last character has unused bits.
 		if got := x.rule.session.find(x, began); got.endpoint != nil && i < len(text)-1 {
 			t.Errorf("with another character at %d: %+v; want no session", i, got)
 		}
@@ -127,7 +127,7 @@ func TestSessionBegan(t *testing.T) {
 	}
 }
 
-// exchangeFor is a request for the one rule of a proxy.
+// exchangeFor returns an exchange with the only rule of a proxy.
 func exchangeFor(f *fixture) *exchange {
 	table := f.table.Load()
 	return &exchange{

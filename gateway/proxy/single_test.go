@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// resting counts the ports of connections to an address that the kernel keeps after their end.
+// resting counts the local ports in TIME_WAIT for an address.
 func resting(t *testing.T, address string) (count int) {
 	t.Helper()
 	_, port, err := net.SplitHostPort(address)
@@ -38,8 +38,8 @@ func resting(t *testing.T, address string) (count int) {
 	return count
 }
 
-// TestPortsAreFreeAgain: requests that have a connection of their own, or leave theirs early, use no
-// port after their end. Else 470 of them a second would use all that there are for an endpoint.
+// TestPortsAreFreeAgain checks that requests with their own connection, or aborted ones, leave no port in
+// TIME_WAIT. Otherwise 470 per second would exhaust the ports of an endpoint.
 func TestPortsAreFreeAgain(t *testing.T) {
 	port := freePort(t)
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -69,8 +69,7 @@ func TestPortsAreFreeAgain(t *testing.T) {
 	}
 }
 
-// switches opens a connection that the backend switches to another protocol, and says how it was
-// answered.
+// switches opens an upgraded connection and returns the status.
 func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
 	t.Helper()
 	conn := dialFrom(t, from, port)
@@ -83,8 +82,8 @@ func switches(t *testing.T, from string, port uint32) (net.Conn, int) {
 	return conn, response.StatusCode
 }
 
-// TestUpgradesAreBounded: a client has a quarter of the requests that an endpoint may have as
-// upgrades, all clients half, and the others are for requests.
+// TestUpgradesAreBounded checks that upgrades use at most half of an endpoint's requests, a quarter per
+// client.
 func TestUpgradesAreBounded(t *testing.T) {
 	port := freePort(t)
 	address := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -127,7 +126,7 @@ func TestUpgradesAreBounded(t *testing.T) {
 	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_shed_total{what="backend connection"} 2`) {
 		t.Error("what is refused is not counted")
 	}
-	// Those that end leave room for others.
+	// Closed upgrades make room for others.
 	for _, want := range []int{101, 101, 503} {
 		_ = open[0].Close()
 		open = open[1:]

@@ -96,7 +96,7 @@ func TestMisdirected(t *testing.T) {
 	}
 }
 
-// TestAnyServerName: an Ingress is served by Host, whatever the server name (IngressTLS).
+// TestAnyServerName checks that an Ingress is routed by Host, independent of the server name (IngressTLS).
 func TestAnyServerName(t *testing.T) {
 	port, authority := freePort(t), newCA(t)
 	la, lb := tlsListener("la", port, hostname("a.example.com"), "c"), tlsListener("lb", port, hostname("b.example.com"), "c")
@@ -161,8 +161,7 @@ func TestClientValidation(t *testing.T) {
 		}
 	}
 
-	// A ticket of a listener that asks for nothing opens no other, and one that was given
-	// for an authority is worth nothing for another.
+	// A ticket of a listener without client validation, or with another authority, must not be accepted.
 	cache := tls.NewLRUClientSessionCache(8)
 	config := &tls.Config{RootCAs: authority.pool(), ClientSessionCache: sharedCache{cache}}
 	get(t, client(t, port, config), "https://open.example.com/")
@@ -185,13 +184,13 @@ func TestClientValidation(t *testing.T) {
 	}
 }
 
-// sharedCache has one entry for all servers.
+// sharedCache shares one entry for all servers.
 type sharedCache struct{ tls.ClientSessionCache }
 
 func (c sharedCache) Get(string) (*tls.ClientSessionState, bool) { return c.ClientSessionCache.Get("") }
 func (c sharedCache) Put(_ string, s *tls.ClientSessionState)    { c.ClientSessionCache.Put("", s) }
 
-// Certificates change all the time, and each request on old and new connections is served.
+// TestRotation changes certificates continuously while requests on old and new connections succeed.
 func TestRotation(t *testing.T) {
 	port, authority := freePort(t), newCA(t)
 	secret := &resource.Resource{Name: "s", Kind: &resource.Resource_SharedSecret{
@@ -230,7 +229,7 @@ func TestRotation(t *testing.T) {
 		t.Error("a session was not resumed after its certificate was renewed")
 	}
 
-	// Another proxy with the same secret takes the ticket.
+	// Another proxy with the same secret accepts the ticket.
 	other := freePort(t)
 	moved := tlsListener("la", other, hostname("a.example.com"), "c")
 	resources[2] = moved
@@ -240,8 +239,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// TLS handshakes take turns while they compute. Who waits for one holds up no connection that is there,
-// and one that ends meanwhile gives its turn back.
+// TestHandshakesTakeTurns checks that TLS handshakes acquire turns, do not delay open connections, and
+// release their turn when they are aborted.
 func TestHandshakesTakeTurns(t *testing.T) {
 	port, plain, authority := freePort(t), freePort(t), newCA(t)
 	f := start(t, nil, all(one(
@@ -287,7 +286,7 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	if code := <-answered; code != 200 {
 		t.Errorf("with a turn: %d; want 200", code)
 	}
-	// All turns can be had again: none was lost.
+	// No turn was lost.
 	for range handshakesAtOnce() {
 		f.turns.Take(others)
 	}

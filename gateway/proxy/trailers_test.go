@@ -21,14 +21,15 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// hostileTrailers say what only a header may, and what only a proxy may. The first two may pass.
+// hostileTrailers are fields that are valid only in headers or only from proxies. The first two are
+// permitted.
 var hostileTrailers = []string{
 	"grpc-status 0", "repr-digest sha-256=:x:", "content-length 100", "transfer-encoding chunked", "host internal.example.com",
 	"x-forwarded-for 203.0.113.9", "x_forwarded_for 203.0.113.9", "authorization Basic YTpi", "cdn-loop other", "te trailers",
 	"content-type text/html", "content-encoding gzip", "connection close", "trailer x-a", "cache-control public", "if-match x", "cookie a=b",
 }
 
-// toTake are those of them that backends may get, forClients those that clients may.
+// toTake are the fields forwarded to backends, forClients those forwarded to clients.
 var (
 	toTake     = []string{"grpc-status 0", "repr-digest sha-256=:x:"}
 	forClients = append(slices.Clone(toTake), "cdn-loop other", "cookie a=b", "x-forwarded-for 203.0.113.9", "x_forwarded_for 203.0.113.9")
@@ -53,7 +54,7 @@ func encode(fields ...string) []byte {
 	return block.Bytes()
 }
 
-// chunked is a body of HTTP/1.1 with trailers.
+// chunked returns an HTTP/1.1 body with trailers.
 func chunked(body string, trailers []string) string {
 	text := fmt.Sprintf("%x\r\n%s\r\n0\r\n", len(body), body)
 	for _, field := range trailers {
@@ -63,8 +64,8 @@ func chunked(body string, trailers []string) string {
 	return text + "\r\n"
 }
 
-// startTrailing is a backend that answers with trailers, and tells which it got. It knows no names
-// that it would not take or send.
+// startTrailing starts a backend that sends arbitrary trailers and records the received ones, without the
+// checks of net/http.
 func startTrailing(t *testing.T, serve func(conn net.Conn, got chan<- []string)) (address string, got chan []string) {
 	t.Helper()
 	got = make(chan []string, 10)
@@ -89,7 +90,7 @@ func startTrailing(t *testing.T, serve func(conn net.Conn, got chan<- []string))
 	return listener.Addr().String(), got
 }
 
-// trailHTTP1 reads what is there: a request without a chunked body has no trailers.
+// trailHTTP1 handles one HTTP/1.1 request; without a chunked body there are no trailers.
 func trailHTTP1(trailers []string) func(net.Conn, chan<- []string) {
 	return func(conn net.Conn, got chan<- []string) {
 		reader := bufio.NewReader(conn)
@@ -158,7 +159,7 @@ func trailHTTP2(trailers []string) func(net.Conn, chan<- []string) {
 	}
 }
 
-// writeTrailer ends a stream with a header of any length.
+// writeTrailer sends a trailing header of any length, which ends the stream.
 func writeTrailer(framer *http2.Framer, stream uint32, block []byte) {
 	const most = 16 << 10
 	first := block[:min(len(block), most)]
@@ -171,9 +172,8 @@ func writeTrailer(framer *http2.Framer, stream uint32, block []byte) {
 	}
 }
 
-// TestTrailers: of trailers a backend gets those that are for it, and a client none that is of a
-// header (RFC 9110, section 6.5.1), over all protocols. What follows on the connection is served as
-// it is.
+// TestTrailers checks that backends receive only permitted trailers and clients none that belong into a
+// header (RFC 9110, section 6.5.1), over all protocols, and that the connection remains usable.
 func TestTrailers(t *testing.T) {
 	announced := "Trailer: Grpc-Status, Repr-Digest, X-Forwarded-For, Cookie\r\n"
 	clients := map[string]func(t *testing.T, port uint32) []string{
@@ -187,7 +187,7 @@ func TestTrailers(t *testing.T) {
 			reader := bufio.NewReader(conn)
 			var fields []string
 			for range 2 {
-				// net/http refuses the names of a length and of an encoding, which is fine, too.
+				// net/http rejects these names itself.
 				sent := slices.DeleteFunc(slices.Clone(hostileTrailers), func(field string) bool {
 					return strings.HasPrefix(field, "content-length") || strings.HasPrefix(field, "transfer-") || strings.HasPrefix(field, "trailer ")
 				})
@@ -211,7 +211,7 @@ func TestTrailers(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = c.WriteData(stream, false, []byte("body"))
-			// What may be no trailer at all is a stream error for net/http, and so for all of it.
+			// Invalid trailers are a stream error in net/http, so only the others are sent.
 			c.block.Reset()
 			for _, field := range hostileTrailers {
 				if name, value, _ := strings.Cut(field, " "); strings.HasPrefix(name, "x") || strings.HasPrefix(name, "cookie") || slices.Contains(toTake, field) {
@@ -266,8 +266,8 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
-// Trailers of an answer over HTTP/2 stay in memory until the client has taken the body, and nobody
-// is asked for room.
+// TestLongTrailers checks the limit of response trailers over HTTP/2, which stay in memory until the client
+// has read the body.
 func TestLongTrailers(t *testing.T) {
 	var long []string
 	for i := range 5000 {
@@ -284,13 +284,13 @@ func TestLongTrailers(t *testing.T) {
 		_, err = io.Copy(io.Discard, response.Body)
 		_ = response.Body.Close()
 	}
-	// Each counts 32 bytes beside its text (RFC 7541, section 4.1).
+	// Each field counts 32 bytes in addition to its text (RFC 7541, section 4.1).
 	if most := 32 << 10 / 33; err == nil && len(response.Trailer) > most {
 		t.Errorf("%d trailers passed; want %d at most, or none", len(response.Trailer), most)
 	}
 }
 
-// A request over HTTP/2 that announces trailers counts as if they had come.
+// TestAnnouncedTrailersCount checks that announced request trailers count over HTTP/2.
 func TestAnnouncedTrailersCount(t *testing.T) {
 	port := freePort(t)
 	held, done := make(chan struct{}, 1000), make(chan struct{})
@@ -322,7 +322,7 @@ func TestAnnouncedTrailersCount(t *testing.T) {
 		refused = ok && header.PseudoValue("status") == "503"
 	}
 	const each = requestBytes + admission.RequestBodyBytes + admission.OpenHeaderBytes
-	// More of them would reach the backend in a moment.
+	// Excess requests would reach the backend quickly.
 	for end := time.Now().Add(500 * time.Millisecond); len(held) <= share/each && time.Now().Before(end); {
 		pause(t.Context(), time.Millisecond)
 	}

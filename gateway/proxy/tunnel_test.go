@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// serveBytes starts a backend that reads to the end, and then answers: half-open
-// connections only.
+// serveBytes starts a backend that reads to the end before it responds, which requires half-closed
+// connections.
 func serveBytes(t *testing.T, name string, config *tls.Config) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +60,7 @@ func bytesListener(name string, port uint32, protocol resource.Listener_Protocol
 	return r
 }
 
-// exchangeBytes sends text and the end, and gives what comes then.
+// exchangeBytes sends text, closes the sending direction and returns the response.
 func exchangeBytes(t *testing.T, port uint32, config *tls.Config, text string) (string, error) {
 	t.Helper()
 	conn, err := tls.Dial("tcp", client127(port), config)
@@ -79,7 +79,7 @@ func exchangeBytes(t *testing.T, port uint32, config *tls.Config, text string) (
 	return string(got), err
 }
 
-// HTTPS, passthrough and terminate share a port.
+// TestTunnels checks HTTPS, passthrough and terminate on one port.
 func TestTunnels(t *testing.T) {
 	port, ours, theirs := freePort(t), newCA(t), newCA(t)
 	again := bytesBackend("again", serveBytes(t, "again", &tls.Config{Certificates: []tls.Certificate{theirs.pair("again.example.com")}}))
@@ -116,7 +116,7 @@ func TestTunnels(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", tc.host, got, err, tc.want)
 		}
 	}
-	// A ClientHello above 16 KiB.
+	// A ClientHello larger than 16 KiB.
 	config := &tls.Config{ServerName: "a.pass.example.com", RootCAs: theirs.pool()}
 	for range 150 {
 		config.NextProtos = append(config.NextProtos, strings.Repeat("p", 200))
@@ -136,19 +136,20 @@ func TestTunnels(t *testing.T) {
 			t.Errorf("%q: %v; want the connection closed without an alert", host, err)
 		}
 	}
-	// HTTP for the host of a tunnel is not for the proxy to answer.
+	// HTTP requests for the host of a tunnel are misdirected.
 	c := client(t, port, &tls.Config{RootCAs: ours.pool(), ServerName: "http.example.com"})
 	if got := get(t, c, "https://http.example.com/", "Host: end.example.com"); got.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("a request for a tunnel's host: %d; want 421", got.StatusCode)
 	}
 }
 
-// A tunnel counts with its buffers: those of a client beyond its share are closed.
+// TestTunnelsCount checks that tunnels count with their buffers, and that those beyond the client's limit
+// are closed.
 func TestTunnelsCount(t *testing.T) {
 	const most = 10
 	port, authority := freePort(t), newCA(t)
 	start(t, func(s *Settings) {
-		// The rest has room for a ClientHello, but for no connection.
+		// The rest fits a ClientHello but not a connection.
 		s.MaxBytes, s.MaxClientBytes = 0, most*(admission.ConnectionBytes+tunnelBytes)+admission.ConnectionBytes/2
 	}, all(
 		one(authority.resource("c", "a.example.com"), bytesListener("l", port, resource.Listener_TLS_TERMINATE, "a.example.com", "c"),
@@ -157,7 +158,7 @@ func TestTunnelsCount(t *testing.T) {
 	config := &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}
 	var conns []net.Conn
 	for range 2 * most {
-		// One for which there is no room ends at once.
+		// A connection beyond the limit is closed at once.
 		if conn, err := tls.Dial("tcp", client127(port), config); err == nil {
 			defer conn.Close()
 			conns = append(conns, conn)
@@ -200,7 +201,7 @@ func TestTunnelEndsWhenNobodySpeaks(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); err == nil || timedOut(err) {
 		t.Errorf("an idle tunnel: %v; want it to be closed", err)
 	}
-	// One who says nothing at all.
+	// A client that sends nothing.
 	silent, err := net.Dial("tcp", client127(port))
 	if err != nil {
 		t.Fatal(err)
@@ -217,8 +218,8 @@ func timedOut(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// TestTunnelLoop: a tunnel whose backend is the proxy's own port, as that of its VIP is, ends after a few
-// rounds, whether the TLS is passed through or made anew.
+// TestTunnelLoop checks that a tunnel back to the proxy's own port, as through its VIP, ends after a few
+// rounds, with passthrough and with new TLS connections.
 func TestTunnelLoop(t *testing.T) {
 	authority := newCA(t)
 	for name, rounds := range map[string]int{"passed through": maxHops, "made anew": 1} {
@@ -252,7 +253,7 @@ func TestTunnelLoop(t *testing.T) {
 	}
 }
 
-// forgotten waits until a proxy remembers no tunnel.
+// forgotten waits until a proxy has no tunnel state.
 func forgotten(t *testing.T, f *fixture) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -268,7 +269,7 @@ func forgotten(t *testing.T, f *fixture) {
 	}
 }
 
-// TestTunnelLoopOfTwo: each of two proxies that lead to each other lets a connection pass eight times.
+// TestTunnelLoopOfTwo checks that a loop through two proxies ends after eight rounds in each.
 func TestTunnelLoopOfTwo(t *testing.T) {
 	ports := []uint32{freePort(t), freePort(t)}
 	var both []*fixture

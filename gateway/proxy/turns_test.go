@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// Frames take turns while they are processed. Who has none holds up no other connection.
+// TestFramesTakeTurns checks that HTTP/2 frames acquire turns and that waiting does not delay other
+// connections.
 func TestFramesTakeTurns(t *testing.T) {
 	port := freePort(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -47,8 +48,7 @@ func TestFramesTakeTurns(t *testing.T) {
 			t.Errorf("beside frames that wait: %d; want 200", got.StatusCode)
 		}
 	}
-	// net/http reads a header of nine bytes, then the rest, so what was read before the first turn
-	// is known.
+	// net/http reads a header of nine bytes first, so the number of bytes before the first turn is known.
 	if n := len(acknowledged); n > muchRead/17 {
 		t.Errorf("%d pings were answered without a turn; want at most %d", n, muchRead/17)
 	}
@@ -62,13 +62,13 @@ func TestFramesTakeTurns(t *testing.T) {
 			t.Fatal("with turns not all pings were answered")
 		}
 	}
-	// All turns can be had again: none was lost.
+	// No turn was lost.
 	for range handshakesAtOnce() {
 		f.turns.Take(others)
 	}
 }
 
-// A connection that does not come to its next read keeps its turn for a while only.
+// TestTurnIsGivenBack checks that a turn is released after mostHeld without another read.
 func TestTurnIsGivenBack(t *testing.T) {
 	turns := admission.NewTurns(1)
 	r := &reading{turns: turns, client: netip.MustParseAddr("198.51.100.1")}
@@ -80,7 +80,7 @@ func TestTurnIsGivenBack(t *testing.T) {
 		t.Errorf("the turn came after %s", took)
 	}
 	turns.Give()
-	// What has passed by the limit is not given twice.
+	// The turn must not be released twice.
 	r.pass()
 	turns.Take(r.client)
 	had := make(chan struct{})

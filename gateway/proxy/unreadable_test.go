@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestUnreadableFilters: a filter that cannot be read is refused, and does not do nothing.
+// TestUnreadableFilters checks that invalid filters are rejected instead of ignored.
 func TestUnreadableFilters(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"of an unknown kind":                 {},
@@ -37,7 +37,7 @@ func TestUnreadableFilters(t *testing.T) {
 	}
 }
 
-// TestGuardsAreOfRules: a filter that keeps clients out is not ignored where only a backend has it.
+// TestGuardsAreOfRules checks that access filters of backends are rejected.
 func TestGuardsAreOfRules(t *testing.T) {
 	for name, filter := range map[string]*resource.Filter{
 		"addresses":    addresses([]string{"127.0.0.0/8"}, nil),

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// A client that takes nothing of the answers keeps their requests in memory, so they count.
+// TestUntakenAnswersCount checks that requests count while the client does not read the responses.
 func TestUntakenAnswersCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 40<<20, 10<<20 },
@@ -45,7 +45,7 @@ func TestUntakenAnswersCount(t *testing.T) {
 	t.Error("200 requests of about 85 KiB were answered, and no GOAWAY came; want those of 10 MiB")
 }
 
-// endlessly is a backend over cleartext HTTP/2 that answers, and does not say when that ends.
+// endlessly returns a cleartext HTTP/2 backend with responses of unknown length.
 func endlessly(t *testing.T) []*resource.Resource {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -61,20 +61,19 @@ func endlessly(t *testing.T) []*resource.Resource {
 	return list
 }
 
-// An answer that comes over HTTP/2 is kept in memory while its client does not take it, so it counts
-// more than its request.
+// TestUntakenHTTP2AnswersCount checks that buffered HTTP/2 responses count in addition to their requests.
 func TestUntakenHTTP2AnswersCount(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
 		all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), endlessly(t))...)
-	// Three quarters of 2 MiB are 1,360 KiB beside the connection and a header in progress: 13 requests of
-	// 40 KiB with answers of 64. GOAWAY comes before or after the headers of the next.
+	// Three quarters of 2 MiB leave 1,360 KiB beside the connection and a header in progress: 13 requests
+	// of 40 KiB with responses of 64. GOAWAY comes before or after the headers of the next.
 	if got := answersUntilGoAway(t, withoutWindow(t, port)); got < 13 || got > 14 {
 		t.Errorf("GOAWAY came after %d answers, want 13 or 14", got)
 	}
 }
 
-// answersUntilGoAway sends requests until the client is asked to leave, and returns how many were answered.
+// answersUntilGoAway sends requests until GOAWAY and returns the number of responses.
 func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
 	t.Helper()
 	for ; ; answers++ {
@@ -97,7 +96,7 @@ func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
 	}
 }
 
-// A body that comes over HTTP/2 is kept in memory while its backend does not take it.
+// TestUntakenBodiesCount checks that HTTP/2 request bodies count while the backend does not read them.
 func TestUntakenBodiesCount(t *testing.T) {
 	port, taken := freePort(t), make(chan struct{})
 	start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = 0, 2<<20 },
@@ -118,10 +117,10 @@ func TestUntakenBodiesCount(t *testing.T) {
 	for range 10 {
 		begin()
 	}
-	// Of 2 MiB 1,872 KiB are left beside the connection and a header in progress: for 4 requests of 41 KiB
+	// 1,872 of 2,048 KiB are left beside the connection and a header in progress: for 4 requests of 41 KiB
 	// and 10 of 168.
 	begin()
-	// Which one comes too late is the scheduler's choice.
+	// The rejected one depends on scheduling.
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
@@ -136,7 +135,7 @@ func TestUntakenBodiesCount(t *testing.T) {
 	}
 }
 
-// Clients and backends are told how much of a body may come that is not taken.
+// TestWindowsOfHTTP2 checks the flow control windows advertised to clients and backends.
 func TestWindowsOfHTTP2(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -168,7 +167,7 @@ func TestWindowsOfHTTP2(t *testing.T) {
 	}
 }
 
-// initialWindow reads the settings, which come first.
+// initialWindow reads the first SETTINGS frame.
 func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
 	t.Helper()
 	frame, err := framer.ReadFrame()
@@ -180,7 +179,7 @@ func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
 	return window
 }
 
-// TestUntakenAnswersEnd: the end of an answer, too, has to be taken in time.
+// TestUntakenAnswersEnd checks that WriteTimeout applies to the end of a response.
 func TestUntakenAnswersEnd(t *testing.T) {
 	port := freePort(t)
 	start(t, func(s *Settings) { s.WriteTimeout = 100 * time.Millisecond },
@@ -200,7 +199,7 @@ func TestUntakenAnswersEnd(t *testing.T) {
 	}
 }
 
-// withoutWindow is an HTTP/2 client that takes no body.
+// withoutWindow returns an HTTP/2 client with a window of zero.
 func withoutWindow(t *testing.T, port uint32) *h2conn {
 	t.Helper()
 	c := overHTTP2(t, dialFrom(t, "127.0.0.2", port))

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// switching is a backend that switches protocols, and sends back what comes.
+// switching starts a backend that echoes after an upgrade.
 func switching(t *testing.T) string {
 	t.Helper()
 	return serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -29,7 +29,7 @@ func switching(t *testing.T) string {
 	})
 }
 
-// upgrade gives the status of a request for an upgrade, and its connection.
+// upgrade requests an upgrade and returns its status and connection.
 func upgrade(t *testing.T, address string, port uint32) (int, net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn := dialFrom(t, address, port)
@@ -43,7 +43,8 @@ func upgrade(t *testing.T, address string, port uint32) (int, net.Conn, *bufio.R
 	return response.StatusCode, conn, reader
 }
 
-// WebSockets of many clients fill no memory: each counts with its buffers, and what is beyond gets 503.
+// TestUpgradesCount checks that WebSockets count with their buffers and that those beyond the limit receive
+// 503.
 func TestUpgradesCount(t *testing.T) {
 	port := freePort(t)
 	const each, all4 = admission.ConnectionBytes + requestBytes + tunnelBytes, 40
@@ -66,8 +67,8 @@ func TestUpgradesCount(t *testing.T) {
 	}
 }
 
-// A WebSocket stays when its route changes or goes, and when its endpoint is removed: both ends may have
-// more to say. It ends with one of them.
+// TestUpgradesStay checks that a WebSocket survives changes and removal of its route and endpoint, until
+// one side closes it.
 func TestUpgradesStay(t *testing.T) {
 	port, address := freePort(t), switching(t)
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", address))...)

@@ -17,7 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// An endpoint that takes no connection costs no request, with and without a body.
+// TestConnectionRefusedIsRetried checks that an unreachable endpoint fails no request, with and without a
+// body.
 func TestConnectionRefusedIsRetried(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -83,7 +84,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// Requests go on while endpoints come and go; those that drain get nothing new.
+// TestEndpointsChange checks requests during endpoint changes; draining endpoints get no new ones.
 func TestEndpointsChange(t *testing.T) {
 	port := freePort(t)
 	addresses := []string{serve(t, echo("0")), serve(t, echo("1")), serve(t, echo("2"))}
@@ -205,7 +206,7 @@ func TestSession(t *testing.T) {
 			t.Fatal("a session does not end")
 		}
 	}
-	// The endpoint goes, and the session with it.
+	// Removing the endpoint ends the session.
 	f.change(endpoints("a/endpoints"), endpoints("b/endpoints", serve(t, echo("4"))))
 	for {
 		got := get(t, c, "http://a/cookie", "Cookie: s="+value)
@@ -219,7 +220,7 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// A backend's connections are kept and shared by the requests.
+// TestConnectionsAreReused checks that requests share backend connections.
 func TestConnectionsAreReused(t *testing.T) {
 	port := freePort(t)
 	var accepted atomic.Int32

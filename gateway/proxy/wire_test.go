@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// rawBackend serves each connection with script, after the header of its request.
+// rawBackend runs script for each connection after the request header.
 func rawBackend(t *testing.T, script func(conn net.Conn, reader *bufio.Reader)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -44,15 +44,15 @@ func rawBackend(t *testing.T, script func(conn net.Conn, reader *bufio.Reader)) 
 	return listener.Addr().String()
 }
 
-// answering is a backend's script that sends text and closes the connection.
+// answering returns a script that sends text and closes the connection.
 func answering(text string) func(net.Conn, *bufio.Reader) {
 	return func(conn net.Conn, _ *bufio.Reader) { _, _ = io.WriteString(conn, text) }
 }
 
-// date is a field that net/http adds.
+// date matches the field added by net/http.
 var date = regexp.MustCompile("Date: [^\r]*\r\n")
 
-// TestWire compares the bytes that a client of HTTP/1 gets.
+// TestWire compares the raw response bytes over HTTP/1.
 func TestWire(t *testing.T) {
 	const fine = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
 	const closed = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine"
@@ -98,7 +98,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestBrokenResponseHTTP2: the part of a response that was received comes before the reset of its stream.
+// TestBrokenResponseHTTP2 checks that the received part of a response precedes the reset of its stream.
 func TestBrokenResponseHTTP2(t *testing.T) {
 	port := freePort(t)
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
@@ -113,7 +113,7 @@ func TestBrokenResponseHTTP2(t *testing.T) {
 	}
 }
 
-// TestUpgradeEarlyBytes: a client may send bytes of the new protocol before it has seen 101.
+// TestUpgradeEarlyBytes checks that bytes of the new protocol may be sent before the 101 response.
 func TestUpgradeEarlyBytes(t *testing.T) {
 	const request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n"
 	for name, test := range map[string]struct {

@@ -68,7 +68,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestAsEachPrefix: a list says what its prefixes say one by one.
+// TestAsEachPrefix compares a list with checks of its single prefixes.
 func TestAsEachPrefix(t *testing.T) {
 	prefix := rapid.Custom(func(t *rapid.T) netip.Prefix {
 		address := netip.AddrFrom4([4]byte{198, 51, byte(rapid.IntRange(100, 101).Draw(t, "third")), rapid.Byte().Draw(t, "last")})

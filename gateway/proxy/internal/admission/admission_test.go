@@ -25,7 +25,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// opener opens connections that say by name when they are closed.
+// opener opens connections and records the names of closed ones.
 type opener struct {
 	*Ledger
 	closed []string
@@ -36,8 +36,8 @@ func (o *opener) open(name string, address netip.Addr, shared bool) *Connection 
 	return opened
 }
 
-// TestHeadersCountWhileRead: what is read without a request counts until there is one, and where it is
-// too much those idle for longest go. Nothing is counted of what is read with a request.
+// TestHeadersCountWhileRead checks that bytes read without a request count until there is one, evicting the
+// longest idle connections if necessary, and that bytes read during a request do not count.
 func TestHeadersCountWhileRead(t *testing.T) {
 	const room = 64 << 10
 	o := &opener{Ledger: New(Limits{ClientBytes: 3*ConnectionBytes + room})}
@@ -58,21 +58,21 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	if len(o.closed) != 0 {
 		t.Fatalf("%v were closed; want none", o.closed)
 	}
-	// a1 has been idle for longest, with all that it has read.
+	// a1 is idle for longest and is evicted with its header.
 	read(second, freeHeaderBytes+1, 1)
 	if len(o.closed) != 1 || o.closed[0] != "a1" || o.Ledger.bytes != 2*ConnectionBytes+UnreadHeaderCost {
 		t.Errorf("%v were closed, and %d bytes are left; want a1 alone, with its header", o.closed, o.Ledger.bytes)
 	}
 	first.Close()
-	// One that is too large for its client goes itself, after those idle for longer.
+	// A header beyond the client's limit closes its own connection after the longer idle ones.
 	read(second, room, 2)
 	if second.Close(); o.Ledger.bytes != 0 || o.Ledger.open != 0 {
 		t.Errorf("%d bytes of %d connections are left", o.Ledger.bytes, o.Ledger.open)
 	}
 }
 
-// TestOpenHeadersCount: an HTTP/2 connection counts one header more with its first request, and without
-// any as soon as more comes than what keeps it alive.
+// TestOpenHeadersCount checks that an HTTP/2 connection is charged an open header with its first request,
+// and without a request after more than keepalive bytes.
 func TestOpenHeadersCount(t *testing.T) {
 	l := New(Limits{})
 	c, _ := l.Open(alice, false, func() {})
@@ -102,8 +102,8 @@ func TestOpenHeadersCount(t *testing.T) {
 	check("closed", 0)
 }
 
-// TestLongestIdleGoes: a connection more closes the one that is idle for longest; of the client
-// itself where that has its share. One with a request is never closed.
+// TestLongestIdleGoes checks that a further connection evicts the longest idle one, of the same client if
+// that is at its limit, but never one with a request.
 func TestLongestIdleGoes(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Connections: 3, ClientBytes: 2 * ConnectionBytes})}
 	first, second := o.open("a1", alice, false), o.open("a2", alice, false)
@@ -130,8 +130,7 @@ func TestLongestIdleGoes(t *testing.T) {
 	}
 }
 
-// TestShare: a client that has its share of bytes is refused, others are not; a proxy in front
-// has no share.
+// TestShare checks that only a client at its byte limit is rejected, and that a trusted proxy has no limit.
 func TestShare(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 100 << 20, ClientBytes: 20 << 20})}
 	greedy, modest, front := o.open("a", alice, false), o.open("b", bob, false), o.open("f", netip.MustParseAddr("203.0.113.1"), true)
@@ -162,8 +161,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// TestRefusedEnd: what is refused takes memory until its client lets it end. Beyond a sixteenth of all
-// the client gets no answer.
+// TestRefusedEnd checks that rejected requests count until they end, and that beyond a sixteenth of all
+// memory no response is sent.
 func TestRefusedEnd(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 16 << 20})}
 	c := o.open("a", alice, false)
@@ -180,8 +179,8 @@ func TestRefusedEnd(t *testing.T) {
 	}
 }
 
-// TestIdleMakeRoom: idle connections make room for requests, those of the client with the most first.
-// None is closed where all would not be enough.
+// TestIdleMakeRoom checks that idle connections are evicted for requests, of the client with the most
+// first, but only if that is sufficient.
 func TestIdleMakeRoom(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 8 * ConnectionBytes})}
 	asking := o.open("b1", bob, true)
@@ -202,8 +201,8 @@ func TestIdleMakeRoom(t *testing.T) {
 	}
 }
 
-// TestLittleHasRoom: the last eighth is for clients that have little, and those that have much close
-// none of their idle connections.
+// TestLittleHasRoom checks that the last eighth is reserved for clients with small usage, whose idle
+// connections are not evicted for larger clients.
 func TestLittleHasRoom(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 640 * ConnectionBytes})}
 	modest := o.open("b", bob, false)
@@ -225,8 +224,7 @@ func TestLittleHasRoom(t *testing.T) {
 	}
 }
 
-// TestClientConnections: a client has at most ClientConnections, all of them in use here. A proxy in
-// front, which many clients share, has no such limit.
+// TestClientConnections checks the limit per client, which does not apply to trusted proxies.
 func TestClientConnections(t *testing.T) {
 	o := &opener{Ledger: New(Limits{ClientConnections: 2})}
 	for i, want := range []bool{true, true, false} {
@@ -243,7 +241,7 @@ func TestClientConnections(t *testing.T) {
 	}
 }
 
-// TestAccount: whatever happens, the ledger is empty at the end and within its limits before.
+// TestAccount checks that the ledger stays within its limits and is empty at the end.
 func TestAccount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{Connections: 8, ClientConnections: 4, Bytes: 10 * ConnectionBytes, ClientBytes: 5 * ConnectionBytes}

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestResets: a connection may reset some requests at once, and some more each second; one of a proxy in
-// front as many as it likes.
+// TestResets checks the burst and rate of resets, which do not apply to trusted proxies.
 func TestResets(t *testing.T) {
 	l := New(Limits{})
 	now := time.Unix(1_800_000_000, 0)

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestTurns: clients have turns one after the other, whatever number of each waits, and one that did
-// not wait before comes first.
+// TestTurns checks that clients are served round-robin and that a newly waiting client comes first.
 func TestTurns(t *testing.T) {
 	turns := NewTurns(1)
 	turns.Take(alice)
@@ -50,7 +49,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsWithin: no more wait than may, and each that gets a turn makes room.
+// TestTurnsWithin checks the limits of the queue.
 func TestTurnsWithin(t *testing.T) {
 	turns := NewTurns(1)
 	turns.Take(alice)
@@ -97,7 +96,7 @@ func (t *Turns) waits() int {
 	return t.queued()
 }
 
-// queued is how many wait.
+// queued returns the number of waiters.
 func (t *Turns) queued() (count int) {
 	for _, waiting := range t.waiting {
 		count += len(waiting)

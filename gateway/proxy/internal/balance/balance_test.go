@@ -45,8 +45,8 @@ func TestPickTakesTheLessBusy(t *testing.T) {
 	}
 }
 
-// TestPickComparesTwo: the two that are compared are never the same endpoint, so of two the busy one gets
-// nothing.
+// TestPickComparesTwo checks that two different endpoints are compared, so that the busier one of two gets
+// no requests.
 func TestPickComparesTwo(t *testing.T) {
 	set := NewSet(&Settings{}, addresses(2), nil, start)
 	busy := set.all[0]
@@ -114,7 +114,7 @@ func TestSlowStart(t *testing.T) {
 	if set.all[0] != first.all[0] || set.all[0].Active() == 0 {
 		t.Error("an endpoint that stays has lost its state")
 	}
-	// Each of the old ones has about ten, so a tenth of the share is about one.
+	// The old endpoints have about ten each, so a tenth of the share is about one.
 	if n := count(t, set, start, 10, true)[set.all[2]]; n > 3 {
 		t.Errorf("a new endpoint got %d of 10 requests at once; want a tenth of the load", n)
 	}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// The hashes of "myPassword" are those of Apache's page "Password Formats".
+// Hashes of "myPassword" from Apache's page "Password Formats".
 const (
 	ofSHA    = "{SHA}VBPuJHI7uixaa6LQGWx4s+5GKNE="
 	ofMD5    = "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/"
@@ -22,7 +22,7 @@ const (
 
 var someone = netip.MustParseAddr("198.51.100.1")
 
-// hashed is as htpasswd -s makes it.
+// hashed returns the output of htpasswd -s.
 func hashed(password string) string {
 	sum := sha1.Sum([]byte(password))
 	return "{SHA}" + base64.StdEncoding.EncodeToString(sum[:])
@@ -54,7 +54,7 @@ func TestVerify(t *testing.T) {
 	if v.verified.Len() != 5 {
 		t.Errorf("%d are remembered; want 5", v.verified.Len())
 	}
-	// The name of no user has the password of the user with the dearest hash.
+	// An unknown name is verified against the slowest hash, with a correct password.
 	if got := v.Verify(t.Context(), users, someone, "nobody", "myPassword"); got != Wrong {
 		t.Errorf("who is no user has the password of one: %v", got)
 	}
@@ -68,7 +68,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestRemembersNoOldPassword: what is remembered is of a stored hash, and of the whole name and password.
+// TestRemembersNoOldPassword checks that the cache key includes the stored hash and the whole name and
+// password.
 func TestRemembersNoOldPassword(t *testing.T) {
 	v := NewVerifier(1)
 	parse := func(text string) *Users {
@@ -94,8 +95,7 @@ func TestRemembersNoOldPassword(t *testing.T) {
 	}
 }
 
-// TestRememberedCostNothing: who was let in before does not wait for those who guess, and these
-// are not all verified.
+// TestRememberedCostNothing checks that cached passwords bypass the queue, which limits password guessing.
 func TestRememberedCostNothing(t *testing.T) {
 	users, err := Parse([]byte("a:" + ofSHA))
 	if err != nil {
@@ -105,7 +105,7 @@ func TestRememberedCostNothing(t *testing.T) {
 	if got := v.Verify(t.Context(), users, someone, "a", "myPassword"); got != Right {
 		t.Fatal(got)
 	}
-	// Somebody is being verified.
+	// Occupy the only turn.
 	v.turns.Take(netip.Addr{})
 	results := make(chan Result, 100)
 	guess := func(client netip.Addr) {
@@ -138,7 +138,7 @@ func TestRememberedCostNothing(t *testing.T) {
 	}
 }
 
-// TestStrangersCostAsMuch: who is no user is held against the hash that takes longest.
+// TestStrangersCostAsMuch checks that unknown users are verified against the slowest hash.
 func TestStrangersCostAsMuch(t *testing.T) {
 	users, err := Parse([]byte("sha:" + ofSHA + "\nbcrypt:" + ofBcrypt + "\nmd5:" + ofMD5))
 	if err != nil {
@@ -181,7 +181,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is in a file, its errors do not tell, and what Readable leaves is read.
+// FuzzParse checks that errors contain no part of the file and that the output of Readable is valid.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("a:" + ofSHA + "\nb:" + ofMD5 + "\n#\n\nc:" + ofBcrypt + ":c\nd:{SSHA}x\ne"))
 	f.Fuzz(func(t *testing.T, file []byte) {

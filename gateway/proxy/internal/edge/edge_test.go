@@ -82,8 +82,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// A client must not choose the proxy that programs behind CGI use (httpoxy). HTTP/2 has names in
-// lower case, which net/http makes canonical.
+// TestHTTPoxy checks that the header Proxy is removed (httpoxy). HTTP/2 field names are in lower case,
+// which net/http canonicalizes.
 func TestHTTPoxy(t *testing.T) {
 	request := httptest.NewRequest(http.MethodGet, "/", nil)
 	request.Header.Add("proxy", "203.0.113.9:3128")

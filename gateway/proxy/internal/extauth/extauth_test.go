@@ -77,8 +77,8 @@ func TestTemplate(t *testing.T) {
 	}
 }
 
-// FuzzQuestion: no request makes a question with a header that a service trusts and the client wrote,
-// or with another target than the filter's.
+// FuzzQuestion checks that a request can neither set a header that the service trusts nor change the
+// target.
 func FuzzQuestion(f *testing.F) {
 	f.Add("/a/b", "x=y", "X-Original-Url", "/public")
 	f.Add("//a", "", "Connection", "Authorization")

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// clientHello gives the bytes that Go's client sends first, in records of at most size
-// bytes. Many protocols make it long.
+// clientHello returns the ClientHello of crypto/tls in records of at most size bytes. More protocols make
+// it longer.
 func clientHello(t *testing.T, protocols, size int) []byte {
 	t.Helper()
 	var written bytes.Buffer
@@ -53,8 +53,7 @@ func (s *sink) Close() error                    { return nil }
 func (s *sink) SetDeadline(time.Time) error     { return nil }
 func (s *sink) SetReadDeadline(time.Time) error { return nil }
 
-// read sends segments one after another, each when the one before has been read, and
-// holds what is given again to what was sent.
+// read sends segments one by one and compares the replayed bytes with them.
 func read(t *testing.T, segments ...[]byte) {
 	t.Helper()
 	client, server := net.Pipe()

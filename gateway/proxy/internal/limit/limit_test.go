@@ -47,7 +47,7 @@ func TestRate(t *testing.T) {
 	begin(second, alice, 400*time.Millisecond, TooOften)
 	begin(second, alice, 600*time.Millisecond, Within)
 	begin(second, alice, 600*time.Millisecond, TooOften)
-	// Another zone, and another figure, count by themselves.
+	// Other zones and figures have separate counters.
 	begin(rule(t, &resource.ClientLimit{Zone: "other", Requests: 2, Period: 1000, Burst: 4}), alice, 0, Within)
 	begin(rule(t, &resource.ClientLimit{Requests: 2, Period: 1000, Burst: 5}), alice, 0, Within)
 	begin(rule(t, &resource.ClientLimit{Zone: "route", Requests: 2, Period: 1000, Burst: 4}), alice, 600*time.Millisecond, TooOften)
@@ -55,7 +55,7 @@ func TestRate(t *testing.T) {
 	begin(minute, alice, 0, Within)
 	begin(minute, alice, 59*time.Second, TooOften)
 	begin(minute, alice, 61*time.Second, Within)
-	// IPv6 by its /64, IPv4 in IPv6 as IPv4.
+	// IPv6 is counted by /64, IPv4-mapped addresses as IPv4.
 	for i := range 4 {
 		begin(second, netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i)), 0, Within)
 	}
@@ -68,12 +68,12 @@ func TestRate(t *testing.T) {
 	}
 	begin(exempt, bob, 0, Within)
 	begin(exempt, bob, 0, TooOften)
-	// Clients that are not known are one.
+	// Unknown clients share one counter.
 	begin(exempt, netip.Addr{}, 0, Within)
 	begin(exempt, netip.Addr{}, 0, TooOften)
 }
 
-// TestConcurrent: a client never has more under way than it may, and all that it may.
+// TestConcurrent checks that exactly the permitted number of requests is admitted.
 func TestConcurrent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(1, 4).Draw(t, "most")
@@ -101,8 +101,8 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// TestTableIsBounded: the client that has asked for nothing for longest is forgotten, and what it
-// has under way does no harm.
+// TestTableIsBounded checks that the least recently used client is evicted and that ending its requests is
+// harmless.
 func TestTableIsBounded(t *testing.T) {
 	table := NewTable(10)
 	one := rule(t, &resource.ClientLimit{Concurrent: 1})

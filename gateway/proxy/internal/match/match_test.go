@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// firstInOrder is the definition: it tries the rules one after another.
+// firstInOrder is the reference implementation.
 func firstInOrder(rules []*resource.Match, request Request) (int, bool) {
 	for i, rule := range rules {
 		if matches(rule, request) {
@@ -70,7 +70,7 @@ func valueMatches(match *resource.ValueMatch, have string) bool {
 	return have == match.Value
 }
 
-// Few letters, so that much collides.
+// A small alphabet produces many collisions.
 var (
 	paths = rapid.Custom(func(t *rapid.T) string {
 		elements := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "ab", ""}), 0, 5).Draw(t, "elements")
@@ -117,7 +117,7 @@ func TestFindIsFirstInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		one := rapid.Custom(drawRule)
 		if rapid.Bool().Draw(t, "crowded") {
-			// Many rules of one path, which are indexed.
+			// Many rules of one path, so that they are indexed.
 			one = rapid.Map(one, func(rule *resource.Match) *resource.Match {
 				rule.Path = &resource.PathMatch{Kind: resource.PathMatch_PREFIX, Value: "/a"}
 				return rule
@@ -204,7 +204,7 @@ func (e hostEntry) matches(host string) bool {
 	}
 }
 
-// moreSpecific orders as Hosts promises.
+// moreSpecific is the documented order of Hosts.
 func moreSpecific(a, b hostEntry) int {
 	rank := func(e hostEntry) int {
 		switch {
@@ -213,7 +213,7 @@ func moreSpecific(a, b hostEntry) int {
 		case e.wildcard == resource.Hostname_NONE:
 			return 10_000
 		case e.wildcard == resource.Hostname_ONE_LABEL:
-			// Names that match one host are suffixes of each other, so lengths decide.
+			// Names that match the same host are suffixes of each other, so their lengths decide.
 			return 2*len(e.name) + 1
 		default:
 			return 2 * len(e.name)
@@ -271,7 +271,7 @@ func TestHostsRefusesTwo(t *testing.T) {
 	}
 }
 
-// BenchmarkFind is a match among 5,000 routes of 10,000 hosts, from the Host header on.
+// BenchmarkFind matches a request among 5,000 routes of 10,000 hosts, including the parsing of Host.
 func BenchmarkFind(b *testing.B) {
 	const hosts, routes = 10_000, 5_000
 	var byHost Hosts[*Group]
@@ -294,7 +294,7 @@ func BenchmarkFind(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	// One host has all the routes.
+	// All routes at one host.
 	all := make([]*resource.Match, routes)
 	for i := range all {
 		all[i] = &resource.Match{Path: &resource.PathMatch{Value: fmt.Sprintf("/team%d/service%d", i%50, i)}}
@@ -306,7 +306,7 @@ func BenchmarkFind(b *testing.B) {
 	if err := byHost.Add(&resource.Hostname{Name: "all.example.com"}, group); err != nil {
 		b.Fatal(err)
 	}
-	// Prefixes of up to eight elements, and one of 400, the longest that a route may have.
+	// Prefixes of up to eight elements, and one of 400, the longest permitted.
 	deep := []*resource.Match{{Path: &resource.PathMatch{Value: strings.Repeat("/a", 400)}}}
 	for depth := range 8 {
 		for i := range routes / 8 {
@@ -321,7 +321,7 @@ func BenchmarkFind(b *testing.B) {
 	if err := byHost.Add(&resource.Hostname{Name: "deep.example.com"}, group); err != nil {
 		b.Fatal(err)
 	}
-	// One path with a rule for each tenant, by a header, and as many regular expressions.
+	// One path with a header rule per tenant, and as many regular expressions.
 	var crowded []*resource.Match
 	for i := range routes {
 		crowded = append(crowded,
@@ -355,7 +355,7 @@ func BenchmarkFind(b *testing.B) {
 			b.ReportAllocs()
 			before := processorTime(b)
 			defer func() {
-				// What others do on the machine does not count here.
+				// CPU time excludes other processes.
 				b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
 			}()
 			for b.Loop() {
@@ -384,7 +384,7 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestExhausted: too much work finds no rule, not one that is less specific.
+// TestExhausted checks that exceeding the work limit finds no rule instead of a less specific one.
 func TestExhausted(t *testing.T) {
 	slow := &resource.Match{Path: &resource.PathMatch{Value: "/"}, Headers: []*resource.ValueMatch{
 		{Name: "x-a", Value: "(x+x+){1,500}y", RegularExpression: true},
@@ -417,7 +417,7 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// joined asks for a header that has to be put together, and for what no request has.
+// joined requires a header with several values and one that no request has.
 var joined = &resource.Match{
 	Path: &resource.PathMatch{Value: "/"},
 	Headers: []*resource.ValueMatch{

@@ -51,8 +51,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// What TLS and HTTP make of a name must agree, else a request could reach a listener
-// whose demands on the client it has not met.
+// FuzzServerName checks that TLS and HTTP normalize names in the same way; otherwise requests could bypass
+// the client validation of a listener.
 func FuzzServerName(f *testing.F) {
 	for _, seed := range []string{"A.example.", "a", "a.b.", "..", "A:1"} {
 		f.Add(seed)
@@ -105,8 +105,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// FuzzPath holds that the canonical form has neither dots nor empty elements, and is found only where
-// the path differs from it.
+// FuzzPath checks that the canonical form has neither dot segments nor empty elements, and that isPlain is
+// exact.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{"/", "/a//../b", "//a", "/a/./", "/a/..", "/.a//b.", "*"} {
 		f.Add(seed)
@@ -134,7 +134,7 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// mergeSlashes is the other half of Path alone.
+// mergeSlashes implements one half of Path.
 func mergeSlashes(path string) string {
 	for strings.Contains(path, "//") {
 		path = strings.ReplaceAll(path, "//", "/")

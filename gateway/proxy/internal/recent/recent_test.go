@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMap: a table is a list of pairs of which the last are cut off.
+// TestMap compares the map with a truncated list.
 func TestMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := rapid.IntRange(0, 4).Draw(t, "most")

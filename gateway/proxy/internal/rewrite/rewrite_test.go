@@ -33,13 +33,13 @@ func TestApply(t *testing.T) {
 		{`^/something(/|$)(.*)`, "/$2", "/something/new", "a=b", "/new?a=b"},
 		{`^/something(/|$)(.*)`, "/$2", "/else", "a=b", "/else?a=b"},
 		{`(?i)^/Something(/|$)(.*)`, "/$2", "/someTHING/x", "", "/x"},
-		// What is found stands for the whole path.
+		// The substitution replaces the whole path.
 		{`/b`, "/x", "/a/b/c", "", "/x"},
 		{`^/(a)(b)?(c)`, "/$3$2$1$9", "/ac", "", "/ca"},
 		{`^/a(.*)$`, "$1", "/ab", "", "/b"},
 		{`^/a(.*)$`, "/$1", "/a//host/x", "", "/host/x"},
 		{`^/a(.*)$`, "/x/$1", "/a//host", "", "/x///host"},
-		// Of what a client sends nothing becomes a query or ends one.
+		// Client data must neither start nor end the query.
 		{`^/a/(.*)$`, "/$1", "/a/b?c#d%", "", "/b?c#d%"},
 		{`^/user/(.*)$`, "/index.php?user=$1", "/user/a&b=c d?", "", "/index.php?user=a%26b%3Dc+d%3F"},
 		{`^/a/(.*)`, "/$1", "/a/b\nc", "", "/b\nc"},
@@ -57,7 +57,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestNoPaths: a group may cut a dot segment out of an element.
+// TestNoPaths rejects dot segments that a group extracts from an element.
 func TestNoPaths(t *testing.T) {
 	static := compiled(t, `^/static(.*)`, "/files/$1")
 	for _, path := range []string{
@@ -80,7 +80,7 @@ func TestNoPaths(t *testing.T) {
 	if _, _, err := asQuery.Apply("/"+strings.Repeat("x", 10_000), ""); !errors.Is(err, ErrPath) {
 		t.Errorf("200,000 bytes of a query: %v", err)
 	}
-	// What the client sends is its own affair.
+	// The query of the client is not limited.
 	long := strings.Repeat("x", longest)
 	if _, _, err := compiled(t, `^/a`, "/").Apply("/a", long); err != nil {
 		t.Errorf("a long query: %v", err)
@@ -98,7 +98,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestBounded: neither a long path nor an expression of many instructions takes long.
+// TestBounded checks that neither long paths nor large expressions take long.
 func TestBounded(t *testing.T) {
 	path := "/" + strings.Repeat("a", 60_000)
 	for _, pattern := range []string{`^/(a*)*(a*)*(a*)*b`, `(a?){300}$`, `(.*)(.*)(.*)(.*)(.*)$`, `([a-z]{1,40}){20}b`} {
@@ -113,7 +113,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// FuzzApply: of each request that the proxy takes comes a path that it would take, too.
+// FuzzApply checks that an accepted path is rewritten to an acceptable path.
 func FuzzApply(f *testing.F) {
 	for _, seed := range [][3]string{
 		{`^/a(/|$)(.*)`, "/$2", "/a/b?c"}, {`(.*)`, "$1", "//a"}, {`a(.*)`, "/x$1?y=$1", "/a../%2e%2e/b"}, {`.(.)(.)`, "/$2$1$1", "/%2f./."},
@@ -142,7 +142,7 @@ func FuzzApply(f *testing.F) {
 		if match.Path(path) != path {
 			t.Fatalf("%q has dot segments", path)
 		}
-		// As the backend reads it.
+		// Parse it like the backend.
 		again := (&url.URL{Path: path, RawQuery: query}).RequestURI()
 		read, err := url.ParseRequestURI(again)
 		if err != nil || read.Path != path || read.RawQuery != query || e.pattern.MatchString(match.Path(u.Path)) && strings.HasPrefix(again, "//") {

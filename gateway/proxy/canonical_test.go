@@ -112,7 +112,7 @@ func TestNoContentType(t *testing.T) {
 	}
 }
 
-// TestPathSpellings checks the table of docs/gateway.md: the match of each path spelling and the backend's
+// TestPathSpellings checks the table of docs/proxy.md: the match of each path spelling and the backend's
 // path.
 func TestPathSpellings(t *testing.T) {
 	port := freePort(t)

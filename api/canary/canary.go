@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package canary says whether routers use the routes of nodes, from what these found by probes
-// through the routers. It is pure.
+// Package canary determines whether routers use the routes of all nodes, from the results of the nodes'
+// probes through the routers. It is pure.
 package canary
 
 import (
@@ -17,41 +17,42 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Ports are from how many ports a node probes.
+// Ports is the number of source ports that a node probes from.
 const Ports = 64
 
-// lossy is of how many ports the answers of a node must lack, for some are lost without a fault.
+// lossy is the number of unanswered ports from which on loss counts as a fault, because some probes are
+// lost without one.
 const lossy = Ports / 8
 
-// samples is how many probes for each path prove that one gets none: of 256 nodes one gets none by
-// chance with a probability of less than 10⁻⁶ then. While agents start, fewer nodes probe.
+// samples is the number of probes per path that prove that a path without a probe is unused: with 256
+// nodes, one gets none by chance with a probability below 10⁻⁶. While agents start, fewer nodes probe.
 const samples = 20
 
 // Router is one router of an LBPeer with one of its canaries.
 type Router struct {
 	// Peer is the name of the LBPeer.
 	Peer string `json:"peer"`
-	// Address is that of the router in BGP.
+	// Address is the router's address in BGP.
 	Address string `json:"address"`
 	Canary  string `json:"canary"`
 }
 
-// Node is what one node has to do with a router.
+// Node is the state of one node for a router.
 type Node struct {
 	Name string `json:"name"`
 	ID   int32  `json:"id"`
-	// Announces is true where the node announces the canary to the router.
+	// Announces is true if the node announces the canary to the router.
 	Announces bool `json:"announces"`
-	// ReachedBy is from how many other nodes the router reaches this one; a node that is alone counts
+	// ReachedBy is the number of other nodes from which the router reaches this one; a single node counts
 	// itself.
 	ReachedBy int `json:"reachedBy"`
-	// Unanswered is how many of its own ports have no answer; nil where it does not probe.
+	// Unanswered is the number of its ports without an answer; nil if the node does not probe.
 	Unanswered *int32 `json:"unanswered,omitempty"`
-	// Short is true where it answers some node's short probes, and none that are long.
+	// Short is true if it answers short probes of a node, but no long ones.
 	Short bool `json:"short,omitempty"`
 }
 
-// Verdict is what probes through a router prove.
+// Verdict is the conclusion from the probes through a router.
 type Verdict struct {
 	Router
 	// Reason is a reason of the condition ReachedThroughRouters.
@@ -60,21 +61,21 @@ type Verdict struct {
 	Nodes   []Node `json:"nodes"`
 }
 
-// OK is true where the router reaches all nodes.
+// OK reports whether the router reaches all nodes.
 func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonNodesReached }
 
-// Known is false where nothing is proved yet, or cannot be.
+// Known returns false if the probes are not conclusive yet, or cannot be.
 func (v *Verdict) Known() bool {
 	return v.Reason != millracev1beta1.ReasonNothingProved && v.Reason != millracev1beta1.ReasonHashWithoutPorts
 }
 
-// observation is what a node's report says of a router.
+// observation is a node's report about a router.
 type observation struct {
 	node   string
 	status *millracev1beta1.CanaryStatus
 }
 
-// IDs are the ids of nodes by name.
+// IDs returns the ids of nodes by name.
 func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	ids := make(map[string]int32, len(nodes))
 	for i := range nodes {
@@ -83,8 +84,8 @@ func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	return ids
 }
 
-// Judge returns a verdict for each router that reports tell canaries of, sorted. ids are those of
-// nodes by name. A node that is not ready, as the operator says in its report, counts for nothing.
+// Judge returns a verdict for each router with canaries in reports, sorted. ids are the ids of nodes by
+// name. Reports of nodes that the operator marked as not ready are ignored.
 func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdict {
 	routers := map[Router][]observation{}
 	for i := range reports {
@@ -114,17 +115,17 @@ func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdi
 	return verdicts
 }
 
-// evidence is what all nodes together found of a router.
+// evidence sums up the observations of all nodes about a router.
 type evidence struct {
 	probing, announcing int
-	// silent are the nodes none of whose probes is answered, lossy those that lack answers.
+	// silent are nodes without any answer, lossy nodes with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing are nodes that announce and answer nobody, unsure those of which too few others would
-	// know, short those that answer no long probes.
+	// missing are nodes that announce but answer no probe, unsure those with too few samples, short those
+	// that answer no long probe.
 	missing, unsure, short []string
 	unanswered             int
-	// answered are all that answered any node, itself too. spread is true where several answered one
-	// node.
+	// answered are all nodes that answered any node, including itself. spread is true if several nodes
+	// answered the same node.
 	answered map[int32]bool
 	spread   bool
 }
@@ -144,7 +145,8 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 		found.spread = found.spread || len(reached) > 1
 		for _, id := range reached {
 			found.answered[id] = true
-			// What a node says of itself counts only where no other probes: it may be its last word.
+			// A node's answer to itself counts only if no other node probes, because it does not prove the
+			// router's path.
 			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}
@@ -171,7 +173,7 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 	return verdict
 }
 
-// others is how many nodes probe beside one with so many ports without answers.
+// others returns the number of other nodes that probe, for a node with this number of unanswered ports.
 func (e *evidence) others(unanswered *int32) int {
 	if unanswered == nil {
 		return e.probing
@@ -179,7 +181,7 @@ func (e *evidence) others(unanswered *int32) int {
 	return e.probing - 1
 }
 
-// add takes a node in. The router has so many paths, as far as is known.
+// add adds a node. paths is the known number of the router's paths.
 func (e *evidence) add(node *Node, paths int) {
 	if node.Unanswered != nil {
 		e.unanswered += int(*node.Unanswered)
@@ -204,7 +206,7 @@ func (e *evidence) add(node *Node, paths int) {
 	}
 }
 
-// conclude returns the reason of a verdict. What explains more comes first.
+// conclude returns the reason of the verdict. Reasons that explain more observations take precedence.
 func (e *evidence) conclude() (reason, message string) {
 	switch {
 	case e.announcing == 0 || e.probing == 0:
@@ -227,7 +229,7 @@ func (e *evidence) conclude() (reason, message string) {
 	return millracev1beta1.ReasonNodesReached, ""
 }
 
-// concludeMissing returns the reason of a verdict that nodes are missing for, if they are.
+// concludeMissing returns the reason for missing nodes, or "".
 func (e *evidence) concludeMissing() (reason, message string) {
 	hashed := !e.spread && len(e.answered) > 1
 	switch {
@@ -244,7 +246,7 @@ func (e *evidence) concludeMissing() (reason, message string) {
 		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
 }
 
-// likely says why a router uses the routes of some nodes alone, the likelier first.
+// likely returns the causes for a router that uses the routes of some nodes only, the most likely first.
 func (e *evidence) likely() string {
 	if len(e.answered) == 1 && e.announcing > 2 {
 		return "has one path alone (maximum-paths, or multipath is off), or filters the others"
@@ -252,14 +254,14 @@ func (e *evidence) likely() string {
 	return "filters the others, or has fewer paths (maximum-paths)"
 }
 
-// lostTo reports whether so many probes lack answers that the missing nodes may have got them. Where
-// the router sends them nothing, all probes are answered by others.
+// lostTo reports whether enough probes are unanswered that they may have gone to the missing nodes. If the
+// router sent them none, other nodes would answer all probes.
 func (e *evidence) lostTo() bool {
 	share := float64(len(e.missing)) / float64(e.announcing)
 	return float64(e.unanswered) >= share*Ports*float64(e.probing)/4 && e.unanswered > 0
 }
 
-// listed is how many nodes a message names.
+// listed limits the nodes in a message.
 const listed = 5
 
 func list(names []string) string {
@@ -269,7 +271,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:listed], ", "), len(names)-listed)
 }
 
-// FormatIDs writes ids as a report has them, such as 1-4,7.
+// FormatIDs formats ids as in a report, such as 1-4,7.
 func FormatIDs(ids map[int32]bool) string {
 	sorted := slices.Sorted(maps.Keys(ids))
 	var texts []string
@@ -288,11 +290,10 @@ func FormatIDs(ids map[int32]bool) string {
 	return strings.Join(texts, ",")
 }
 
-// longestIDs bounds how many ids a text gives: an agent writes it.
+// longestIDs limits the ids parsed from a text, because agents are not trusted.
 const longestIDs = 4 * Ports
 
-// ParseIDs reads what FormatIDs wrote. What is no such text, or beyond what a node can reach, is
-// left out.
+// ParseIDs parses the format of FormatIDs. Invalid parts and ids beyond longestIDs are ignored.
 func ParseIDs(text string) (ids []int32) {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, isRange := strings.Cut(part, "-")

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console has the answers of an agent's console: the lines of JSON that
-// `lbagent drops`, `top`, `trace`, `vips`, `bgp`, `duplicates` and `history` print and that `millrace` reads,
-// and what `lbagent dump` prints for programs. Fields are added, but neither renamed nor given
-// another meaning.
+// Package console defines the answers of an agent's console: the lines of JSON that `lbagent drops`, `top`,
+// `trace`, `vips`, `bgp`, `duplicates` and `history` print and that `millrace` parses, and the output of
+// `lbagent dump`. Fields may be added, but are never renamed or given another meaning.
 package console
 
 import (
@@ -12,21 +11,20 @@ import (
 	"time"
 )
 
-// Socket is where the agent listens, inside its container, for the other
-// commands of lbagent.
+// Socket is the agent's socket in its container, for the other commands of lbagent.
 const Socket = "/run/millrace/agent.sock"
 
-// Line is one line; all fields but one are absent.
+// Line is one line with exactly one field.
 type Line struct {
-	// Error ends what was asked for.
+	// Error ends the answer.
 	Error string `json:"error,omitempty"`
 	// Drops is the first line of `drops`.
 	Drops *Drops `json:"drops,omitempty"`
 	// Drop is a dropped packet.
 	Drop *Drop `json:"drop,omitempty"`
-	// Missed are samples that this reader was too slow to be told.
+	// Missed counts samples that were skipped because this reader was too slow.
 	Missed uint64 `json:"missed,omitempty"`
-	// Counters are a line of `top`.
+	// Counters is a line of `top`.
 	Counters *Counters `json:"counters,omitempty"`
 	// Trace is the line of `trace`.
 	Trace *Trace `json:"trace,omitempty"`
@@ -42,56 +40,54 @@ type Line struct {
 	Preflight *Preflight `json:"preflight,omitempty"`
 }
 
-// Drops are the counters of dropped packets since the node's maps were made.
+// Drops counts dropped packets since the node's maps were created.
 type Drops struct {
 	Node    string            `json:"node"`
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped are drops that were not sampled because there were many of their
-	// reason in that second, Lost those because the agent did not read.
+	// Skipped counts drops without a sample because of the rate limit of their reason, Lost those without a
+	// sample because the agent did not read.
 	Skipped uint64 `json:"skipped"`
 	Lost    uint64 `json:"lost"`
 }
 
-// Drop is a sample of the dropped packets.
+// Drop represents a sample of a dropped packet.
 type Drop struct {
 	Time   time.Time `json:"time"`
 	Node   string    `json:"node"`
 	Reason string    `json:"reason"`
-	// Source and Destination are those of the client's packet; of a reply that
-	// was dropped, Source is the client. A port is 0 where the packet shows none.
+	// Source and Destination are those of the client's packet; for a dropped reply, Source is the client. A
+	// port is 0 for packets without ports.
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`
-	// Service is namespace/name; empty where the packet is for none.
+	// Service is namespace/name; empty if the packet belongs to no Service.
 	Service string `json:"service,omitempty"`
-	// Interface is that by which it came in, of a reply that by which it would
-	// have left.
+	// Interface is the packet's incoming interface, or for a reply the intended outgoing one.
 	Interface string `json:"interface"`
-	// Length is the bytes of the IP packet.
+	// Length is the size of the IP packet in bytes.
 	Length int `json:"length"`
 }
 
-// Counters are the counters of a node at one moment. They start again at zero when
-// the node's maps are created again; those of a frontend, when the frontend is.
+// Counters represents the counters of a node at one time. They restart at zero when the node's maps are
+// created again; those of a frontend, when the frontend is.
 type Counters struct {
 	Time      time.Time         `json:"time"`
 	Node      string            `json:"node"`
 	Frontends []Frontend        `json:"frontends"`
 	Drops     map[string]uint64 `json:"drops"`
-	// Uplinks are the interfaces whose drivers did not take frames from XDP. Drops count these
-	// frames, too.
+	// Uplinks are the interfaces whose drivers did not accept frames from XDP. Drops includes these frames.
 	Uplinks []Uplink `json:"uplinks,omitempty"`
 }
 
-// Uplink counts the frames that the driver of an interface did not take.
+// Uplink represents the frames that the driver of an interface did not accept.
 type Uplink struct {
 	Interface string `json:"interface"`
-	// Transmit were to leave where they came in, Redirect came in by another interface.
+	// Transmit counts frames for the interface that they arrived on, Redirect those from other interfaces.
 	Transmit uint64 `json:"transmit"`
 	Redirect uint64 `json:"redirect"`
 }
 
-// FrontendName names a VIP, port and protocol, and whose it is.
+// FrontendName specifies a VIP, port and protocol, with its Service.
 type FrontendName struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`
@@ -100,7 +96,7 @@ type FrontendName struct {
 	Service string `json:"service,omitempty"`
 }
 
-// Compare orders names by VIP, port and protocol.
+// Compare compares names by VIP, port and protocol.
 func (n FrontendName) Compare(other FrontendName) int {
 	return cmp.Or(n.VIP.Compare(other.VIP), cmp.Compare(n.Port, other.Port), cmp.Compare(n.Protocol, other.Protocol))
 }
@@ -108,104 +104,101 @@ func (n FrontendName) Compare(other FrontendName) int {
 // Frontend counts one frontend.
 type Frontend struct {
 	FrontendName
-	// Packets and Bytes (of IP packets) are what routers handed to the node.
+	// Packets and Bytes (of IP packets) count packets that the node received from routers.
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
-	// Connections are new ones that pods of the node got.
+	// Connections counts new connections to pods on the node.
 	Connections uint64 `json:"connections"`
-	// Drops are by reason; reasons without any are absent.
+	// Drops are by reason, without zeros.
 	Drops map[string]uint64 `json:"drops,omitempty"`
 }
 
-// Packet is what is traced: a client's packet, or one that a node sent to
-// another, with its outer header.
+// Packet specifies a packet to trace: a client's packet, or an encapsulated packet between nodes.
 type Packet struct {
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
 	// Protocol is TCP, UDP or SCTP.
 	Protocol string `json:"protocol,omitempty"`
-	// Midstream asks for a packet of a connection that is there already, of TCP
-	// an ACK, instead of one that opens it.
+	// Midstream specifies a packet of an established connection, for TCP an ACK, instead of one that opens
+	// it.
 	Midstream bool `json:"midstream,omitempty"`
 	// Raw is an IP packet; the other fields are then empty.
 	Raw []byte `json:"raw,omitempty"`
 }
 
-// VIPs are the decisions of a node about its VIPs: to which peers it announces each of
-// them, or why it does not.
+// VIPs represents the decisions of a node about its VIPs: the peers that it announces each of them to, or
+// the reason why it does not.
 type VIPs struct {
 	Node string `json:"node"`
-	// Time is when the agent's pass began that took the decisions.
+	// Time is the start of the reconcile pass with these decisions.
 	Time time.Time `json:"time"`
-	// Groups are together all VIPs that were asked for and that the node has; each VIP
-	// is in one of them.
+	// Groups contain each requested VIP of the node once.
 	Groups []VIPGroup `json:"groups"`
 }
 
-// VIPGroup are VIPs that share a decision.
+// VIPGroup is a group of VIPs with the same decision.
 type VIPGroup struct {
-	// Peers are the LBPeers that the VIPs are announced to; a session is established
-	// with each of them.
+	// Peers are the LBPeers with an established session that the VIPs are announced to.
 	Peers []string `json:"peers,omitempty"`
-	// Reason is one word, Message a sentence, where Peers is empty.
+	// Reason is one word, Message a sentence, if Peers is empty.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 	// Addresses are sorted.
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Hosts are those that have addresses, on the links of a node's uplinks, as it has just asked.
+// Hosts represents the hosts on the links of a node's uplinks that have addresses, as just probed.
 type Hosts struct {
 	Node string `json:"node"`
-	// Hosts has an element for each address and each uplink with a network that holds it; none where
-	// there is no such uplink.
+	// Hosts has an element for each address and each uplink whose network contains it; empty without such
+	// an uplink.
 	Hosts []Host `json:"hosts,omitempty"`
 }
 
-// Host is who answers for an address.
+// Host represents the host that answers for an address.
 type Host struct {
 	Address   netip.Addr `json:"address"`
 	Interface string     `json:"interface"`
-	// HardwareAddr is absent where nobody answers, or was asked.
+	// HardwareAddr is absent if no host answered, or if no probe was sent.
 	HardwareAddr string `json:"hardwareAddress,omitempty"`
-	// Known is true of a node or a router of the cluster, which may answer for VIPs (proxy ARP). Of
-	// their own addresses nobody is asked.
+	// Known is true for a node or a router of the cluster, which may answer for VIPs (proxy ARP). Their own
+	// addresses are not probed.
 	Known bool `json:"known,omitempty"`
 }
 
-// Verdict is what becomes of a packet.
+// Verdict represents the result for a packet.
 type Verdict string
 
 // Verdicts.
 const (
-	// NotOurs leaves the packet to the node's own network stack.
+	// NotOurs passes the packet to the node's network stack.
 	NotOurs Verdict = "NotOurs"
 	// Dropped has a reason.
 	Dropped Verdict = "Dropped"
-	// Answered is done by the VIP itself, as a ping is.
+	// Answered is a reply by the programs, for example to a ping.
 	Answered Verdict = "Answered"
-	// Sent is encapsulated, to another node.
+	// Sent is encapsulated to another node.
 	Sent Verdict = "Sent"
-	// Delivered goes to an endpoint on the node.
+	// Delivered is forwarded to an endpoint on the node.
 	Delivered Verdict = "Delivered"
 )
 
-// Trace is a packet's way through one node.
+// Trace represents a packet's path through one node.
 type Trace struct {
 	Node string `json:"node"`
-	// Interface is the uplink that the packet came in by.
+	// Interface is the uplink that the packet arrived on.
 	Interface string `json:"interface"`
 	Steps     []Step `json:"steps"`
 
 	Verdict Verdict `json:"verdict"`
-	// Reason is that of Dropped.
+	// Reason is the drop reason of Dropped.
 	Reason string `json:"reason,omitempty"`
 	// Service is namespace/name of the frontend.
 	Service string `json:"service,omitempty"`
-	// NextNode is where it is Sent, and Packet the encapsulated packet.
+	// NextNode is the destination of Sent, and Packet the encapsulated packet.
 	NextNode string `json:"nextNode,omitempty"`
 	Packet   []byte `json:"packet,omitempty"`
-	// Endpoint is where it is Delivered.
+	// Endpoint is the destination of Delivered.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 }
 

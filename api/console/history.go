@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// History is what a node's agent recorded, the line of `history`.
+// History represents the history recorded by a node's agent, the line of `history`.
 type History struct {
 	Node string `json:"node"`
-	// Entries are in the order of their times.
+	// Entries are ordered by time.
 	Entries []HistoryEntry `json:"entries"`
-	// Since is the oldest time that anything was recorded of, asked for or not; zero where nothing was.
+	// Since is the time of the oldest entry, selected or not; zero if there is no entry.
 	Since time.Time `json:"since,omitzero"`
-	// Damaged are lines that cannot be read, such as one that the agent wrote when it was killed.
+	// Damaged counts lines that cannot be parsed, for example a line that the agent was writing when it was
+	// killed.
 	Damaged int `json:"damaged,omitempty"`
-	// Omitted are older entries than those that were asked for.
+	// Omitted counts older entries beyond the query's limit.
 	Omitted int `json:"omitted,omitempty"`
 }
 
-// HistoryKind is what an entry is about.
+// HistoryKind is the subject of an entry.
 type HistoryKind string
 
 // Kinds.
 const (
 	// HistoryAgent is Started or Ended.
 	HistoryAgent HistoryKind = "Agent"
-	// HistoryDrops are the packets dropped in a minute.
+	// HistoryDrops counts the packets dropped in a minute.
 	HistoryDrops HistoryKind = "Drops"
 	// HistorySession is a BGP or BFD session: Established, Lost, Failing, Removed, BFDUp or BFDDown.
 	HistorySession HistoryKind = "Session"
@@ -38,23 +39,23 @@ const (
 	HistoryNode HistoryKind = "Node"
 	// HistoryEndpoints are endpoints of the node: Ready, NotReady or Gone; or NoneAnywhere, SomeAgain.
 	HistoryEndpoints HistoryKind = "Endpoints"
-	// HistoryLeftOut counts entries of another kind that were too many.
+	// HistoryLeftOut counts entries of another kind that exceeded the rate limit.
 	HistoryLeftOut HistoryKind = "LeftOut"
 )
 
-// HistoryEntry is a line of the history, in the file, too. What does not apply is absent.
+// HistoryEntry is a line of the history and of its file. Fields that do not apply are absent.
 type HistoryEntry struct {
 	Time time.Time   `json:"time"`
 	Kind HistoryKind `json:"kind"`
 	What string      `json:"what,omitempty"`
-	// Services are namespace/name. Without any, the entry is about the node, and so about all Services.
+	// Services are namespace/name. An entry without Services is about the node, and applies to all of them.
 	Services []string     `json:"services,omitempty"`
 	VIPs     []netip.Addr `json:"vips,omitempty"`
-	// Names are those of nodes or LBPeers.
+	// Names are names of nodes or LBPeers.
 	Names     []string         `json:"names,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Count is, by kind, how many endpoints of the node take new connections after it, how many VIPs
-	// the entry stands for, or how many entries were left out.
+	// Count is, depending on the kind, the remaining endpoints of the node that accept new connections, the
+	// number of VIPs that the entry represents, or the number of omitted entries.
 	Count   uint64        `json:"count,omitempty"`
 	Message string        `json:"message,omitempty"`
 	Drops   []HistoryDrop `json:"drops,omitempty"`
@@ -63,18 +64,18 @@ type HistoryEntry struct {
 // HistoryDrop counts packets dropped in a minute.
 type HistoryDrop struct {
 	Reason string `json:"reason"`
-	// Service is absent of packets for no Service.
+	// Service is absent for packets that belong to no Service.
 	Service string `json:"service,omitempty"`
 	Count   uint64 `json:"count"`
 }
 
-// HistoryQuery selects entries.
+// HistoryQuery specifies entries.
 type HistoryQuery struct {
-	// From and To bound the time, both included; zero means no bound.
+	// From and To are inclusive bounds; zero: unbounded.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// Service is namespace/name: entries about other Services are left out. Empty means all.
+	// Service is namespace/name and excludes entries about other Services; empty: all.
 	Service string `json:"service,omitempty"`
-	// Last is how many entries are returned at most, the newest; 0 means all.
+	// Last limits the result to the newest entries; 0: all.
 	Last int `json:"last,omitempty"`
 }

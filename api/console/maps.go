@@ -4,8 +4,8 @@ package console
 
 import "net/netip"
 
-// Maps are what a node's pinned maps hold, as `lbagent dump --output json` prints them. All lists
-// are sorted.
+// Maps represents the content of a node's pinned maps, as printed by `lbagent dump --output json`. All
+// lists are sorted.
 type Maps struct {
 	Self           MapNode            `json:"self"`
 	Nodes          []MapNode          `json:"nodes,omitempty"`
@@ -19,32 +19,31 @@ type Maps struct {
 	Endpoints      []MapEndpoint      `json:"endpoints,omitempty"`
 }
 
-// MapNode is a node; an address that it has not is not valid.
+// MapNode represents a node; a missing address is invalid.
 type MapNode struct {
 	ID   uint16     `json:"id"`
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
-	// Zone is the zone's number; zero means none.
+	// Zone is the zone's number; 0 without a zone.
 	Zone uint8 `json:"zone,omitempty"`
 }
 
-// MapFrontend is a VIP, a port and a protocol. Tables are named by their slots; zero means none.
+// MapFrontend represents a VIP, a port and a protocol. Tables are identified by their slots; 0 without a
+// table.
 type MapFrontend struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`
 	Protocol string     `json:"protocol"`
 	ID       uint32     `json:"id"`
-	// OwnEndpointsFirst is true where the ingress node serves from its own endpoints, as far as
-	// it has any.
+	// OwnEndpointsFirst is true if the ingress node prefers its own endpoints.
 	OwnEndpointsFirst bool   `json:"ownEndpointsFirst,omitempty"`
 	NodeTable         uint32 `json:"nodeTable,omitempty"`
 	EndpointTable     uint32 `json:"endpointTable,omitempty"`
-	// Zones are the node tables of zones, by the zone's number, where there is more than one.
+	// Zones are the node tables by zone number, if there is more than one.
 	Zones map[uint8]uint32 `json:"zones,omitempty"`
-	// AffinitySeconds is zero where there is no session affinity.
+	// AffinitySeconds is the timeout of session affinity; 0: disabled.
 	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
-	// Sources names the set of prefixes that are admitted, 0 for all, and is absent where nobody
-	// is.
+	// Sources is the set of admitted prefixes; 0: all sources are admitted; absent: no source is admitted.
 	Sources *uint32 `json:"sources,omitempty"`
 }
 
@@ -54,17 +53,17 @@ type MapSourceRange struct {
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// MapNodeTable counts the rows of each primary, by its id.
+// MapNodeTable counts the rows of each primary, by node id.
 type MapNodeTable struct {
 	Slot uint32         `json:"slot"`
 	Rows map[uint16]int `json:"rows"`
 }
 
-// MapEndpointTable counts the rows of each endpoint, by its id.
+// MapEndpointTable counts the rows of each endpoint, by endpoint id.
 type MapEndpointTable struct {
 	Slot uint32         `json:"slot"`
 	Rows map[uint32]int `json:"rows"`
-	// Refused counts the rows that refuse new flows.
+	// Refused counts the rows that reject new flows.
 	Refused int `json:"refused,omitempty"`
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contest tells when another program writes a status that we write, too. Each answers a write
-// of the other, for ever, unless one of them waits. After Answers of them within Window a status is
-// contested: then it is to be written once in Pause, until one such pause has passed in peace.
+// Package contest detects another controller writing the same status. Without a limit each would overwrite
+// the other forever. After Answers overwrites within Window a status is contested, and is written at most
+// once per Pause, until no other write occurs during one Pause.
 //
-// The operator has a Contest for the status of each Service, the gateway's controller for those of
+// The operator has a Contest for the status of each Service, the gateway's controller for the statuses of
 // Ingresses, Gateways and routes.
 package contest
 
@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// Answers is after how many writes of another program within Window a status is contested.
+	// Answers is the number of overwrites within Window after which a status is contested.
 	Answers = 3
-	// Window is how far apart they are at most.
+	// Window is the period in which overwrites are counted.
 	Window = 10 * time.Second
-	// Pause is how long a contested status is left as another program wrote it.
+	// Pause is the interval between writes of a contested status.
 	Pause = 30 * time.Second
 )
 
-// Contest is what is known of who writes one status. T is what is observed of it. The zero value is a
-// status that was never written. It is for one goroutine at a time.
+// Contest tracks the writers of one status, which is observed as T. The zero value is a status that was
+// never written. It is not safe for concurrent use.
 type Contest[T any] struct {
-	// isOurs reports whether a status is as we wrote, or found it, last; nil once somebody has
-	// overwritten it.
+	// isOurs reports whether a status equals the one last written or found; nil after it was overwritten.
 	isOurs func(T) bool
-	// overwritten is when that happened, in the last Window.
+	// overwritten are the times of overwrites in the last Window.
 	overwritten []time.Time
-	// on says that the status is contested; written is when we wrote it last since then.
+	// on is true if the status is contested; written is the time of the last own write since then.
 	on      bool
 	written time.Time
 }
@@ -38,7 +37,7 @@ type Contest[T any] struct {
 // Contested reports whether the status is contested.
 func (c *Contest[T]) Contested() bool { return c.on }
 
-// Observe takes note of the present status, and returns for how long it is not to be written.
+// Observe records the current status, and returns for how long it must not be written.
 func (c *Contest[T]) Observe(present T, now time.Time) (pause time.Duration) {
 	switch {
 	case c.isOurs != nil && !c.isOurs(present):
@@ -51,7 +50,7 @@ func (c *Contest[T]) Observe(present T, now time.Time) (pause time.Duration) {
 	return c.Left(now)
 }
 
-// Left is what is left of the pause after our last write.
+// Left returns the rest of the pause after the last own write.
 func (c *Contest[T]) Left(now time.Time) time.Duration {
 	if !c.on || c.written.IsZero() {
 		return 0
@@ -59,11 +58,11 @@ func (c *Contest[T]) Left(now time.Time) time.Duration {
 	return max(0, min(Pause, c.written.Add(Pause).Sub(now)))
 }
 
-// Found takes note of a status that is right without a write. isOurs reports whether another one is
-// as right.
+// Found records a status that is correct without a write. isOurs reports whether a status is equally
+// correct.
 func (c *Contest[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
-// Wrote takes note of a write, after which isOurs holds for the status.
+// Wrote records a write, after which isOurs holds for the status.
 func (c *Contest[T]) Wrote(isOurs func(T) bool, now time.Time) {
 	c.isOurs = isOurs
 	if c.on {

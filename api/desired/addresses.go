@@ -10,8 +10,7 @@ import (
 	"go4.org/netipx"
 )
 
-// ParseAddress reads an address without a zone. An IPv4-mapped one is returned
-// as IPv4.
+// ParseAddress parses an address without a zone. An IPv4-mapped address is returned as IPv4.
 func ParseAddress(text string) (netip.Addr, error) {
 	text = strings.TrimSpace(text)
 	address, err := netip.ParseAddr(text)
@@ -24,7 +23,7 @@ func ParseAddress(text string) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// ParseHost reads an address that routers forward to a host: a VIP or a node.
+// ParseHost parses an address that routers forward to a host: a VIP or a node.
 func ParseHost(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -36,7 +35,7 @@ func ParseHost(text string) (netip.Addr, error) {
 	return address, nil
 }
 
-// ParseRange reads an address, a CIDR or an inclusive range "first-last".
+// ParseRange parses an address, a CIDR or an inclusive range "first-last".
 func ParseRange(text string) (netipx.IPRange, error) {
 	text = strings.TrimSpace(text)
 	if first, last, ok := strings.Cut(text, "-"); ok {
@@ -81,8 +80,7 @@ func parseCIDR(text string) (netipx.IPRange, error) {
 	return netipx.RangeOfPrefix(prefix), nil
 }
 
-// rangeText writes a range as ParseRange reads it, in the shortest way: as an
-// address, a CIDR or "first-last".
+// rangeText formats a range in the shortest form for ParseRange: an address, a CIDR or "first-last".
 func rangeText(r netipx.IPRange) string {
 	if r.From() == r.To() {
 		return r.From().String()
@@ -122,8 +120,7 @@ func specialOf(address netip.Addr) (special, bool) {
 	return special{}, false
 }
 
-// announceable reports with an error whether a range has an address that cannot
-// be a VIP.
+// announceable returns an error if a range has an address that cannot be a VIP.
 func announceable(r netipx.IPRange) error {
 	for _, special := range specials {
 		if r.Overlaps(netipx.RangeOfPrefix(special.prefix)) {

@@ -20,30 +20,29 @@ import (
 // Advertisement is a valid VIPAdvertisement.
 type Advertisement struct {
 	Name string
-	// Pools and Peers are sorted names; empty means all.
+	// Pools and Peers are sorted names; empty: all.
 	Pools, Peers []string
-	// Services selects VIPs by the labels of their Services. It is nil where all
-	// VIPs are meant, those without a Service included.
+	// Services selects VIPs by the labels of their Services. nil selects all VIPs, including those without
+	// a Service.
 	Services labels.Selector
 	// Nodes selects the nodes that announce, by their labels.
 	Nodes labels.Selector
-	// Communities are values of RFC 1997, LargeCommunities triples of RFC 8092;
-	// both are sorted, each once.
+	// Communities are values of RFC 1997, LargeCommunities triples of RFC 8092; both are sorted without
+	// duplicates.
 	Communities      []uint32
 	LargeCommunities [][3]uint32
-	// ExtendedCommunities are sorted, each once.
+	// ExtendedCommunities are sorted without duplicates.
 	ExtendedCommunities []ExtendedCommunity
-	// LocalPreference is nil where none is set (RFC 4271, section 5.1.5), and so is MED.
+	// LocalPreference and MED are nil if not set (RFC 4271, sections 5.1.5 and 5.1.4).
 	LocalPreference, MED *uint32
-	// Prepend is how often the node's system is put before the path more than once.
+	// Prepend is the number of additional copies of the node's ASN in the AS path.
 	Prepend uint8
-	// Weighed is true where the link bandwidth community tells how many endpoints the node has.
+	// Weighed is true if routes have the link bandwidth community with the number of the node's endpoints.
 	Weighed bool
-	// Length4 and Length6 are how long the prefixes are that VIPs are announced by: 0 where
-	// each is announced by itself.
+	// Length4 and Length6 are the prefix lengths of aggregates; 0: one route per VIP.
 	Length4, Length6 int
-	// L2 is true where nodes answer for the VIPs on their links, and no peer is told. Interfaces
-	// are the names of the links; empty means those with a network that holds the VIP.
+	// L2 is true if nodes answer for the VIPs on their links, instead of announcing them to peers.
+	// Interfaces are the names of the links; empty: those whose network contains the VIP.
 	L2         bool
 	Interfaces []string
 }
@@ -57,7 +56,7 @@ const (
 // Aggregates reports whether VIPs are announced by shorter prefixes.
 func (a Advertisement) Aggregates() bool { return a.Length4 > 0 || a.Length6 > 0 }
 
-// Aggregate returns the prefix that a VIP is announced by; false where it is the VIP itself.
+// Aggregate returns the prefix of a VIP's route, and whether it is shorter than the VIP.
 func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
 	length := a.Length6
 	if vip.Is4() {
@@ -69,11 +68,11 @@ func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
 	return netip.PrefixFrom(vip, length).Masked(), length < vip.BitLen()
 }
 
-// ExtendedCommunity is one of an autonomous system (RFC 4360, RFC 5668).
+// ExtendedCommunity is an extended community with an ASN (RFC 4360, RFC 5668).
 type ExtendedCommunity struct {
 	// Subtype is RouteTarget or SiteOfOrigin.
 	Subtype byte
-	// Value has 32 bits for an ASN of 16, and 16 for a larger one.
+	// Value has 32 bits with a 16-bit ASN, and 16 bits with a larger one.
 	ASN, Value uint32
 }
 
@@ -87,7 +86,7 @@ func (c ExtendedCommunity) compare(other ExtendedCommunity) int {
 	return cmp.Or(cmp.Compare(c.Subtype, other.Subtype), cmp.Compare(c.ASN, other.ASN), cmp.Compare(c.Value, other.Value))
 }
 
-// wellKnown are the communities with a name (IANA, BGP Well-known Communities).
+// wellKnown are the named communities (IANA, BGP Well-known Communities).
 var wellKnown = map[string]uint32{
 	"graceful-shutdown":   0xffff0000, // RFC 8326
 	"accept-own":          0xffff0001, // RFC 7611
@@ -98,8 +97,8 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
-// ParseAdvertisement reads a VIPAdvertisement. Of an invalid one only Name and
-// Nodes can be used; Nodes is nil where the selector itself is invalid.
+// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name and Nodes are usable; Nodes is
+// nil if the selector itself is invalid.
 func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement, []Problem) {
 	p := problems{object: Object{Kind: "VIPAdvertisement", Name: object.Name}}
 	spec := &object.Spec
@@ -144,7 +143,7 @@ func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement
 	return advertisement, p.found
 }
 
-// aggregation reads the lengths of aggregates.
+// aggregation parses the lengths of aggregates.
 func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	read := func(field string, length *int32, shortest, longest int64) int {
 		if length == nil || int64(*length) == longest {
@@ -159,7 +158,8 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1bet
 	}
 }
 
-// l2 reads on which links nodes answer. What is said to peers then would be said to nobody.
+// l2 parses the links on which nodes answer. Fields for peers are invalid with it, because they would have
+// no effect.
 func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	if spec.L2 == nil {
 		return
@@ -172,8 +172,8 @@ func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdv
 	}
 }
 
-// addCommunity adds "a:b", two numbers of 16 bits (RFC 1997), "a:b:c", three of 32 bits (RFC
-// 8092), an extended one, "rt:a:b" or "soo:a:b", or one that has a name.
+// addCommunity adds "a:b", two 16-bit numbers (RFC 1997), "a:b:c", three 32-bit numbers (RFC 8092), an
+// extended community, "rt:a:b" or "soo:a:b", or a well-known community by name.
 func (a *Advertisement) addCommunity(text string) error {
 	if value, found := wellKnown[text]; found {
 		a.Communities = append(a.Communities, value)
@@ -210,8 +210,8 @@ func (a *Advertisement) addCommunity(text string) error {
 	return nil
 }
 
-// addExtended adds a community of an autonomous system: two octets of ASN leave four for the
-// value, four leave two.
+// addExtended adds an extended community with an ASN: a two-octet ASN leaves four octets for the value, a
+// four-octet ASN two.
 func (a *Advertisement) addExtended(subtype byte, text string, parts []string) error {
 	if len(parts) != 2 {
 		return fmt.Errorf("%q: an extended community has two numbers after its name (rt:64512:100)", text)
@@ -232,8 +232,8 @@ func (a *Advertisement) addExtended(subtype byte, text string, parts []string) e
 	return nil
 }
 
-// Advertisements returns what is wrong with VIPAdvertisements, references to
-// pools and peers that do not exist included.
+// Advertisements returns the problems of VIPAdvertisements, including references to missing pools and
+// peers.
 func Advertisements(
 	objects []millracev1beta1.VIPAdvertisement,
 	pools []millracev1beta1.VIPPool,
@@ -265,8 +265,8 @@ func (p *problems) references(field, kind string, names []string, existing sets.
 	}
 }
 
-// Selects reports whether the advertisement is for a VIP of a pool whose Services
-// have these labels. It says nothing of nodes and peers.
+// Selects reports whether the advertisement selects a VIP of a pool whose Services have these labels. It
+// does not check nodes and peers.
 func (a *Advertisement) Selects(pool string, services []labels.Set) bool {
 	if len(a.Pools) > 0 && !slices.Contains(a.Pools, pool) {
 		return false

@@ -18,13 +18,13 @@ const (
 	longestBFDInterval   = 60 * time.Second
 )
 
-// BFD is what a node needs to know for its BFD session with a router.
+// BFD configures a node's BFD session with a router.
 type BFD struct {
 	Enabled                           bool
 	TransmitInterval, ReceiveInterval time.Duration
 	DetectMultiplier                  uint8
 	Multihop                          bool
-	// MinimumTTL is 0 where any will do.
+	// MinimumTTL is 0 if any TTL is accepted.
 	MinimumTTL uint8
 }
 

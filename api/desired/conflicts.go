@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// AdvertisedVIP is what selects a VIP for advertisements.
+// AdvertisedVIP has the attributes of a VIP that advertisements select by.
 type AdvertisedVIP struct {
 	Address netip.Addr
 	Pool    string
@@ -22,23 +22,21 @@ type AdvertisedVIP struct {
 	Services []labels.Set
 }
 
-// Conflict tells of VIPs that two advertisements select for one peer and one node, with
-// different attributes.
+// Conflict describes VIPs that two advertisements select for the same peer and node with different
+// attributes.
 type Conflict struct {
-	// By is the advertisement that decides the attributes: the first by name that selects the
-	// VIP.
+	// By is the advertisement whose attributes apply: the first by name that selects the VIP.
 	By string
-	// Peer and VIP are the first ones by name and in the order of the VIPs. VIPs is how many
-	// there are.
+	// Peer and VIP are the first ones by name and in the order of the VIPs. VIPs counts all.
 	Peer string
 	VIP  netip.Addr
 	VIPs int
-	// Aggregate is that of the VIP, where the other advertisement is not for the VIP itself but
-	// for others of its aggregate.
+	// Aggregate is the VIP's aggregate, if the other advertisement does not select the VIP itself, but
+	// other VIPs of the aggregate.
 	Aggregate netip.Prefix
 }
 
-// Message is a sentence.
+// Message returns a sentence.
 func (c Conflict) Message() string {
 	others, reason := "", "which selects it too"
 	if c.VIPs > 1 {
@@ -51,10 +49,10 @@ func (c Conflict) Message() string {
 		c.VIP, c.Peer, others, c.By, reason)
 }
 
-// Conflicts returns, by the name of the advertisement that yields, the conflicts of each with
-// those before it: about a VIP that both select, and about VIPs of one aggregate. Of the two, the
-// previous is told first. Only valid advertisements and peers belong here, both sorted by name. A
-// VIP counts once for each advertisement that yields.
+// Conflicts returns the first conflict of each advertisement with an earlier one by name, by the name of
+// the later, overruled advertisement: about a VIP that both select, or about VIPs of the same aggregate.
+// Only valid advertisements and peers may be passed, both sorted by name. A VIP counts once for each
+// overruled advertisement.
 func Conflicts(
 	advertisements []Advertisement,
 	peers []Peer,
@@ -92,24 +90,23 @@ func Conflicts(
 	return conflicts
 }
 
-// sharedAggregate is an aggregate by which an advertisement announces VIPs.
+// sharedAggregate is an aggregate of an advertisement.
 type sharedAggregate struct {
 	yields string
 	prefix netip.Prefix
 }
 
-// sharing is what is known of such an aggregate.
+// sharing describes a sharedAggregate.
 type sharing struct {
-	// by is the first pair by name whose other advertisement announces VIPs by the aggregate too;
-	// nil without one.
+	// by is the first pair by name whose other advertisement uses the aggregate, too, or nil.
 	by *rivalry
-	// vips are those that the advertisement that yields is alone to select.
+	// vips are the VIPs that only the overruled advertisement selects.
 	vips []netip.Addr
 }
 
 type sharedAggregates map[sharedAggregate]*sharing
 
-// add takes a VIP for a pair. An advertisement that is overruled for the VIP announces it by no
+// add adds a VIP of a pair. An advertisement that is overruled for the VIP does not announce it with an
 // aggregate.
 func (s sharedAggregates) add(pair *rivalry, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
@@ -132,13 +129,13 @@ func (s sharedAggregates) add(pair *rivalry, vip *AdvertisedVIP, overruled map[s
 				have.by = pair
 			}
 		case len(have.vips) == 0 || have.vips[len(have.vips)-1] != vip.Address:
-			// Of several pairs the VIP is the last one.
+			// The last VIP is the same if several pairs add it.
 			have.vips = append(have.vips, vip.Address)
 		}
 	}
 }
 
-// addTo adds the conflicts about VIPs of one aggregate.
+// addTo adds the conflicts about VIPs of the same aggregate.
 func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	keys := slices.SortedFunc(maps.Keys(s), func(a, b sharedAggregate) int { return a.prefix.Compare(b.prefix) })
 	for _, key := range keys {
@@ -156,8 +153,8 @@ func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	}
 }
 
-// rivalry is of two advertisements that say different things to a common peer of a common
-// node. The peers are the first by name of each family; empty where there is none.
+// rivalry is a pair of advertisements with different attributes for a common peer of a common node. ipv4
+// and ipv6 are the first such peers by name for each family, or empty.
 type rivalry struct {
 	decides, yields *Advertisement
 	ipv4, ipv6      string
@@ -170,8 +167,8 @@ func (r *rivalry) peer(vip netip.Addr) string {
 	return r.ipv6
 }
 
-// rivals returns all pairs, those that yield in the order of their names. Each selector is asked
-// once about each node: pairs and peers then compare sets of nodes.
+// rivals returns all pairs, ordered by the name of the overruled one. Each selector is evaluated once per
+// node: pairs and peers then compare sets of nodes.
 func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []rivalry {
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
@@ -203,13 +200,13 @@ func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []
 	return pairs
 }
 
-// complete reports whether a peer would say nothing new, or is not for both advertisements.
+// complete reports whether a peer would add nothing to the pair, or is not selected by both advertisements.
 func (r *rivalry) complete(peer *Peer) bool {
 	return (r.ipv4 != "" || !peer.IPv4) && (r.ipv6 != "" || !peer.IPv6) ||
 		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
 }
 
-// add takes a peer that both advertisements are for, on a node that all three select.
+// add adds a peer that both advertisements announce to, on a node that all three select.
 func (r *rivalry) add(peer *Peer) {
 	if peer.IPv4 {
 		r.ipv4 = cmp.Or(r.ipv4, peer.Name)
@@ -224,7 +221,7 @@ type nodeSet []uint64
 
 func words(nodes int) int { return (nodes + 63) / 64 }
 
-// intersect becomes what two sets have in common, and reports whether that is anything.
+// intersect sets s to the intersection of two sets, and reports whether it is not empty.
 func (s nodeSet) intersect(a, b nodeSet) bool {
 	var all uint64
 	for i := range s {
@@ -234,7 +231,7 @@ func (s nodeSet) intersect(a, b nodeSet) bool {
 	return all != 0
 }
 
-// meets reports whether two sets have a node in common.
+// meets reports whether two sets have a common node.
 func (s nodeSet) meets(other nodeSet) bool {
 	for i := range s {
 		if s[i]&other[i] != 0 {
@@ -244,7 +241,7 @@ func (s nodeSet) meets(other nodeSet) bool {
 	return false
 }
 
-// selections are the nodes that selectors select, each computed once.
+// selections caches the nodes that selectors select.
 type selections struct {
 	nodes []labels.Set
 	known map[string]nodeSet
@@ -265,7 +262,7 @@ func (s *selections) by(selector labels.Selector) nodeSet {
 	return set
 }
 
-// attributeClasses returns for each advertisement the first one whose routes are alike.
+// attributeClasses returns, for each advertisement, the index of the first one with equal route attributes.
 func attributeClasses(advertisements []Advertisement) []int {
 	classes := make([]int, len(advertisements))
 	known := map[string]int{}
@@ -285,7 +282,8 @@ func (a *Advertisement) isFor(peer string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
 }
 
-// attributesKey is the same for advertisements by which routes are alike. Lists are sorted.
+// attributesKey returns a key that is equal for advertisements with equal route attributes. Lists are
+// sorted.
 func attributesKey(a *Advertisement) string {
 	number := func(value *uint32) string {
 		if value == nil {

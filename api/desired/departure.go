@@ -11,15 +11,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// taintShutdown is set by cloud providers on a Node whose machine is shut down
-// (k8s.io/cloud-provider/api).
+// taintShutdown is set by cloud providers on a Node whose machine is shut down (k8s.io/cloud-provider/api).
 const taintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 
-// shuttingDown is what kubelet's graceful node shutdown says in the condition Ready (KEP-2000).
+// shuttingDown is the message of the condition Ready during kubelet's graceful node shutdown (KEP-2000).
 const shuttingDown = "node is shutting down"
 
-// NodeDeparture returns why a node is to hand over its routes; empty where it stays. Of
-// several reasons the strongest counts.
+// NodeDeparture returns the reason why a node's routes are to be withdrawn, or "". Of several reasons it
+// returns the strongest.
 func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	tainted := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
@@ -41,8 +40,8 @@ func NodeDeparture(node *corev1.Node) millracev1beta1.Departure {
 	return ""
 }
 
-// KeepDeparture gives a copy of a node, of which most is left out, what NodeDeparture reads.
-// The copy has the condition Ready, without its message.
+// KeepDeparture copies the fields that NodeDeparture reads to a stripped copy of a node. The copy has the
+// condition Ready, without its message.
 func KeepDeparture(stripped, node *corev1.Node) {
 	stripped.Spec.Unschedulable = node.Spec.Unschedulable
 	for _, taint := range node.Spec.Taints {

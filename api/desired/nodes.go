@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// NodeAddresses returns a Node's internal addresses in canonical form, the
-// first of each family (Node.status.addresses, type InternalIP).
+// NodeAddresses returns a Node's internal addresses in canonical form, the first of each family
+// (Node.status.addresses, type InternalIP).
 func NodeAddresses(node *corev1.Node) []string {
 	var addresses []string
 	seen := sets.New[bool]()
@@ -26,8 +26,8 @@ func NodeAddresses(node *corev1.Node) []string {
 	return addresses
 }
 
-// NodePodCIDRs returns the networks of a Node's pods in canonical form, the first
-// of each family (Node.spec.podCIDRs).
+// NodePodCIDRs returns the networks of a Node's pods in canonical form, the first of each family
+// (Node.spec.podCIDRs).
 func NodePodCIDRs(node *corev1.Node) []string {
 	var networks []string
 	seen := sets.New[bool]()
@@ -42,6 +42,5 @@ func NodePodCIDRs(node *corev1.Node) []string {
 	return networks
 }
 
-// NodeZone returns the zone that a Node is labelled with; empty where it is in
-// none (well-known label topology.kubernetes.io/zone).
+// NodeZone returns the zone label of a Node, or "" (well-known label topology.kubernetes.io/zone).
 func NodeZone(node *corev1.Node) string { return node.Labels[corev1.LabelTopologyZone] }

@@ -15,20 +15,19 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Occupied are addresses that something in the cluster has, so that they cannot
-// be VIPs.
+// Occupied is a range of addresses used in the cluster, which cannot be VIPs.
 type Occupied struct {
 	Range netipx.IPRange
-	// By names the object that has them, such as `Node "node1"`.
+	// By identifies the object that has them, such as `Node "node1"`.
 	By string
-	// Host is true for the one address of a node or router, and false for a network.
+	// Host is true for the single address of a node or router, and false for a network.
 	Host bool
-	// Created is when the object was created, in seconds since 1970.
+	// Created is the creation time of the object in seconds since 1970.
 	Created int64
 }
 
-// Precedes reports whether a host has its address before a VIP: of the two the older object keeps it, and the host if
-// both are of one second.
+// Precedes reports whether a host has its address before a VIP: the older object keeps it, and the host if
+// both were created in the same second.
 func (o Occupied) Precedes(vip *millracev1beta1.VIP) bool { return o.Created <= created(vip) }
 
 func created(object metav1.Object) int64 {
@@ -39,25 +38,25 @@ func created(object metav1.Object) int64 {
 	return at.Unix()
 }
 
-// occupiedByHost is one address.
+// occupiedByHost returns the range of one address.
 func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupied {
 	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
 }
 
-// YoungerHost returns the message for a VIP whose address a node or router has, too, that is younger.
+// YoungerHost returns the message for a VIP whose address is also that of a younger node or router.
 func YoungerHost(vip netip.Addr, by string) string {
 	return fmt.Sprintf("%s is also the address of %s, which is younger than the VIP and gets no packet from routers: "+
 		"give the host another address", vip, by)
 }
 
-// OccupiedVIP says why a VIP is not served whose address a node or router has.
+// OccupiedVIP returns the message for a VIP that is not served because a node or router has its address.
 func OccupiedVIP(vip netip.Addr, by string) string {
 	return fmt.Sprintf("%s is the address of %s, which could not be reached any more, so no node serves it: "+
 		"give the Service another address", vip, by)
 }
 
-// OccupiedByNode returns the addresses of a Node (Node.status.addresses, types
-// InternalIP and ExternalIP) and the network of its pods (Node.spec.podCIDRs).
+// OccupiedByNode returns the addresses of a Node (Node.status.addresses, types InternalIP and ExternalIP)
+// and the networks of its pods (Node.spec.podCIDRs).
 func OccupiedByNode(node *corev1.Node) []Occupied {
 	var occupied []Occupied
 	for _, candidate := range node.Status.Addresses {
@@ -75,8 +74,8 @@ func OccupiedByNode(node *corev1.Node) []Occupied {
 	return append(occupied, networks(cidrs, fmt.Sprintf("the pods of Node %q", node.Name))...)
 }
 
-// OccupiedByLBNode returns the addresses of a node and the networks of its pods, as
-// the operator has written them.
+// OccupiedByLBNode returns the addresses of a node and the networks of its pods, as written by the
+// operator.
 func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 	by := fmt.Sprintf("LBNode %q", node.Name)
 	var occupied []Occupied
@@ -108,8 +107,7 @@ func OccupiedByServiceCIDR(object *networkingv1.ServiceCIDR) []Occupied {
 	return networks(object.Spec.CIDRs, fmt.Sprintf("ServiceCIDR %q", object.Name))
 }
 
-// OccupiedByService returns the cluster IPs of a Service, for clusters that do
-// not tell their Service networks.
+// OccupiedByService returns the cluster IPs of a Service, for clusters without ServiceCIDR objects.
 func OccupiedByService(service *corev1.Service) []Occupied {
 	var occupied []Occupied
 	for _, text := range service.Spec.ClusterIPs {
@@ -131,13 +129,13 @@ func networks(cidrs []string, by string) []Occupied {
 	return occupied
 }
 
-// Occupation is all that is occupied in a cluster.
+// Occupation is the set of used addresses of a cluster.
 type Occupation struct {
 	all []Occupied
 	set *netipx.IPSet
 }
 
-// NewOccupation gathers what is occupied. Messages name it in this order.
+// NewOccupation returns the union of ranges. Messages list them in this order.
 func NewOccupation(all []Occupied) Occupation {
 	ranges := make([]netipx.IPRange, 0, len(all))
 	for _, occupied := range all {
@@ -146,12 +144,11 @@ func NewOccupation(all []Occupied) Occupation {
 	return Occupation{all: all, set: setOf(ranges...)}
 }
 
-// maxNamed is how many addresses or owners a message names.
+// maxNamed limits the addresses or owners in a message.
 const maxNamed = 5
 
-// dropOccupied takes from a pool the addresses that something in the cluster
-// has, and adds one limit that names the first of them. An address that is
-// reserved anyway is no news.
+// dropOccupied removes the used addresses from a pool, and adds one limit that lists the first of them.
+// Reserved addresses are not reported.
 func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupation) {
 	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
 		return
@@ -177,7 +174,7 @@ func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupati
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// namedRanges writes the first few of ranges.
+// namedRanges formats the first ranges.
 func namedRanges(ranges []netipx.IPRange) string {
 	var names []string
 	for _, r := range ranges[:min(len(ranges), maxNamed)] {

@@ -11,10 +11,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// dropOverlap takes from a pool the addresses that older pools have as well, and
-// adds a limit for each entry that loses some. Reserved addresses of an older
-// pool count: they are reserved because something else has them. Those that this
-// pool reserves are no news.
+// dropOverlap removes the addresses of older pools from a pool, and adds a limit for each entry that loses
+// some. Reserved addresses of an older pool count, because other hosts have them. Addresses that this pool
+// reserves, too, are not reported.
 func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	found := problems{object: poolObject(object)}
 	for _, other := range older {
@@ -37,8 +36,8 @@ func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// overlaps returns for each pool those before it that have an address of it, in their order. Of n
-// ranges it looks at n log n, and at each pair of ranges that overlap.
+// overlaps returns for each pool the earlier pools with a common address, in their order. It takes O(n log
+// n) for n ranges, plus the number of overlapping pairs of ranges.
 func overlaps(pools []*Pool) [][]*Pool {
 	type entry struct {
 		netipx.IPRange

@@ -26,71 +26,70 @@ const (
 	defaultMaxPeers         = 16
 )
 
-// longestTime is the most that 16 bits of seconds hold (RFC 4271, section 4.2).
+// longestTime is the maximum of a 16-bit field in seconds (RFC 4271, section 4.2).
 const longestTime = math.MaxUint16 * time.Second
 
-// PasswordKey is the key of a Secret that has the password of sessions.
+// PasswordKey is the key in a Secret with the password of sessions.
 const PasswordKey = "password"
 
-// LongestPassword is the most octets that a password may have (Linux, TCP_MD5SIG_MAXKEYLEN).
+// LongestPassword is the maximum length of a password in bytes (Linux, TCP_MD5SIG_MAXKEYLEN).
 const LongestPassword = 80
 
 // Peer is a valid LBPeer.
 type Peer struct {
-	// Session is with the router; with routers of a range each has one of its own.
+	// Session is the session with the router. Each router of a range has a copy.
 	Session
-	// Gateway is the family of the node's default route whose gateway is the router; empty where
-	// Address is.
+	// Gateway is the family of the node's default route whose gateway is the router; empty if Address is
+	// set.
 	Gateway millracev1beta1.AddressFamily
-	// Range is the network of the routers where there are several, MaxPeers how many of them have
-	// a session with a node; invalid and 0 where Address is the router.
+	// Range is the network of the routers, MaxPeers the maximum number of routers with a session to a node;
+	// invalid and 0 for a single router.
 	Range    netip.Prefix
 	MaxPeers int
 	// Nodes selects the nodes that have the session, by their labels.
 	Nodes labels.Selector
-	// BFD is the zero value where the peer has no BFD session.
+	// BFD is the zero value if the peer has no BFD session.
 	BFD BFD
-	// Canaries are the addresses by which nodes prove that the router uses their routes.
+	// Canaries are the addresses for probes through the router.
 	Canaries []netip.Addr
 }
 
-// Session is what a node needs to know for its BGP session with a router.
+// Session configures a node's BGP session with a router.
 type Session struct {
-	// Name is that of the LBPeer; in a session with a router of a range, with the address.
+	// Name is the LBPeer's name; for a router of a range, followed by its address.
 	Name string
-	// OfRange is the name of the LBPeer in a session with a router of its range; empty in others.
+	// OfRange is the LBPeer's name for a router of a range, otherwise empty.
 	OfRange string
 	Address netip.Addr
 	Port    uint16
-	// ASN is 0 where it may be any but LocalASN.
+	// ASN is 0 if any number except LocalASN is accepted.
 	ASN, LocalASN uint32
 	HoldTime      time.Duration
-	// KeepaliveTime is in whole seconds, as the other times are.
+	// KeepaliveTime is in whole seconds, like the other times.
 	KeepaliveTime    time.Duration
 	ConnectRetryTime time.Duration
-	// Passive sessions are those that the router connects.
+	// Passive is true if the router connects.
 	Passive bool
 	// MultiHopTTL is 0 for a directly connected peer.
 	MultiHopTTL uint8
-	// SecurityHops is how many hops away the router may be with TTL security (RFC 5082),
-	// which is off at 0.
+	// SecurityHops is the maximum distance of the router in hops with TTL security (RFC 5082); 0: disabled.
 	SecurityHops uint8
-	// Source is the node's address in the session, or SourceInterface the interface that
-	// has it. Without either the kernel chooses.
+	// Source is the node's address in the session, or SourceInterface the interface that has it. Without
+	// both, the kernel selects the address.
 	Source          netip.Addr
 	SourceInterface string
-	// PasswordSecret is the name of the Secret with the password (RFC 2385); empty for none.
+	// PasswordSecret is the name of the Secret with the password (RFC 2385), if any.
 	PasswordSecret string
 	// IPv4 and IPv6 are the families whose routes are announced.
 	IPv4, IPv6 bool
-	// ExtendedNextHop is true where IPv4 routes have an IPv6 next hop (RFC 8950).
+	// ExtendedNextHop is true if IPv4 routes have an IPv6 next hop (RFC 8950).
 	ExtendedNextHop bool
-	// RestartTime is 0 where graceful restart is off.
+	// RestartTime is 0 if graceful restart is disabled.
 	RestartTime time.Duration
 }
 
-// ParsePeer reads an LBPeer. Of an invalid one only Name and Nodes can be used;
-// Nodes is nil where the selector itself is invalid.
+// ParsePeer parses an LBPeer. If it is invalid, only Name and Nodes are usable; Nodes is nil if the
+// selector itself is invalid.
 func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
@@ -118,7 +117,7 @@ func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	return peer, p.found
 }
 
-// canaries reads the addresses of probes through the router.
+// canaries parses the addresses of probes through the router.
 func (p *problems) canaries(peer *Peer, texts []string) {
 	const field = "spec.canaries"
 	for _, text := range texts {
@@ -140,7 +139,7 @@ func (p *problems) canaries(peer *Peer, texts []string) {
 	}
 }
 
-// router reads where the router is.
+// router parses the location of the router.
 func (p *problems) router(peer *Peer, router *millracev1beta1.Router) {
 	switch {
 	case router.Gateway != "":
@@ -178,7 +177,7 @@ func (p *problems) gateway(peer *Peer, router *millracev1beta1.Router) {
 	peer.Gateway = router.Gateway
 }
 
-// routers reads the network of the routers.
+// routers parses the network of the routers.
 func (p *problems) routers(peer *Peer, router *millracev1beta1.Router) {
 	prefix, err := ParsePrefix(router.Range)
 	if err != nil {
@@ -210,7 +209,7 @@ func (p *Peer) isFamily(family millracev1beta1.AddressFamily) bool {
 	return is4 && family == millracev1beta1.FamilyIPv4 || is6 && family == millracev1beta1.FamilyIPv6
 }
 
-// systems reads the autonomous systems.
+// systems parses the autonomous systems.
 func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.DynamicASN == "" {
 		session.ASN = uint32(p.within("spec.peerASN", spec.PeerASN, 1, math.MaxUint32))
@@ -227,7 +226,7 @@ func (p *problems) systems(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	}
 }
 
-// security reads what keeps others out of the session.
+// security parses the protection of the session.
 func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) {
 	if spec.TTLSecurityHops != nil {
 		session.SecurityHops = uint8(p.within("spec.ttlSecurityHops", int64(*spec.TTLSecurityHops), 1, math.MaxUint8-1))
@@ -243,7 +242,7 @@ func (p *problems) security(session *Session, spec *millracev1beta1.LBPeerSpec) 
 	}
 }
 
-// source reads the node's end of the session.
+// source parses the node's end of the session.
 func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.SourceInterface = spec.SourceInterface
 	if peer.Range.IsValid() && (spec.SourceAddress != "" || spec.SourceInterface != "") {
@@ -266,9 +265,8 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.Source = address
 }
 
-// parseRouter reads the address of a router. It may be on the node itself, at a
-// loopback address. IPv4 link-local addresses are those of some providers'
-// routers.
+// parseRouter parses the address of a router. It may be a loopback address on the node itself. Some
+// providers' routers have IPv4 link-local addresses.
 func parseRouter(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -321,7 +319,7 @@ func (p *problems) times(session *Session, spec *millracev1beta1.LBPeerSpec) {
 		}
 	}
 	session.ConnectRetryTime = p.duration("spec.connectRetryTime", spec.ConnectRetryTime, defaultConnectRetryTime, time.Second, 600*time.Second)
-	// Only what the router is told must be whole seconds; these two the node goes by.
+	// Only times that are sent to the router must be whole seconds; these two are local.
 	session.KeepaliveTime = session.KeepaliveTime.Truncate(time.Second)
 	session.ConnectRetryTime = session.ConnectRetryTime.Truncate(time.Second)
 
@@ -351,8 +349,7 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 	}
 }
 
-// Peers returns what is wrong with LBPeers. Of two for the same router and
-// the same nodes the older is used.
+// Peers returns the problems of LBPeers. Of two for the same router and the same nodes the older is used.
 func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })
@@ -369,7 +366,7 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 			found = append(found, invalid...)
 			continue
 		}
-		// Different selectors are taken for different nodes; their agents know.
+		// Different selectors are assumed to select different nodes; agents detect exceptions.
 		same := slices.IndexFunc(used, func(other known) bool {
 			return sameRouters(&other.peer, &peer) && (object.Spec.NodeSelector == nil || other.selector == nil ||
 				equality.Semantic.DeepEqual(object.Spec.NodeSelector, other.selector))
@@ -400,8 +397,8 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	return found
 }
 
-// sameRouters reports whether two peers are for the same router, or for common ones of two ranges.
-// The router of an address is none of a range.
+// sameRouters reports whether two peers are for the same router, or have ranges with common routers. A
+// single router never equals a router of a range.
 func sameRouters(a, b *Peer) bool {
 	if a.Range.IsValid() || b.Range.IsValid() {
 		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)
@@ -409,11 +406,11 @@ func sameRouters(a, b *Peer) bool {
 	return a.Socket() == b.Socket() && a.Gateway == b.Gateway
 }
 
-// Object is the name of the LBPeer.
+// Object returns the name of the LBPeer.
 func (s *Session) Object() string { return cmp.Or(s.OfRange, s.Name) }
 
 // External reports whether the router is in another autonomous system.
 func (s *Session) External() bool { return s.ASN != s.LocalASN }
 
-// Socket is what the node connects to.
+// Socket returns the address and port that the node connects to.
 func (s *Session) Socket() netip.AddrPort { return netip.AddrPortFrom(s.Address, s.Port) }

@@ -20,33 +20,33 @@ type Pool struct {
 	Name string
 	// Priority orders pools: the highest is tried first, then by name.
 	Priority int32
-	// AutoAssign is false for a pool that has to be asked for.
+	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses may be given out: those of the pool less the reserved and the avoided
-	// ones and, of Pools, less those that older pools or others in the cluster have.
+	// Addresses can be assigned: those of the pool without the reserved and the avoided ones. Pools also
+	// removes those of older pools and those used in the cluster.
 	Addresses *netipx.IPSet
-	// Reserved are addresses that something else has, in this pool or outside.
+	// Reserved are addresses of other hosts, in this pool or outside.
 	Reserved *netipx.IPSet
 	// SharedByAll lets Services of different namespaces share an address.
 	SharedByAll bool
-	// Limits say which addresses are not given out, and what has them.
+	// Limits are the reasons why addresses are not assigned.
 	Limits []Problem
 
-	// quotas of namespaces, the first that selects one counts.
+	// quotas of namespaces; the first that selects a namespace applies.
 	quotas []quota
-	// all addresses of the pool, the reserved ones included.
+	// all addresses of the pool, including reserved ones.
 	all        *netipx.IPSet
 	namespaces labels.Selector
 	services   labels.Selector
 }
 
-// quota is how many addresses namespaces can have.
+// quota limits the number of addresses of namespaces.
 type quota struct {
 	namespaces labels.Selector
 	max        int
 }
 
-// ParsePool reads a VIPPool by itself. Of an invalid one only Name can be used.
+// ParsePool parses a VIPPool by itself. If it is invalid, only Name is usable.
 func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	p := problems{object: poolObject(object)}
 	all := p.set("spec.addresses", object.Spec.Addresses, announceable)
@@ -68,7 +68,7 @@ func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	}, p.found
 }
 
-// set reads ranges. One that cannot be read, or that check refuses, is left out.
+// set parses ranges. Ranges that are invalid, or rejected by check, are left out.
 func (p *problems) set(field string, texts []string, check func(netipx.IPRange) error) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for i, text := range texts {
@@ -85,7 +85,7 @@ func (p *problems) set(field string, texts []string, check func(netipx.IPRange) 
 	return setOf(ranges...)
 }
 
-// avoided returns the special addresses of a pool's CIDRs that it does not give out.
+// avoided returns the special addresses of a pool's CIDRs that are not assigned.
 func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	kinds := map[millracev1beta1.AvoidedAddress]bool{}
 	for i, kind := range object.Spec.Avoid {
@@ -100,7 +100,7 @@ func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, text := range object.Spec.Addresses {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		// Of one or two addresses each is a host's (RFC 3021, RFC 6164).
+		// In CIDRs of one or two addresses, all are host addresses (RFC 3021, RFC 6164).
 		if err != nil || prefix.Addr().BitLen()-prefix.Bits() < 2 {
 			continue
 		}
@@ -119,7 +119,7 @@ func poolObject(object *millracev1beta1.VIPPool) Object {
 	return Object{Kind: "VIPPool", Name: object.Name}
 }
 
-// quotas returns those of a pool, with that of all other namespaces as the last one.
+// quotas parses the quotas of a pool, followed by the quota of all other namespaces.
 func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	if object == nil {
 		return nil
@@ -133,8 +133,7 @@ func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	return append(quotas, quota{labels.Everything(), int(object.Max)})
 }
 
-// Quota returns how many addresses of the pool a namespace with these labels can have, if that is
-// limited.
+// Quota returns the maximum number of addresses of a namespace with these labels, if limited.
 func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	for _, quota := range p.quotas {
 		if quota.namespaces.Matches(namespace) {
@@ -144,20 +143,19 @@ func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	return 0, false
 }
 
-// Selects reports whether a pool may serve a Service with these labels in a
-// namespace with those.
+// Selects reports whether a Service can use the pool, given the labels of its namespace and its own.
 func (p Pool) Selects(namespace, service labels.Set) bool {
 	return p.namespaces.Matches(namespace) && p.services.Matches(service)
 }
 
-// IsSameFor reports whether a pool makes no difference between two sets of labels of a namespace.
+// IsSameFor reports whether the pool treats two sets of labels of a namespace equally.
 func (p Pool) IsSameFor(a, b labels.Set) bool {
 	mostOfA, isLimitedForA := p.Quota(a)
 	mostOfB, isLimitedForB := p.Quota(b)
 	return p.namespaces.Matches(a) == p.namespaces.Matches(b) && mostOfA == mostOfB && isLimitedForA == isLimitedForB
 }
 
-// Equal reports whether two pools give the same to the same Services, and say the same of it.
+// Equal reports whether two pools assign the same addresses to the same Services, with equal limits.
 func (p Pool) Equal(other Pool) bool {
 	sameSelector := func(a, b labels.Selector) bool { return a.String() == b.String() }
 	sameQuota := func(a, b quota) bool { return a.max == b.max && sameSelector(a.namespaces, b.namespaces) }
@@ -167,10 +165,9 @@ func (p Pool) Equal(other Pool) bool {
 		sameSelector(p.namespaces, other.namespaces) && sameSelector(p.services, other.services)
 }
 
-// Pools returns the pools that can be used and what is wrong with the others. Of
-// addresses that several pools have the oldest pool keeps them; what is occupied no
-// pool has. A pool that loses addresses by that says so in its Limits, and one that
-// has lost all it could give is not used.
+// Pools returns the usable pools, and the problems of the others. Common addresses of pools belong to the
+// oldest one; used addresses belong to none. A pool that loses addresses has an entry in Limits, and a pool
+// without any usable address is not returned.
 func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })
@@ -203,12 +200,12 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 	return pools, found
 }
 
-// maxUsable is how many ranges VIPPool.status.usable holds: twice as many as
-// spec.addresses, for each of as many reserved ranges can split one.
+// maxUsable limits VIPPool.status.usable: twice as many as spec.addresses, because each of as many reserved
+// ranges can split one.
 const maxUsable = 512
 
-// UsableRanges returns the addresses of a pool for VIPPool.status.usable, sorted;
-// of too many ranges the largest.
+// UsableRanges returns the addresses of a pool for VIPPool.status.usable, sorted. If there are too many
+// ranges, it returns the largest.
 func (p *Pool) UsableRanges() []string {
 	ranges := p.Addresses.Ranges()
 	if len(ranges) > maxUsable {
@@ -228,12 +225,11 @@ func sizeOf(r netipx.IPRange) *big.Int {
 	return new(big.Int).Sub(new(big.Int).SetBytes(last[:]), new(big.Int).SetBytes(first[:]))
 }
 
-// ParseUsable returns the addresses of a pool that the operator has found usable
-// (VIPPool.status.usable), as far as the pool still has them.
+// ParseUsable returns the addresses in VIPPool.status.usable that the pool still has.
 func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for _, text := range object.Status.Usable {
-		// What cannot be read is as good as not there: nothing is done to it.
+		// Invalid entries are ignored.
 		if r, err := ParseRange(text); err == nil {
 			ranges = append(ranges, r)
 		}
@@ -241,8 +237,7 @@ func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	return Common(pool.Addresses, setOf(ranges...))
 }
 
-// PoolHas reports whether an address is one that a pool gives out, as far as its
-// entries can be read.
+// PoolHas reports whether an address can be assigned from a pool, ignoring invalid entries.
 func PoolHas(object *millracev1beta1.VIPPool, address netip.Addr) bool {
 	pool, _ := ParsePool(object)
 	return pool.Addresses.Contains(address)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired turns objects of the API into typed values, or into a list of
-// what is wrong with them. Operator and agent both use it, so that they agree on
-// what an object means. It is pure.
+// Package desired converts API objects to typed values and a list of their problems. The operator and the
+// agents use it, so that both interpret objects equally. It is pure.
 //
-// ParsePool, ParsePeer, ParseAdvertisement and ParseVIP read one object each and
-// return all its problems, as an admission webhook needs it. Pools, Peers and
-// Advertisements also hold the objects of a kind against each other.
+// ParsePool, ParsePeer, ParseAdvertisement and ParseVIP parse one object each and return all its problems,
+// as needed by an admission webhook. Pools, Peers and Advertisements also compare the objects of a kind
+// with each other.
 package desired
 
 import (
@@ -19,21 +18,21 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Object names an object of the API.
+// Object identifies an API object.
 type Object struct {
 	Kind string
 	// Namespace is empty for a cluster-scoped object.
 	Namespace, Name string
 }
 
-// Problem is something that keeps an object, or a part of it, from being used.
+// Problem is a reason why an object, or a part of it, is not used.
 type Problem struct {
 	Object Object
 	// Field is the path of the field, such as "spec.addresses[1]".
 	Field string
-	// Reason is one of the reasons of the API for conditions.
+	// Reason is a reason of conditions of the API.
 	Reason string
-	// Message is a sentence that begins with the field.
+	// Message is a sentence that starts with the field.
 	Message string
 }
 
@@ -47,13 +46,12 @@ func (p *problems) add(reason, field, message string) {
 	p.found = append(p.found, Problem{Object: p.object, Field: field, Reason: reason, Message: field + ": " + message})
 }
 
-// invalid adds a field that cannot be used.
+// invalid adds the problem of an invalid field.
 func (p *problems) invalid(field, format string, arguments ...any) {
 	p.add(millracev1beta1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
 }
 
-// selector reads a selector. An absent one selects everything; it returns nil for
-// an invalid one.
+// selector parses a selector. An absent one selects everything; it returns nil for an invalid one.
 func (p *problems) selector(field string, selector *metav1.LabelSelector) labels.Selector {
 	if selector == nil {
 		return labels.Everything()
@@ -66,7 +64,7 @@ func (p *problems) selector(field string, selector *metav1.LabelSelector) labels
 	return parsed
 }
 
-// within reads a number that must be from lowest to highest.
+// within validates that a number is in the range from lowest to highest.
 func (p *problems) within(field string, value, lowest, highest int64) int64 {
 	if value < lowest || value > highest {
 		p.invalid(field, "%d is not between %d and %d", value, lowest, highest)
@@ -74,13 +72,13 @@ func (p *problems) within(field string, value, lowest, highest int64) int64 {
 	return value
 }
 
-// Older reports whether a is older than b or, within a second, before it by name.
+// Older reports whether a was created before b, or in the same second and is first by name.
 func Older(a, b metav1.Object) bool {
 	return CompareAge(a, b) < 0
 }
 
-// CompareAge orders objects of a kind by creation time, then namespace and name:
-// where two ask for the same, the first has it.
+// CompareAge orders objects of a kind by creation time, then namespace and name. In a conflict the first
+// one wins.
 func CompareAge(a, b metav1.Object) int {
 	return cmp.Or(
 		a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time),

@@ -12,14 +12,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// RouteKey is a port of a Service that a VIPRoute leads elsewhere.
+// RouteKey is a port of a Service with a VIPRoute.
 type RouteKey struct {
 	Service  types.NamespacedName
 	Port     uint16
 	Protocol corev1.Protocol
 }
 
-// RoutePort is where such a port leads.
+// RoutePort is a port with its backends.
 type RoutePort struct {
 	RouteKey
 	// Field is the path of the port in the VIPRoute.
@@ -32,13 +32,13 @@ type RouteBackend struct {
 	Service types.NamespacedName
 	Port    uint16
 	Weight  uint32
-	// Refused is true where the backend cannot be used: its share is refused. Service and Port
-	// may then be empty.
+	// Refused is true if the backend is unusable: its share of connections is rejected. Service and Port
+	// may be empty.
 	Refused bool
 }
 
-// Flaw says why a port of a VIPRoute has no effect on its Service; empty where it has. The Service is nil
-// where there is none.
+// Flaw returns why a port of a VIPRoute has no effect on its Service, or "". service is nil if it does not
+// exist.
 func (p *RoutePort) Flaw(service *corev1.Service) string {
 	switch {
 	case service == nil:
@@ -51,8 +51,7 @@ func (p *RoutePort) Flaw(service *corev1.Service) string {
 	return ""
 }
 
-// Find returns the port of the backend's Service, which is nil where there is none; or why its share is
-// refused.
+// Find returns the port of the backend's Service, or nil and the reason why its share is rejected.
 func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev1.ServicePort, flaw string) {
 	switch {
 	case service == nil:
@@ -69,7 +68,7 @@ func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev
 		from.Port, from.Protocol, b.Weight, b.Port, b.Service, flaw)
 }
 
-// FindPort returns the port of a Service; nil where it has none of that number and protocol.
+// FindPort returns the port of a Service with this number and protocol, or nil.
 func FindPort(service *corev1.Service, number uint16, protocol corev1.Protocol) *corev1.ServicePort {
 	for i := range service.Spec.Ports {
 		port := &service.Spec.Ports[i]
@@ -80,13 +79,13 @@ func FindPort(service *corev1.Service, number uint16, protocol corev1.Protocol) 
 	return nil
 }
 
-// Taken says that a port of a VIPRoute is that of an older one.
+// Taken returns the message for a port that an older VIPRoute has.
 func (p *RoutePort) Taken(older string) string {
 	return fmt.Sprintf("%s: port %d/%s of Service %s is that of VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
-// ParseRoute returns the ports of a VIPRoute. A port that cannot be used is left out; a backend
-// that cannot be used is refused and keeps its weight.
+// ParseRoute returns the ports of a VIPRoute. An invalid port is left out; an invalid backend keeps its
+// weight, and its share is rejected.
 func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {

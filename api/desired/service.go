@@ -13,16 +13,16 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Class says which Services an operator gives addresses to.
+// Class selects the Services that an operator assigns addresses to.
 type Class struct {
-	// Name is that of Service.spec.loadBalancerClass; empty: millrace.io/lb.
+	// Name is the value of Service.spec.loadBalancerClass; empty: millrace.io/lb.
 	Name string
-	// IsDefault is true for the default load balancer of the cluster: Services without a class
-	// are its, too.
+	// IsDefault is true for the default load balancer of the cluster, which also serves Services without a
+	// class.
 	IsDefault bool
 }
 
-// ParseClassName checks the name of a load balancer class as the API server does.
+// ParseClassName validates the name of a load balancer class as the API server does.
 func ParseClassName(name string) error {
 	if problems := validation.IsQualifiedName(name); len(problems) > 0 {
 		return fmt.Errorf("%q is no load balancer class such as %s: %s", name, millracev1beta1.Class, strings.Join(problems, "; "))
@@ -30,7 +30,7 @@ func ParseClassName(name string) error {
 	return nil
 }
 
-// Serves reports whether a Service is to have addresses.
+// Serves reports whether addresses are assigned to a Service.
 func (c Class) Serves(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.DeletionTimestamp != nil {
 		return false
@@ -42,8 +42,8 @@ func (c Class) Serves(service *corev1.Service) bool {
 	return *class == cmp.Or(c.Name, millracev1beta1.Class)
 }
 
-// HasClassOfAddress reports whether a Service is a load balancer of the very class for which it was
-// given an address.
+// HasClassOfAddress reports whether a Service is of type LoadBalancer and still has the class for which its
+// address was assigned.
 func HasClassOfAddress(service *corev1.Service) bool {
 	class := service.Spec.LoadBalancerClass
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&

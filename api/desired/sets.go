@@ -21,7 +21,7 @@ func minus(a, b *netipx.IPSet) *netipx.IPSet {
 	return built(&builder)
 }
 
-// Common returns the addresses that both sets have.
+// Common returns the intersection of two sets.
 func Common(a, b *netipx.IPSet) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	builder.AddSet(a)
@@ -31,8 +31,7 @@ func Common(a, b *netipx.IPSet) *netipx.IPSet {
 
 func isEmpty(set *netipx.IPSet) bool { return set.Equal(&netipx.IPSet{}) }
 
-// built returns the set of a builder that got valid ranges only; a builder's
-// errors are about others.
+// built returns the set of a builder with valid ranges only, which has no errors.
 func built(builder *netipx.IPSetBuilder) *netipx.IPSet {
 	set, _ := builder.IPSet()
 	return set

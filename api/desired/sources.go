@@ -11,17 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Sources are the addresses whose clients a Service admits.
+// Sources are the client addresses that a Service admits.
 type Sources struct {
-	// Restricted is false where everybody is admitted.
+	// Restricted is false if all clients are admitted.
 	Restricted bool
 	Admitted   *netipx.IPSet
 }
 
-// ParseSources reads Service.spec.loadBalancerSourceRanges or, where that is
-// empty, the annotation that was before it. A prefix that cannot be read admits
-// nobody; the others stand. As in Kubernetes, a prefix may have bits set behind
-// its length, which mean nothing.
+// ParseSources parses Service.spec.loadBalancerSourceRanges or, if that is empty, the annotation that
+// preceded it. An invalid prefix admits no client; the others apply. As in Kubernetes, host bits of a
+// prefix are ignored.
 func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	p := problems{object: Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}}
 	field, texts := "spec.loadBalancerSourceRanges", service.Spec.LoadBalancerSourceRanges
@@ -42,8 +41,7 @@ func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	return Sources{Restricted: len(texts) > 0, Admitted: built(&builder)}, p.found
 }
 
-// ParsePrefix reads a prefix and masks it; one of IPv4-mapped addresses becomes
-// that of IPv4.
+// ParsePrefix parses and masks a prefix; an IPv4-mapped prefix is converted to IPv4.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {

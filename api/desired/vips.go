@@ -9,7 +9,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// ParseAddressOrName reads an address, or the name of its VIP (2001-db8-0-0-0-0-0-1).
+// ParseAddressOrName parses an address, or the name of its VIP (2001-db8-0-0-0-0-0-1).
 func ParseAddressOrName(text string) (netip.Addr, error) {
 	name := strings.TrimSpace(text)
 	address, err := ParseAddress(strings.ReplaceAll(name, "-", ":"))
@@ -19,8 +19,8 @@ func ParseAddressOrName(text string) (netip.Addr, error) {
 	return ParseAddress(text)
 }
 
-// ParseVIP returns the address of a VIP. The object must have the name that is
-// made of the address: only so the API server keeps an address from having two.
+// ParseVIP returns the address of a VIP. The object must have the name derived from the address, because
+// the API server guarantees unique addresses by unique names.
 func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
 	address, err := ParseHost(object.Spec.Address)

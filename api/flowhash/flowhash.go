@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flowhash has the constants of the hash by which the programs choose row, node and
-// endpoint of a flow (bpf/src/hash.h), and by which they find IPv6 frontends. All nodes must have
-// the same. It is pure.
+// Package flowhash provides the constants of the hash that selects the row, node and endpoint of a flow
+// (bpf/src/hash.h) and the bucket of an IPv6 frontend. All nodes must have the same constants. It is pure.
 package flowhash
 
 import (
@@ -14,22 +13,22 @@ import (
 	"fmt"
 )
 
-// SeedSize is the size of a Seed, in bytes.
+// SeedSize is the size of a Seed in bytes.
 const SeedSize = 32
 
-// Seed is what the constants are derived from. Whoever knows it can choose flows that share a row.
-// Zero is none: the constants are those that everybody knows. It is never printed: see Format.
+// Seed is the secret that the constants are derived from. With it, an attacker could choose flows that
+// share a row. The zero value selects the public constants. It is never printed: see Format.
 type Seed [SeedSize]byte
 
-// NewSeed makes a seed of random bytes.
+// NewSeed returns a random seed.
 func NewSeed() Seed {
 	var seed Seed
-	// It never fails: the program ends where the kernel has no random bytes.
+	// Read never returns an error; the program exits if the kernel has no random bytes.
 	_, _ = rand.Read(seed[:])
 	return seed
 }
 
-// Constants are what the words of a flow are multiplied by, and what is added.
+// Constants are the multipliers for the words of a flow, and an addend.
 type Constants struct {
 	// Client and VIP are for the words of the addresses. An IPv4 address is the last word.
 	Client, VIP [4]uint64
@@ -41,8 +40,8 @@ type Constants struct {
 	Addend uint64
 }
 
-// Public are the constants without a seed: the first bits of square roots of primes, as in
-// FIPS 180-4 section 5.3.
+// Public returns the constants without a seed: the first bits of square roots of primes, as in FIPS 180-4
+// section 5.3.
 func Public() Constants {
 	return Constants{
 		Client:   [4]uint64{0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1},
@@ -53,21 +52,21 @@ func Public() Constants {
 	}
 }
 
-// Uses of a seed. Nodes of all versions must have the same.
+// Uses of a seed, which must be the same in all versions.
 const (
 	useConstants = "millrace flow hash 1"
 	useName      = "millrace flow hash name 1"
 )
 
-// Constants derives the constants, by HKDF with SHA-256 (RFC 5869). An addend alone would not do:
-// flows whose sums are equal stay so whatever is added. Multipliers are odd, so that no bit of a
-// word is lost.
+// Constants derives the constants by HKDF with SHA-256 (RFC 5869). A secret addend would not be sufficient,
+// because flows with equal sums stay equal for any addend. Multipliers are odd, so that no bit of a word is
+// lost.
 func (s Seed) Constants() Constants {
 	if s == (Seed{}) {
 		return Public()
 	}
 	var c Constants
-	// It fails for sizes that are not fixed only.
+	// Decode fails only for types without a fixed size.
 	if _, err := binary.Decode(s.derive(useConstants, binary.Size(c)), binary.LittleEndian, &c); err != nil {
 		panic(err)
 	}
@@ -88,13 +87,13 @@ func (c *Constants) multipliers() []*uint64 {
 func (s Seed) derive(use string, size int) []byte {
 	derived, err := hkdf.Key(sha256.New, s[:], nil, use, size)
 	if err != nil {
-		// Only for lengths beyond 255 hashes.
+		// hkdf.Key fails only for lengths above 255 hashes.
 		panic(err)
 	}
 	return derived
 }
 
-// Name tells seeds apart without saying them: eight digits, or "none".
+// Name returns a public identifier of the seed: eight digits, or "none".
 func (s Seed) Name() string {
 	if s == (Seed{}) {
 		return "none"
@@ -102,8 +101,8 @@ func (s Seed) Name() string {
 	return hex.EncodeToString(s.derive(useName, 4))
 }
 
-// Format keeps the seed out of whatever prints it, with any verb.
+// Format prints the name instead of the seed, for any verb.
 func (s Seed) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "seed %s", s.Name()) }
 
-// MarshalText keeps it out of JSON and of structured logs.
+// MarshalText returns the name instead of the seed, for JSON and structured logs.
 func (s Seed) MarshalText() ([]byte, error) { return []byte("seed " + s.Name()), nil }

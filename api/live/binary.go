@@ -17,11 +17,11 @@ import (
 // trafficVersion is the first byte of a Traffic.
 const trafficVersion = 1
 
-// A Traffic is the version, then node, cursor, seconds, reasons, drops, uplinks and frontends.
-// Numbers are uvarints, strings and lists have their length in front. Drops are pairs of a reason's
-// place in the list of reasons and a count. Of its Service a frontend has only what differs from
-// the one before it: how many bytes are the same, and the rest. One with 500 frontends has about
-// ten kilobytes, and costs its reader a hundredth of what JSON does.
+// The encoding of a Traffic is the version, followed by node, cursor, seconds, reasons, drops, uplinks and
+// frontends. Numbers are uvarints; strings and lists are prefixed with their length. Drops are pairs of an
+// index into the list of reasons and a count. The Service of a frontend is encoded as the length of the
+// common prefix with the previous one and the rest. A Traffic with 500 frontends takes about ten kilobytes,
+// and decoding costs a hundredth of JSON.
 
 // AppendBinary implements encoding.BinaryAppender. It returns no error.
 func (t *Traffic) AppendBinary(body []byte) ([]byte, error) {
@@ -96,7 +96,7 @@ func (w *writer) frontend(frontend *FrontendTraffic, before string) {
 	w.drops(frontend.Drops)
 }
 
-// UnmarshalBinary implements encoding.BinaryUnmarshaler. It uses the memory of t.Frontends again.
+// UnmarshalBinary implements encoding.BinaryUnmarshaler. It reuses the memory of t.Frontends.
 func (t *Traffic) UnmarshalBinary(body []byte) error {
 	if len(body) == 0 || body[0] != trafficVersion {
 		return errors.New("the body is of no version of Traffic that is known here")
@@ -123,7 +123,7 @@ func (t *Traffic) UnmarshalBinary(body []byte) error {
 	return r.err
 }
 
-// reader reads from a body until there is an error; what is read then is zero.
+// reader decodes a body. After an error it returns zero values.
 type reader struct {
 	body    []byte
 	reasons []string
@@ -149,7 +149,7 @@ func (r *reader) number() uint64 {
 	return value
 }
 
-// count is the length of a list whose elements have at least some bytes.
+// count returns the length of a list whose elements have at least the given number of bytes.
 func (r *reader) count(least int) int {
 	count := r.number()
 	if count > uint64(len(r.body)/least) {
@@ -222,7 +222,7 @@ func (r *reader) frontend(before string) FrontendTraffic {
 	return made
 }
 
-// protocol is a text, of which there are few.
+// protocol returns a string without allocation for known protocols.
 func (r *reader) protocol() string {
 	read := r.bytes()
 	for _, known := range []string{"TCP", "UDP", "SCTP"} {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live is what an agent tells the aggregated API (cmd/liveapi) over HTTPS: counters and
-// the state of announcements as changes since the last answer, flows and drops when they are asked
-// for. Bodies are JSON, but for Traffic. Both ends name themselves by a certificate of one CA, which
-// is for nothing else. Fields are added, but neither renamed nor given another meaning; a Traffic
-// begins with its version.
+// Package live defines the protocol between agents and the aggregated API (cmd/liveapi) over HTTPS:
+// counters and the state of announcements as changes since the last answer, and flows and drops on request.
+// Bodies are JSON, except for Traffic. Both ends authenticate with certificates of one CA, which has no
+// other purpose. Fields may be added, but are never renamed or given another meaning; a Traffic starts with
+// its version.
 package live
 
 import (
@@ -16,87 +16,86 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 )
 
-// Names in the certificates. The agents of all nodes share one, so a client looks for this name
-// and not for the node's address.
+// Names in the certificates. The agents of all nodes share one, so a client verifies this name instead of
+// the node's address.
 const (
 	// AgentName is the DNS name of an agent's certificate (extended key usage serverAuth).
 	AgentName = "agent.live.millrace.io"
-	// ClientName is the DNS name of the aggregated API's certificate towards agents (extended key
-	// usage clientAuth). An agent answers nobody else.
+	// ClientName is the DNS name of the aggregated API's client certificate (extended key usage
+	// clientAuth). An agent accepts no other client.
 	ClientName = "client.live.millrace.io"
 )
 
-// Port is where agents listen by default.
+// Port is the default port of agents.
 const Port = 7482
 
-// Paths. All are asked by GET. An error has a status of 400 or above and a body of one line.
+// Paths for GET requests. An error has a status of at least 400 and a body of one line.
 const (
-	// PathTraffic waits for the next sample after parameter since, a Traffic.Cursor, and answers
-	// with a Traffic. Without since it answers at once.
+	// PathTraffic waits for the next sample after parameter since, a Traffic.Cursor, and returns a Traffic.
+	// Without since it returns at once.
 	PathTraffic = "/v1/traffic"
-	// PathState waits until anything differs from parameter since, a State.Cursor, for WaitLimit
-	// at most, and answers with a State. Without since it answers at once.
+	// PathState waits until the state differs from parameter since, a State.Cursor, at most for WaitLimit,
+	// and returns a State. Without since it returns at once.
 	PathState = "/v1/state"
-	// PathFlows answers with Flows.
+	// PathFlows returns Flows.
 	PathFlows = "/v1/flows"
-	// PathDrops answers with Drops.
+	// PathDrops returns Drops.
 	PathDrops = "/v1/drops"
 )
 
 // Parameters of queries.
 const (
 	ParameterSince = "since"
-	// ParameterService is namespace/name; of flows and drops. It is required.
+	// ParameterService is namespace/name, for flows and drops. It is required.
 	ParameterService = "service"
-	// ParameterLimit is how many flows or drops are wanted: 1 to MaxLimit, and MaxLimit where it
-	// is absent.
+	// ParameterLimit is the maximum number of flows or drops, from 1 to MaxLimit. It defaults to MaxLimit.
 	ParameterLimit = "limit"
-	// ParameterClient is an address or a prefix (CIDR) of clients; of flows and drops.
+	// ParameterClient is an address or a prefix (CIDR) of clients, for flows and drops.
 	ParameterClient = "client"
 )
 
 const (
-	// SampleInterval is how often an agent that is asked reads its counters.
+	// SampleInterval is the interval at which an agent with requests reads its counters.
 	SampleInterval = 5 * time.Second
-	// WaitLimit is how long an answer waits for something to tell.
+	// WaitLimit is the maximum time that an answer waits for a change.
 	WaitLimit = 30 * time.Second
 	// MaxLimit of flows or drops in one answer.
 	MaxLimit = 1000
 )
 
-// Traffic is what a node counted between two samples. Its body is not JSON: AppendBinary makes it,
-// and UnmarshalBinary reads it.
+// Traffic represents a node's counts between two samples. It is encoded by AppendBinary and decoded by
+// UnmarshalBinary instead of JSON.
 type Traffic struct {
 	Node string
-	// Cursor names the later sample: the next request's parameter since.
+	// Cursor identifies the later sample: the next request's parameter since.
 	Cursor string
-	// Seconds is the time between the samples. It is 0 where there is no earlier one, or the agent
-	// does not know it any more: then nothing is counted, and Cursor begins anew.
+	// Seconds is the time between the samples. It is 0 if there is no earlier one, or the agent has
+	// forgotten it: then all counts are zero, and Cursor starts again.
 	Seconds float64
-	// Frontends are those for which anything was counted, sorted by Service and name.
+	// Frontends are those with counts, sorted by Service and name.
 	Frontends []FrontendTraffic
-	// Drops are packets that were not forwarded, by reason, also those for no frontend.
+	// Drops are packets that were not forwarded, by reason, including those for no frontend.
 	Drops map[string]uint64
-	// Uplinks are those whose drivers did not take frames.
+	// Uplinks are those whose drivers did not accept frames.
 	Uplinks []console.Uplink
 }
 
-// FrontendTraffic counts what was added for a frontend on one node.
+// FrontendTraffic represents the counts of a frontend on one node.
 type FrontendTraffic struct {
 	console.FrontendName
-	// Packets and Bytes (of IP packets) are what routers handed to the node.
+	// Packets and Bytes (of IP packets) count packets that the node received from routers.
 	Packets, Bytes uint64
-	// Connections are new ones that pods of the node got.
+	// Connections counts new connections to pods on the node.
 	Connections uint64
 	// Drops are packets that were not forwarded, by reason.
 	Drops map[string]uint64
 }
 
-// chunk is how many bytes of a body agents write at once.
+// chunk is the maximum size of a single write in bytes.
 const chunk = 4 << 10
 
-// WriteBody writes a body in small pieces, each of which is a frame of HTTP/2 and a record of TLS.
-// Who reads it has a thousand agents, and for each the memory of the largest piece that ever came.
+// WriteBody writes a body in small pieces, each of which is a frame of HTTP/2 and a record of TLS. The
+// client reads from a thousand agents, and its memory for each is that of the largest piece.
 func WriteBody(w io.Writer, body []byte) error {
 	for piece := range slices.Chunk(body, chunk) {
 		if _, err := w.Write(piece); err != nil {
@@ -106,37 +105,38 @@ func WriteBody(w io.Writer, body []byte) error {
 	return nil
 }
 
-// State is what a node announces, as changes since a cursor.
+// State represents a node's announcements, as changes since a cursor.
 type State struct {
 	Node   string `json:"node"`
 	Cursor string `json:"cursor"`
-	// Whole is true where the state is whole: the reader forgets what it knew of the node.
-	// Otherwise it has what changed since the request's cursor, which may be nothing.
+	// Whole is true if the state is complete and replaces the previous state of the node. Otherwise it has
+	// the changes since the request's cursor, which may be empty.
 	Whole bool `json:"whole,omitempty"`
-	// Sessions are all BGP sessions of the node, sorted by peer. They are absent where none of them
-	// changed, and of a whole state where there is none.
+	// Sessions are all BGP sessions of the node, sorted by peer. They are absent if no session changed, or
+	// from a complete state without sessions.
 	Sessions []console.BGPPeer `json:"sessions,omitempty"`
-	// VIPs are together all VIPs of the node, or those whose decision changed.
+	// VIPs are all VIPs of the node, or those whose decision changed.
 	VIPs []console.VIPGroup `json:"vips,omitempty"`
-	// Gone are VIPs that the node has no more. The reader may not know them: they came and went.
+	// Gone are VIPs that the node no longer has. They may be unknown to the reader, if they were added and
+	// removed between two requests.
 	Gone []netip.Addr `json:"gone,omitempty"`
 }
 
-// Flows are connections of a Service whose pods are on the node.
+// Flows represents connections of a Service to pods on the node.
 type Flows struct {
 	Node  string `json:"node"`
 	Items []Flow `json:"items"`
-	// Truncated is true where there may be more of them.
+	// Truncated is true if there may be more of them.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// Flow is one connection, or what an answered datagram makes like one.
+// Flow represents a connection, or the equivalent for answered datagrams.
 type Flow struct {
 	Client   netip.AddrPort `json:"client"`
 	VIP      netip.AddrPort `json:"vip"`
 	Protocol string         `json:"protocol"`
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// LastSeen is when its last packet came, to a few seconds.
+	// LastSeen is the time of its last packet, to a few seconds.
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 	// State is Established or Closing.
 	State string `json:"state"`
@@ -148,10 +148,10 @@ const (
 	FlowClosing     = "Closing"
 )
 
-// Drops are samples of dropped packets of a Service, the latest first.
+// Drops represents samples of dropped packets of a Service, the latest first.
 type Drops struct {
 	Node  string         `json:"node"`
 	Items []console.Drop `json:"items"`
-	// Truncated is true where there may be more of them.
+	// Truncated is true if there may be more of them.
 	Truncated bool `json:"truncated,omitempty"`
 }

@@ -11,8 +11,8 @@ import (
 
 var errRuns = errors.New("a change of a slice does not fit the slice that it changes")
 
-// Diff returns how the endpoints after are put together of those before and of new ones, and the places
-// of the new ones. Each is given as a text that equals those of equal endpoints alone.
+// Diff returns how the endpoints after are composed of those before and of new ones, and the indexes of the
+// new ones. Endpoints are compared by their texts, which must be unique.
 func Diff(before, after []string) (runs []Run, added []int) {
 	places := make(map[string]int, len(before))
 	for i, endpoint := range before {
@@ -38,11 +38,11 @@ func Diff(before, after []string) (runs []Run, added []int) {
 	return runs, added
 }
 
-// Apply returns the endpoints after a Change. It changes neither list.
+// Apply returns the endpoints after a Change. It does not modify its arguments.
 func Apply(before, added []discoveryv1.Endpoint, runs []Run) ([]discoveryv1.Endpoint, error) {
 	total := 0
 	for _, run := range runs {
-		// Nobody has more in a slice (Kubernetes allows 1,000).
+		// Kubernetes allows 1,000 endpoints in a slice.
 		if run.Count < 1 || run.Count > maxEndpoints || total > maxEndpoints {
 			return nil, errRuns
 		}

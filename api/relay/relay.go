@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay is what agents and a relay of EndpointSlices say to each other. A relay watches the
-// API server once, and tells thousands of agents what changed of a slice, not the whole slice.
+// Package relay defines the protocol between agents and a relay of EndpointSlices. A relay watches the API
+// server once, and sends thousands of agents only the changes of a slice instead of the whole slice.
 //
-// An answer is a stream of events, as of a watch of the API server (Kubernetes API concepts,
-// "Efficient detection of changes"), with the same resource versions: so an agent can go on at
-// another relay, or at the API server.
+// An answer is a stream of events like a watch of the API server (Kubernetes API concepts, "Efficient
+// detection of changes"), with the same resource versions, so that an agent can continue with another
+// relay, or with the API server.
 package relay
 
 import (
@@ -19,14 +19,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// PathEndpointSlices is where agents ask, with the parameters of a Request.
+// PathEndpointSlices is the path of agents' requests, with the parameters of a Request.
 const PathEndpointSlices = "/relay/v1alpha1/endpointslices"
 
-// Audience is the audience of the tokens that agents present to relays. The API server accepts no such token.
+// Audience is the audience of the tokens that agents present to relays. The API server accepts no such
+// token.
 const Audience = "millrace-relay"
 
-// format is what agents of this version read of slices, and how events are written. A relay of another
-// one has nothing for them. It grows with each field that Slim leaves and did not leave before.
+// format identifies the fields of slices that this version of agents reads, and the encoding of events. A
+// relay with another format rejects the request. It must be increased when Slim keeps a field that it did
+// not keep before.
 const format = "1"
 
 // Parameters of a Request.
@@ -36,15 +38,15 @@ const (
 	parameterFormat   = "format"
 )
 
-// Request is what an agent asks for.
+// Request is a request of an agent.
 type Request struct {
-	// Since is the resource version up to which the agent knows all. Zero: it knows nothing.
+	// Since is the resource version up to which the agent has all changes. Zero: it has no state.
 	Since uint64
-	// Snapshot asks for all slices first, at Since or later, and then for what changes.
+	// Snapshot requests all slices first, at Since or later, followed by changes.
 	Snapshot bool
 }
 
-// Values are the parameters of a URL.
+// Values returns the parameters of a URL.
 func (r Request) Values() url.Values {
 	return url.Values{
 		parameterFormat: {format},
@@ -52,7 +54,7 @@ func (r Request) Values() url.Values {
 	}
 }
 
-// ParseRequest reads the parameters of a URL.
+// ParseRequest parses the parameters of a URL.
 func ParseRequest(values url.Values) (r Request, err error) {
 	if asked := values.Get(parameterFormat); asked != format {
 		return Request{}, fmt.Errorf("the agent reads format %q, the relay writes %q: one of them is older", asked, format)
@@ -69,7 +71,7 @@ func ParseRequest(values url.Values) (r Request, err error) {
 	return r, nil
 }
 
-// ParseVersion reads a resource version. They are numbers that grow (Kubernetes API concepts,
+// ParseVersion parses a resource version. Versions are increasing numbers (Kubernetes API concepts,
 // "Resource versions"); empty is zero.
 func ParseVersion(version string) (uint64, error) {
 	if version == "" {
@@ -82,50 +84,50 @@ func ParseVersion(version string) (uint64, error) {
 	return number, nil
 }
 
-// EventType says what an Event tells.
+// EventType is the type of an Event.
 type EventType uint8
 
 const (
-	// Put is a slice, whole, which may be there already.
+	// Put is a complete slice, which may replace an existing one.
 	Put EventType = 1 + iota
-	// Change is what changed of a slice that was told before in the same answer.
+	// Change is a change of a slice that was sent earlier in the same answer.
 	Change
-	// Delete is the slice that is gone: of its metadata, the name and the version.
+	// Delete is the deletion of a slice; its metadata has only the name and the version.
 	Delete
-	// Bookmark says that all was told up to a version. The first one ends a snapshot.
+	// Bookmark states that all changes up to a version were sent. The first one ends a snapshot.
 	Bookmark
 )
 
-// Event is one of a stream.
+// Event is an event of a stream.
 type Event struct {
 	Type EventType
-	// Version is that of the Bookmark, and of nothing else.
+	// Version is the version of a Bookmark, and zero for other types.
 	Version uint64
-	// Slice is the slice. Of a Change it has, of the endpoints, those alone that are new.
+	// Slice is the slice. For a Change it has only the new endpoints.
 	Slice *discoveryv1.EndpointSlice
-	// Runs are how the endpoints of a Change are put together.
+	// Runs specify how the endpoints of a Change are composed.
 	Runs []Run
 }
 
-// Run is a number of endpoints in a row: the next ones of the Change, or some of those before it.
+// Run is a sequence of endpoints: the next new ones of the Change, or some of the previous slice.
 type Run struct {
-	// New is whether they are the next ones of the Change.
+	// New is true for the next new endpoints of the Change.
 	New bool
-	// From is the place of the first, among the endpoints before, if they are not new.
+	// From is the index of the first endpoint in the previous slice, if not New.
 	From int
-	// Count is how many, at least one.
+	// Count is the number of endpoints, at least one.
 	Count int
 }
 
-// BookmarkEvery is how often a relay tells how far it is, where nothing else is to be told: so agents
-// notice a relay that hangs, or whose node has lost power.
+// BookmarkEvery is the interval of bookmarks without other events, so that agents detect a relay that
+// hangs, or whose node has lost power.
 const BookmarkEvery = 2 * time.Second
 
-// HeaderBookmarkEvery of an answer is how often bookmarks come, in seconds.
+// HeaderBookmarkEvery of an answer is the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// Silence is how long an agent waits for a word of a relay whose answer has this header: three
-// bookmarks. Without one the relay is of a version that sent them every ten seconds.
+// Silence returns how long an agent waits for an event of a relay whose answer has this header: three
+// bookmarks. Without the header the relay is of a version that sends bookmarks every ten seconds.
 func Silence(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// maxEvent bounds an event in bytes. The largest slices have 1,000 endpoints, and 100 KiB.
+	// maxEvent limits an event in bytes. The largest slices have 1,000 endpoints and 100 KiB.
 	maxEvent = 4 << 20
-	// maxEndpoints bounds those of a slice that is put together.
+	// maxEndpoints limits the endpoints of a composed slice.
 	maxEndpoints = 1 << 16
 )
 
-// event is an Event as it is written: its length, and this in CBOR (RFC 8949).
+// event is the encoding of an Event: its length, followed by this in CBOR (RFC 8949).
 type event struct {
 	_       struct{} `cbor:",toarray"`
 	Type    EventType
 	Version uint64
-	// Slice is in the form of protobuf, as from the API server.
+	// Slice is encoded as protobuf, as from the API server.
 	Slice []byte
 	Runs  []run
 }
@@ -66,10 +66,10 @@ type Decoder struct {
 	body   []byte
 }
 
-// NewDecoder reads from a stream.
+// NewDecoder returns a decoder for a stream.
 func NewDecoder(stream io.Reader) *Decoder { return &Decoder{stream: bufio.NewReader(stream)} }
 
-// Decode returns the next event. The error is io.EOF where the stream ends between two.
+// Decode returns the next event. The error is io.EOF if the stream ends between two events.
 func (d *Decoder) Decode() (*Event, error) {
 	length, err := binary.ReadUvarint(d.stream)
 	if errors.Is(err, io.EOF) {
@@ -114,5 +114,5 @@ func (e *event) read() (*Event, error) {
 	return read, nil
 }
 
-// DecodeOne reads a stream of one event.
+// DecodeOne decodes a stream of one event.
 func DecodeOne(stream []byte) (*Event, error) { return NewDecoder(bytes.NewReader(stream)).Decode() }

@@ -86,7 +86,7 @@ func LimitHeader(handler http.Handler, bytes int) http.Handler {
 	})
 }
 
-// fieldBytes is the size of a header field beside its name and value (RFC 9113, section 6.5.2).
+// fieldBytes is the overhead of a header field in addition to its name and value (RFC 9113, section 6.5.2).
 const fieldBytes = 32
 
 // semaphores has a semaphore for each source with requests.

@@ -9,8 +9,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// EndpointSliceMeta leaves of an EndpointSlice's metadata what agents read: also the name of the
-// Service, and whether its removal is confirmed.
+// EndpointSliceMeta returns the metadata of an EndpointSlice that agents read, including the name of the
+// Service and the annotation that confirms a removal.
 func EndpointSliceMeta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	meta := Meta(object)
 	meta.Namespace = object.Namespace

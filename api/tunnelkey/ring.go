@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// MaxAccepted is how many keys a node holds: two while one follows another, and one more
-// where the Secret was lost meanwhile.
+// MaxAccepted is the maximum number of keys of a node: two during a rotation, and one more if the Secret
+// was lost meanwhile.
 const MaxAccepted = 3
 
-// Ring is what a node does, by generations.
+// Ring is the state of a node's keys, by generations.
 type Ring struct {
 	// Accepted are sorted.
 	Accepted []uint32
-	// Sending is the generation with which the node sends. Zero: without a tag.
+	// Sending is the generation used for sending. Zero: packets have no tag.
 	Sending uint32
-	// Required refuses what has no tag, or one of another key.
+	// Required is true if packets without a tag, or with one of another key, are dropped.
 	Required bool
 }
 
-// Takes reports whether a node takes what was sent with a generation, zero for no tag.
+// Takes reports whether a node accepts a packet sent with a generation, zero for no tag.
 func (r Ring) Takes(generation uint32) bool {
 	return !r.Required || slices.Contains(r.Accepted, generation)
 }
@@ -30,10 +30,10 @@ func (r Ring) Equal(other Ring) bool {
 	return r.Sending == other.Sending && r.Required == other.Required && slices.Equal(r.Accepted, other.Accepted)
 }
 
-// Adopt returns what a node does that has a Ring, zero after its boot, and reads a State.
+// Adopt returns the next Ring of a node with the ring has, which is zero after a boot, for a State.
 //
-// What a node has stays until the phase is Steady. So it may be that the State does not know
-// the keys in use, as after a loss of the Secret, and no packet is refused for that.
+// The node keeps its keys until the phase is Steady. So if the State does not contain the keys in use, for
+// example after the Secret was lost, no packet is dropped because of that.
 func Adopt(has Ring, state *State) Ring {
 	ring := Ring{Sending: state.Sending, Required: state.Required}
 	for _, key := range state.Accepted {
@@ -47,18 +47,18 @@ func Adopt(has Ring, state *State) Ring {
 		ring.Sending = has.Sending
 	}
 	if ring.Sending == 0 && ring.Required {
-		// Nobody takes what this node, which is new, would send without a tag.
+		// Other nodes would drop packets of this new node without a tag.
 		ring.Sending = state.Newest().Generation
 	}
 	if state.Phase != Steady && len(ring.Accepted) == 1 {
-		// Others may still send with a key that was lost.
+		// Other nodes may still send with a key that was lost.
 		ring.Required = false
 	}
 	slices.Sort(ring.Accepted)
 	return ring
 }
 
-// keep accepts what a node has, the key that it sends with first, as far as there is room.
+// keep accepts the keys of the previous ring up to MaxAccepted, the sending key first.
 func (r *Ring) keep(has Ring) {
 	previous := slices.Clone(has.Accepted)
 	slices.SortFunc(previous, func(a, b uint32) int { return int(int64(b) - int64(a)) })

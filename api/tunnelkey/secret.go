@@ -21,11 +21,11 @@ const (
 	entrySince    = "since"
 	entryMade     = "made"
 	prefixKey     = "key-"
-	// entrySeed has the seed of the flow hash. It may be missing.
+	// entrySeed is the seed of the flow hash. It is optional.
 	entrySeed = "flow-seed"
 )
 
-// Data is a State as the data of a Secret.
+// Data returns the State as the data of a Secret.
 func (s *State) Data() map[string][]byte {
 	data := map[string][]byte{
 		entryPhase:    []byte(s.Phase),
@@ -43,8 +43,7 @@ func (s *State) Data() map[string][]byte {
 	return data
 }
 
-// Parse reads the data of a Secret. Entries that it does not know are none of its business.
-// No error has a secret in it.
+// Parse parses the data of a Secret. Unknown entries are ignored. Errors do not contain secrets.
 func Parse(data map[string][]byte) (*State, error) {
 	state := &State{Phase: Phase(data[entryPhase])}
 	var errs []error

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tunnelkey is what operator and agents agree on about the keys with which nodes
-// authenticate what they send each other: how the Secret is written, and what an agent makes
-// of it. It is pure.
+// Package tunnelkey defines the keys for authenticating packets between nodes: the format of the Secret
+// that the operator writes, and how agents apply it. It is pure.
 package tunnelkey
 
 import (
@@ -20,21 +19,20 @@ import (
 const (
 	Namespace  = "millrace-system"
 	SecretName = "millrace-tunnel-key"
-	// AnnotationRotate asks, on the Secret millrace-tunnel-key, for a new key. Its value does not
-	// matter. The operator removes it when it has made the key. See
-	// docs/operate.md#the-key-of-the-tunnel.
+	// AnnotationRotate on the Secret millrace-tunnel-key requests a new key. Its value is ignored. The
+	// operator removes it after generating the key. See docs/operate.md#the-key-of-the-tunnel.
 	AnnotationRotate = "millrace.io/rotate"
 )
 
-// Labels for Derive: one for each use, so that no two uses have one key.
+// Labels for Derive: one for each use, so that all uses have different keys.
 const (
 	// LabelTag is for the tags of encapsulated packets.
 	LabelTag = "millrace tunnel tag"
-	// LabelMembership is for the messages by which nodes watch each other.
+	// LabelMembership is for the messages of the failure detector between nodes.
 	LabelMembership = "millrace membership"
 )
 
-// Size of a key's secret, in bytes.
+// Size of a key's secret in bytes.
 const Size = 32
 
 // Key is a secret and its number. It is never printed: see Format.
@@ -44,60 +42,60 @@ type Key struct {
 	Secret     [Size]byte
 }
 
-// New makes a key of random bytes.
+// New returns a random key.
 func New(generation uint32) Key {
 	key := Key{Generation: generation}
-	// It never fails: the program ends where the kernel has no random bytes.
+	// Read never returns an error; the program exits if the kernel has no random bytes.
 	_, _ = rand.Read(key.Secret[:])
 	return key
 }
 
-// Format keeps the secret out of whatever prints a key, with any verb.
+// Format prints the generation instead of the secret, for any verb.
 func (k Key) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "key %d", k.Generation) }
 
-// MarshalText keeps it out of JSON and of structured logs.
+// MarshalText returns the generation instead of the secret, for JSON and structured logs.
 func (k Key) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "key %d", k.Generation), nil }
 
 // Derive returns 32 bytes for one use of a secret (RFC 5869, HKDF-SHA256, without salt).
 func Derive(secret [Size]byte, label string) [Size]byte {
 	derived, err := hkdf.Key(sha256.New, secret[:], nil, label, Size)
 	if err != nil {
-		// Only for lengths beyond 255 hashes.
+		// hkdf.Key fails only for lengths above 255 hashes.
 		panic(err)
 	}
 	return [Size]byte(derived)
 }
 
-// Phase is where a change of keys stands.
+// Phase is the phase of a key rotation.
 type Phase string
 
 // Phases.
 const (
-	// Steady: the accepted keys are those of the State, and no others.
+	// Steady: only the keys of the State are accepted.
 	Steady Phase = "Steady"
-	// Publishing: nodes learn to accept the newest key. None sends with it.
+	// Publishing: nodes start to accept the newest key. No node sends with it.
 	Publishing Phase = "Publishing"
-	// Switching: nodes begin to send with the newest key.
+	// Switching: nodes start to send with the newest key.
 	Switching Phase = "Switching"
 )
 
-// State is what the Secret says.
+// State is the content of the Secret.
 type State struct {
 	Phase Phase
-	// Accepted are one or two keys, the newest last. Beside them, nodes that are not in phase
-	// Steady accept those that they have.
+	// Accepted are one or two keys, the newest last. Except in phase Steady, nodes also accept their
+	// existing keys.
 	Accepted []Key
-	// Sending is the generation to send with. Zero: that with which a node sends, if any.
+	// Sending is the generation used for sending. Zero: nodes continue with their current one, if any.
 	Sending uint32
-	// Required makes nodes refuse what has no tag. Nodes that have it keep it until Steady.
+	// Required makes nodes drop packets without a tag. Nodes on which it is set keep it until Steady.
 	Required bool
-	// Seed is that of the flow hash, zero where there is none. It never changes with the keys.
+	// Seed is the seed of the flow hash, or zero. It does not change with the keys.
 	Seed flowhash.Seed
-	// Since is when the phase began, Made when the newest key was made. To the second.
+	// Since is the start of the phase, Made the creation time of the newest key, both to the second.
 	Since, Made time.Time
 }
 
-// Newest is the key that was made last.
+// Newest returns the newest key.
 func (s *State) Newest() Key {
 	if len(s.Accepted) == 0 {
 		return Key{}
@@ -114,7 +112,7 @@ func (s *State) Key(generation uint32) (Key, bool) {
 	return s.Accepted[i], true
 }
 
-// Equal reports whether two States say the same.
+// Equal reports whether two States are the same.
 func (s *State) Equal(other *State) bool {
 	return s.Phase == other.Phase && s.Seed == other.Seed && s.Sending == other.Sending && s.Required == other.Required &&
 		s.Since.Equal(other.Since) && s.Made.Equal(other.Made) && slices.Equal(s.Accepted, other.Accepted)

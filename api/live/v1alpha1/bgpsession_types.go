@@ -4,8 +4,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// BGPSession is the session of a node with an LBPeer. Its name is that of the node, a dot and that
-// of the LBPeer.
+// BGPSession represents the session of a node with an LBPeer. Its name is the name of the node, a dot and
+// the name of the LBPeer.
 //
 // +kubebuilder:object:root=true
 type BGPSession struct {
@@ -17,50 +17,51 @@ type BGPSession struct {
 	Node string `json:"node"`
 	// Peer is the name of the LBPeer.
 	Peer string `json:"peer"`
-	// Address is the peer's.
+	// Address is the peer's address.
 	Address string `json:"address"`
-	// LocalAddress is the node's in the session; it is absent without a connection.
+	// LocalAddress is the node's address in the session; absent without a connection.
 	//
 	// +optional
 	LocalAddress string `json:"localAddress,omitempty"`
-	// State is that of RFC 4271, section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm or
+	// State is the state of RFC 4271, section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm or
 	// Established.
 	State string `json:"state"`
-	// Since is when the session got into or out of Established.
+	// Since is the time at which the session last entered or left Established.
 	//
 	// +optional
 	Since *metav1.Time `json:"since,omitempty"`
-	// LastError is why the last session or attempt ended. It stays while the session is established
-	// again.
+	// LastError is the reason why the last session or attempt ended. It is kept while the next session is
+	// established.
 	//
 	// +optional
 	LastError string `json:"lastError,omitempty"`
-	// LastErrorTime is when that was.
+	// LastErrorTime is the time of LastError.
 	//
 	// +optional
 	LastErrorTime *metav1.Time `json:"lastErrorTime,omitempty"`
-	// Flaps is how often the session was established and then lost, since the agent started.
+	// Flaps counts the lost sessions since the agent started.
 	Flaps int64 `json:"flaps"`
-	// Families are those whose routes are announced: IPv4, IPv6.
+	// Families are the announced address families: IPv4, IPv6.
 	//
 	// +optional
 	// +listType=atomic
 	Families []string `json:"families,omitempty"`
-	// RoutesSent is how many routes the peer is told, or will be once the session is established.
+	// RoutesSent is the number of routes that are announced to the peer, or will be once the session is
+	// established.
 	RoutesSent int64 `json:"routesSent"`
-	// UpdatesSent is how many UPDATE messages were sent since the agent started.
+	// UpdatesSent counts UPDATE messages sent since the agent started.
 	UpdatesSent int64 `json:"updatesSent"`
-	// UpdatesReceived is how many UPDATE messages came since the agent started.
+	// UpdatesReceived counts UPDATE messages received since the agent started.
 	UpdatesReceived int64 `json:"updatesReceived"`
-	// Due is when the session will be made again for an edited LBPeer, at the earliest.
+	// Due is the earliest time at which the session restarts because of a changed LBPeer.
 	//
 	// +optional
 	Due *metav1.Time `json:"due,omitempty"`
-	// BFD is the state of the BFD session; it is absent where none is wanted.
+	// BFD is the state of the BFD session; absent unless one is configured.
 	//
 	// +optional
 	BFD string `json:"bfd,omitempty"`
-	// BFDMessage is why that session is not up.
+	// BFDMessage is the reason why the BFD session is not up.
 	//
 	// +optional
 	BFDMessage string `json:"bfdMessage,omitempty"`

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 has the objects of the aggregated API live.millrace.io/v1alpha1: what agents
-// measure and do at present. They are read only, and none of them is stored.
+// Package v1alpha1 defines the objects of the aggregated API live.millrace.io/v1alpha1: the current
+// measurements and state of agents. They are read-only and not stored.
 //
 // +kubebuilder:object:generate=true
 // +kubebuilder:skip

@@ -4,10 +4,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Flow is a connection of a client with a pod of a Service, or what an answered datagram makes like
-// one. Flows are listed for one Service: by the field selector service=NAME, or the label selector
-// kubernetes.io/service-name=NAME. The field selector client=ADDRESS or client=PREFIX narrows the
-// list.
+// Flow represents a connection of a client with a pod of a Service, or the equivalent for answered
+// datagrams. Flows are listed for one Service: by the field selector service=NAME, or the label selector
+// kubernetes.io/service-name=NAME. The field selector client=ADDRESS or client=PREFIX restricts the list.
 //
 // +kubebuilder:object:root=true
 type Flow struct {
@@ -21,17 +20,17 @@ type Flow struct {
 	Protocol string `json:"protocol"`
 	// Client is the address and port of the client.
 	Client string `json:"client"`
-	// VIP is the address and port that the client talks to.
+	// VIP is the address and port that the client connects to.
 	VIP string `json:"vip"`
 	// Endpoint is the address and port of the pod.
 	//
 	// +optional
 	Endpoint string `json:"endpoint,omitempty"`
-	// Node is where the pod is.
+	// Node is the node of the pod.
 	Node string `json:"node"`
 	// State is Established or Closing.
 	State string `json:"state"`
-	// LastSeen is when the last packet of the client came, to a few seconds.
+	// LastSeen is the time of the last packet from the client, to a few seconds.
 	//
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
@@ -44,11 +43,11 @@ type FlowList struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ListMeta `json:"metadata,omitempty"`
-	// Items are sorted, those seen last first.
+	// Items are sorted, the most recently seen first.
 	Items []Flow `json:"items"`
 }
 
-// Drop is a sample of the packets of a Service that were not forwarded. Drops are listed for one
+// Drop represents a sample of the packets of a Service that were not forwarded. Drops are listed for one
 // Service, by the selectors of Flows.
 //
 // +kubebuilder:object:root=true
@@ -59,21 +58,21 @@ type Drop struct {
 
 	// Service is the name of the Service.
 	Service string `json:"service"`
-	// Time is when the packet was dropped.
+	// Time is the time of the drop.
 	Time metav1.MicroTime `json:"time"`
 	// Reason is one word (docs/cli.md).
 	Reason string `json:"reason"`
-	// Protocol is that of the packet.
+	// Protocol is the protocol of the packet.
 	Protocol string `json:"protocol"`
-	// Client is the address and port of the client; the port is 0 where the packet has none.
+	// Client is the address and port of the client; the port is 0 if the packet has none.
 	Client string `json:"client"`
-	// VIP is the address and port that the client talks to.
+	// VIP is the address and port that the client connects to.
 	VIP string `json:"vip"`
-	// Node is where the packet was dropped.
+	// Node is the node that dropped the packet.
 	Node string `json:"node"`
-	// Interface is that by which the packet came in, and of a reply that by which it would have left.
+	// Interface is the packet's incoming interface, or for a reply the intended outgoing one.
 	Interface string `json:"interface"`
-	// Length is how many bytes the IP packet had.
+	// Length is the size of the IP packet in bytes.
 	Length int32 `json:"length"`
 }
 

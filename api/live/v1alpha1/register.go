@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion is that of all kinds of this package.
+// GroupVersion is the group and version of this package's kinds.
 var GroupVersion = schema.GroupVersion{Group: "live.millrace.io", Version: "v1alpha1"}
 
 // Resources, as they are in paths.
@@ -20,8 +20,8 @@ const (
 	ResourceDrops            = "drops"
 )
 
-// Fields by which flows and drops are selected (--field-selector). A label selector does the same by
-// LabelService.
+// Fields that select flows and drops (--field-selector). LabelService in a label selector is equivalent to
+// FieldService.
 const (
 	// FieldService is the name of a Service.
 	FieldService = "service"

@@ -4,12 +4,12 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// NodeNamesInLists is how many nodes a list names in each of an item's entries. One object that is
-// asked for by name has all of them.
+// NodeNamesInLists limits the node names in each entry of a list's items. A single object requested by name
+// has all of them.
 const NodeNamesInLists = 10
 
-// VIPAnnouncement is which nodes announce a VIP to which peers, and why the others do not. It has
-// the name of the VIP.
+// VIPAnnouncement represents the nodes that announce a VIP with their peers, and the reasons why other
+// nodes do not. It has the name of the VIP.
 //
 // +kubebuilder:object:root=true
 type VIPAnnouncement struct {
@@ -19,40 +19,40 @@ type VIPAnnouncement struct {
 
 	// Address is the VIP.
 	Address string `json:"address"`
-	// Nodes are those with an agent.
+	// Nodes counts the nodes with an agent.
 	Nodes NodeCount `json:"nodes"`
-	// Announced are nodes that announce the VIP, by the peers they announce it to.
+	// Announced are nodes that announce the VIP, grouped by the peers they announce it to.
 	//
 	// +optional
 	// +listType=atomic
 	Announced []Announced `json:"announced,omitempty"`
-	// Withheld are nodes that do not announce the VIP, by reason.
+	// Withheld are nodes that do not announce the VIP, grouped by reason.
 	//
 	// +optional
 	// +listType=atomic
 	Withheld []Withheld `json:"withheld,omitempty"`
 }
 
-// Announced are nodes that announce a VIP to the same peers.
+// Announced is a group of nodes that announce a VIP to the same peers.
 type Announced struct {
 	// Peers are the LBPeers with an established session.
 	//
 	// +listType=atomic
 	Peers []string `json:"peers"`
-	// Count is how many nodes do so.
+	// Count is the number of nodes.
 	Count int32 `json:"count"`
 	// Nodes are their names, sorted. A list of VIPAnnouncements has the first ten.
 	//
 	// +listType=atomic
 	Nodes []string `json:"nodes"`
-	// NodeRanges are the places of all of them in the field answered of a list, from 0, as in
-	// 0-4,7. It is absent from what is no part of a list.
+	// NodeRanges are the indexes of all these nodes in the list's field answered, from 0, such as 0-4,7. It
+	// is absent from a single object.
 	//
 	// +optional
 	NodeRanges string `json:"nodeRanges,omitempty"`
 }
 
-// Withheld are nodes that do not announce a VIP, for the same reason.
+// Withheld is a group of nodes that do not announce a VIP for the same reason.
 type Withheld struct {
 	// Reason is one word.
 	Reason string `json:"reason"`
@@ -60,27 +60,27 @@ type Withheld struct {
 	//
 	// +optional
 	Message string `json:"message,omitempty"`
-	// Count is how many nodes say so.
+	// Count is the number of nodes.
 	Count int32 `json:"count"`
 	// Nodes are their names, sorted. A list of VIPAnnouncements has the first ten.
 	//
 	// +listType=atomic
 	Nodes []string `json:"nodes"`
-	// NodeRanges are the places of all of them in the field answered of a list, from 0, as in
-	// 0-4,7. It is absent from what is no part of a list.
+	// NodeRanges are the indexes of all these nodes in the list's field answered, from 0, such as 0-4,7. It
+	// is absent from a single object.
 	//
 	// +optional
 	NodeRanges string `json:"nodeRanges,omitempty"`
 }
 
-// NodeAnswers says which nodes a list is made of.
+// NodeAnswers are the nodes that a list is computed from.
 type NodeAnswers struct {
-	// Answered are the names of the nodes that the list is of, sorted.
+	// Answered are the names of the nodes in the list, sorted.
 	//
 	// +optional
 	// +listType=atomic
 	Answered []string `json:"answered,omitempty"`
-	// Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.
+	// Silent are the names of nodes that did not answer, sorted: the list has no data of these nodes.
 	//
 	// +optional
 	// +listType=atomic

@@ -97,7 +97,7 @@ func schema_millrace_api_live_v1alpha1_Announced(ref common.ReferenceCallback) c
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Announced are nodes that announce a VIP to the same peers.",
+				Description: "Announced is a group of nodes that announce a VIP to the same peers.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"peers": {
@@ -121,7 +121,7 @@ func schema_millrace_api_live_v1alpha1_Announced(ref common.ReferenceCallback) c
 					},
 					"count": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Count is how many nodes do so.",
+							Description: "Count is the number of nodes.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -148,7 +148,7 @@ func schema_millrace_api_live_v1alpha1_Announced(ref common.ReferenceCallback) c
 					},
 					"nodeRanges": {
 						SchemaProps: spec.SchemaProps{
-							Description: "NodeRanges are the places of all of them in the field answered of a list, from 0, as in 0-4,7. It is absent from what is no part of a list.",
+							Description: "NodeRanges are the indexes of all these nodes in the list's field answered, from 0, such as 0-4,7. It is absent from a single object.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -164,7 +164,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "BGPSession is the session of a node with an LBPeer. Its name is that of the node, a dot and that of the LBPeer.",
+				Description: "BGPSession represents the session of a node with an LBPeer. Its name is the name of the node, a dot and the name of the LBPeer.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -205,7 +205,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"address": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Address is the peer's.",
+							Description: "Address is the peer's address.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -213,14 +213,14 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"localAddress": {
 						SchemaProps: spec.SchemaProps{
-							Description: "LocalAddress is the node's in the session; it is absent without a connection.",
+							Description: "LocalAddress is the node's address in the session; absent without a connection.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"state": {
 						SchemaProps: spec.SchemaProps{
-							Description: "State is that of RFC 4271, section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm or Established.",
+							Description: "State is the state of RFC 4271, section 8.2.2: Idle, Connect, Active, OpenSent, OpenConfirm or Established.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -228,26 +228,26 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"since": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Since is when the session got into or out of Established.",
+							Description: "Since is the time at which the session last entered or left Established.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},
 					"lastError": {
 						SchemaProps: spec.SchemaProps{
-							Description: "LastError is why the last session or attempt ended. It stays while the session is established again.",
+							Description: "LastError is the reason why the last session or attempt ended. It is kept while the next session is established.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"lastErrorTime": {
 						SchemaProps: spec.SchemaProps{
-							Description: "LastErrorTime is when that was.",
+							Description: "LastErrorTime is the time of LastError.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},
 					"flaps": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Flaps is how often the session was established and then lost, since the agent started.",
+							Description: "Flaps counts the lost sessions since the agent started.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int64",
@@ -260,7 +260,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Families are those whose routes are announced: IPv4, IPv6.",
+							Description: "Families are the announced address families: IPv4, IPv6.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -274,7 +274,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"routesSent": {
 						SchemaProps: spec.SchemaProps{
-							Description: "RoutesSent is how many routes the peer is told, or will be once the session is established.",
+							Description: "RoutesSent is the number of routes that are announced to the peer, or will be once the session is established.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int64",
@@ -282,7 +282,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"updatesSent": {
 						SchemaProps: spec.SchemaProps{
-							Description: "UpdatesSent is how many UPDATE messages were sent since the agent started.",
+							Description: "UpdatesSent counts UPDATE messages sent since the agent started.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int64",
@@ -290,7 +290,7 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"updatesReceived": {
 						SchemaProps: spec.SchemaProps{
-							Description: "UpdatesReceived is how many UPDATE messages came since the agent started.",
+							Description: "UpdatesReceived counts UPDATE messages received since the agent started.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int64",
@@ -298,20 +298,20 @@ func schema_millrace_api_live_v1alpha1_BGPSession(ref common.ReferenceCallback) 
 					},
 					"due": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Due is when the session will be made again for an edited LBPeer, at the earliest.",
+							Description: "Due is the earliest time at which the session restarts because of a changed LBPeer.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},
 					"bfd": {
 						SchemaProps: spec.SchemaProps{
-							Description: "BFD is the state of the BFD session; it is absent where none is wanted.",
+							Description: "BFD is the state of the BFD session; absent unless one is configured.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"bfdMessage": {
 						SchemaProps: spec.SchemaProps{
-							Description: "BFDMessage is why that session is not up.",
+							Description: "BFDMessage is the reason why the BFD session is not up.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -359,7 +359,7 @@ func schema_millrace_api_live_v1alpha1_BGPSessionList(ref common.ReferenceCallba
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Description: "Answered are the names of the nodes in the list, sorted.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -378,7 +378,7 @@ func schema_millrace_api_live_v1alpha1_BGPSessionList(ref common.ReferenceCallba
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Description: "Silent are the names of nodes that did not answer, sorted: the list has no data of these nodes.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -416,7 +416,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Drop is a sample of the packets of a Service that were not forwarded. Drops are listed for one Service, by the selectors of Flows.",
+				Description: "Drop represents a sample of the packets of a Service that were not forwarded. Drops are listed for one Service, by the selectors of Flows.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -449,7 +449,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"time": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Time is when the packet was dropped.",
+							Description: "Time is the time of the drop.",
 							Ref:         ref(v1.MicroTime{}.OpenAPIModelName()),
 						},
 					},
@@ -463,7 +463,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"protocol": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Protocol is that of the packet.",
+							Description: "Protocol is the protocol of the packet.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -471,7 +471,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"client": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Client is the address and port of the client; the port is 0 where the packet has none.",
+							Description: "Client is the address and port of the client; the port is 0 if the packet has none.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -479,7 +479,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"vip": {
 						SchemaProps: spec.SchemaProps{
-							Description: "VIP is the address and port that the client talks to.",
+							Description: "VIP is the address and port that the client connects to.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -487,7 +487,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"node": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Node is where the packet was dropped.",
+							Description: "Node is the node that dropped the packet.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -495,7 +495,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"interface": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Interface is that by which the packet came in, and of a reply that by which it would have left.",
+							Description: "Interface is the packet's incoming interface, or for a reply the intended outgoing one.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -503,7 +503,7 @@ func schema_millrace_api_live_v1alpha1_Drop(ref common.ReferenceCallback) common
 					},
 					"length": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Length is how many bytes the IP packet had.",
+							Description: "Length is the size of the IP packet in bytes.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -576,7 +576,7 @@ func schema_millrace_api_live_v1alpha1_EndpointCount(ref common.ReferenceCallbac
 				Properties: map[string]spec.Schema{
 					"ready": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Ready is how many of them are ready.",
+							Description: "Ready is the number of ready endpoints.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -584,7 +584,7 @@ func schema_millrace_api_live_v1alpha1_EndpointCount(ref common.ReferenceCallbac
 					},
 					"total": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Total is how many there are.",
+							Description: "Total is the number of all endpoints.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -601,7 +601,7 @@ func schema_millrace_api_live_v1alpha1_Flow(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Flow is a connection of a client with a pod of a Service, or what an answered datagram makes like one. Flows are listed for one Service: by the field selector service=NAME, or the label selector kubernetes.io/service-name=NAME. The field selector client=ADDRESS or client=PREFIX narrows the list.",
+				Description: "Flow represents a connection of a client with a pod of a Service, or the equivalent for answered datagrams. Flows are listed for one Service: by the field selector service=NAME, or the label selector kubernetes.io/service-name=NAME. The field selector client=ADDRESS or client=PREFIX restricts the list.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -650,7 +650,7 @@ func schema_millrace_api_live_v1alpha1_Flow(ref common.ReferenceCallback) common
 					},
 					"vip": {
 						SchemaProps: spec.SchemaProps{
-							Description: "VIP is the address and port that the client talks to.",
+							Description: "VIP is the address and port that the client connects to.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -665,7 +665,7 @@ func schema_millrace_api_live_v1alpha1_Flow(ref common.ReferenceCallback) common
 					},
 					"node": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Node is where the pod is.",
+							Description: "Node is the node of the pod.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -681,7 +681,7 @@ func schema_millrace_api_live_v1alpha1_Flow(ref common.ReferenceCallback) common
 					},
 					"lastSeen": {
 						SchemaProps: spec.SchemaProps{
-							Description: "LastSeen is when the last packet of the client came, to a few seconds.",
+							Description: "LastSeen is the time of the last packet from the client, to a few seconds.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},
@@ -723,7 +723,7 @@ func schema_millrace_api_live_v1alpha1_FlowList(ref common.ReferenceCallback) co
 					},
 					"items": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Items are sorted, those seen last first.",
+							Description: "Items are sorted, the most recently seen first.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -747,7 +747,7 @@ func schema_millrace_api_live_v1alpha1_FrontendTraffic(ref common.ReferenceCallb
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "FrontendTraffic is the traffic of one address, port and protocol of a Service.",
+				Description: "FrontendTraffic represents the traffic of one address, port and protocol of a Service.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"vip": {
@@ -760,7 +760,7 @@ func schema_millrace_api_live_v1alpha1_FrontendTraffic(ref common.ReferenceCallb
 					},
 					"port": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Port is that of the VIP.",
+							Description: "Port is the port of the VIP.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -776,7 +776,7 @@ func schema_millrace_api_live_v1alpha1_FrontendTraffic(ref common.ReferenceCallb
 					},
 					"rates": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Rates are those of all nodes together.",
+							Description: "Rates are summed over all nodes.",
 							Default:     map[string]interface{}{},
 							Ref:         ref(v1alpha1.TrafficRates{}.OpenAPIModelName()),
 						},
@@ -794,7 +794,7 @@ func schema_millrace_api_live_v1alpha1_NodeAnswers(ref common.ReferenceCallback)
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "NodeAnswers says which nodes a list is made of.",
+				Description: "NodeAnswers are the nodes that a list is computed from.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"answered": {
@@ -804,7 +804,7 @@ func schema_millrace_api_live_v1alpha1_NodeAnswers(ref common.ReferenceCallback)
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Description: "Answered are the names of the nodes in the list, sorted.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -823,7 +823,7 @@ func schema_millrace_api_live_v1alpha1_NodeAnswers(ref common.ReferenceCallback)
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Description: "Silent are the names of nodes that did not answer, sorted: the list has no data of these nodes.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -850,7 +850,7 @@ func schema_millrace_api_live_v1alpha1_NodeCount(ref common.ReferenceCallback) c
 				Properties: map[string]spec.Schema{
 					"announcing": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Announcing is how many nodes announce an address of the Service to a router at least.",
+							Description: "Announcing is the number of nodes that announce an address of the Service to at least one router.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -858,7 +858,7 @@ func schema_millrace_api_live_v1alpha1_NodeCount(ref common.ReferenceCallback) c
 					},
 					"total": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Total is how many nodes have an agent.",
+							Description: "Total is the number of nodes with an agent.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -875,7 +875,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTraffic(ref common.ReferenceCallba
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "ServiceTraffic is the present traffic of a Service on all nodes together. It has the name of the Service.",
+				Description: "ServiceTraffic represents the current traffic of a Service, summed over all nodes. It has the name of the Service.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -900,19 +900,19 @@ func schema_millrace_api_live_v1alpha1_ServiceTraffic(ref common.ReferenceCallba
 					},
 					"timestamp": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Timestamp is when the counters were read, on the node that was read first. It is absent while no node has told any.",
+							Description: "Timestamp is the time of the oldest sample of a node. It is absent until a node has answered.",
 							Ref:         ref(v1.Time{}.OpenAPIModelName()),
 						},
 					},
 					"window": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Window is the time before Timestamp that the rates are of: seconds, as in 10s.",
+							Description: "Window is the averaging period of the rates before Timestamp, such as 10s.",
 							Ref:         ref(v1.Duration{}.OpenAPIModelName()),
 						},
 					},
 					"rates": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Rates are those of all nodes together.",
+							Description: "Rates are summed over all nodes.",
 							Default:     map[string]interface{}{},
 							Ref:         ref(v1alpha1.TrafficRates{}.OpenAPIModelName()),
 						},
@@ -934,14 +934,14 @@ func schema_millrace_api_live_v1alpha1_ServiceTraffic(ref common.ReferenceCallba
 					},
 					"endpoints": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Endpoints are those of the Service's EndpointSlices.",
+							Description: "Endpoints counts the endpoints in the Service's EndpointSlices.",
 							Default:     map[string]interface{}{},
 							Ref:         ref(v1alpha1.EndpointCount{}.OpenAPIModelName()),
 						},
 					},
 					"nodes": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Nodes are those with an agent.",
+							Description: "Nodes counts the nodes with an agent.",
 							Default:     map[string]interface{}{},
 							Ref:         ref(v1alpha1.NodeCount{}.OpenAPIModelName()),
 						},
@@ -953,7 +953,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTraffic(ref common.ReferenceCallba
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Frontends are the parts of the Service that rates are the sum of, sorted: one of each address, port and protocol.",
+							Description: "Frontends are the addresses, ports and protocols of the Service, sorted. Rates is the sum of their rates.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1002,20 +1002,20 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 					},
 					"answeredNodes": {
 						SchemaProps: spec.SchemaProps{
-							Description: "AnsweredNodes is how many nodes the list is of. All others did not answer.",
+							Description: "AnsweredNodes is the number of nodes in the sums. All others did not answer.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"window": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Window is the time that the rates are of: seconds, as in 10s.",
+							Description: "Window is the averaging period of the rates, such as 10s.",
 							Ref:         ref(v1.Duration{}.OpenAPIModelName()),
 						},
 					},
 					"drops": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Drops are all packets per second that were not forwarded, by reason, also those for no Service. They are in lists of all namespaces.",
+							Description: "Drops are all packets per second that were not forwarded, by reason, including those for no Service. They are only in lists of all namespaces.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -1035,7 +1035,7 @@ func schema_millrace_api_live_v1alpha1_ServiceTrafficList(ref common.ReferenceCa
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Uplinks are those that lost frames. They are in lists of all namespaces.",
+							Description: "Uplinks are the uplinks that lost frames. They are only in lists of all namespaces.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1077,7 +1077,7 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 				Properties: map[string]spec.Schema{
 					"connections": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Connections is how many new connections pods got, per second.",
+							Description: "Connections is the number of new connections to pods per second.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1085,7 +1085,7 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 					},
 					"packets": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Packets is how many packets of clients nodes got from routers, per second.",
+							Description: "Packets is the number of client packets per second that nodes received from routers.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1093,7 +1093,7 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 					},
 					"bits": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Bits is how many bits these packets had, per second, with their IP headers.",
+							Description: "Bits is the size of these packets in bits per second, including IP headers.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1101,7 +1101,7 @@ func schema_millrace_api_live_v1alpha1_TrafficRates(ref common.ReferenceCallback
 					},
 					"drops": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Drops is how many packets were not forwarded, for all reasons, per second.",
+							Description: "Drops is the number of packets per second that were not forwarded, for all reasons.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1118,12 +1118,12 @@ func schema_millrace_api_live_v1alpha1_UplinkLosses(ref common.ReferenceCallback
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "UplinkLosses is how many frames the driver of an interface did not take.",
+				Description: "UplinkLosses counts frames that the driver of an interface did not accept.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"node": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Node is the name of the node, and Interface that of the uplink.",
+							Description: "Node is the name of the node, and Interface the name of the uplink.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -1138,7 +1138,7 @@ func schema_millrace_api_live_v1alpha1_UplinkLosses(ref common.ReferenceCallback
 					},
 					"transmit": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Transmit is how many frames per second were to leave where they came in.",
+							Description: "Transmit is the number of frames per second for the interface that they arrived on.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1146,7 +1146,7 @@ func schema_millrace_api_live_v1alpha1_UplinkLosses(ref common.ReferenceCallback
 					},
 					"redirect": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Redirect is how many frames per second had come in by another interface.",
+							Description: "Redirect is the number of frames per second from other interfaces.",
 							Default:     0,
 							Type:        []string{"number"},
 							Format:      "double",
@@ -1163,7 +1163,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref common.ReferenceCallb
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "VIPAnnouncement is which nodes announce a VIP to which peers, and why the others do not. It has the name of the VIP.",
+				Description: "VIPAnnouncement represents the nodes that announce a VIP with their peers, and the reasons why other nodes do not. It has the name of the VIP.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -1196,7 +1196,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref common.ReferenceCallb
 					},
 					"nodes": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Nodes are those with an agent.",
+							Description: "Nodes counts the nodes with an agent.",
 							Default:     map[string]interface{}{},
 							Ref:         ref(v1alpha1.NodeCount{}.OpenAPIModelName()),
 						},
@@ -1208,7 +1208,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref common.ReferenceCallb
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Announced are nodes that announce the VIP, by the peers they announce it to.",
+							Description: "Announced are nodes that announce the VIP, grouped by the peers they announce it to.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1226,7 +1226,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncement(ref common.ReferenceCallb
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Withheld are nodes that do not announce the VIP, by reason.",
+							Description: "Withheld are nodes that do not announce the VIP, grouped by reason.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1280,7 +1280,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncementList(ref common.ReferenceC
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Answered are the names of the nodes that the list is of, sorted.",
+							Description: "Answered are the names of the nodes in the list, sorted.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1299,7 +1299,7 @@ func schema_millrace_api_live_v1alpha1_VIPAnnouncementList(ref common.ReferenceC
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "Silent are the names of those that did not answer, sorted: nothing of theirs is in the list.",
+							Description: "Silent are the names of nodes that did not answer, sorted: the list has no data of these nodes.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1337,7 +1337,7 @@ func schema_millrace_api_live_v1alpha1_Withheld(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Withheld are nodes that do not announce a VIP, for the same reason.",
+				Description: "Withheld is a group of nodes that do not announce a VIP for the same reason.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"reason": {
@@ -1357,7 +1357,7 @@ func schema_millrace_api_live_v1alpha1_Withheld(ref common.ReferenceCallback) co
 					},
 					"count": {
 						SchemaProps: spec.SchemaProps{
-							Description: "Count is how many nodes say so.",
+							Description: "Count is the number of nodes.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -1384,7 +1384,7 @@ func schema_millrace_api_live_v1alpha1_Withheld(ref common.ReferenceCallback) co
 					},
 					"nodeRanges": {
 						SchemaProps: spec.SchemaProps{
-							Description: "NodeRanges are the places of all of them in the field answered of a list, from 0, as in 0-4,7. It is absent from what is no part of a list.",
+							Description: "NodeRanges are the indexes of all these nodes in the list's field answered, from 0, such as 0-4,7. It is absent from a single object.",
 							Type:        []string{"string"},
 							Format:      "",
 						},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveapi serves the aggregated API live.millrace.io: what agents measure and do at
-// present. Nothing is stored.
+// Package liveapi serves the aggregated API live.millrace.io: the current measurements and state of agents,
+// which are not stored.
 package liveapi
 
 import (
@@ -25,27 +25,27 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// nodesEvery is how often at most it is looked which nodes there are.
+// nodesEvery is the minimum interval between reads of the nodes.
 const nodesEvery = time.Second
 
-// Config is how it runs.
+// Config configures the server.
 type Config struct {
-	// REST is how to reach the API server, and Kubeconfig the file that this is from; empty: that of
-	// the pod.
+	// REST configures the client of the API server, and Kubeconfig is its file; empty: the pod's service
+	// account.
 	REST       *rest.Config
 	Kubeconfig string
-	// Address is "host:port" to serve the API on, with probes and metrics.
+	// Address is "host:port" of the API, probes and metrics.
 	Address string
-	// CertDir has tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards
-	// agents.
+	// CertDir has tls.crt and tls.key of the server, and client.crt, client.key and ca.crt for connections
+	// to agents.
 	CertDir string
-	// AgentPort is where agents listen.
+	// AgentPort is the agents' port.
 	AgentPort uint16
-	// Relay tells agents what changes of EndpointSlices, in place of the API server.
+	// Relay enables the relay, which sends changes of EndpointSlices to agents in place of the API server.
 	Relay bool
 }
 
-// Run serves until the context ends, which is no error.
+// Run serves until the context ends, and then returns nil.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	copied, err := cluster.New(configuration.REST)
 	if err != nil {
@@ -78,7 +78,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return group.Wait()
 }
 
-// streams are the relay, if there is to be one, which copies in the group.
+// streams starts the relay in the group, if configured, and returns its handler.
 func streams(ctx context.Context, group *errgroup.Group, configuration Config, logger logr.Logger) map[string]http.Handler {
 	if !configuration.Relay {
 		return nil
@@ -90,7 +90,7 @@ func streams(ctx context.Context, group *errgroup.Group, configuration Config, l
 	return map[string]http.Handler{wire.PathEndpointSlices: relay.NewHandler(ctx, log, logger)}
 }
 
-// ended is why a part ended although the context had not.
+// ended returns the error of a part that ended before the context.
 func ended(ctx context.Context, part string, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -101,7 +101,7 @@ func ended(ctx context.Context, part string, err error) error {
 	return fmt.Errorf("%s: %w", part, err)
 }
 
-// followNodes tells the collector whom to ask.
+// followNodes updates the nodes of the collector.
 func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collect.Collector) error {
 	if !copied.Synced(ctx) {
 		return errors.New("the copy of the API server's objects is not whole")
@@ -123,7 +123,7 @@ func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collec
 	}
 }
 
-// received waits for an element; it is false where the context ends.
+// received waits for an element; it returns false if the context ends.
 func received[T any](ctx context.Context, from <-chan T) bool {
 	select {
 	case <-ctx.Done():

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package crd holds objects against CRDs as an API server does: their schemas, their defaults and their
-// rules in CEL. It has the CRDs of Millrace.
+// Package crd validates objects against CRDs as an API server does: schemas, defaults and CEL rules. It
+// embeds the CRDs of Millrace.
 package crd
 
 import (
@@ -31,11 +31,11 @@ var files embed.FS
 
 // Kind is a kind in one of its versions.
 type Kind struct {
-	// Namespaced is false where objects have no namespace.
+	// Namespaced is false for cluster-scoped objects.
 	Namespaced bool
 	validator  validation.SchemaValidator
 	structural *structuralschema.Structural
-	// rules are nil where there are none.
+	// rules is nil for a kind without rules.
 	rules *cel.Validator
 }
 
@@ -61,7 +61,7 @@ func Kinds() (map[schema.GroupVersionKind]*Kind, error) {
 	})
 }
 
-// Parse returns the versions of a kind that its CRD, as YAML, has API servers serve.
+// Parse returns the served versions of the kind in a CRD's YAML.
 func Parse(content []byte) (map[schema.GroupVersionKind]*Kind, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := yaml.UnmarshalStrict(content, &crd); err != nil {
@@ -102,8 +102,8 @@ func newKind(properties *apiextensionsv1.JSONSchemaProps) (*Kind, error) {
 	}, nil
 }
 
-// Problems returns what an API server would say of an object that is created, fields that its kind
-// does not have among it. It fills the object in with defaults.
+// Problems returns the errors of an API server about creating an object, including unknown fields. It
+// applies defaults to the object.
 func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
 	unknown := structuralpruning.PruneWithOptions(object.Object, k.structural, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true})
 	for _, path := range unknown {
@@ -114,7 +114,7 @@ func (k *Kind) Problems(object *unstructured.Unstructured) (found []string) {
 	problems = append(problems, validation.ValidateCustomResource(nil, object.Object, k.validator)...)
 	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, k.structural, object.Object)...)
 	if len(problems) == 0 && k.rules != nil {
-		// As in an API server: rules may count on what the schema says.
+		// Like an API server, evaluate rules only on objects that match the schema.
 		broken, _ := k.rules.Validate(context.Background(), nil, k.structural, object.Object, nil, celconfig.RuntimeCELCostBudget)
 		problems = append(problems, broken...)
 	}

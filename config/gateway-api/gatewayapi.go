@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package gatewayapi holds objects against the CRDs of Gateway API, as config/gateway-api installs them.
+// Package gatewayapi validates objects against the CRDs of Gateway API in config/gateway-api.
 package gatewayapi
 
 import (
@@ -20,22 +20,23 @@ import (
 //go:embed standard/gateway.networking.k8s.io_*.yaml experimental/gateway.networking.k8s.io_*.yaml
 var files embed.FS
 
-// Channels of Gateway API's release. The second has all of the first, and fields that may still change.
+// Channels of Gateway API's release. Experimental is a superset of Standard, with fields that may still
+// change.
 const (
 	Standard     = "standard"
 	Experimental = "experimental"
 )
 
-// Group is that of all its kinds.
+// Group is the API group of all kinds.
 const Group = "gateway.networking.k8s.io"
 
-// Kinds are those that objects were held against: each takes long to read.
+// Kinds caches parsed CRDs, because parsing is slow.
 type Kinds struct {
 	read map[string]map[schema.GroupVersionKind]*crd.Kind
 }
 
-// Problems returns what an API server with the CRDs of a channel would say of an object that is created.
-// It fills the object in with defaults. A kind, or a version, that the channel does not have is a problem.
+// Problems returns the errors of an API server with the CRDs of a channel about creating an object. It
+// applies defaults to the object. A kind or version that the channel does not have is an error.
 func (k *Kinds) Problems(channel string, object *unstructured.Unstructured) ([]string, error) {
 	name := object.GroupVersionKind()
 	kind, err := k.kind(channel, name)
@@ -48,7 +49,7 @@ func (k *Kinds) Problems(channel string, object *unstructured.Unstructured) ([]s
 	return kind.Problems(object), nil
 }
 
-// kind returns a kind of a channel; nil where there is none.
+// kind returns a kind of a channel, or nil.
 func (k *Kinds) kind(channel string, name schema.GroupVersionKind) (*crd.Kind, error) {
 	file := path.Join(channel, Group+"_"+plural(name.Kind)+".yaml")
 	kinds, is := k.read[file]
@@ -71,7 +72,7 @@ func (k *Kinds) kind(channel string, name schema.GroupVersionKind) (*crd.Kind, e
 	return kinds[name], nil
 }
 
-// plural is the name of a kind's resource.
+// plural returns the name of a kind's resource.
 func plural(kind string) string {
 	lower := strings.ToLower(kind)
 	if stem, is := strings.CutSuffix(lower, "y"); is && !strings.HasSuffix(lower, "ay") {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue holds docs/metrics.md to the registries of the programs, and docs/reference.md to
-// their flags. A test next to each registry or program gives it what that has; rules and dashboards
-// are held to the page.
+// Package catalogue compares docs/metrics.md with the registries of the programs, and docs/reference.md
+// with their flags. A test next to each registry or program passes its content; rules and dashboards are
+// compared with the page.
 package catalogue
 
 import (
@@ -21,29 +21,29 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Page is the page that lists all metrics, below the root of the project.
+// Page is the page of all metrics, relative to the root of the project.
 const Page = "docs/metrics.md"
 
-// Reference is the page that lists all else that people see by name, below the root of the project.
+// Reference is the page of all other names, relative to the root of the project.
 const Reference = "docs/reference.md"
 
-// Variables of the environment with which tests write the pages.
+// Environment variables that make tests write the pages.
 const (
 	Update          = "MILLRACE_UPDATE_METRICS"
 	UpdateReference = "MILLRACE_UPDATE_REFERENCE"
 )
 
-// Prefix is that of the project's own metrics.
+// Prefix is the prefix of the project's metrics.
 const Prefix = "millrace_"
 
-// Metric is what a registry tells of a metric.
+// Metric is the description of a metric in a registry.
 type Metric struct {
 	Name, Type, Help string
 	Labels           []string
 }
 
-// Own holds a section of the page to the project's metrics of collectors. All of them must have a
-// series, as only a series shows the type; and names follow Prometheus' conventions.
+// Own compares a section of the page with the project's metrics of collectors. All metrics must have a
+// series, because only series have the type; and names must follow Prometheus' conventions.
 func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -77,8 +77,8 @@ func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	hold(t, section, "| Metric | Type | Labels | What |\n|---|---|---|---|\n"+strings.Join(lines, "\n"))
 }
 
-// Foreign holds a section to the names that libraries add to a registry. Of the many of the Go
-// runtime, which change with Go, it has one that all versions have.
+// Foreign compares a section with the names that libraries add to a registry. Of the metrics of the Go
+// runtime, which change between versions, only go_goroutines is included.
 func Foreign(t *testing.T, section string, registry prometheus.Collector) {
 	t.Helper()
 	var names []string
@@ -101,7 +101,7 @@ func (m Metric) row() string {
 // A Desc has no getters.
 var descPattern = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), unit: "[^"]*", constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
-// described are the metrics that collectors describe, by name.
+// described returns the metrics that collectors describe, by name.
 func described(t *testing.T, collectors ...prometheus.Collector) []Metric {
 	t.Helper()
 	found := map[string]Metric{}
@@ -135,13 +135,13 @@ func unquoted(t *testing.T, text string) string {
 	return plain
 }
 
-// hold compares a section of the page of metrics with what it has to be, or writes it.
+// hold compares a section of the page of metrics with the text that it must have, or writes it.
 func hold(t *testing.T, section, want string) {
 	t.Helper()
 	holdIn(t, Page, Update, section, want)
 }
 
-// HoldReference holds a section of the page Reference.
+// HoldReference compares or writes a section of the page Reference.
 func HoldReference(t *testing.T, section, want string) {
 	t.Helper()
 	holdIn(t, Reference, UpdateReference, section, want)
@@ -172,13 +172,13 @@ func holdIn(t *testing.T, page, update, section, want string) {
 	}
 }
 
-// Hold holds another section of the page, such as one of measured numbers.
+// Hold compares or writes another section of the page, such as measured numbers.
 func Hold(t *testing.T, section, want string) {
 	t.Helper()
 	hold(t, section, want)
 }
 
-// Root is the root of the project.
+// Root returns the root of the project.
 func Root(t *testing.T) string {
 	t.Helper()
 	directory, err := filepath.Abs(".")
@@ -202,8 +202,8 @@ var (
 	namePattern = regexp.MustCompile("(?m)^`([a-z0-9_]+)`,?$")
 )
 
-// Read returns the labels of all metrics of the page by the names of their series; nil: unknown.
-// They are those that Own and Foreign hold it to.
+// Read returns the labels of all metrics of the page by the names of their series; nil: unknown. The
+// metrics are those that Own and Foreign compare.
 func Read(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(Root(t), Page))
@@ -223,7 +223,7 @@ func Read(t *testing.T) map[string][]string {
 		found[row[1]+"_bucket"], found[row[1]+"_sum"], found[row[1]+"_count"] = append(slices.Clone(labels), "le"), labels, labels
 	}
 	for _, name := range namePattern.FindAllStringSubmatch(string(content), -1) {
-		// Their types are not known.
+		// Their types are unknown.
 		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
 			found[name[1]+suffix] = nil
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart makes the Helm chart: what config/chart has, and templates of what kustomize makes
-// of config/. So there is one source of what is installed.
+// Package chart builds the Helm chart: the files of config/chart, and templates generated from the output
+// of kustomize for config/, so that both installations have the same source.
 package chart
 
 import (
@@ -21,32 +21,33 @@ import (
 	"github.com/millrace-lb/millrace/hack/kustomize"
 )
 
-// Version is what a chart says of itself and of its images.
+// Version is the version of a chart and of its images.
 type Version struct {
 	// Chart is a semantic version without v, App the tag of the images.
 	Chart, App string
 	// Registry is the prefix of the images' names.
 	Registry string
-	// Digests are of the images by name; empty: tags alone say what runs.
+	// Digests are the digests of the images by name; empty: images are identified by tags only.
 	Digests map[string]string
 }
 
-// Development is that of a checkout, whose images are those of config/.
+// Development is the version of a checkout, with the images of config/.
 var Development = Version{Chart: "0.0.0-dev", App: "dev", Registry: "ghcr.io/millrace-lb"}
 
-// holdLabel is in the node selector of the cleanup's DaemonSet until a hook has checked that Helm
-// uninstalls the release: hooks that another tool applies run no pod on a node.
+// holdLabel is in the node selector of the cleanup's DaemonSet until a hook has verified that Helm
+// uninstalls the release, so that hooks applied by another tool run no pod on a node.
 const holdLabel = "millrace.io/uninstalling"
 
-// component is what a value switches on: resources beside the default, and what they need of it.
+// component is the part of the chart that a value enables: additional resources, and their changes to the
+// default.
 type component struct {
-	// name is that of the template, and of the value.
+	// name is the name of the template and of the value.
 	name       string
 	resources  []string
 	components []string
 }
 
-// The workloads of config/default differ with the first three.
+// The first three change the workloads of config/default.
 var components = []component{
 	{name: "gateway", resources: []string{"gateway"}},
 	{name: "liveapi", components: []string{"liveapi"}},
@@ -116,13 +117,13 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 	return files, addTemplates(files, "cleanup", ".Values.uninstall.hooks", cleanup)
 }
 
-// isForAllNamespaces reports whether an object gives the gateway rights in all namespaces.
+// isForAllNamespaces reports whether an object grants the gateway permissions in all namespaces.
 func isForAllNamespaces(object *unstructured.Unstructured) bool {
 	name := object.GetName()
 	return object.GetKind() == "ClusterRoleBinding" && (name == "millrace-gateway-secrets" || name == "millrace-gateway-proxies")
 }
 
-// written reads what is not generated, and says the version.
+// written reads the files that are not generated, and inserts the version.
 func written(directory string, version Version) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
@@ -158,7 +159,7 @@ func written(directory string, version Version) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Render returns the objects of directories of config/ with components of it.
+// Render returns the objects of directories of config/ with components.
 func Render(ctx context.Context, root string, resources, components []string) ([]*unstructured.Unstructured, error) {
 	overlay, err := os.MkdirTemp("", "millrace-overlay")
 	if err != nil {
@@ -178,7 +179,7 @@ func Render(ctx context.Context, root string, resources, components []string) ([
 			text += list.name + ":\n"
 		}
 		for _, item := range list.items {
-			// kustomize takes no absolute paths.
+			// kustomize does not accept absolute paths.
 			path, err := filepath.Rel(overlay, filepath.Join(absolute, "config", item))
 			if err != nil {
 				return nil, fmt.Errorf("making an overlay: %w", err)
@@ -214,8 +215,8 @@ func keyOf(object *unstructured.Unstructured) key {
 	return key{object.GetKind(), object.GetNamespace(), object.GetName()}
 }
 
-// extend returns the objects of base with what extended has beyond them, and the other objects of
-// it. base may have the marks of other components.
+// extend returns the objects of base with the additions of extended, and the new objects of extended. base
+// may have the marks of other components.
 func extend(base, extended []*unstructured.Unstructured, condition string) (merged, added []*unstructured.Unstructured, err error) {
 	previous := map[key]*unstructured.Unstructured{}
 	for _, object := range base {
@@ -236,7 +237,7 @@ func extend(base, extended []*unstructured.Unstructured, condition string) (merg
 	return base, added, nil
 }
 
-// groupOf is the template that has an object of config/default.
+// groupOf returns the template for an object of config/default.
 func groupOf(object *unstructured.Unstructured) string {
 	switch kind := object.GetKind(); {
 	case kind == "Namespace":

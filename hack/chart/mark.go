@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// argumentsOf are the values whose arguments a container gets beside its own, by the names of both
-// the object and the container.
+// argumentsOf maps the names of an object and a container to the value with the container's additional
+// arguments.
 var argumentsOf = map[[2]string]string{
 	{"millrace-operator", "operator"}: "operator",
 	{"millrace-agent", "lbagent"}:     "agent",
@@ -18,7 +18,8 @@ var argumentsOf = map[[2]string]string{
 	{"millrace-liveapi", "liveapi"}:   "liveapi",
 }
 
-// mark marks what values say of an object: its labels, and the images and arguments of its pods.
+// mark marks the parts of an object that depend on values: its labels, and the images and arguments of its
+// pods.
 func mark(object *unstructured.Unstructured) error {
 	metadata, _, err := unstructured.NestedMap(object.Object, "metadata")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// merge returns base with what extended has beyond it, each under a condition. What base has must
-// be there unchanged: components only add.
+// merge returns base with the additions of extended, each under a condition. extended must contain base
+// unchanged: components may only add.
 func merge(base, extended any, condition string) (any, error) {
 	switch extended := extended.(type) {
 	case map[string]any:
@@ -55,7 +55,7 @@ func mergeMaps(base, extended map[string]any, condition string) (map[string]any,
 	return result, nil
 }
 
-// mergeLists marks the items behind those of base that have no mark.
+// mergeLists marks the items after the unmarked items of base.
 func mergeLists(base, extended []any, condition string) (any, error) {
 	var result, marks []any
 	for _, item := range base {
@@ -97,7 +97,7 @@ func isMarked(item any) bool {
 	return false
 }
 
-// markItem marks what is written first of an item: itself, or its first key.
+// markItem marks the first text of an item: itself, or its first key.
 func markItem(item any, condition string) (any, error) {
 	switch item := item.(type) {
 	case string:

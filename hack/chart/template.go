@@ -13,25 +13,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Marks stand in an object where its template has something that YAML has not; expand replaces them.
-// They stand behind a text or key, which so keeps its place, or for a value.
+// Marks are placeholders in an object for template syntax that YAML cannot represent; expand replaces them.
+// They are appended to a text or key, so that it keeps its place in the order, or replace a value.
 
-// onlyIf marks a key that is there, with its value, if a condition is true.
+// onlyIf marks a key that exists, with its value, only if a condition is true.
 func onlyIf(condition, key string) string { return key + "@@if " + condition + "@@" }
 
 // itemIf marks the text of an item, or its first key.
 func itemIf(condition, text string) string { return text + "@@item " + condition + "@@" }
 
-// value stands for what an expression is.
+// value returns the mark for the value of an expression.
 func value(expression string) string { return "@@value " + expression + "@@" }
 
-// block is the same for a list or map.
+// block returns the mark for the list or map of an expression.
 func block(expression string) string { return "@@block " + expression + "@@" }
 
-// items go on with a list.
+// items returns the mark for additional items of a list.
 func items(expression string) string { return "@@items " + expression + "@@" }
 
-// labels is a key that stands for the labels of helm.
+// labels is the key that is replaced by Helm's labels.
 const labels = "@@labels"
 
 func marked(text string) bool { return strings.Contains(text, "@@") }
@@ -42,7 +42,7 @@ func template(object *unstructured.Unstructured) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("writing %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
-	// Rules and dashboards have templates of their own, which are not helm's.
+	// Escape the templates in rules and dashboards, which Helm must not evaluate.
 	return expand(bytes.ReplaceAll(text, []byte("{{"), []byte("{{`{{`}}")))
 }
 
@@ -54,7 +54,7 @@ var (
 	labelsLine      = regexp.MustCompile(`^( *)'@@labels': true$`)
 )
 
-// expand replaces the marks of YAML by what templates have.
+// expand replaces the marks in YAML by template syntax.
 func expand(text []byte) ([]byte, error) {
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -95,8 +95,8 @@ func expand(text []byte) ([]byte, error) {
 	return []byte(out), nil
 }
 
-// inside reports whether a line is of the key or item that begins at an indent. The items of a
-// list are indented as its key is.
+// inside reports whether a line belongs to the key or item that starts at an indent. The items of a list
+// have the same indent as its key.
 func inside(indent string, item bool, line string) bool {
 	rest, found := strings.CutPrefix(line, indent)
 	switch {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package dashboards makes the Grafana dashboards of config/dashboards.
+// Package dashboards generates the Grafana dashboards of config/dashboards.
 package dashboards
 
 import (
@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// Dashboard is one of Grafana.
+// Dashboard is a Grafana dashboard.
 type Dashboard struct {
-	// Name is that of its file, and what links lead to.
+	// Name is the file name and the target of links.
 	Name, Title string
 	Variables   []Variable
 	Rows        []Row
 }
 
-// Variable is chosen at the top of the page. It is the values of a label of a metric.
+// Variable is a selection at the top of the page, with the values of a label of a metric.
 type Variable struct {
 	Name, Metric, Label string
 }
 
-// Row are panels side by side.
+// Row is a row of panels.
 type Row struct {
 	Title  string
 	Panels []Panel
@@ -32,20 +32,20 @@ type Row struct {
 // Panel shows queries.
 type Panel struct {
 	Title string
-	// What says how to read it.
+	// What is the description.
 	What string
-	// Kind is that of Grafana: timeseries, stat, bargauge or table.
+	// Kind is a Grafana panel type: timeseries, stat, bargauge or table.
 	Kind string
-	// Unit is one of Grafana's, such as pps.
+	// Unit is a Grafana unit, such as pps.
 	Unit    string
 	Queries []Query
-	// Bad is the value from which on it is red; 0: there is none.
+	// Bad is the threshold from which on the value is red; 0: no threshold.
 	Bad float64
-	// Stacked draws series on top of each other.
+	// Stacked stacks the series.
 	Stacked bool
 }
 
-// Query is in PromQL. Legend names its series, such as {{node}}.
+// Query is a PromQL query. Legend is the format of its series' names, such as {{node}}.
 type Query struct{ Expr, Legend string }
 
 const (
@@ -53,7 +53,7 @@ const (
 	height = 8
 )
 
-// JSON is what Grafana imports.
+// JSON returns the dashboard in Grafana's import format.
 func (d Dashboard) JSON() ([]byte, error) {
 	var panels []any
 	y, id := 0, 0
@@ -87,7 +87,7 @@ func (d Dashboard) JSON() ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// source is the variable that chooses a Prometheus.
+// source is the variable that selects a Prometheus.
 var source = map[string]string{"type": "prometheus", "uid": "${datasource}"}
 
 func (d Dashboard) variables() []any {
@@ -102,7 +102,7 @@ func (d Dashboard) variables() []any {
 	return list
 }
 
-// Query asks for the values. It is Grafana's, not PromQL.
+// Query returns the query of the values, in Grafana's syntax.
 func (v Variable) Query() string { return fmt.Sprintf("label_values(%s, %s)", v.Metric, v.Label) }
 
 func (p Panel) json() map[string]any {
@@ -153,7 +153,7 @@ func (p Panel) options() map[string]any {
 	return map[string]any{"reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}}
 }
 
-// Queries are all queries, also of variables, each in PromQL as Prometheus would get it.
+// Queries returns all queries, including those of variables, as the PromQL that Prometheus receives.
 func (d Dashboard) Queries() (queries []string) {
 	for _, variable := range d.Variables {
 		queries = append(queries, fmt.Sprintf("count by (%s) (%s)", variable.Label, variable.Metric))

@@ -2,24 +2,24 @@
 
 package dashboards
 
-// series is a panel of lines.
+// series returns a panel of lines.
 func series(title, unit, what string, queries ...Query) Panel {
 	return Panel{Title: title, What: what, Kind: "timeseries", Unit: unit, Queries: queries}
 }
 
-// stacked is one of areas.
+// stacked returns a panel of areas.
 func stacked(title, unit, what string, queries ...Query) Panel {
 	panel := series(title, unit, what, queries...)
 	panel.Stacked = true
 	return panel
 }
 
-// number is a panel of a number, red from a value on.
+// number returns a panel of a number, red from bad on.
 func number(title, unit, what, expr string, bad float64) Panel {
 	return Panel{Title: title, What: what, Kind: "stat", Unit: unit, Queries: []Query{{expr, ""}}, Bad: bad}
 }
 
-// bars is one of a bar for each series.
+// bars returns a panel with a bar for each series.
 func bars(title, unit, what string, bad float64, queries ...Query) Panel {
 	return Panel{Title: title, What: what, Kind: "bargauge", Unit: unit, Queries: queries, Bad: bad}
 }
@@ -28,7 +28,7 @@ func table(title, what, expr string) Panel {
 	return Panel{Title: title, What: what, Kind: "table", Queries: []Query{{expr, ""}}}
 }
 
-// All are the dashboards, by name.
+// All returns the dashboards, by name.
 func All() []Dashboard { return []Dashboard{cluster(), control(), gateway(), node(), services()} }
 
 func cluster() Dashboard {

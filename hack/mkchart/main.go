@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mkchart writes the Helm chart of this checkout into a directory, which it makes:
+// Command mkchart writes the Helm chart of this checkout into a new directory:
 //
 //	mkchart --output dist/chart/millrace
 package main

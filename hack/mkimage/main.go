@@ -4,8 +4,8 @@
 //
 //	mkimage --output echo.tar --name millrace.test/echo:dev --entrypoint /echo bin/echo:/echo
 //
-// The result is an OCI image layout archive that containerd imports; the same
-// files give the same bytes.
+// The result is an OCI image layout archive that containerd imports; the same files result in the same
+// bytes.
 package main
 
 import (

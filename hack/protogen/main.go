@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// generate compiles the file and writes what protoc-gen-go makes of it to its directory.
+// generate compiles the file and writes the output of protoc-gen-go to its directory.
 func generate(ctx context.Context, path string) error {
 	directory, name := filepath.Split(path)
 	compiler := protocompile.Compiler{

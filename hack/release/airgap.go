@@ -17,14 +17,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeAirGap writes all images as an OCI layout, with the manifests beside them, into one archive.
-// The layers are compressed already.
+// writeAirGap writes all images as an OCI layout, with the manifests, into one archive. The layers are
+// already compressed.
 func writeAirGap(c configuration, built []builtImage) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range built {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: image.index,
-			// By the first of them containerd names what it imports, by the second other tools find it.
+			// containerd uses the first as the name on import, other tools the second.
 			Descriptor: v1.Descriptor{Annotations: map[string]string{
 				"io.containerd.image.name": image.tagged, "org.opencontainers.image.ref.name": image.tagged,
 			}},

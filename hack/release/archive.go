@@ -21,9 +21,9 @@ import (
 type entry struct {
 	name string
 	mode int64
-	// link is what a symbolic link leads to.
+	// link is the target of a symbolic link.
 	link string
-	// path is read where content is nil.
+	// path is the file to read if content is nil.
 	path    string
 	content []byte
 }
@@ -43,8 +43,8 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 	return file, info.Size(), nil
 }
 
-// writeFile writes an archive in the format of its name: .tar, .tar.gz, .tgz or .zip. Entries are
-// sorted, and dated to the time given.
+// writeFile writes an archive in the format of its name: .tar, .tar.gz, .tgz or .zip. Entries are sorted,
+// and have the given time.
 func writeFile(name string, created time.Time, entries []entry) error {
 	file, err := os.Create(name)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// system is one that the command line is for.
+// system is a platform of the command line.
 type system struct{ os, arch string }
 
 var systems = []system{
@@ -39,7 +39,7 @@ func (s system) archive(version string) string {
 	return "millrace-" + version + "-" + s.String() + suffix
 }
 
-// plugins are the names by which kubectl finds the program, and its completion.
+// plugins are the names under which kubectl finds the program and its completion.
 var plugins = []string{"kubectl-millrace", "kubectl_complete-millrace"}
 
 // writeArchives writes an archive of the command line for each system, and the manifest for Krew.
@@ -52,7 +52,7 @@ func writeArchives(ctx context.Context, c configuration) error {
 	for _, s := range systems {
 		entries := append([]entry{}, common...)
 		entries = append(entries, entry{name: s.program(), mode: 0o755, path: filepath.Join(c.programs, s.String(), s.program())})
-		// Windows has no links that every user may make.
+		// On Windows symbolic links require privileges.
 		if s.os != "windows" {
 			for _, plugin := range plugins {
 				entries = append(entries, entry{name: plugin, mode: 0o777, link: s.program()})
@@ -67,7 +67,7 @@ func writeArchives(ctx context.Context, c configuration) error {
 
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
-// pagesAndCompletions asks the command line for its own.
+// pagesAndCompletions runs the command line to generate its manual pages and completions.
 func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) {
 	pages, err := os.MkdirTemp("", "millrace-man")
 	if err != nil {
@@ -99,7 +99,7 @@ func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) 
 	return entries, nil
 }
 
-// run runs the command line and returns what it prints.
+// run runs the command line and returns its output.
 func (c configuration) run(ctx context.Context, arguments ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, c.millrace, arguments...)
 	command.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+strconv.FormatInt(c.created.Unix(), 10))
@@ -139,7 +139,7 @@ type krewSelector struct {
 	MatchLabels map[string]string `json:"matchLabels"`
 }
 
-// writeKrew writes the manifest with the sums of the archives, which exist.
+// writeKrew writes the manifest with the checksums of the archives, which must exist.
 func writeKrew(c configuration) error {
 	manifest := krew{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",

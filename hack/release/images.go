@@ -20,7 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/hack/mkimage/oci"
 )
 
-// program is an image of the release. Its programs are at its root; the first one is run.
+// program is an image of the release. Its binaries are in the root directory; the entrypoint is the first
+// one.
 type program struct {
 	name, description string
 	programs          []string
@@ -43,16 +44,16 @@ func (p program) files() []string {
 	return p.programs
 }
 
-// architectures are those of nodes.
+// architectures are the supported architectures of nodes.
 var architectures = []string{"amd64", "arm64"}
 
 // builtImage is an image for all architectures.
 type builtImage struct {
 	program
 	index v1.ImageIndex
-	// tagged is the name with the version, and reference that with the digest, too.
+	// tagged is the name with the version, and reference the name with version and digest.
 	tagged, reference string
-	// signatures are empty where the release is not signed.
+	// signatures are empty if the release is not signed.
 	signatures []signatureImage
 }
 
@@ -122,7 +123,7 @@ func buildImage(c configuration, p program) (builtImage, error) {
 	return result, nil
 }
 
-// push writes the images, and their signatures, to their registry.
+// push pushes the images and their signatures to their registry.
 func push(ctx context.Context, built []builtImage) error {
 	for i := range built {
 		image := &built[i]

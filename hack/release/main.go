@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command release makes the files of a release from programs that were built before:
+// Command release builds the files of a release from existing binaries:
 //
 //	release --version v0.1.0 --programs dist/programs --output dist/release
 //
-// The same programs and sources give the same bytes. make release builds the programs first.
+// The same binaries and sources result in the same bytes. make release builds the binaries first.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// configuration is of one release.
+// configuration configures one release.
 type configuration struct {
 	// version is semantic, with a leading v.
 	version string
@@ -33,18 +33,18 @@ type configuration struct {
 	created  time.Time
 	// registry is the prefix of the images' names.
 	registry string
-	// downloads is where the archives of the command line will be, for Krew.
+	// downloads is the base URL of the archives of the command line, for Krew.
 	downloads string
-	// root is the checkout: its config/ and LICENSE are taken.
+	// root is the checkout, with config/ and LICENSE.
 	root string
 	// programs has a directory for each system, such as linux-amd64.
 	programs string
-	// millrace is the command line for this machine, which writes its own pages and completions.
+	// millrace is the command line for this machine, which generates its manual pages and completions.
 	millrace string
 	output   string
-	// push writes the images to the registry.
+	// push pushes the images to the registry.
 	push bool
-	// signer is nil where the release is not signed.
+	// signer is nil if the release is not signed.
 	signer *signer
 }
 
@@ -99,7 +99,7 @@ func newCommand(out io.Writer, getenv func(string) string) *cobra.Command {
 
 var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-// build writes to a directory beside the output first, which so is complete or absent.
+// build writes to a temporary directory first, so that the output is complete or absent.
 func build(ctx context.Context, c configuration, out io.Writer) error {
 	if !versionPattern.MatchString(c.version) {
 		return fmt.Errorf("version %q: want vMAJOR.MINOR.PATCH, as v0.1.0: make release VERSION=v0.1.0", c.version)
@@ -146,7 +146,7 @@ func build(ctx context.Context, c configuration, out io.Writer) error {
 	return push(ctx, built)
 }
 
-// sumsFile has the sums of all files.
+// sumsFile has the checksums of all files.
 const sumsFile = "SHA256SUMS"
 
 // writeSums writes SHA256SUMS over all files of a directory, as sha256sum does.

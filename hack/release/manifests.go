@@ -22,14 +22,14 @@ const (
 	tagOf    = ":dev"
 )
 
-// manifests are the kustomizations that are released as one file each.
+// manifests are the kustomizations that are released as single files.
 var manifests = map[string]string{
 	"install.yaml": "default",
 	"gateway.yaml": "gateway",
 	"cleanup.yaml": "cleanup",
 }
 
-// writeManifests writes the manifests, and an archive of what overlays are made of.
+// writeManifests writes the manifests, and an archive of the bases for overlays.
 func writeManifests(ctx context.Context, c configuration, built []builtImage) error {
 	for file, directory := range manifests {
 		content, err := kustomize.Build(ctx, c.root, "config/"+directory)
@@ -49,7 +49,7 @@ func writeManifests(ctx context.Context, c configuration, built []builtImage) er
 	return writeConfig(c, built)
 }
 
-// chartArchive is named as helm does.
+// chartArchive returns the file name in Helm's format.
 func (c configuration) chartArchive() string {
 	return "millrace-" + strings.TrimPrefix(c.version, "v") + ".tgz"
 }
@@ -85,8 +85,7 @@ func withImages(content []byte, built []builtImage) ([]byte, error) {
 	return content, nil
 }
 
-// ofCheckout are the directories of config/ that only this checkout has a use for. The chart has an
-// archive of its own.
+// ofCheckout are the directories of config/ that are not released. The chart has its own archive.
 var ofCheckout = []string{"chart", "lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
 
 // writeConfig writes config/ with the images of the release.

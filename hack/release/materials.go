@@ -13,7 +13,8 @@ import (
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBillsOfMaterials writes one for each program of each system, from what the compiler left in it.
+// writeBillsOfMaterials writes an SBOM for each program of each system, from the build information in the
+// binary.
 func writeBillsOfMaterials(c configuration) error {
 	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
 		return fmt.Errorf("making the directory of SBOMs: %w", err)
@@ -88,5 +89,5 @@ func library(path, version string) cyclonedx.Component {
 	}
 }
 
-// purl is a Go module by https://github.com/package-url/purl-spec.
+// purl returns the package URL of a Go module (https://github.com/package-url/purl-spec).
 func purl(path, version string) string { return "pkg:golang/" + path + "@" + version }

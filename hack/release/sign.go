@@ -28,8 +28,8 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// Where the key is looked for without --sign-key, and the password of an encrypted one, as cosign has
-// it.
+// Environment variables with the key, if --sign-key is not given, and with the password of an encrypted
+// key, as in cosign.
 const (
 	variableKey      = "MILLRACE_SIGNING_KEY"
 	variablePassword = "COSIGN_PASSWORD"
@@ -42,12 +42,11 @@ const (
 	signatureAnnotation string          = "dev.cosignproject.cosign/signature"
 )
 
-// signer signs by a key. The same content gives the same signature: that of Ed25519 has no chance in
-// it, and that of ECDSA is made by RFC 6979.
+// signer signs with a key. Signatures are deterministic: Ed25519 by definition, and ECDSA according to RFC
+// 6979.
 type signer struct{ key crypto.Signer }
 
-// loadSigner reads a key in PEM, from a file or else from the environment. It returns nil where there
-// is none.
+// loadSigner reads a PEM key from a file or else from the environment. It returns nil without a key.
 func loadSigner(file string, getenv func(string) string) (*signer, error) {
 	content, source := []byte(getenv(variableKey)), "$"+variableKey
 	if file != "" {
@@ -76,7 +75,7 @@ func loadSigner(file string, getenv func(string) string) (*signer, error) {
 		"make one with `cosign generate-key-pair`, or `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`", source)
 }
 
-// sign returns a signature in base64, as cosign writes it.
+// sign returns a base64 signature as cosign does.
 func (s *signer) sign(content []byte) (string, error) {
 	message, hash := content, crypto.Hash(0)
 	if _, is := s.key.(*ecdsa.PrivateKey); is {
@@ -90,18 +89,18 @@ func (s *signer) sign(content []byte) (string, error) {
 	return base64.StdEncoding.EncodeToString(signature), nil
 }
 
-// publicKey is in PEM.
+// publicKey returns the PEM public key.
 func (s *signer) publicKey() ([]byte, error) {
 	return cryptoutils.MarshalPublicKeyToPEM(s.key.Public())
 }
 
-// signatureImage is where cosign looks for the signature of an image.
+// signatureImage is the signature of an image, with the tag where cosign looks for it.
 type signatureImage struct {
 	tag   name.Tag
 	image v1.Image
 }
 
-// signImage signs an image for all architectures, and that of each: a node pulls by either digest.
+// signImage signs an image index and the image of each architecture, because a node may pull either digest.
 func (s *signer) signImage(of *builtImage) error {
 	tag, err := name.NewTag(of.tagged, name.StrictValidation)
 	if err != nil {
@@ -146,8 +145,8 @@ func (s *signer) signDigest(tag name.Tag, digest v1.Hash) (signatureImage, error
 	return signatureImage{tag.Tag(strings.Replace(digest.String(), ":", "-", 1) + ".sig"), image}, err
 }
 
-// writeSignatures writes those of the images as an OCI layout, for who pushes the images from theirs,
-// and the public key.
+// writeSignatures writes the images' signatures as an OCI layout, for users who push the images from a
+// layout, and the public key.
 func (s *signer) writeSignatures(c configuration, built []builtImage) error {
 	key, err := s.publicKey()
 	if err != nil {
@@ -187,7 +186,7 @@ func (s *signer) signSums(directory string) error {
 	return os.WriteFile(file+".sig", []byte(signature), 0o644)
 }
 
-// pushSignatures writes those of an image to its registry.
+// pushSignatures pushes the signatures of an image to its registry.
 func pushSignatures(ctx context.Context, of *builtImage) error {
 	for _, signed := range of.signatures {
 		err := remote.Write(signed.tag, signed.image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))

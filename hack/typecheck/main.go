@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command typecheck checks that the command line compiles for every system that it is for. It
-// reads the types of all that cmd/millrace imports and makes no code, which takes seconds where
-// hack/build-cli.sh takes minutes.
+// Command typecheck verifies that the command line compiles for all its systems. It type-checks all
+// dependencies of cmd/millrace without generating code, which takes seconds instead of the minutes of
+// hack/build-cli.sh.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 // command is the package to check.
 const command = "./cmd/millrace"
 
-// withoutBody matches what go/types says of a package whose functions lost their bodies.
+// withoutBody matches the errors of go/types about packages whose function bodies were removed.
 var withoutBody = regexp.MustCompile(`imported( as .*)? and not used|missing function body`)
 
 func main() {
@@ -48,14 +48,14 @@ func run() error {
 	return errors.Join(problems...)
 }
 
-// check returns every error of the packages that the command imports on a system.
+// check returns the errors of the packages that the command imports on a system.
 func check(root, system, architecture string) error {
 	own := root + string(filepath.Separator)
 	loaded, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps |
 			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
 		Env: append(os.Environ(), "GOOS="+system, "GOARCH="+architecture, "CGO_ENABLED=0"),
-		// What other modules do within their functions is for their own tests.
+		// Function bodies of other modules need not be checked.
 		ParseFile: func(files *token.FileSet, name string, source []byte) (*ast.File, error) {
 			file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
 			if err != nil || strings.HasPrefix(name, own) {

@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Copy has the log be what the API server says, until the context ends.
+// Copy updates the log from the API server until the context ends.
 func Copy(ctx context.Context, config *rest.Config, log *Log, logger logr.Logger) error {
-	// The slices come as protobuf, which is what they are kept as.
+	// Request protobuf, the encoding in which slices are retained.
 	config = rest.CopyConfig(config)
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -34,7 +34,7 @@ func Copy(ctx context.Context, config *rest.Config, log *Log, logger logr.Logger
 	return nil
 }
 
-// observed tells the log whether the API server answers.
+// observed reports to the log whether the API server answers.
 type observed struct {
 	cache.ListerWatcherWithContext
 	log *Log
@@ -52,7 +52,7 @@ func (o observed) WatchWithContext(ctx context.Context, options metav1.ListOptio
 	return watched, err
 }
 
-// List and Watch are for those without a context, which a reflector is not.
+// List and Watch are for callers without a context; the reflector does not use them.
 func (o observed) List(options metav1.ListOptions) (runtime.Object, error) {
 	return o.ListWithContext(context.Background(), options)
 }
@@ -61,8 +61,8 @@ func (o observed) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return o.WatchWithContext(context.Background(), options)
 }
 
-// store is where a reflector puts what it reads. A slice that cannot be written is one that the API
-// server could not have sent.
+// store receives the objects of a reflector. Encoding errors cannot occur, because the API server could not
+// have sent such slices.
 type store struct {
 	log    *Log
 	logger logr.Logger

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// maxLog bounds the changes that are kept for those who were away for a moment, in bytes.
+// maxLog limits the retained changes for agents that reconnect, in bytes.
 const maxLog = 32 << 20
 
 // Errors of Open and Next.
@@ -26,46 +26,48 @@ var (
 	errExpired  = errors.New("the relay has forgotten what came after that resource version")
 )
 
-// Log is all slices, and what changed of them lately, as it is sent. Its zero value has read nothing.
+// Log contains all slices and their latest changes, encoded for sending. The zero value is empty and not
+// ready.
 type Log struct {
 	mu     sync.Mutex
 	slices map[types.NamespacedName]*state
-	// entries are the latest changes. The place of the first among all that ever were is first.
+	// entries are the latest changes. first is the index of the first of them in the sequence of all
+	// changes.
 	entries []entry
 	first   int64
 	size    int
-	// version is up to which all is known; zero before all was read once. Changes after floor are
-	// among the entries.
+	// version is the version up to which the log is complete; zero before the first list. Changes after
+	// floor are in entries.
 	version, floor uint64
-	// changed is closed after the next change; nil while nobody waits.
+	// changed is closed after the next change; nil without waiting readers.
 	changed chan struct{}
-	// cut is since when the API server was not reached; zero while it is.
+	// cut is the time since which the API server is unreachable; zero while it is reachable.
 	cut time.Time
 }
 
-// state is a slice as it is now.
+// state is the current state of a slice.
 type state struct {
-	// put is the event that tells it, written.
+	// put is the encoded event with the whole slice.
 	put []byte
-	// place is that of its latest entry.
+	// place is the index of its latest entry.
 	place int64
 }
 
 // entry is a change.
 type entry struct {
-	// version is that up to which all is known with it.
+	// version is the version up to which the log is complete with this entry.
 	version uint64
-	// whole is the event, written, for somebody who does not know the slice as it was before, change
-	// for one who does; nil: there is none.
+	// whole is the encoded event for readers without the previous slice, change for readers with it; nil:
+	// no event.
 	whole, change []byte
-	// before is the place of the entry that told the slice as it was before.
+	// before is the index of the entry with the previous slice.
 	before int64
 }
 
-// place is that of the next entry.
+// place returns the index of the next entry.
 func (l *Log) place() int64 { return l.first + int64(len(l.entries)) }
 
-// Put adds a slice, or changes it. The slice is not kept.
+// Put adds or replaces a slice. The slice is not retained.
 func (l *Log) Put(slice *discoveryv1.EndpointSlice) error {
 	version, err := relay.ParseVersion(slice.ResourceVersion)
 	if err != nil {
@@ -109,7 +111,7 @@ func (l *Log) keep(name types.NamespacedName, s *state) {
 	l.slices[name] = s
 }
 
-// change returns the event that makes the slice of a Put another one, written.
+// change encodes the event that turns the slice of a Put into another one.
 func change(put []byte, slice *discoveryv1.EndpointSlice) ([]byte, error) {
 	before, err := relay.DecodeOne(put)
 	if err != nil {
@@ -144,7 +146,7 @@ func written(endpoints []discoveryv1.Endpoint) ([]string, error) {
 	return texts, nil
 }
 
-// Delete takes a slice out.
+// Delete removes a slice.
 func (l *Log) Delete(slice *discoveryv1.EndpointSlice) error {
 	version, err := relay.ParseVersion(slice.ResourceVersion)
 	if err != nil {
@@ -174,8 +176,8 @@ func (l *Log) delete(name types.NamespacedName, resourceVersion string, version 
 	return nil
 }
 
-// Replace has the slices be those of a list at a version. Who was told a part of what that changes
-// could not say which, so nobody goes on from a version before.
+// Replace sets the slices to those of a list at a version. A reader may have received any part of the
+// changes in between, so no reader can continue from an earlier version.
 func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -215,14 +217,14 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	return nil
 }
 
-// restart ends all streams: versions begin anew, as where etcd was restored from a backup. Agents that
-// know later ones are sent to the API server, which tells them so.
+// restart ends all streams, because versions start again, for example after etcd was restored from a
+// backup. Agents with later versions are redirected to the API server, which rejects these versions.
 func (l *Log) restart() {
 	l.first, l.entries, l.size = l.place()+1, nil, 0
 	l.version = 0
 }
 
-// tells reports whether a Put tells this version of a slice.
+// tells reports whether a Put contains this version of a slice.
 func tells(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
 	known, err := relay.DecodeOne(put)
 	if err != nil {
@@ -231,7 +233,7 @@ func tells(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
 	return known.Slice.UID == slice.UID && known.Slice.ResourceVersion == slice.ResourceVersion, nil
 }
 
-// Bookmark says that nothing else changed up to a version.
+// Bookmark records that no other slice changed up to a version.
 func (l *Log) Bookmark(resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -266,7 +268,7 @@ func (l *Log) append(e entry) {
 
 func (e entry) bytes() int { return len(e.whole) + len(e.change) }
 
-// Connected tells whether the API server is reached, at a time.
+// Connected records whether the API server is reachable.
 func (l *Log) Connected(is bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -278,7 +280,7 @@ func (l *Log) Connected(is bool, now time.Time) {
 	}
 }
 
-// Ready returns an error where the slices are not all read, or are older than a time.
+// Ready returns an error if the slices are incomplete, or have not been current since notBefore.
 func (l *Log) Ready(notBefore time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,7 +297,7 @@ func (l *Log) ready(notBefore time.Time) error {
 	return nil
 }
 
-// Known returns a channel that is closed after the next change, or nil where the version is known.
+// Known returns nil if the log contains the version, or a channel that is closed after the next change.
 func (l *Log) Known(version uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,15 +314,15 @@ func (l *Log) next() <-chan struct{} {
 	return l.changed
 }
 
-// Reader reads on from a place.
+// Reader reads the log from an index.
 type Reader struct {
 	log *Log
-	// place is that of the entry to read next, told that of the first one of the stream: slices with an
-	// entry since are known to who reads. It is zero after a snapshot, which tells all.
+	// place is the index of the next entry to read, told that of the first one of the stream: the reader
+	// has the slices of entries since then. It is zero after a snapshot, which has all slices.
 	place, told int64
 }
 
-// Open returns a reader for what was asked for, and what it has to tell first.
+// Open returns a reader for a request, with the events to send first.
 func (l *Log) Open(request relay.Request) (*Reader, [][]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -350,8 +352,8 @@ func (l *Log) snapshot() (*Reader, [][]byte, error) {
 	return &Reader{log: l, place: l.place()}, append(all, end), nil
 }
 
-// Next returns the events that came since the last call. Where there are none, the channel is closed
-// after the next change.
+// Next returns the events since the last call. Without events it returns a channel that is closed after the
+// next change.
 func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	l := r.log
 	l.mu.Lock()
@@ -373,7 +375,7 @@ func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	return nil, l.next(), nil
 }
 
-// Bookmark returns the event that tells up to where all was told, if all was.
+// Bookmark returns the event for the current version, or nil if entries are unread.
 func (r *Reader) Bookmark() ([]byte, error) {
 	r.log.mu.Lock()
 	defer r.log.mu.Unlock()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay tells agents what changes of EndpointSlices, in place of the API server: it watches
-// there once, and sends of a slice what changed. See api/relay.
+// Package relay sends changes of EndpointSlices to agents in place of the API server: it watches the API
+// server once, and sends only the changes of each slice. See api/relay.
 package relay
 
 import (
@@ -18,24 +18,24 @@ import (
 )
 
 const (
-	// aheadFor is how long an agent waits that knows more than this relay.
+	// aheadFor is how long a request waits for a version that this relay does not have yet.
 	aheadFor = 3 * time.Second
-	// cutFor is how long the API server may be away. Then agents look for another relay, or ask
-	// the API server itself: it may be only this relay that does not reach it.
+	// cutFor is how long the API server may be unreachable. Then agents are sent away to another relay, or
+	// to the API server, because only this relay may be affected.
 	cutFor = 10 * time.Second
-	// gather is how long a change waits for others, and between is the time from one write to the next:
-	// thousands of streams are expensive to write to. Agents wait for 40 ms themselves.
+	// gather is how long a change waits for others, and between is the minimum interval of writes, because
+	// writing to thousands of streams is expensive. Agents themselves wait for 40 ms.
 	gather, between = 5 * time.Millisecond, 25 * time.Millisecond
-	// writeFor is how long a write to an agent may take.
+	// writeFor is the time limit of a write to an agent.
 	writeFor = 30 * time.Second
-	// streamFor is for how long agents stay, at least; at most twice as long. Then they begin
-	// anew, maybe at another relay: so one that was restarted gets its part.
+	// streamFor is the minimum duration of a stream; the maximum is twice as long. Then the agent
+	// reconnects, possibly to another relay, so that a restarted relay gets its share.
 	streamFor = 10 * time.Minute
-	// room bounds what is put together for one write.
+	// room limits the bytes of one write.
 	room = 1 << 16
 )
 
-// Handler answers agents. Who they are has been found out before.
+// Handler serves agents. Requests are already authenticated.
 type Handler struct {
 	log    *Log
 	logger logr.Logger
@@ -43,7 +43,7 @@ type Handler struct {
 	ended <-chan struct{}
 }
 
-// NewHandler answers from a log until the context ends.
+// NewHandler returns a handler that serves from a log until the context ends.
 func NewHandler(ctx context.Context, log *Log, logger logr.Logger) *Handler {
 	return &Handler{log: log, logger: logger, ended: ctx.Done()}
 }
@@ -83,7 +83,7 @@ func status(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// await waits for a version: the agent may come from a relay that is quicker.
+// await waits for a version, because the agent may come from a relay that is ahead.
 func (h *Handler) await(ctx context.Context, version uint64) {
 	ctx, cancel := context.WithTimeout(ctx, aheadFor)
 	defer cancel()
@@ -105,12 +105,12 @@ type stream struct {
 	reader     *Reader
 	log        *Log
 	ended      <-chan struct{}
-	// joined is what is put together for one write, wrote when the last one was.
+	// joined is the buffer of one write, wrote the time of the last write.
 	joined []byte
 	wrote  time.Time
 }
 
-// run writes what is first, and then what changes.
+// run writes the first events, followed by changes.
 func (s *stream) run(ctx context.Context, first [][]byte) error {
 	if err := s.write(first); err != nil {
 		return err
@@ -149,7 +149,7 @@ func (s *stream) run(ctx context.Context, first [][]byte) error {
 	}
 }
 
-// pause waits for more changes. It is false where the stream is to end.
+// pause waits for more changes. It returns false if the stream is to end.
 func (s *stream) pause(ctx context.Context) bool {
 	select {
 	case <-time.After(max(gather, time.Until(s.wrote.Add(between)))):
@@ -161,8 +161,8 @@ func (s *stream) pause(ctx context.Context) bool {
 	}
 }
 
-// bookmark also shows the agent that the relay is there. It is an error to have no connection with
-// the API server.
+// bookmark writes a bookmark, which is also a sign of life. It returns an error without a connection to the
+// API server.
 func (s *stream) bookmark() error {
 	if err := s.log.Ready(time.Now().Add(-cutFor)); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (s *stream) write(events [][]byte) error {
 			return err
 		}
 	}
-	// A buffer as large as a snapshot needs is not kept for hours.
+	// Release a large buffer of a snapshot, because the stream lives for long.
 	if cap(s.joined) > room/16 {
 		s.joined = nil
 	}

@@ -11,8 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// compressed is a layer that was compressed once. Those of the library are compressed again by
-// each call.
+// compressed is a layer that is compressed once. The library's layers are compressed by each call.
 type compressed struct {
 	content, uncompressed []byte
 	digest, diffID        v1.Hash

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cert-manager runs those controllers of cert-manager that make a certificate by an issuer of
-// one's own, and cainjector. Its own programs have modules that cannot be built from the proxy.
+// Command cert-manager runs the controllers of cert-manager for certificates of a private issuer, and
+// cainjector. Its original programs have modules that cannot be built from the module proxy.
 package main
 
 import (
@@ -40,7 +40,7 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-// names are the controllers that are run. The others are for issuers that Millrace does not use.
+// names are the controllers to run. The others are for issuers that Millrace does not use.
 var names = []string{
 	issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, ca.CRControllerName,
 	issuing.ControllerName, keymanager.ControllerName, readiness.ControllerName, requestmanager.ControllerName,
@@ -48,7 +48,7 @@ var names = []string{
 }
 
 func main() {
-	// controller-runtime has the flag already.
+	// controller-runtime already defines the flag.
 	flag.Parse()
 	kubeconfig := flag.Lookup("kubeconfig").Value.String()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -114,7 +114,7 @@ func inject(ctx context.Context, config *rest.Config) error {
 			return err
 		}
 	}
-	// cainjector owns fields by the beginning of this name.
+	// cainjector's field ownership uses the prefix of this name.
 	config.UserAgent = "cert-manager-cainjector/v1"
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command externaldns prints the records that ExternalDNS would make of a cluster's Services, Ingresses
-// and HTTPRoutes, by its own sources: one for each line, NAME TYPE TARGET…
+// Command externaldns prints the records that ExternalDNS computes from a cluster's Services, Ingresses and
+// HTTPRoutes, with its own sources: one per line, NAME TYPE TARGET…
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 }
 
 func run(ctx context.Context, kubeconfig string) error {
-	// As its own main does: without it no annotation has a name.
+	// ExternalDNS's main package sets this, too; without it annotations have no names.
 	annotations.SetAnnotationPrefix("external-dns.alpha.kubernetes.io/")
 	clients := &source.SingletonClientGenerator{KubeConfig: kubeconfig, RequestTimeout: 30 * time.Second}
 	names := []string{"service", "ingress", "gateway-httproute"}

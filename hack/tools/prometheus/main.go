@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command prometheus tells what Prometheus makes of queries and alerts: it parses queries, and
-// evaluates rules over made series, by the libraries that promtool does it with. It reads a Request
-// as JSON from its input, and writes an Answer.
+// Command prometheus parses queries, and evaluates rules over synthetic series, with promtool's libraries.
+// It reads a Request as JSON from standard input, and writes an Answer.
 package main
 
 import (
@@ -15,61 +14,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Request is what is asked.
+// Request is the input.
 type Request struct {
 	// Queries are in PromQL.
 	Queries []string `json:"queries"`
-	// Rules is a file of rules. Each case is evaluated by them alone.
+	// Rules is a file of rules. Each case is evaluated separately.
 	Rules string `json:"rules"`
 	Cases []Case `json:"cases"`
-	// Objects are of the operator of Prometheus, as JSON.
+	// Objects are of the Prometheus operator, as JSON.
 	Objects []json.RawMessage `json:"objects"`
 }
 
-// Case are series, and a time at which alerts are looked at.
+// Case are series, and a time at which alerts are evaluated.
 type Case struct {
-	// Series are in the notation of promtool: `name{label="value"}`, and values as 0+10x60, one
-	// each Interval.
+	// Series are in promtool's notation: `name{label="value"}`, and values such as 0+10x60, one per
+	// Interval.
 	Series   []Series `json:"series"`
 	Interval string   `json:"interval"`
 	At       string   `json:"at"`
 }
 
-// Series is one of a case.
+// Series is a series of a case.
 type Series struct {
 	Series string `json:"series"`
 	Values string `json:"values"`
 }
 
-// Answer is to a Request, each in its order.
+// Answer is the output, in the order of the Request.
 type Answer struct {
 	Queries []Query  `json:"queries"`
 	Cases   []Result `json:"cases"`
-	// Objects are what is wrong with each, empty where nothing is.
+	// Objects are the errors of each object, or "".
 	Objects []string `json:"objects"`
 }
 
-// Query is what a query asks for.
+// Query are the metrics and labels in a query.
 type Query struct {
 	Error     string     `json:"error,omitempty"`
 	Selectors []Selector `json:"selectors,omitempty"`
-	// Grouping are the labels by which it sums or matches.
+	// Grouping are the labels that it aggregates or matches by.
 	Grouping []string `json:"grouping,omitempty"`
 }
 
-// Selector is a metric, and the labels by which it is selected.
+// Selector is a metric with the labels in its selector.
 type Selector struct {
 	Name   string   `json:"name"`
 	Labels []string `json:"labels,omitempty"`
 }
 
-// Result are the alerts that fire.
+// Result are the firing alerts.
 type Result struct {
 	Error  string  `json:"error,omitempty"`
 	Alerts []Alert `json:"alerts,omitempty"`
 }
 
-// Alert is one that fires.
+// Alert is a firing alert.
 type Alert struct {
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels"`
@@ -122,7 +121,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(answer)
 }
 
-// decode reads an object as the operator of Prometheus does, and takes no field that it does not have.
+// decode decodes an object as the Prometheus operator does, and rejects unknown fields.
 func decode(object []byte) error {
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal(object, &kind); err != nil {

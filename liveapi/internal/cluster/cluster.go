@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster is what the API server says about Services, their endpoints and nodes. It alone
-// reads there.
+// Package cluster caches Services, their endpoints and nodes. It is the only package that reads them from
+// the API server.
 package cluster
 
 import (
@@ -30,33 +30,32 @@ import (
 // byService is an index of EndpointSlices.
 const byService = "service"
 
-// Cluster is a copy of these objects that is kept up to date.
+// Cluster is a cache of these objects.
 type Cluster struct {
 	cache   cache.Cache
 	changed chan struct{}
 }
 
-// Service is what is known of one.
+// Service has the used fields of a Service.
 type Service struct {
 	store.Name
 	Labels map[string]string
-	// Ours is true where the operator gave it addresses.
+	// Ours is true if the operator has assigned its addresses.
 	Ours      bool
 	Addresses []netip.Addr
-	// Ports are those of the Service.
-	Ports []Port
+	Ports     []Port
 }
 
-// Port is that of a Service.
+// Port is a port of a Service.
 type Port struct {
 	Number   uint16
 	Protocol string
 }
 
-// Endpoints counts those of a Service.
+// Endpoints counts the endpoints of a Service.
 type Endpoints struct{ Ready, Total int32 }
 
-// New returns a copy that Start fills.
+// New returns an empty cache; see Start.
 func New(config *rest.Config) (*Cluster, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, millracev1beta1.AddToScheme} {
@@ -78,7 +77,7 @@ func New(config *rest.Config) (*Cluster, error) {
 	return &Cluster{cache: made, changed: make(chan struct{}, 1)}, nil
 }
 
-// Start fills the copy and keeps it up to date until the context ends.
+// Start fills and updates the cache until the context ends.
 func (c *Cluster) Start(ctx context.Context) error {
 	err := c.cache.IndexField(ctx, &discoveryv1.EndpointSlice{}, byService, func(object client.Object) []string {
 		return []string{object.GetLabels()[discoveryv1.LabelServiceName]}
@@ -107,13 +106,13 @@ func (c *Cluster) Start(ctx context.Context) error {
 	return c.cache.Start(ctx)
 }
 
-// Synced waits until the copy is whole, and reports whether it is.
+// Synced waits until the cache is complete, and reports whether it is.
 func (c *Cluster) Synced(ctx context.Context) bool { return c.cache.WaitForCacheSync(ctx) }
 
-// NodesChanged is a channel that has an element after Nodes changed.
+// NodesChanged returns a channel that has an element after Nodes changed.
 func (c *Cluster) NodesChanged() <-chan struct{} { return c.changed }
 
-// Nodes are those that have an address.
+// Nodes returns the nodes with an address.
 func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := c.cache.List(ctx, list); err != nil {
@@ -131,7 +130,7 @@ func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	return nodes, nil
 }
 
-// Services are those of a namespace, or all, with their endpoints.
+// Services returns the Services of a namespace, or of all, with their endpoints.
 func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, map[store.Name]Endpoints, error) {
 	services, slices := &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}
 	err := errors.Join(c.cache.List(ctx, services, client.InNamespace(namespace)), c.cache.List(ctx, slices, client.InNamespace(namespace)))
@@ -145,7 +144,7 @@ func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, ma
 	return found, count(slices.Items), nil
 }
 
-// Service is one by its name; ok is false where there is none.
+// Service returns a Service by name; ok is false if it does not exist.
 func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, endpoints Endpoints, ok bool, err error) {
 	service := &corev1.Service{}
 	err = c.cache.Get(ctx, client.ObjectKey{Namespace: name.Namespace, Name: name.Name}, service)
@@ -159,8 +158,8 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 	return known(service), count(slices)[name], true, nil
 }
 
-// NodesOf are those with endpoints of a Service that may have flows, also those that are
-// terminating.
+// NodesOf returns the nodes with endpoints of a Service that may have flows, including terminating
+// endpoints.
 func (c *Cluster) NodesOf(ctx context.Context, name store.Name) ([]string, error) {
 	found, err := c.slices(ctx, name)
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// maxAnswer bounds an answer: an agent with 100,000 VIPs says less.
+// maxAnswer limits an answer in bytes; an agent with 100,000 VIPs sends less.
 const maxAnswer = 64 << 20
 
-// newClient returns one that shows the certificate of a directory to agents, and believes those that
-// the directory's CA vouches for. It keeps one connection with each.
+// newClient returns a client that authenticates to agents with the certificate of a directory, and trusts
+// the directory's CA. It keeps one connection to each agent.
 func newClient(directory string) *http.Client {
 	slots, shared := make(chan struct{}, connecting), &certificates{directory: directory}
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
@@ -47,24 +47,24 @@ func newClient(directory string) *http.Client {
 			return (&tls.Dialer{NetDialer: dialer, Config: configuration}).DialContext(ctx, network, address)
 		},
 		ForceAttemptHTTP2: true,
-		// A node that is gone says nothing: its connection would be tried until TCP gives up.
+		// Detect a failed node: otherwise its connection would stay until TCP times out.
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 		WriteBufferSize: 1 << 10,
 		IdleConnTimeout: 2 * live.WaitLimit,
 	}}
 }
 
-// certificates are those of a directory, with what was made of them: a thousand connections share it.
+// certificates caches the TLS configuration of a directory, which a thousand connections share.
 type certificates struct {
 	directory string
 
 	mu sync.Mutex
-	// read is what the files had, and made the configuration of that.
+	// read is the content of the files, and made the configuration built from it.
 	read []byte
 	made *tls.Config
 }
 
-// config reads the certificates again, so that a connection uses those that are there by now.
+// config reads the certificates again, so that new connections use replaced ones.
 func (c *certificates) config() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,10 +95,10 @@ func (c *certificates) config() (*tls.Config, error) {
 	return c.made, nil
 }
 
-// bodies are buffers for what agents answer: a thousand of them say something every five seconds.
+// bodies are buffers for answers, because a thousand agents answer every five seconds.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// get asks an agent and reads its answer, JSON that has to be of its node.
+// get decodes an agent's answer as JSON. It returns an error if the answer is from another node.
 func (c *Collector) get(ctx context.Context, a *agent, path string, parameters url.Values, answer any) error {
 	return c.fetch(ctx, a, path, parameters, func(body []byte) (node string, err error) {
 		err = json.Unmarshal(body, answer)
@@ -106,8 +106,8 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 	})
 }
 
-// fetch asks an agent. The body of its answer is read by a function, which also says which node it
-// is of; it is not to be kept.
+// fetch sends a request to an agent, and passes the body to read, which also returns the node in it. The
+// body must not be retained.
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {

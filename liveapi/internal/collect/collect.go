@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collect asks agents: of each what it counts and announces, for a store, all the time, and
-// of some which flows and drops they have, when somebody wants to know.
+// Package collect queries agents: it continuously copies the counters and announcements of all nodes to a
+// store, and queries flows and drops on request.
 package collect
 
 import (
@@ -21,21 +21,20 @@ import (
 )
 
 const (
-	// firstPause and lastPause are the shortest and longest time until an agent that failed is
-	// asked again.
+	// firstPause and lastPause are the bounds of the retry interval of an agent that failed.
 	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
-	// grace is how much longer than what an agent waits for an answer may take.
+	// grace is the time limit of an answer in addition to the time that the agent waits.
 	grace = 10 * time.Second
-	// askTimeout bounds a question to one agent, and asked how many are asked at once.
+	// askTimeout is the time limit of a query of one agent, and asked the number of concurrent queries.
 	askTimeout, asked = 5 * time.Second, 32
-	// connecting is how many agents are connected to at once: each costs a TLS handshake.
+	// connecting limits concurrent connection attempts, because each costs a TLS handshake.
 	connecting = 16
-	// wholes is how many agents are asked for their whole state at once: that of 10,000 VIPs takes a
-	// megabyte while it is read.
+	// wholes limits concurrent requests for complete states, because a state with 10,000 VIPs takes a
+	// megabyte while it is decoded.
 	wholes = 4
 )
 
-// Node is one with an agent.
+// Node is a node with an agent.
 type Node struct {
 	Name    string
 	Address netip.Addr
@@ -44,21 +43,20 @@ type Node struct {
 // Options of a Collector.
 type Options struct {
 	Store *store.Store
-	// Directory has the certificates: ca.crt, client.crt and client.key. They are read for each
-	// connection.
+	// Directory has the certificates: ca.crt, client.crt and client.key. They are read for each connection.
 	Directory string
-	// Port is that of agents.
+	// Port is the agents' port.
 	Port uint16
-	// Report is told when a node begins to fail, with the error, and with nil when it answers again.
+	// Report is called with the error when a node starts to fail, and with nil when it answers again.
 	Report func(node string, err error)
 }
 
-// Collector asks agents. It is safe for concurrent use.
+// Collector queries agents. It is safe for concurrent use.
 type Collector struct {
 	options Options
 	client  *http.Client
 
-	// whole has an element for each whole state that is being asked for.
+	// whole has an element for each request for a complete state.
 	whole chan struct{}
 
 	mu     sync.Mutex
@@ -74,14 +72,14 @@ type agent struct {
 	failing map[string]bool
 }
 
-// New returns a collector that asks nobody yet.
+// New returns a collector without nodes.
 func New(options Options) *Collector {
 	return &Collector{
 		options: options, client: newClient(options.Directory), whole: make(chan struct{}, wholes), agents: map[string]*agent{},
 	}
 }
 
-// SetNodes says who is to be asked, until the context ends.
+// SetNodes sets the nodes to query, until the context ends.
 func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,11 +111,11 @@ func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	}
 }
 
-// traffics are read into again and again.
+// traffics are reused for decoding.
 var traffics = sync.Pool{New: func() any { return new(live.Traffic) }}
 
-// follow asks an agent for its traffic and its state until the context ends. The state is asked for
-// once there is a connection, which both share.
+// follow queries the traffic and the state of an agent until the context ends. The state is queried once a
+// connection is established, because both share it.
 func (c *Collector) follow(ctx context.Context, a *agent) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -158,7 +156,7 @@ func (c *Collector) followState(ctx context.Context, a *agent) {
 			if ctx.Err() == nil {
 				c.options.Store.StateFailed(a.node.Name, time.Now())
 			}
-			// The whole is said at once: that nothing changed, only after a while.
+			// A request for the complete state returns at once, while one for changes would wait.
 			cursor = ""
 			return err
 		}
@@ -168,7 +166,7 @@ func (c *Collector) followState(ctx context.Context, a *agent) {
 	})
 }
 
-// getWhole asks for the whole state, when it is this agent's turn.
+// getWhole queries the complete state, limited to wholes concurrent requests.
 func (c *Collector) getWhole(ctx context.Context, a *agent, state *live.State) error {
 	select {
 	case c.whole <- struct{}{}:
@@ -188,7 +186,7 @@ func since(cursor string) url.Values {
 	return url.Values{live.ParameterSince: {cursor}}
 }
 
-// repeat asks again and again until the context ends, and less often while that fails.
+// repeat calls ask until the context ends, with increasing pauses while it fails.
 func (c *Collector) repeat(ctx context.Context, a *agent, path string, ask func() error) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -203,14 +201,14 @@ func (c *Collector) repeat(ctx context.Context, a *agent, path string, ask func(
 		}
 		select {
 		case <-ctx.Done():
-		// Not all agents of a cluster at the same moment.
+		// Spread the requests to the agents of a cluster.
 		case <-time.After(pause/2 + rand.N(pause)):
 		}
 		pause = min(2*pause, lastPause)
 	}
 }
 
-// report tells when the agent begins and ends to fail.
+// report reports when the agent starts and stops to fail.
 func (a *agent) report(path string, err error, report func(string, error)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +226,7 @@ func (a *agent) report(path string, err error, report func(string, error)) {
 	}
 }
 
-// Query is for which flows or drops agents are asked.
+// Query selects flows or drops.
 type Query struct {
 	Service store.Name
 	// Client is an address or a prefix, or empty.
@@ -237,12 +235,12 @@ type Query struct {
 	Limit int
 }
 
-// Flows asks nodes for flows. Those that did not answer are returned by name.
+// Flows returns the flows on nodes, and the nodes that did not answer.
 func (c *Collector) Flows(ctx context.Context, nodes []string, query Query) (found []live.Flows, silent []string) {
 	return ask[live.Flows](ctx, c, nodes, live.PathFlows, query)
 }
 
-// Drops asks all nodes for drops. Those that did not answer are returned by name.
+// Drops returns the drops on all nodes, and the nodes that did not answer.
 func (c *Collector) Drops(ctx context.Context, query Query) (found []live.Drops, silent []string, all int) {
 	c.mu.Lock()
 	nodes := make([]string, 0, len(c.agents))
@@ -284,6 +282,6 @@ func ask[Answer any](ctx context.Context, c *Collector, nodes []string, path str
 			return nil
 		})
 	}
-	_ = group.Wait() // None returns an error.
+	_ = group.Wait() // The functions return no errors.
 	return found, silent
 }

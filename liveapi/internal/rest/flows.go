@@ -48,7 +48,7 @@ func newFlows(sources Sources) *flows {
 	}}
 }
 
-// List implements rest.Lister. It asks the nodes that have pods of the Service.
+// List implements rest.Lister. It queries the nodes with pods of the Service.
 func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	query, err := questionOf(ctx, livev1alpha1.ResourceFlows, options)
 	if err != nil {
@@ -66,7 +66,7 @@ func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) 
 		return nil, apierrors.NewInternalError(err)
 	}
 	limit := query.Limit
-	// An agent stops at its limit, wherever that is: the latest are among those of a larger one.
+	// An agent returns arbitrary flows up to its limit: only the maximum limit includes the latest.
 	query.Limit = live.MaxLimit
 	answers, silent := f.sources.Collector.Flows(ctx, nodes, query)
 	slices.Sort(silent)

@@ -25,7 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-// AddFields lets flows and drops be selected by the fields of their questions.
+// AddFields registers the field selectors of flows and drops.
 func AddFields(scheme *runtime.Scheme) error {
 	for _, kind := range []string{"Flow", "Drop"} {
 		err := scheme.AddFieldLabelConversionFunc(livev1alpha1.GroupVersion.WithKind(kind), func(label, value string) (string, string, error) {
@@ -41,8 +41,8 @@ func AddFields(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// questionOf reads for which flows or drops a request asks. Other labels than that of the Service
-// select nothing: flows and drops have no others.
+// questionOf parses the query for flows or drops. A selector of another label than that of the Service
+// returns an empty list, because flows and drops have no other labels.
 func questionOf(ctx context.Context, resource string, options *internalversion.ListOptions) (collect.Query, error) {
 	query := collect.Query{Service: store.Name{Namespace: request.NamespaceValue(ctx)}, Limit: live.MaxLimit}
 	if options == nil {
@@ -64,7 +64,7 @@ func questionOf(ctx context.Context, resource string, options *internalversion.L
 	return query, nil
 }
 
-// readFields reads a field selector.
+// readFields parses a field selector.
 func readFields(query *collect.Query, resource string, selector fields.Selector) error {
 	if selector == nil {
 		return nil
@@ -87,18 +87,18 @@ func readFields(query *collect.Query, resource string, selector fields.Selector)
 	return nil
 }
 
-// none reports whether labels are wanted that flows and drops do not have.
+// none reports whether the label selector requires labels that flows and drops do not have.
 func none(options *internalversion.ListOptions, service string) bool {
 	return options != nil && options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set{livev1alpha1.LabelService: service})
 }
 
-// warnTruncated says that there is more.
+// warnTruncated adds a warning that the list is incomplete.
 func warnTruncated(ctx context.Context, resource string, count int) {
 	warning.AddWarning(ctx, "", fmt.Sprintf("there are more %s than these %d: narrow them by --field-selector %s=ADDRESS or PREFIX",
 		resource, count, livev1alpha1.FieldClient))
 }
 
-// known fails where there is no such Service.
+// known returns an error if the Service does not exist.
 func (s *Sources) known(ctx context.Context, name store.Name) error {
 	_, _, ok, err := s.Cluster.Service(ctx, name)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Sources) known(ctx context.Context, name store.Name) error {
 	return nil
 }
 
-// objectName is a name for what is told by its parts.
+// objectName returns a name derived from the identifying parts of an object.
 func objectName(parts ...string) string {
 	return strings.ToLower(strings.NewReplacer(":", "-", "[", "", "]", "", "%", "-", "/", "-").Replace(strings.Join(parts, "-")))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rest has the resources of live.millrace.io/v1alpha1. Their objects are made when somebody
-// asks for them.
+// Package rest implements the resources of live.millrace.io/v1alpha1. Their objects are computed on
+// request.
 package rest
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-// Sources are where answers come from.
+// Sources are the sources of objects.
 type Sources struct {
 	Store     *store.Store
 	Cluster   *cluster.Cluster
@@ -45,7 +45,7 @@ func Storage(sources Sources) map[string]rest.Storage {
 	}
 }
 
-// resource is what all have in common.
+// resource implements the common methods of all resources.
 type resource struct {
 	singular   string
 	shortNames []string
@@ -98,7 +98,7 @@ func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Obj
 	return table, nil
 }
 
-// column is one that `kubectl get` shows, wide one that it shows with -o wide.
+// column returns a column of `kubectl get`, wide a column that is only shown with -o wide.
 func column(name, description string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
 }
@@ -111,12 +111,12 @@ func nameColumn() metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}
 }
 
-// version is the resourceVersion of an answer. Numbers are of now, and the two replicas have no
-// counter in common, so it is the time in milliseconds.
+// version returns the resourceVersion of an answer: the time in milliseconds, because the replicas have no
+// common counter.
 func version(now time.Time) string { return strconv.FormatInt(now.UnixMilli(), 10) }
 
-// selected reports whether a request is about an object. Requests for one by name have a field
-// selector where they watch.
+// selected reports whether a request selects an object. Watches of a single object have a field selector of
+// the name.
 func selected(options *internalversion.ListOptions, object *metav1.ObjectMeta) bool {
 	if options == nil {
 		return true
@@ -139,10 +139,10 @@ func (s labelSet) Lookup(label string) (value string, ok bool) {
 	return value, ok
 }
 
-// namesInWarnings is how many silent nodes a warning names.
+// namesInWarnings limits the silent nodes in a warning.
 const namesInWarnings = 10
 
-// warnSilent says that an answer is partial.
+// warnSilent adds a warning if an answer is partial.
 func warnSilent(ctx context.Context, coverage store.Coverage) {
 	if text := partial(coverage); text != "" {
 		warning.AddWarning(ctx, "", text)
@@ -161,7 +161,7 @@ func partial(coverage store.Coverage) string {
 	return fmt.Sprintf("%d of %d nodes did not answer: %s%s", len(coverage.Silent), coverage.Nodes, strings.Join(silent, ", "), rest)
 }
 
-// number writes a rate with three digits at least, and a unit's prefix from 10,000.
+// number formats a rate with at least three digits, and a unit prefix from 10,000 on.
 func number(value float64) string {
 	for _, unit := range []struct {
 		prefix string
@@ -181,10 +181,10 @@ func short(value float64) string {
 	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64)
 }
 
-// rounded is a rate as objects have it: to a thousandth.
+// rounded returns a rate rounded to thousandths, the precision of objects.
 func rounded(value float64) float64 { return math.Round(value*1e3) / 1e3 }
 
-// age writes how long ago a time is.
+// age formats the time since then.
 func age(then *metav1.Time, now time.Time) string {
 	if then.IsZero() {
 		return "<none>"

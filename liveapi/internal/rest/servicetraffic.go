@@ -144,7 +144,7 @@ func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.Lis
 			}
 			return list.Items, list.ResourceVersion, nil
 		},
-		// That time passed is no change.
+		// The passing of time is not a change.
 		ignore: func(item *livev1alpha1.ServiceTraffic) { item.Timestamp, item.Window = nil, metav1.Duration{} },
 	}), nil
 }
@@ -169,7 +169,7 @@ func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *s
 	return made
 }
 
-// frontendsOf are those that counted something, and the others that the Service has.
+// frontendsOf returns the frontends with counts, and the other frontends of the Service.
 func frontendsOf(service *cluster.Service, counted []store.Frontend) []livev1alpha1.FrontendTraffic {
 	all := slices.Clone(counted)
 	for _, address := range service.Addresses {

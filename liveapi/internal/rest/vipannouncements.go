@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-// watchEvery is how soon a watch tells that an announcement or a session changed.
+// watchEvery is the interval at which a watch checks for changes of announcements and sessions.
 const watchEvery = time.Second
 
 type vipAnnouncements struct {
@@ -98,7 +98,7 @@ func (v *vipAnnouncements) Get(ctx context.Context, name string, _ *metav1.GetOp
 	return &made, nil
 }
 
-// addressOf returns the address of a VIP of this name.
+// addressOf returns the address of a VIP with this name.
 func addressOf(name string) (netip.Addr, bool) {
 	address, err := netip.ParseAddr(name)
 	if err != nil {
@@ -144,7 +144,7 @@ func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.L
 	}), nil
 }
 
-// generations tells whether a store changed since it was asked last. Which nodes are silent counts.
+// generations detects changes of a store since the last call, including changes of the set of silent nodes.
 type generations struct {
 	store  *store.Store
 	known  bool
@@ -162,8 +162,8 @@ func (g *generations) changed() bool {
 	return changed
 }
 
-// since reports whether there was a change after a resourceVersion, or a second before: clocks of
-// the replicas differ.
+// since reports whether the store changed after a resourceVersion, or within the second before, because the
+// replicas' clocks differ.
 func (g *generations) since(resourceVersion string) bool {
 	millis, err := strconv.ParseInt(resourceVersion, 10, 64)
 	_, last := g.store.Changes()
@@ -191,7 +191,7 @@ func announcementOf(found *store.Announcement, nodes int) livev1alpha1.VIPAnnoun
 	return made
 }
 
-// withoutRanges takes out what says something in a list alone.
+// withoutRanges removes the fields that are meaningful in a list only.
 func withoutRanges(announcement *livev1alpha1.VIPAnnouncement) {
 	for i := range announcement.Announced {
 		announcement.Announced[i].NodeRanges = ""
@@ -201,7 +201,7 @@ func withoutRanges(announcement *livev1alpha1.VIPAnnouncement) {
 	}
 }
 
-// rangesText writes ranges as in 0-4,7.
+// rangesText formats ranges as 0-4,7.
 func rangesText(ranges [][2]int32) string {
 	var text []byte
 	for _, one := range ranges {

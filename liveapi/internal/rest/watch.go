@@ -14,25 +14,25 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// polled is a resource that is watched by looking again and again.
+// polled is a resource that is watched by polling.
 type polled struct {
 	every time.Duration
-	// look returns what there is, or previous where that is the same.
+	// look returns the current objects, or previous if unchanged.
 	look func(previous *looked) (*looked, error)
-	// changedSince reports whether anything may have changed since a resourceVersion; nil: that is
-	// not worth telling.
+	// changedSince reports whether objects may have changed since a resourceVersion; nil: the check is
+	// unnecessary.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
 }
 
-// looked is what there was at a time, by namespace and name.
+// looked are the objects at a time, by namespace and name.
 type looked struct {
 	version string
 	order   []string
 	objects map[string]seen
 }
 
-// seen is an object, and what of it tells a change.
+// seen is an object with the value whose changes are sent.
 type seen struct {
 	object runtime.Object
 	tells  any
@@ -42,13 +42,13 @@ func newLooked(version string) *looked {
 	return &looked{version: version, objects: map[string]seen{}}
 }
 
-// watched is an object that a watch tells.
+// watched is an object of a watch.
 type watched interface {
 	runtime.Object
 	metav1.Object
 }
 
-// add adds an object; tells is what makes it another one when it changes.
+// add adds an object; changes of tells are sent.
 func (l *looked) add(object watched, tells any) {
 	object.SetResourceVersion(l.version)
 	key := object.GetNamespace() + "/" + object.GetName()
@@ -56,14 +56,14 @@ func (l *looked) add(object watched, tells any) {
 	l.objects[key] = seen{object, tells}
 }
 
-// source is what is watched: the items of a list, which is made again and again.
+// source is the list that is watched, computed repeatedly.
 type source[Item any] struct {
 	every time.Duration
 	// list returns the items, and the resourceVersion of the answer.
 	list func() ([]Item, string, error)
-	// ignore clears what may change without being told; nil: nothing.
+	// ignore clears fields whose changes are not sent; nil: all are sent.
 	ignore func(*Item)
-	// generations say whether anything may have changed; nil: that is looked for each time.
+	// generations detects changes of the store; nil: the list is computed each time.
 	generations *generations
 }
 
@@ -107,8 +107,8 @@ type watcher struct {
 	result chan watch.Event
 }
 
-// startWatch begins with all objects where the client knows none. A client that has a list gets
-// what changes from now on. What was removed between its list and now it is not told.
+// startWatch sends all objects first if the client has none. A client with a list receives the changes from
+// now on, but no events for objects that were deleted between its list and now.
 func startWatch(ctx context.Context, options *internalversion.ListOptions, polled polled) watch.Interface {
 	ctx, stop := context.WithCancel(ctx)
 	made := &watcher{polled: polled, stop: stop, result: make(chan watch.Event)}
@@ -148,7 +148,7 @@ func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions)
 	}
 }
 
-// begin tells what the client does not know yet.
+// begin sends the initial events.
 func (w *watcher) begin(ctx context.Context, options *internalversion.ListOptions, all *looked) bool {
 	if options == nil {
 		options = &internalversion.ListOptions{}

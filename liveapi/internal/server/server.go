@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server is the API server that the cluster's API server hands requests to. Users
-// authenticate there; whether they may do what they ask for, it is asked in turn.
+// Package server implements the API server behind the aggregation layer. It delegates authentication and
+// authorization of users to the cluster's API server.
 package server
 
 import (
@@ -31,28 +31,28 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// connections has room for the agents of 5,000 nodes, which watch EndpointSlices here, and for
-// replicas of the cluster's API server.
+// connections are enough for the agents of 5,000 nodes, which watch EndpointSlices here, and for replicas
+// of the cluster's API server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
-// maxHeaderBytes is the size of a request's header. The API server lists a user's groups in it. The library fixes
-// 1 MiB for what is read.
+// maxHeaderBytes is the maximum size of a request's header. The API server lists a user's groups in it. The
+// library reads up to 1 MiB in any case.
 const maxHeaderBytes = 64 << 10
 
 // Options of a Server.
 type Options struct {
 	// Address is "host:port" to listen on.
 	Address string
-	// CertDir has tls.crt and tls.key. They are read again when they change.
+	// CertDir has tls.crt and tls.key. They are reloaded when they change.
 	CertDir string
-	// Kubeconfig tells where to ask about users; empty: as in a pod.
+	// Kubeconfig is the API server for authentication and authorization; empty: the pod's service account.
 	Kubeconfig string
 	// Storage are the resources.
 	Storage map[string]rest.Storage
-	// Synced waits until there is something to answer with. Readiness depends on that and on no
-	// agent: an API that is away holds up the deletion of every namespace.
+	// Synced waits for the first complete data. Readiness depends on it, but on no agent, because an
+	// unavailable API blocks the deletion of all namespaces.
 	Synced func(context.Context) bool
-	// Streams answer at paths of their own, for as long as who asks stays.
+	// Streams are handlers of other paths, whose requests have no time limit.
 	Streams map[string]http.Handler
 	// StreamAudience is the audience of the tokens that Streams accept.
 	StreamAudience string
@@ -63,13 +63,13 @@ type Server struct {
 	prepared interface{ RunWithContext(context.Context) error }
 }
 
-// New returns a server that listens already.
+// New returns a server that already listens.
 func New(options Options) (*Server, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(livev1alpha1.AddToScheme(scheme), liverest.AddFields(scheme)); err != nil {
 		return nil, fmt.Errorf("building the scheme: %w", err)
 	}
-	// Those that every API server has, of lists, watches and errors.
+	// The kinds of lists, watches and errors that every API server has.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
 		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
@@ -127,7 +127,7 @@ func New(options Options) (*Server, error) {
 	return &Server{prepared: generic.PrepareRun()}, nil
 }
 
-// apply listens, and finds out how users are told apart.
+// apply opens the listener, and configures authentication and authorization.
 func apply(options Options, configuration *genericapiserver.Config) error {
 	listener, err := serving.Listen(options.Address, connections)
 	if err != nil {

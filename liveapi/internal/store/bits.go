@@ -4,7 +4,7 @@ package store
 
 import "math/bits"
 
-// bitset is a set of small numbers: those of nodes.
+// bitset is a set of node numbers.
 type bitset []uint64
 
 func (b *bitset) set(number int) {
@@ -20,7 +20,7 @@ func (b bitset) clear(number int) {
 	}
 }
 
-// add makes it the union with others.
+// add sets b to the union with others.
 func (b *bitset) add(others bitset) {
 	for len(*b) < len(others) {
 		*b = append(*b, 0)
@@ -30,7 +30,7 @@ func (b *bitset) add(others bitset) {
 	}
 }
 
-// common counts what both have.
+// common returns the size of the intersection.
 func (b bitset) common(others bitset) int {
 	count := 0
 	for i := range min(len(b), len(others)) {

@@ -12,36 +12,36 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// Session is one of a node.
+// Session is a session of a node.
 type Session struct {
 	Node string
 	console.BGPPeer
 }
 
-// Announcement is what nodes decided about a VIP.
+// Announcement are the nodes' decisions about a VIP.
 type Announcement struct {
 	Address netip.Addr
-	// Announcing is how many nodes announce it.
+	// Announcing is the number of nodes that announce it.
 	Announcing int
-	// Groups are nodes with one decision: those that announce it first, by their peers, then the
+	// Groups are nodes with the same decision: first those that announce it, by their peers, then the
 	// others by reason and message.
 	Groups []Group
 }
 
-// Group are nodes that decided the same.
+// Group is a group of nodes with the same decision.
 type Group struct {
-	// Peers are empty where the VIP is withheld, for Reason.
+	// Peers is empty if the VIP is withheld, for Reason.
 	Peers           []string
 	Reason, Message string
 	Count           int
-	// Nodes are sorted, and cut where that was asked for.
+	// Nodes are sorted, and limited on request.
 	Nodes []string
-	// Ranges are the places of all of them among those that answered, from 0: the first and the
+	// Ranges are the indexes of all these nodes among the nodes that answered, from 0: the first and the
 	// last of each range.
 	Ranges [][2]int32
 }
 
-// SetState takes what changed on a node, or the whole.
+// SetState stores changes of a node, or its complete state.
 func (s *Store) SetState(name string, state *live.State, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,15 +80,15 @@ func (s *Store) change(now time.Time) {
 	s.changedAt = now
 }
 
-// Changes grows whenever an announcement or a session changed, or a node came or went, and says when
-// that was last. That a node begins or ends to be silent is not among it.
+// Changes returns a counter of changes of announcements, sessions and the set of nodes, with the time of
+// the last change. It does not count nodes that become silent or answer again.
 func (s *Store) Changes() (generation uint64, last time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.generation, s.changedAt
 }
 
-// StateFailed says that a node was asked in vain.
+// StateFailed records a failed request to a node.
 func (s *Store) StateFailed(name string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *Store) decide(node *node, address netip.Addr, decided decision) {
 	}
 }
 
-// undecide forgets a node's decision about a VIP, if it has one.
+// undecide removes a node's decision about a VIP, if any.
 func (s *Store) undecide(node *node, vip uint32) {
 	if int(vip) >= len(node.decisions) || node.decisions[vip] == 0 {
 		return
@@ -131,7 +131,7 @@ func (s *Store) forgetState(node *node) {
 	node.decisions = nil
 }
 
-// answering are the nodes that answer.
+// answering returns the nodes that answer.
 func (s *Store) answering(now time.Time) bitset {
 	var set bitset
 	for _, node := range s.ordered {
@@ -142,8 +142,8 @@ func (s *Store) answering(now time.Time) bitset {
 	return set
 }
 
-// Announcing calls a function with another one, which counts the nodes that announce at least one of
-// some addresses. Nobody can tell anything meanwhile.
+// Announcing calls each with a function that counts the nodes that announce at least one of some addresses.
+// The store is locked meanwhile.
 func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip.Addr) int)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -160,8 +160,8 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 	})
 }
 
-// Announcements returns all VIPs that nodes decided about, sorted by address, with the first names
-// of each group.
+// Announcements returns the decisions about all VIPs, sorted by address, with the first names of each
+// group.
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -188,7 +188,7 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 	return all, s.coverage(now)
 }
 
-// Announcement returns one VIP, with all names; ok is false where no node decided about it.
+// Announcement returns the decisions about one VIP, with all names; ok is false without any decision.
 func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcement, coverage Coverage, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -211,7 +211,7 @@ func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcem
 	return s.announcement(vip, groups), coverage, len(groups) > 0
 }
 
-// gathering are nodes with one decision about one VIP.
+// gathering is a group of nodes with the same decision about one VIP.
 type gathering struct {
 	decision uint32
 	count    int
@@ -219,7 +219,7 @@ type gathering struct {
 	ranges   [][2]int32
 }
 
-// gather adds a node, whose place is behind those of all before it.
+// gather adds a node, whose index is greater than those of all previous ones.
 func gather(groups []gathering, decision uint32, from *node, place int32, names int) []gathering {
 	at := slices.IndexFunc(groups, func(g gathering) bool { return g.decision == decision })
 	if at < 0 {
@@ -267,7 +267,7 @@ func compareGroups(a, b Group) int {
 		[]string{strings.Join(b.Peers, ","), b.Reason, b.Message})
 }
 
-// Sessions returns those of all nodes that answer, sorted by node and peer.
+// Sessions returns the sessions of all nodes that answer, sorted by node and peer.
 func (s *Store) Sessions(now time.Time) ([]Session, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store is pure: it keeps what agents told last, and puts the nodes together when it is
-// asked. It has no clock: who tells or asks says when.
+// Package store is pure. It stores the latest answers of agents, and aggregates nodes on request. It has no
+// clock: callers pass the time.
 //
-// It stays small with many nodes and VIPs. Traffic costs 16 bytes for a frontend on each node that
-// counted anything for it, twice. A decision about a VIP costs 4 bytes on each node, and its text
-// is there once for all nodes and VIPs that share it.
+// Its memory stays small with many nodes and VIPs. Traffic takes 16 bytes for a frontend on each node with
+// counts, twice. A decision about a VIP takes 4 bytes on each node; its text is shared by all nodes and
+// VIPs.
 package store
 
 import (
@@ -20,60 +20,59 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// silentAfter is how long a node may say nothing new before it counts as one that does not answer:
-// two of its samples.
+// silentAfter is the time without new data after which a node counts as silent: two samples.
 const silentAfter = 2 * live.SampleInterval
 
-// Name is that of a Service.
+// Name is the name of a Service.
 type Name struct{ Namespace, Name string }
 
-// Coverage is how much of the cluster an answer is about.
+// Coverage lists the nodes in an answer.
 type Coverage struct {
-	// Nodes is how many nodes have an agent.
+	// Nodes is the number of nodes with an agent.
 	Nodes int
-	// Answered are those that the answer is made of, and Silent the others, both sorted.
+	// Answered are the nodes in the answer, and Silent the others, both sorted.
 	Answered, Silent []string
 }
 
 // Store is safe for concurrent use.
 type Store struct {
 	mu sync.RWMutex
-	// nodes are those with an agent, and ordered are these sorted by name.
+	// nodes are the nodes with an agent, and ordered the same sorted by name.
 	nodes   map[string]*node
 	ordered []*node
-	// slots are the nodes by their numbers in bitsets; nil where a number is free.
+	// slots are the nodes by their numbers in bitsets; nil for a free number.
 	slots []*node
 	// frontends and reasons (of drops) are those of samples.
 	frontends interner[console.FrontendName]
 	reasons   interner[string]
-	// vips are those that a node has a decision about, announcers, by the VIP's number, the nodes
-	// that announce it.
+	// vips are those with a decision of a node, announcers, by the VIP's number, the nodes that announce
+	// it.
 	vips       interner[netip.Addr]
 	announcers []bitset
 	decisions  interner[decision]
-	// generation counts changes of announcements and sessions. The last one was at changedAt.
+	// generation counts changes of announcements and sessions. The last change was at changedAt.
 	generation uint64
 	changedAt  time.Time
 }
 
-// node is what one agent told.
+// node is the latest state of one agent.
 type node struct {
 	name   string
 	number int
 	// samples are the last two, the later one first.
 	samples [2]sample
-	// trafficAt is when the last one came.
+	// trafficAt is the time of the last sample.
 	trafficAt time.Time
-	// hasState is true once there is a state, and failingSince is when asking for the next began
-	// to fail.
+	// hasState is true once a state was received, and failingSince is the time since which requests for the
+	// next one fail.
 	hasState     bool
 	failingSince time.Time
-	// decisions are by the number of the VIP: 0 for one that the node does not have.
+	// decisions are by the number of the VIP: 0 for a VIP that the node does not have.
 	decisions []uint32
 	sessions  []console.BGPPeer
 }
 
-// decision is why VIPs are announced or are not. Peers are joined by commas.
+// decision is the reason why VIPs are announced or not. Peers are joined by commas.
 type decision struct{ peers, reason, message string }
 
 // New returns a store without nodes.
@@ -84,7 +83,7 @@ func New() *Store {
 	}
 }
 
-// SetNodes says which nodes have an agent. What others told is forgotten.
+// SetNodes sets the nodes with an agent. Data of other nodes is removed.
 func (s *Store) SetNodes(names []string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *Store) newNode(name string) *node {
 	return made
 }
 
-// Coverage says which nodes answer.
+// Coverage returns which nodes answer.
 func (s *Store) Coverage(now time.Time) Coverage {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -141,7 +140,7 @@ func (s *Store) coverage(now time.Time) Coverage {
 	return coverage
 }
 
-// answers is whether what the node told holds at a time.
+// answers reports whether the node's data is current.
 func (n *node) answers(now time.Time) bool {
 	return !n.trafficAt.IsZero() && now.Sub(n.trafficAt) <= silentAfter &&
 		n.hasState && (n.failingSince.IsZero() || now.Sub(n.failingSince) <= silentAfter)

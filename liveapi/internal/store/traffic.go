@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// sample is what a node counted until a time. Entries are sorted by the frontend's number.
+// sample are the counts of a node in one interval. Entries are sorted by the frontend's number.
 type sample struct {
 	seconds float64
 	entries []entry
@@ -23,7 +23,7 @@ type sample struct {
 	uplinks []console.Uplink
 }
 
-// entry has seven digits of what was counted: rates need no more.
+// entry stores counts with seven digits, which is enough for rates.
 type entry struct {
 	frontend                    uint32
 	connections, packets, bytes float32
@@ -37,7 +37,7 @@ type dropped struct {
 // Rates are means per second over the window of an answer.
 type Rates struct {
 	Connections, Packets, Bits, Dropped float64
-	// Drops are those that Dropped is the sum of, by reason.
+	// Drops are the parts of Dropped by reason.
 	Drops map[string]float64
 }
 
@@ -53,28 +53,27 @@ type Frontend struct {
 	Rates
 }
 
-// Uplink has the rates of frames that the driver of a node's interface did not take.
+// Uplink has the rates of frames that the driver of a node's interface did not accept.
 type Uplink struct {
 	Node, Interface    string
 	Transmit, Redirect float64
 }
 
-// Traffic is that of all nodes which answer.
+// Traffic is the sum over all nodes that answer.
 type Traffic struct {
 	Coverage
-	// Oldest is when the counters came that came first; it is zero where there are none.
+	// Oldest is the time of the oldest sample; zero if there is no sample.
 	Oldest time.Time
-	// Window is the longest time that rates are of.
+	// Window is the longest averaging period of a node.
 	Window time.Duration
-	// Services have traffic; all others have none.
+	// Services are the Services with traffic.
 	Services map[Name]Service
-	// Drops are those of all packets, by reason, and Uplinks those that lost frames.
+	// Drops are drops of all packets, by reason, and Uplinks the uplinks that lost frames.
 	Drops   map[string]float64
 	Uplinks []Uplink
 }
 
-// SetTraffic takes what a node counted since it told last. Nodes that SetNodes does not know are
-// left out.
+// SetTraffic adds a sample of a node. Nodes that SetNodes does not contain are ignored.
 func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +85,7 @@ func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 	s.releaseSample(&node.samples[1])
 	node.samples[1] = node.samples[0]
 	node.samples[0] = sample{}
-	// Where counting began anew, what was counted before is not what was counted last.
+	// After a restart of counting, the previous sample does not adjoin the new one.
 	if traffic.Seconds <= 0 {
 		s.releaseSample(&node.samples[1])
 		return
@@ -132,7 +131,7 @@ func (s *Store) releaseSample(old *sample) {
 	*old = sample{}
 }
 
-// Traffic returns that of all Services.
+// Traffic returns the traffic of all Services.
 func (s *Store) Traffic(now time.Time) Traffic {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -174,7 +173,7 @@ func (s *Store) Traffic(now time.Time) Traffic {
 	return traffic
 }
 
-// TrafficOf returns that of one Service.
+// TrafficOf returns the traffic of one Service.
 func (s *Store) TrafficOf(now time.Time, name Name) Traffic {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -197,7 +196,7 @@ func (s *Store) TrafficOf(now time.Time, name Name) Traffic {
 	return traffic
 }
 
-// addTo adds what a sample has of a frontend.
+// addTo adds a sample's counts of a frontend.
 func (s *Store) addTo(rates *Rates, of *sample, frontend uint32, seconds float64) {
 	at, found := slices.BinarySearchFunc(of.entries, frontend, func(e entry, frontend uint32) int { return cmp.Compare(e.frontend, frontend) })
 	if !found {
@@ -238,7 +237,7 @@ func (t *Traffic) sort() {
 	}
 }
 
-// told is a sample of a node, whose seconds are those of both of its samples together.
+// told is a sample of a node; its seconds are the sum of both samples of the node.
 type told struct {
 	sample
 	node string

@@ -173,7 +173,7 @@ const (
 	ReasonAddressForbidden = "AddressNotInPool"
 	// ReasonQuotaExceeded: the namespace has reached its quota of the pool; the message has the numbers.
 	// Delete Services, share an address, or raise the quota:
-	// docs/addresses.md#how-many-addresses-a-namespace-gets.
+	// docs/addresses.md#quotas.
 	ReasonQuotaExceeded = "QuotaExceeded"
 	// ReasonQuotaNearlyUsed: an event: with this Service the namespace uses 80 % of its quota.
 	ReasonQuotaNearlyUsed = "QuotaNearlyUsed"

@@ -61,8 +61,8 @@ func newWarningClient(t *testing.T, server *controlplane.Server) (client.Client,
 	return newClient(t, config), warnings
 }
 
-// eventually tries until the API server has taken notice of what was written
-// before: kinds, roles and policies reach it through its own caches.
+// eventually retries until the API server has observed previous writes: kinds, roles and policies reach it
+// through its own caches.
 func eventually(t *testing.T, what string, try func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -80,8 +80,7 @@ func eventually(t *testing.T, what string, try func(context.Context) error) {
 	}
 }
 
-// install applies a kustomization. The kinds of later objects are served a
-// moment after their CRDs were made; nothing else is tried twice.
+// install applies a kustomization. Only objects whose CRDs were just created are retried.
 func install(t *testing.T, server *controlplane.Server, admin client.Client, directory string) {
 	t.Helper()
 	for _, object := range build(t, server, directory) {
@@ -96,8 +95,8 @@ func install(t *testing.T, server *controlplane.Server, admin client.Client, dir
 	}
 }
 
-// TestManifests applies everything to an API server that refuses unknown fields,
-// and then asks it who may do what.
+// TestManifests applies all manifests to an API server that rejects unknown fields, and then verifies
+// permissions.
 func TestManifests(t *testing.T) {
 	server := controlplane.Start(t, "..", viewer)
 	admin := newClient(t, server.Admin())
@@ -123,8 +122,8 @@ func TestManifests(t *testing.T) {
 	t.Run("Gateway API", func(t *testing.T) { testGatewayAPI(t, admin) })
 }
 
-// testVIPNames asks the API server for VIPs, of which it must refuse those by whose name an
-// address could have two, and for changes of one that was there before the rule.
+// testVIPNames creates VIPs, of which those with other names than their address must be rejected, and
+// changes one that was created before the rule.
 func testVIPNames(t *testing.T, admin client.Client) {
 	for _, test := range []struct {
 		name, address string
@@ -158,8 +157,8 @@ func testVIPNames(t *testing.T, admin client.Client) {
 	}
 }
 
-// testGatewayAPI writes other versions of Gateway API over the installed one, and installs
-// the installed one over a newer one.
+// testGatewayAPI installs other versions of Gateway API over the installed one, and the installed one over
+// a newer one.
 func testGatewayAPI(t *testing.T, admin client.Client) {
 	const version = "gateway.networking.k8s.io/bundle-version"
 	kind := &unstructured.Unstructured{}
@@ -184,12 +183,12 @@ func testGatewayAPI(t *testing.T, admin client.Client) {
 			}
 		}
 	}
-	// The policy is in force after the first refusal. Gateway API's own policy refuses versions
-	// before v1.6, and which of two refusals is told is the API server's choice.
+	// The policy is in force after the first rejection. Gateway API's own policy rejects versions before
+	// v1.6; either error may be returned.
 	installed := "v1.6.3"
 	for _, older := range []string{"v1.6.2", "v1.6.0-rc.1"} {
 		eventually(t, older+" over "+installed, func(ctx context.Context) error {
-			// An older one that was taken is not to be what the next is compared with.
+			// Restore the installed version if an older one was accepted.
 			return errors.Join(refused(older)(ctx), write(installed)(ctx))
 		})
 	}
@@ -205,8 +204,7 @@ func testGatewayAPI(t *testing.T, admin client.Client) {
 	}
 }
 
-// testAgent impersonates agents, with and without the claim of a token that
-// names their node.
+// testAgent impersonates agents, with and without the node claim of a token.
 func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	for i, name := range []string{"node1", "node2"} {
 		object := ofNode("LBNode", name)
@@ -237,8 +235,8 @@ func testAgent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	}
 }
 
-// testAgentWrites has agents patch the status of objects of their own and of other nodes.
-// The patch has a verb for a text that is new each time.
+// testAgentWrites patches the status of objects of the agent's node and of other nodes. The patch has a
+// verb for a text that is new each time.
 func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format string) {
 	write := func(ctx context.Context, claims []string, node string) error {
 		config := server.Admin()
@@ -281,7 +279,7 @@ func testAgentWrites(t *testing.T, server *controlplane.Server, kind, format str
 	}
 }
 
-// ofNode is an object of a kind that has the names of nodes.
+// ofNode returns an object of a kind that has the names of nodes.
 func ofNode(kind, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion("millrace.io/v1beta1")
@@ -290,7 +288,7 @@ func ofNode(kind, name string) *unstructured.Unstructured {
 	return object
 }
 
-// testViewer runs the command line with no more rights than the viewer's roles.
+// testViewer runs the command line with only the permissions of the viewer's roles.
 func testViewer(t *testing.T, server *controlplane.Server, admin client.Client) {
 	program := filepath.Join(t.TempDir(), "millrace")
 	if out, err := exec.Command("go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {

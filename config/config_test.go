@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config has no code; its tests read the manifests, and apply them to a
-// real API server of the lab's build.
+// Package config has no code; its tests read the manifests, and apply them to a real API server of the
+// lab's build.
 package config
 
 import (
@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// load returns the objects of a kustomization that only has resources, as all
-// of ours but config/lab.
+// load returns the objects of a kustomization that only has resources, like all kustomizations except
+// config/lab.
 func load(t *testing.T, directory string) []*unstructured.Unstructured {
 	t.Helper()
 	var kustomization struct {
@@ -79,7 +79,7 @@ func read(t *testing.T, file string) []*unstructured.Unstructured {
 	}
 }
 
-// find returns the object of a kind, which there must be one of.
+// find returns the single object of a kind.
 func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string) *T {
 	t.Helper()
 	var found *T
@@ -101,7 +101,7 @@ func find[T any](t *testing.T, objects []*unstructured.Unstructured, kind string
 	return found
 }
 
-// Who mirrors our images has all that an installation and its removal need.
+// A mirror of our images is sufficient for the installation and its removal.
 func TestImagesAreOurs(t *testing.T) {
 	var templates []corev1.PodTemplateSpec
 	for _, directory := range []string{"default", "cleanup"} {
@@ -115,7 +115,7 @@ func TestImagesAreOurs(t *testing.T) {
 			if !strings.HasPrefix(container.Image, "ghcr.io/millrace-lb/") {
 				t.Errorf("container %s has the image %s", container.Name, container.Image)
 			}
-			// What kustomize's images: does not change, an overlay would have to patch.
+			// Images outside of kustomize's images: would need a patch in an overlay.
 			texts := slices.Clone(container.Args)
 			for _, variable := range container.Env {
 				texts = append(texts, variable.Value)
@@ -129,8 +129,8 @@ func TestImagesAreOurs(t *testing.T) {
 	}
 }
 
-// Each NetworkPolicy of the gateway is for pods that there are, names ports that they have, and
-// lets in at every port that they have. What a proxy has is in package infrastructure.
+// Each NetworkPolicy of the gateway selects existing pods, names their ports, and admits all of them. The
+// ports of proxies are in package infrastructure.
 func TestNetworkPoliciesFit(t *testing.T) {
 	objects := load(t, "gateway")
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
@@ -179,8 +179,7 @@ func TestNetworkPoliciesFit(t *testing.T) {
 	}
 }
 
-// The NetworkPolicy of the operator matches its pods and permits each of their ports except the
-// kubelet's.
+// The NetworkPolicy of the operator matches its pods and permits each of their ports except the kubelet's.
 func TestOperatorNetworkPolicy(t *testing.T) {
 	objects := load(t, "operator")
 	template := find[appsv1.Deployment](t, objects, "Deployment").Spec.Template
@@ -220,15 +219,15 @@ func TestAgentsRollOutInParts(t *testing.T) {
 	}
 }
 
-// A drain, a rolling update or the death of a node leaves an operator and a gateway at
-// work, and a cluster of one node has one, too.
+// A drain, a rolling update or the failure of a node leaves an operator and a gateway running, and they
+// also run in a cluster of one node.
 func TestControllersAreTwice(t *testing.T) {
 	for _, directory := range []string{"operator", "gateway"} {
 		t.Run(directory, func(t *testing.T) { testTwice(t, load(t, directory)) })
 	}
 }
 
-// The collector of the operator knows the limit of its container, whatever it is.
+// The operator's memory limit for Go follows the limit of its container.
 func TestOperatorKnowsItsMemoryLimit(t *testing.T) {
 	container := find[appsv1.Deployment](t, load(t, "operator"), "Deployment").Spec.Template.Spec.Containers[0]
 	if container.Resources.Limits.Memory().IsZero() {

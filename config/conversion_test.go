@@ -20,8 +20,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A next version of LBPeer, of another shape, proves how one is added: docs/design/api-versions.md.
-// The stored version is the hub.
+// A next version of LBPeer with another shape demonstrates docs/design/api-versions.md. The stored version
+// is the hub.
 
 // nextPeer is an LBPeer of the next version.
 type nextPeer struct {

@@ -23,24 +23,24 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// leastRefused is how many different objects are refused at least.
+// leastRefused is the minimum number of different rejected objects.
 const leastRefused = 100
 
-// input is an object that the API server is to refuse or to take.
+// input is an object that the API server must reject or accept.
 type input struct {
-	// Name says what the input is.
+	// Name describes the input.
 	Name string
 	Kind string
-	// NameOf is the name of the object; subject if empty.
+	// NameOf is the name of the object; empty: subject.
 	NameOf string `json:"name-of"`
-	// Given are objects that are there before.
+	// Given are objects that exist before.
 	Given []given
 	// Before is the spec of the object until it is changed or deleted; it is created if nil.
 	Before, Spec map[string]any
 	Delete       bool
-	// Repeat is how often the addresses of the spec are there.
+	// Repeat is the number of copies of the addresses in the spec.
 	Repeat int
-	// Refused are texts of the refusal: the field, and why or what to do.
+	// Refused are texts of the rejection: the field, and the reason or advice.
 	Refused []string
 	// Warned are texts of the warning with which the object is accepted.
 	Warned []string
@@ -73,7 +73,7 @@ func objectOf(kind, name string, spec map[string]any) *unstructured.Unstructured
 	return object
 }
 
-// object returns the object of an input, with the spec that it has or is to have.
+// object returns the object of an input with a spec.
 func (i *input) object(spec map[string]any) *unstructured.Unstructured {
 	name := i.NameOf
 	if name == "" {
@@ -102,7 +102,7 @@ func (i *input) attempt(ctx context.Context, admin client.Client, dryRun []strin
 	}
 }
 
-// prepare creates what is there before, and returns how to remove it.
+// prepare creates the objects that exist before, and returns a function that removes them.
 func (i *input) prepare(t *testing.T, admin client.Client) (remove func()) {
 	t.Helper()
 	var objects []client.Object
@@ -120,8 +120,8 @@ func (i *input) prepare(t *testing.T, admin client.Client) (remove func()) {
 	return func() { removeAll(t, admin, objects) }
 }
 
-// removeAll deletes objects in this order. A pool goes after its VIPs, when the policies know that
-// these are gone.
+// removeAll deletes objects in this order. A pool is deleted after its VIPs, when the policies observe
+// their deletion.
 func removeAll(t *testing.T, admin client.Client, objects []client.Object) {
 	t.Helper()
 	for _, object := range objects {
@@ -131,8 +131,8 @@ func removeAll(t *testing.T, admin client.Client, objects []client.Object) {
 	}
 }
 
-// testRefused hands bad objects to the API server, as a dry run and in earnest. Each must be
-// refused, by its schema or by a policy, with the field that is wrong.
+// testRefused creates invalid objects, first as a dry run. Each must be rejected, by its schema or by a
+// policy, with the invalid field in the message.
 func testRefused(t *testing.T, admin client.Client) {
 	inputs := readInputs(t, "testdata/refused.yaml")
 	different := map[string]string{}
@@ -154,7 +154,7 @@ func testRefused(t *testing.T, admin client.Client) {
 	for _, input := range inputs {
 		t.Run(input.Name, func(t *testing.T) {
 			defer input.prepare(t, admin)()
-			// Policies and what they compare with reach the API server through its own caches.
+			// Policies and their parameters reach the API server through its own caches.
 			eventually(t, "a dry run", func(ctx context.Context) error {
 				return input.judge(input.attempt(ctx, admin, []string{metav1.DryRunAll}))
 			})
@@ -165,7 +165,7 @@ func testRefused(t *testing.T, admin client.Client) {
 	}
 }
 
-// judge says what is wrong with an answer that must be the refusal.
+// judge returns an error if err is not the expected rejection.
 func (i *input) judge(err error) error {
 	if err == nil {
 		return errors.New("not refused")
@@ -181,7 +181,8 @@ func (i *input) judge(err error) error {
 	return nil
 }
 
-// testWarned verifies the warnings about valid objects. Only dry runs: later inputs overlap the same addresses.
+// testWarned verifies the warnings about valid objects. Only dry runs: later inputs overlap the same
+// addresses.
 func testWarned(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	for _, input := range readInputs(t, "testdata/warned.yaml") {
@@ -208,7 +209,7 @@ func (i *input) expectWarning(t *testing.T, admin client.Client, told *controlpl
 	})
 }
 
-// testAccepted hands good objects to the API server. Each is there while the next ones come.
+// testAccepted creates valid objects. Each exists while the next ones are created.
 func testAccepted(t *testing.T, admin client.Client) {
 	var objects []client.Object
 	defer func() { removeAll(t, admin, objects) }()
@@ -229,8 +230,8 @@ func testAccepted(t *testing.T, admin client.Client) {
 	}
 }
 
-// testFullPools has pools with as many entries as there can be, of the longest kind. What is wrong
-// with the last entry is found: the policies stay within the API server's budget.
+// testFullPools creates pools with the maximum number of entries of the longest kind. An error of the last
+// entry is detected: the policies stay within the API server's budget.
 func testFullPools(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	entries := func(network int) []any {

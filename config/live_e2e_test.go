@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// testLiveComponent renders the overlay of docs/live.md, looks whether its parts fit together, and
-// whether the API server takes them.
+// testLiveComponent renders the overlay of docs/live.md, and verifies that its parts match and the API
+// server accepts them.
 func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.Client) {
 	objects := render(t, server, "liveapi")
 	for _, object := range objects {
@@ -51,7 +51,7 @@ func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.C
 			t.Errorf("the container has the ports %v, %q is asked for", container.Ports, port)
 		}
 	}
-	// What the operator writes is what is mounted.
+	// The mounted Secrets are those that the operator writes.
 	if secret := template.Spec.Volumes[0].Secret; secret.SecretName != "millrace-live-api" || secret.Optional != nil {
 		t.Errorf("the pods mount %+v: they are to wait for it", secret)
 	}
@@ -77,7 +77,7 @@ func testLiveComponent(t *testing.T, server *controlplane.Server, admin client.C
 	testLiveRights(t, objects)
 }
 
-// testLiveRights looks that the program may read alone, and that the APIService is verified.
+// testLiveRights verifies that the program has only read permissions, and that the APIService is verified.
 func testLiveRights(t *testing.T, objects []*unstructured.Unstructured) {
 	for _, rule := range named[rbacv1.ClusterRole](t, objects, "ClusterRole", "millrace-liveapi").Rules {
 		for _, verb := range rule.Verbs {
@@ -99,7 +99,7 @@ func testLiveRights(t *testing.T, objects []*unstructured.Unstructured) {
 	}
 }
 
-// named is the object of a kind and a name.
+// named returns the object of a kind and a name.
 func named[T any](t *testing.T, objects []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 	return find[T](t, slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool { return o.GetName() != name }), kind)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// testPeerWarnings creates LBPeers for routers that others are for.
+// testPeerWarnings creates LBPeers for routers that already have an LBPeer.
 func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	peer := func(name string, change func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
@@ -47,7 +47,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 			t.Fatal(err)
 		}
 	}
-	// The first one also awaits the policy; from there on none is a false silence.
+	// The first one also awaits the policy, so that later ones without a warning are conclusive.
 	for _, test := range []struct {
 		name   string
 		change func(*millracev1beta1.LBPeerSpec)
@@ -96,7 +96,7 @@ func testPeerWarnings(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testRouterColumn verifies the column of "kubectl get lbpeers" that shows where a router is.
+// testRouterColumn verifies the column of "kubectl get lbpeers" that shows the location of a router.
 func testRouterColumn(t *testing.T, server *controlplane.Server, admin client.Client) {
 	routers := map[string]struct{ router, shown string }{
 		"address": {`{"address":"fe80::1","interface":"eth0"}`, "fe80::1"},

@@ -30,7 +30,7 @@ const (
 	garbageCollector = "system:serviceaccount:kube-system:generic-garbage-collector"
 )
 
-// testPoolPolicies asks what the policies for pools let pass.
+// testPoolPolicies verifies which requests the policies for pools permit.
 func testPoolPolicies(t *testing.T, server *controlplane.Server, admin client.Client) {
 	t.Run("confirmed", func(t *testing.T) { testConfirmedRemoval(t, admin) })
 	t.Run("garbage collector", func(t *testing.T) { testCollectedPool(t, server, admin) })
@@ -48,7 +48,7 @@ func newPool(name string, addresses ...string) *millracev1beta1.VIPPool {
 	}
 }
 
-// inUse creates a pool and a VIP from it, and waits until the API server knows of both.
+// inUse creates a pool and a VIP of it, and waits until the API server's policies observe both.
 func inUse(t *testing.T, admin client.Client) (*millracev1beta1.VIPPool, *millracev1beta1.VIP) {
 	t.Helper()
 	pool := newPool("used", "192.0.2.0/24")
@@ -71,7 +71,7 @@ func inUse(t *testing.T, admin client.Client) (*millracev1beta1.VIPPool, *millra
 	return pool, vip
 }
 
-// refusal returns nil for an error by which a policy refuses with a text.
+// refusal returns nil for the error of a policy with a text.
 func refusal(err error, text string) error {
 	if err == nil {
 		return errors.New("not refused")
@@ -120,8 +120,7 @@ func testPoolsInUse(t *testing.T, admin client.Client) {
 	}
 }
 
-// testOperatorsClaims writes as the operator what nobody else may. What a VIP's claims are is the
-// operator's own decision.
+// testOperatorsClaims writes claims as the operator, which alone may do so.
 func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
 	ports := []millracev1beta1.ClaimedPort{{Port: 80, Protocol: corev1.ProtocolTCP}}
 	vip := &millracev1beta1.VIP{
@@ -141,8 +140,8 @@ func testOperatorsClaims(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testOverlappingPools verifies that pools with common addresses can be written, without a warning unless the write
-// adds an overlap.
+// testOverlappingPools verifies that pools with common addresses can be written, without a warning unless
+// the write adds an overlap.
 func testOverlappingPools(t *testing.T, server *controlplane.Server) {
 	admin, told := newWarningClient(t, server)
 	first, second := newPool("first", "192.0.2.0/24", "198.51.100.0/24"), newPool("second", "198.51.100.0/25", "192.0.2.0/25")
@@ -181,8 +180,8 @@ func testOverlappingPools(t *testing.T, server *controlplane.Server) {
 	}
 }
 
-// testPoolChangesByGitOps splits, merges and renames pools by one manifest each, first as a dry run of all objects, as
-// Flux does, and then in the order of the manifest.
+// testPoolChangesByGitOps splits, merges and renames pools by one manifest each, first as a dry run of all
+// objects, as Flux does, and then in the order of the manifest.
 func testPoolChangesByGitOps(t *testing.T, server *controlplane.Server, admin client.Client) {
 	document := func(name, addresses, annotations string) string {
 		return fmt.Sprintf("apiVersion: millrace.io/v1beta1\nkind: VIPPool\nmetadata: {name: %s, annotations: {%s}}\nspec: {addresses: [%s]}\n---\n",

@@ -18,7 +18,7 @@ import (
 )
 
 // TestDecodableRoutes creates HTTPRoutes that the experimental CRD permits. Those that Go clients cannot
-// decode are refused, wherever the filter is.
+// decode are rejected, at any place of the filter.
 func TestDecodableRoutes(t *testing.T) {
 	server := controlplane.Start(t, "..")
 	admin := newClient(t, server.Admin())
@@ -51,7 +51,7 @@ func TestDecodableRoutes(t *testing.T) {
 		return admin.Delete(ctx, object)
 	}
 	for _, name := range []string{"rule", "backend"} {
-		// The policy is in force after the first refusal.
+		// The policy is in force after the first rejection.
 		eventually(t, "refusing "+name, func(ctx context.Context) error {
 			switch err := create(ctx, route(name, 65536)); {
 			case err == nil:

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// notPlaced is how the API server refuses to run a command in a pod that has no node:
-	// roles and policies have let the request pass.
+	// notPlaced is the API server's error about running a command in a pod without a node: roles and
+	// policies have permitted the request.
 	notPlaced = "does not have a host assigned"
 	byPolicy  = "the only commands here are"
 )
 
-// testTracer asks for commands in an agent's pod, as somebody with the Role millrace-tracer
-// and as an administrator of the namespace.
+// testTracer runs commands in an agent's pod, with the Role millrace-tracer and as an administrator of the
+// namespace.
 func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) {
 	pod := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Pod",
@@ -99,7 +99,7 @@ func testTracer(t *testing.T, server *controlplane.Server, admin client.Client) 
 	}
 }
 
-// bind gives the user of that name a role in Millrace's namespace.
+// bind grants the user with the same name a role in Millrace's namespace.
 func bind(t *testing.T, admin client.Client, user, role string) {
 	t.Helper()
 	binding := &unstructured.Unstructured{Object: map[string]any{
@@ -121,7 +121,7 @@ func as(server *controlplane.Server, user string) *rest.Config {
 	return config
 }
 
-// execute asks to run a command in the pod, and returns the message of the refusal.
+// execute requests to run a command in the pod, and returns the message of the rejection.
 func execute(ctx context.Context, config *rest.Config, command []string) (string, error) {
 	connection, err := rest.HTTPClientFor(config)
 	if err != nil {

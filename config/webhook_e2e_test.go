@@ -63,8 +63,8 @@ func build(t *testing.T, server *controlplane.Server, directory string) []*unstr
 	return read(t, file)
 }
 
-// testWebhookComponents renders the overlays of docs/install.md, and looks whether their parts fit
-// together. What needs cert-manager is not applied.
+// testWebhookComponents renders the overlays of docs/install.md, and verifies that their parts match.
+// Objects that need cert-manager are not applied.
 func testWebhookComponents(t *testing.T, server *controlplane.Server, admin client.Client) {
 	for component, from := range map[string]string{
 		"webhook-self-signed":  "",

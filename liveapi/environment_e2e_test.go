@@ -46,8 +46,8 @@ import (
 )
 
 const (
-	// liveUser is the service account of config/liveapi: the program runs with exactly the rights
-	// that it is installed with.
+	// liveUser is the service account of config/liveapi: the program runs with exactly its installed
+	// permissions.
 	liveUser = "system:serviceaccount:millrace-system:millrace-liveapi"
 	tenant   = "tenant"
 	// agentUser is the service account of config/rbac/agent.
@@ -58,19 +58,19 @@ const (
 	patience        = 30 * time.Second
 )
 
-// environment is a real API server that hands requests for live.millrace.io to the program.
+// environment is a real API server that forwards requests for live.millrace.io to the program.
 type environment struct {
 	server *controlplane.Server
 	client *controlplane.Objects
 	told   *controlplane.Warnings
-	// directory has the program's certificates, by a link as the kubelet makes it, and authority
-	// signs them and those of agents.
+	// directory has the program's certificates behind a symbolic link, like the kubelet's; authority signs
+	// them and those of agents.
 	directory string
 	authority *authority
-	// port is that of the agents of all nodes.
+	// port is the port of the agents of all nodes.
 	port   uint16
 	agents map[string]*agent
-	// address is where the program listens, and apiService leads there.
+	// address is the program's address, and apiService points to it.
 	address    string
 	apiService *unstructured.Unstructured
 }
@@ -94,7 +94,7 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// mount gives the program certificates that an authority signs, all files at once.
+// mount replaces the program's certificates atomically by certificates of an authority.
 func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	t.Helper()
 	directory := t.TempDir()
@@ -104,11 +104,12 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	previous, _ := os.Readlink(e.directory)
 	must(t, os.Symlink(directory, e.directory+".next"))
 	must(t, os.Rename(e.directory+".next", e.directory))
-	// It is told by that.
+	// This triggers the reload.
 	must(t, os.RemoveAll(previous))
 }
 
-// token returns a token of a service account of millrace-system for the audiences, by default the API server's.
+// token returns a token of a service account of millrace-system for the audiences, by default the API
+// server's.
 func (e *environment) token(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: account}}
@@ -122,7 +123,7 @@ func (e *environment) create(t *testing.T, object client.Object) {
 	e.client.Make(t, object)
 }
 
-// node makes a node with an agent at a loopback address, which says what it is told to.
+// node creates a node with a scripted agent at a loopback address.
 func (e *environment) node(t *testing.T, name string, number int) *agent {
 	t.Helper()
 	address := fmt.Sprintf("127.0.1.%d", number)
@@ -135,8 +136,7 @@ func (e *environment) node(t *testing.T, name string, number int) *agent {
 	return made
 }
 
-// service makes a Service with a VIP and one endpoint on each of some nodes; the first is not
-// ready.
+// service creates a Service with a VIP and one endpoint on each of some nodes; the first is not ready.
 func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
 	t.Helper()
 	service := &corev1.Service{
@@ -158,8 +158,8 @@ func (e *environment) service(t *testing.T, namespace, name, vip string, nodes .
 	e.create(t, slice)
 }
 
-// run starts the program and has the API server hand requests to it. It is found by the name
-// localhost, in place of pods; its certificate is that of the Service.
+// run starts the program and makes the API server forward requests to it. Its host is localhost instead of
+// pods; its certificate is that of the Service.
 func (e *environment) run(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	port := controlplane.FreePort(t)
@@ -196,7 +196,7 @@ func (e *environment) run(t *testing.T) (address string, stop func()) {
 	return address, stop
 }
 
-// register has the API server hand requests to a port of this machine.
+// register makes the API server forward requests to a port of this machine.
 func (e *environment) register(t *testing.T, port uint16) {
 	t.Helper()
 	e.create(t, &corev1.Service{
@@ -213,7 +213,7 @@ func (e *environment) register(t *testing.T, port uint16) {
 	e.create(t, e.apiService)
 }
 
-// agent serves what it is told to, over TLS, as api/live says.
+// agent is a scripted agent that serves api/live over TLS.
 type agent struct {
 	name string
 	stop func()
@@ -221,15 +221,15 @@ type agent struct {
 	mu          sync.Mutex
 	tls         *tls.Config
 	connections map[net.Conn]bool
-	// traffic is said again and again, as that of five seconds.
+	// traffic is returned repeatedly, as that of five seconds.
 	traffic live.Traffic
 	state   live.State
-	// changed ends when the state changes.
+	// changed is closed when the state changes.
 	changed chan struct{}
 	version int
 	flows   []live.Flow
 	drops   live.Drops
-	// asked are the questions for flows and drops.
+	// asked are the requests for flows and drops.
 	asked []string
 }
 
@@ -276,7 +276,7 @@ func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 	return a
 }
 
-// trust gives the agent a certificate that an authority signs, and clients to believe.
+// trust sets the agent's certificate, signed by an authority, and the accepted clients.
 func (a *agent) trust(t *testing.T, authority *authority, clients *x509.CertPool) {
 	t.Helper()
 	a.mu.Lock()
@@ -291,7 +291,7 @@ func (a *agent) trust(t *testing.T, authority *authority, clients *x509.CertPool
 	}
 }
 
-// count keeps those connections whose peer is believed.
+// count counts connections with a verified peer.
 func (a *agent) count(connection net.Conn, state http.ConnState) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -353,7 +353,7 @@ func (a *agent) serveState(w http.ResponseWriter, r *http.Request) {
 	write(w, state)
 }
 
-// says changes what the agent says.
+// says changes the agent's answers.
 func (a *agent) says(change func(*agent)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -409,7 +409,7 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// bundle is certificates as the API server has them in objects.
+// bundle encodes certificates for caBundle fields.
 func bundle(certificates []byte) string { return base64.StdEncoding.EncodeToString(certificates) }
 
 func (a *authority) encoded() []byte {

@@ -40,7 +40,8 @@ const (
 	mailVIP = "198.51.100.2"
 )
 
-// TestLive asks a real API server, which asks the program, which asks the agents of three nodes.
+// TestLive sends requests to a real API server, which forwards them to the program with the agents of three
+// nodes.
 func TestLive(t *testing.T) {
 	e := newEnvironment(t)
 	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
@@ -82,7 +83,7 @@ func TestLive(t *testing.T) {
 	t.Run("namespaces", func(t *testing.T) { testNamespaces(t, e) })
 }
 
-// rows are the lines of `kubectl get`, each with one space between its columns.
+// rows returns the lines of `kubectl get`, each with one space between its columns.
 func (e *environment) rows(t *testing.T, arguments ...string) []string {
 	t.Helper()
 	output, err := e.server.Kubectl(t.Context(), append([]string{"get"}, arguments...)...)
@@ -132,7 +133,7 @@ func testTraffic(t *testing.T, e *environment) {
 	if none := e.rows(t, "servicetraffic", "-n", "shop", "-l", "app=mail"); len(none) != 0 {
 		t.Errorf("with another label there is %q", none)
 	}
-	// What is of no Service is for those who may see all.
+	// Drops without a Service require access to all namespaces.
 	for namespace, want := range map[string]bool{"": true, "shop": false} {
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list, client.InNamespace(namespace)))
@@ -197,7 +198,8 @@ func testFlows(t *testing.T, e *environment) {
 	if len(rows) != 3 || !strings.HasPrefix(rows[1], "203.0.113.9:40001 198.51.100.1:80 TCP 10.0.0.1:8080 node-b Established ") {
 		t.Errorf("got %q", rows)
 	}
-	// Those alone that have endpoints, also such as are not ready: their flows may be there still.
+	// Only nodes with endpoints, including endpoints that are not ready, because their flows may still
+	// exist.
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
 		asked := e.agents[name].questions()
 		if len(asked) != want || want > 0 && asked[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
@@ -245,14 +247,13 @@ func testDrops(t *testing.T, e *environment) {
 	}
 }
 
-// testWatch is told of a change by an agent, and of nothing else.
+// testWatch: an agent's change results in an event, and nothing else does.
 func testWatch(t *testing.T, e *environment) {
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
 	list := &livev1alpha1.VIPAnnouncementList{}
 	must(t, watching.List(t.Context(), list))
-	// It counts as that of a second before, and the agents' news as something that it does not
-	// know.
+	// The watch starts a second earlier, so that the agents' changes are unknown to it.
 	millis, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	must(t, err)
 	events, err := watching.Watch(t.Context(), &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{Raw: &metav1.ListOptions{
@@ -260,7 +261,7 @@ func testWatch(t *testing.T, e *environment) {
 	}})
 	must(t, err)
 	defer events.Stop()
-	// One that comes before the watch has begun is no change for it: there is another one, then.
+	// A change before the watch has started results in no event, so the test changes again.
 	vips, announcing := e.agents["node-a"].state.VIPs, map[bool]int32{true: 3, false: 2}
 	deadline, whole := time.After(patience), true
 	for told := false; !told; {
@@ -329,7 +330,7 @@ func testSchemas(t *testing.T, e *environment) {
 	}
 }
 
-// testTenants gives a user the role view in one namespace.
+// testTenants grants a user the role view in one namespace.
 func testTenants(t *testing.T, e *environment) {
 	e.create(t, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "tenant"},
@@ -358,8 +359,7 @@ func testTenants(t *testing.T, e *environment) {
 	}
 }
 
-// testCommand runs millrace, which has no agents to ask here: as an administrator, and as the
-// tenant of testTenants.
+// testCommand runs millrace without agents: as an administrator, and as the tenant of testTenants.
 func testCommand(t *testing.T, e *environment) {
 	program := filepath.Join(t.TempDir(), "millrace")
 	if output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace").CombinedOutput(); err != nil {
@@ -393,7 +393,7 @@ func testCommand(t *testing.T, e *environment) {
 	}
 }
 
-// testStrangers come to the program without the API server.
+// testStrangers connects to the program without the API server.
 func testStrangers(t *testing.T, address string) {
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for path, want := range map[string]int{
@@ -423,8 +423,8 @@ func testStrangers(t *testing.T, address string) {
 	}
 }
 
-// testRelay uses the relay as agents do, with the rights of config/. Other tokens are refused, those of agents for
-// the API server among them.
+// testRelay uses the relay as agents do, with the roles of config/. Other tokens are rejected, including
+// the agents' tokens for the API server.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
@@ -435,7 +435,7 @@ func testRelay(t *testing.T, e *environment) {
 		want  int
 	}{
 		{e.token(t, "millrace-agent", relay.Audience), http.StatusOK},
-		// The tokens by which pods use the API server, and those for others.
+		// Tokens for the API server, and for other audiences.
 		{e.token(t, "millrace-agent"), http.StatusUnauthorized},
 		{e.token(t, "millrace-agent", "millrace-gateway"), http.StatusUnauthorized},
 		{agentUser, http.StatusUnauthorized},
@@ -463,7 +463,7 @@ func testRelay(t *testing.T, e *environment) {
 	}
 }
 
-// snapshot reads until its end, and looks for the slices of the Services.
+// snapshot reads a snapshot to its end, and checks for the slices of the Services.
 func snapshot(t *testing.T, stream io.Reader) {
 	t.Helper()
 	names := map[string]bool{}
@@ -482,8 +482,7 @@ func snapshot(t *testing.T, stream io.Reader) {
 	}
 }
 
-// testRotation replaces the CA as the operator does, while requests come: none is refused, and no
-// node is missing.
+// testRotation replaces the CA as the operator does, during requests: none fails, and no node is missing.
 func testRotation(t *testing.T, e *environment) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -492,7 +491,7 @@ func testRotation(t *testing.T, e *environment) {
 	go func() {
 		defer close(failed)
 		for ctx.Err() == nil {
-			// The API server makes another connection when whom it trusts changes.
+			// The API server reconnects when its CA bundle changes.
 			if err := e.client.List(ctx, &livev1alpha1.ServiceTrafficList{}); err != nil && ctx.Err() == nil {
 				failed <- err
 				return
@@ -514,13 +513,11 @@ func testRotation(t *testing.T, e *environment) {
 		defer connection.Close()
 		return connection.ConnectionState().PeerCertificates[0]
 	}
-	// The next one is trusted.
 	trust(both)
 	e.mount(t, e.authority, both)
 	for _, agent := range e.agents {
 		agent.trust(t, e.authority, clients)
 	}
-	// It is used, by agents first.
 	for _, agent := range e.agents {
 		agent.trust(t, next, clients)
 	}
@@ -543,7 +540,6 @@ func testRotation(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// The previous one is trusted no more.
 	trust(next.encoded())
 	e.mount(t, next, next.encoded())
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
@@ -556,7 +552,7 @@ func testRotation(t *testing.T, e *environment) {
 	}
 }
 
-// testPartial stops an agent and looks what is said of it.
+// testPartial stops an agent and checks the warnings.
 func testPartial(t *testing.T, e *environment) {
 	e.agents["node-c"].stop()
 	const want = "1 of 3 nodes did not answer: node-c"
@@ -599,8 +595,8 @@ func answersOf(list client.ObjectList) livev1alpha1.NodeAnswers {
 	return livev1alpha1.NodeAnswers{}
 }
 
-// testNamespaces deletes a namespace with all agents dead, as Kubernetes does: it asks each API for
-// what it has there.
+// testNamespaces deletes a namespace with all agents stopped; Kubernetes then lists the objects of each
+// API.
 func testNamespaces(t *testing.T, e *environment) {
 	for _, agent := range e.agents {
 		agent.stop()
@@ -618,7 +614,7 @@ func testNamespaces(t *testing.T, e *environment) {
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
 }
 
-// TestLinked holds API servers out of all programs but the one that is an API server.
+// TestLinked: only the program that is an API server links its packages.
 func TestLinked(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}: {{join .Deps " "}}`, "../cmd/...").Output()
 	must(t, err)

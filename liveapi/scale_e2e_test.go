@@ -45,23 +45,22 @@ var (
 	scaleStrict   = flag.Bool("strict", false, "fail where it costs more than the goals, on a machine that does nothing else")
 )
 
-// limits are what it may cost.
+// limits bound the cost.
 type limits struct {
-	// list is of `kubectl get`: each one with -strict, else the median.
+	// list is the time of `kubectl get`: the maximum with -strict, else the median.
 	list       time.Duration
 	processors float64
 	memory     int64
 }
 
-// goals are those that docs/live.md tells, and slack is what holds on a machine that does other things
-// too. Then lists wait for processors, but what it uses of these and of memory is its own.
+// goals are the figures of docs/live.md, and slack the limits on a machine with other load, where only
+// lists wait for processors.
 var (
 	goals = limits{list: time.Second, processors: 0.5, memory: 300 << 20}
 	slack = limits{list: 4 * time.Second, processors: 0.7, memory: 330 << 20}
 )
 
-// TestScale runs the program beside many simulated agents, and measures what it costs, and how long
-// a list takes.
+// TestScale runs the program with many simulated agents, and measures its cost and the time of lists.
 func TestScale(t *testing.T) {
 	e := newEnvironment(t)
 	e.simulate(t)
@@ -85,7 +84,7 @@ func TestScale(t *testing.T) {
 	})
 	t.Logf("all %d nodes answer after %.0f s, which took %.1f s of a processor", *scaleNodes, time.Since(begun).Seconds(), process.cpu(t).Seconds())
 
-	// A list of everything every five seconds, as an impatient user makes it.
+	// List everything every five seconds.
 	before, start := process.cpu(t), time.Now()
 	var lists, prints []time.Duration
 	for time.Since(start) < time.Minute {
@@ -129,7 +128,7 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// addressOf is that of a simulated node.
+// addressOf returns the address of a simulated node.
 func addressOf(node int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 1, byte(node >> 8), byte(node)})
 }
@@ -140,7 +139,7 @@ func vipOf(service int) netip.Addr {
 
 func serviceNameOf(service int) string { return fmt.Sprintf("service-%05d", service) }
 
-// simulate answers for all nodes, which differ by the address that is asked.
+// simulate answers for all nodes, which differ by their addresses.
 func (e *environment) simulate(t *testing.T) {
 	t.Helper()
 	certificate := e.authority.issue(t, live.AgentName, x509.ExtKeyUsageServerAuth)
@@ -203,7 +202,7 @@ func (e *environment) simulate(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close() })
 }
 
-// populate makes the objects.
+// populate creates the objects.
 func (e *environment) populate(t *testing.T) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -245,7 +244,7 @@ func (e *environment) populate(t *testing.T) {
 	must(t, group.Wait())
 }
 
-// process is the program, running by itself.
+// process is the program in its own process.
 type process struct {
 	id   int
 	port uint16
@@ -282,7 +281,7 @@ func (e *environment) start(t *testing.T) process {
 	return process{command.Process.Pid, port}
 }
 
-// cpu is the time of processors that it has had.
+// cpu returns the used CPU time.
 func (p process) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.id))
@@ -297,7 +296,7 @@ func (p process) cpu(t *testing.T) time.Duration {
 	return ticks * 10 * time.Millisecond
 }
 
-// memory is its resident memory, now and at most.
+// memory returns its resident memory, current and maximum.
 func (p process) memory(t *testing.T) (now, peak int64) {
 	t.Helper()
 	file, err := os.Open(fmt.Sprintf("/proc/%d/status", p.id))

@@ -17,15 +17,15 @@ import (
 // simulated are nodes behind a router that hashes the ports of probes.
 type simulated struct {
 	nodes int
-	// paths are the nodes that the router uses, lost those whose packets vanish, short those that
-	// get no long ones.
+	// paths are the nodes that the router uses, lost those whose packets are lost, short those without long
+	// packets.
 	paths       []int
 	lost, short map[int]bool
-	// pick chooses the path of a node's port.
+	// pick selects the path of a node's port.
 	pick func(node, port int) int
 }
 
-// reports are what the agents would write.
+// reports returns the agents' reports.
 func (s *simulated) reports() ([]millracev1beta1.LBNodeReport, map[string]int32) {
 	reports, ids := []millracev1beta1.LBNodeReport{}, map[string]int32{}
 	for node := 1; node <= s.nodes; node++ {
@@ -67,7 +67,7 @@ func all(nodes int) (ids []int) {
 	return ids
 }
 
-// drawRouter draws a router without a fault, of up to 256 nodes, with a hash of its own.
+// drawRouter draws a router without a fault, with up to 256 nodes and a random hash.
 func drawRouter(t *rapid.T) *simulated {
 	nodes := rapid.IntRange(2, 256).Draw(t, "nodes")
 	seed := rapid.Uint64().Draw(t, "seed")
@@ -91,7 +91,7 @@ func (s *simulated) judge(t *rapid.T) Verdict {
 	return verdicts[0]
 }
 
-// A router without a fault accuses nobody, whatever its hash.
+// A router without a fault results in no false alarm, for any hash.
 func TestNoFalseAlarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -101,13 +101,13 @@ func TestNoFalseAlarm(t *testing.T) {
 	})
 }
 
-// While some agents start, nobody is accused: the router keeps the routes of these nodes, and they
-// do not probe. Some of them have sessions, and some do not.
+// There is no false alarm while some agents start: the router keeps the routes of these nodes, and they do
+// not probe. Some of them have sessions, and some do not.
 func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
 		reports, ids := s.reports()
-		// Often few are left.
+		// Prefer few probing nodes.
 		probing := rapid.IntRange(1, s.nodes).Draw(t, "probing")
 		if rapid.Bool().Draw(t, "few") {
 			probing = min(probing, 1+probing%8)
@@ -127,7 +127,7 @@ func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 	})
 }
 
-// Each fault is told, with its nodes.
+// Each fault is detected, with its nodes.
 func TestFaults(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -157,7 +157,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestLossyBound: a node whose probes lack an eighth of the answers is reported, and none with one answer more.
+// TestLossyBound: a node whose probes lack an eighth of the answers is reported, and none with one answer
+// more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
 		Ports/8 - 1: millracev1beta1.ReasonNodesReached,
@@ -172,7 +173,7 @@ func TestLossyBound(t *testing.T) {
 	}
 }
 
-// A router of fewer paths than nodes is told, with how many it uses.
+// A router with fewer paths than nodes is detected, with the number of used paths.
 func TestFewerPaths(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -185,8 +186,8 @@ func TestFewerPaths(t *testing.T) {
 	})
 }
 
-// A router that hashes addresses alone is not blamed for nodes that no probe came to, unless all
-// probes came to one. Nodes whose probes are lost are told all the same.
+// A router that hashes addresses alone is not reported for nodes without probes, unless all probes reached
+// the same node. Nodes with lost probes are reported nevertheless.
 func TestHashWithoutPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -216,7 +217,7 @@ func TestHashWithoutPorts(t *testing.T) {
 	})
 }
 
-// Nothing is proved by reports of nodes that are not ready, and by those that have not probed yet.
+// Reports of nodes that are not ready, or have not probed yet, prove nothing.
 func TestNothingProved(t *testing.T) {
 	s := &simulated{nodes: 2, paths: all(2), pick: func(_, port int) int { return port }}
 	reports, ids := s.reports()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// rivalry is a status, a text, that another program writes, too, at a time that passes.
+// rivalry is a status, a text, that another program writes, too, with a simulated clock.
 type rivalry struct {
 	Contest[string]
 	now    time.Time
@@ -19,7 +19,7 @@ func newRivalry() *rivalry { return &rivalry{now: time.Unix(1e9, 0)} }
 
 func isOurs(status string) bool { return status == "ours" }
 
-// look is how a controller looks at the status, some time later.
+// look is the controller's check of the status after some time.
 func (r *rivalry) look(later time.Duration) {
 	r.now = r.now.Add(later)
 	pause := r.Observe(r.status, r.now)
@@ -35,7 +35,7 @@ func (r *rivalry) look(later time.Duration) {
 
 func (r *rivalry) overwrite() { r.status = "theirs" }
 
-// A program that answers each of our writes is answered once in a pause, until it is silent.
+// A program that overwrites each write is answered once per pause, until it stops.
 func TestContest(t *testing.T) {
 	r := newRivalry()
 	r.look(0)
@@ -65,7 +65,7 @@ func TestContest(t *testing.T) {
 	}
 }
 
-// What happens now and then is put right at once, and no contest.
+// Occasional overwrites are corrected at once.
 func TestRareOverwrites(t *testing.T) {
 	r := newRivalry()
 	r.look(0)
@@ -78,7 +78,7 @@ func TestRareOverwrites(t *testing.T) {
 	}
 }
 
-// A clock that was set back makes no pause longer.
+// A clock that was set back extends no pause.
 func TestClockSetBack(t *testing.T) {
 	r := newRivalry()
 	for range Answers + 1 {

@@ -37,7 +37,7 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-// Two LBPeers have no canary in common, and no pool gives one out.
+// Two LBPeers cannot have a common canary, and no pool assigns one.
 func TestCanariesAreOwn(t *testing.T) {
 	peers := []millracev1beta1.LBPeer{
 		withCanaries("tor1", "198.51.100.1", "203.0.113.250"), withCanaries("tor2", "198.51.100.2", "203.0.113.250"),

@@ -13,7 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// usableOf lists pools with what they may give out, as "name range ...".
+// usableOf lists pools with their usable addresses, as "name range ...".
 func usableOf(pools []Pool) []string {
 	var lines []string
 	for i := range pools {
@@ -111,8 +111,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// Of what pools and others have, each address has one pool: the oldest that it is in,
-// unless it is reserved there or somebody else has it.
+// Each address belongs to one pool: the oldest that contains it, unless it is reserved there or used by
+// another object.
 func TestEachAddressHasOnePool(t *testing.T) {
 	at := func(offset int) netip.Addr {
 		if offset < 16 {

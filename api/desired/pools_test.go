@@ -18,7 +18,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// poolAged is a pool that was created so many seconds after others of age 0.
+// poolAged returns a pool that was created so many seconds after others of age 0.
 func poolAged(name string, age int, addresses ...string) millracev1beta1.VIPPool {
 	return millracev1beta1.VIPPool{
 		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(time.Duration(age) * time.Second))},
@@ -86,7 +86,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// checkProblems compares problems with the beginnings of "name reason message".
+// checkProblems compares problems with prefixes of "name reason message".
 func checkProblems(t *testing.T, problems []Problem, want []string) {
 	t.Helper()
 	if len(problems) != len(want) {

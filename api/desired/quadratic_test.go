@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// rivalsByDefinition looks at each pair, peer and node.
+// rivalsByDefinition compares each pair, peer and node.
 func rivalsByDefinition(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []rivalry {
 	var pairs []rivalry
 	for j := range advertisements {
@@ -47,7 +47,7 @@ func rivalsByDefinition(advertisements []Advertisement, peers []Peer, nodes []la
 	return pairs
 }
 
-// countingSelector counts how often it is asked.
+// countingSelector counts evaluations.
 type countingSelector struct {
 	labels.Selector
 	asked *int
@@ -58,7 +58,7 @@ func (s countingSelector) Matches(set labels.Labels) bool {
 	return s.Selector.Matches(set)
 }
 
-// Rivals are those of the definition, and each selector is asked once about each node.
+// rivals equals the definition, and evaluates each selector once per node.
 func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asked := 0
@@ -101,7 +101,7 @@ func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 	})
 }
 
-// Pools that overlap are those that have an address in common, the older of each pair first.
+// overlaps returns the pairs of pools with a common address, the older of each pair first.
 func TestOverlapsAreThoseOfTheDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var pools []*Pool

@@ -21,7 +21,7 @@ func TestServiceFields(t *testing.T) {
 	})
 }
 
-// An ExternalName Service is of another type, so nothing reads its name.
+// An ExternalName Service has another type, so its name is ignored.
 func testType(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{
 		"", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,
@@ -33,7 +33,7 @@ func testType(t *testing.T) {
 	}
 }
 
-// The API server keeps clusterIP equal to the first of clusterIPs. No pool gives out any of them.
+// The API server keeps clusterIP equal to the first of clusterIPs. No pool assigns any of them.
 func testClusterIPs(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{
 		ClusterIP: "203.0.113.1", ClusterIPs: []string{"203.0.113.1", "2001:db8::1"},

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// repeated is a seed of one byte.
+// repeated returns a seed of equal bytes.
 func repeated(b byte) (seed Seed) {
 	for i := range seed {
 		seed[i] = b
@@ -20,7 +20,7 @@ func repeated(b byte) (seed Seed) {
 	return seed
 }
 
-// roots are the first 64 bits of the fractional parts of the square roots of the first primes.
+// roots returns the first 64 bits of the fractional parts of the square roots of the first primes.
 func roots() (roots [11]uint64) {
 	for i, prime := range []int64{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31} {
 		root := new(big.Int).Sqrt(new(big.Int).Lsh(big.NewInt(prime), 128))
@@ -29,7 +29,7 @@ func roots() (roots [11]uint64) {
 	return roots
 }
 
-// Nodes of all versions must derive the same. The seeded row was computed by another program.
+// Nodes of all versions must derive the same constants. The seeded row was computed by another program.
 func TestConstants(t *testing.T) {
 	r := roots()
 	for _, test := range []struct {
@@ -57,7 +57,7 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// No multiplier loses a bit, and no two seeds have one in common.
+// No multiplier loses a bit, and different seeds have no common multiplier.
 func TestMultipliers(t *testing.T) {
 	seen := map[uint64]Seed{}
 	for range 1000 {

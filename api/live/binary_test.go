@@ -59,7 +59,7 @@ func TestTrafficIsReadAsWritten(t *testing.T) {
 	}
 }
 
-// A body that is cut anywhere is an error, and so is one with more behind it.
+// A truncated body is an error, and so are trailing bytes.
 func TestTrafficIsCut(t *testing.T) {
 	body := encoded(t, some(5))
 	for length := range body {
@@ -72,7 +72,7 @@ func TestTrafficIsCut(t *testing.T) {
 	}
 }
 
-// What is read can be written, and is then read as the same.
+// A decoded value is encoded and decoded to the same value.
 func FuzzTraffic(f *testing.F) {
 	f.Add(encoded(f, some(0)))
 	f.Add(encoded(f, some(7)))

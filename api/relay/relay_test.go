@@ -27,7 +27,7 @@ func endpoints(addresses ...string) []discoveryv1.Endpoint {
 	return all
 }
 
-// What is applied is what was diffed, in the same order, also where an endpoint is there twice.
+// Apply restores the endpoints of Diff, in the same order, even with duplicate endpoints.
 func TestApplyIsWhatDiffSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.StringMatching("[a-h]"), 0, 12)
@@ -47,7 +47,7 @@ func TestApplyIsWhatDiffSays(t *testing.T) {
 	})
 }
 
-// One endpoint of many costs one endpoint.
+// One changed endpoint of many takes one endpoint.
 func TestDiffIsShort(t *testing.T) {
 	var before []string
 	for i := range 100 {
@@ -119,7 +119,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds that no stream makes an agent fail, or need more than it has said.
+// FuzzDecode: no stream makes an agent crash, or allocate more than the stream's size.
 func FuzzDecode(f *testing.F) {
 	stream, err := Encode(nil, &Event{Type: Change, Slice: &discoveryv1.EndpointSlice{Endpoints: endpoints("a", "b")}, Runs: []Run{{New: true, Count: 2}}})
 	if err != nil {
@@ -166,7 +166,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// An agent waits for three bookmarks, as often as the relay says that they come.
+// The time limit of an agent is three bookmark intervals.
 func TestSilence(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"": 30 * time.Second, "2": 6 * time.Second, "10": 30 * time.Second,

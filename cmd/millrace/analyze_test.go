@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestAnalyze holds the analysis of directories to the files beside them. No cluster can be asked.
+// TestAnalyze compares the analysis of directories with the files next to them. No cluster is available.
 func TestAnalyze(t *testing.T) {
 	for directory, want := range map[string]int{"good": exitOK, "faults": exitProblems} {
 		t.Run(directory, func(t *testing.T) {
@@ -56,7 +56,6 @@ const (
 `
 )
 
-// What comes from the standard input is read by what the flags say of the cluster.
 func TestAnalyzeInput(t *testing.T) {
 	for _, test := range []struct {
 		name, stdin    string

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
-// speakers answer bgp, but for node3, which does not.
+// speakers answer bgp, except node3, which fails.
 type speakers struct{}
 
 func (speakers) Nodes() []string { return []string{"node3", "node1", "node2"} }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Two VIPs of a Service, and one that is reserved.
+// Two VIPs of a Service, and a reserved one.
 var completed = map[string]string{
 	"vips": `{"metadata":{"name":"203.0.113.1"},"spec":{"address":"203.0.113.1","claims":[{"namespace":"shop","name":"web"}]}},
 		{"metadata":{"name":"v6"},"spec":{"address":"2001:db8:cafe::1","claims":[{"namespace":"shop","name":"web"}]}},
@@ -18,7 +18,7 @@ var completed = map[string]string{
 	"lbnodes": `{"metadata":{"name":"node1"},"spec":{"id":1}},{"metadata":{"name":"node2"},"spec":{"id":2}}`,
 }
 
-// kubectl runs kubectl_complete-millrace with what was typed after `kubectl millrace`.
+// kubectl runs kubectl_complete-millrace with the arguments typed after `kubectl millrace`.
 func TestCompletion(t *testing.T) {
 	kubeconfig := fakeCluster(t, completed)
 	for name, test := range map[string]struct {
@@ -47,7 +47,7 @@ func TestCompletion(t *testing.T) {
 				t.Fatalf("exit code %d: %s", code, stderr.String())
 			}
 			lines := strings.Split(strings.TrimSpace(stdout.String()), "\n")
-			// The last line is cobra's directive, which kubectl reads as well.
+			// The last line is cobra's directive, which kubectl parses.
 			if last := lines[len(lines)-1]; !strings.HasPrefix(last, ":") {
 				t.Errorf("no directive in the last line %q", last)
 			}

@@ -18,8 +18,8 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// fleet is agents that print prepared lines and then, unless they are to end,
-// wait until nobody listens.
+// fleet are agents that print prepared lines and then, unless they are to end, wait until the client closes
+// the stream.
 type fleet struct {
 	lines map[string][]consoleapi.Line
 	ends  map[string]error
@@ -59,7 +59,7 @@ func (o output) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// until collects what is written until it contains the text.
+// until collects output until it contains the text.
 func (o output) until(t *testing.T, text string) string {
 	t.Helper()
 	all := ""
@@ -131,7 +131,7 @@ func TestDropsAsJSON(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1), {Missed: 2}}}, ends: map[string]error{"node1": nil}}
 	var stdout, stderr bytes.Buffer
 	watch := dropWatch{env: environment{stdout: &stdout, stderr: &stderr}, json: true}
-	// An agent that ends is told, and was the only one.
+	// The only agent ends.
 	if err := watch.run(t.Context(), runner, []string{"node1"}); !errors.Is(err, errNoAgent) {
 		t.Errorf("ended with %v", err)
 	}
@@ -143,7 +143,7 @@ func TestDropsAsJSON(t *testing.T) {
 	}
 }
 
-// A reason that no node knows is an error, which names those that there are.
+// An unknown reason is an error that lists the known ones.
 func TestDropsOfNoReason(t *testing.T) {
 	runner := fleet{lines: map[string][]consoleapi.Line{"node1": {headLine("node1", 1)}}}
 	for _, asJSON := range []bool{false, true} {
@@ -272,7 +272,7 @@ node2, in by bond0
 	}
 }
 
-// Where the way cannot be followed, the part that is known is shown.
+// If a hop fails, the previous hops are shown.
 func TestTraceEndsHalfWay(t *testing.T) {
 	runner := fleet{trace: func(node string, _ []string) (consoleapi.Line, error) {
 		if node == "node2" {
@@ -307,7 +307,7 @@ func TestTraceArguments(t *testing.T) {
 	}
 }
 
-// A packet that is dropped ends the trace with an exit code of its own.
+// A dropped packet has its own exit code.
 func TestTraceExitCode(t *testing.T) {
 	for verdict, want := range map[consoleapi.Verdict]int{
 		consoleapi.Dropped: exitDropped, consoleapi.Delivered: exitOK, consoleapi.Answered: exitOK, consoleapi.NotOurs: exitOK,
@@ -325,7 +325,7 @@ func TestTraceExitCode(t *testing.T) {
 	}
 }
 
-// Samples of other namespaces are left out; rates of them are not asked for.
+// Samples of other namespaces are filtered by the command, rates by the agents.
 func TestNamespaceFilter(t *testing.T) {
 	watch := dropWatch{namespace: "default"}
 	other := dropLine("node1", "no_endpoint", "203.0.113.1:80")

@@ -76,7 +76,7 @@ func TestDrainLooks(t *testing.T) {
 	}
 }
 
-// A node that is not drained in time is told with what is waited for.
+// The error of a drain that times out has the missing fact.
 func TestDrainTimesOut(t *testing.T) {
 	runner := fleet{trace: func(_ string, args []string) (consoleapi.Line, error) {
 		if args[0] == "vips" {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
-// neighbours are agents whose networks hold 198.51.100.0/24; node3 does not answer.
+// neighbours are agents whose networks contain 198.51.100.0/24; node3 does not answer.
 type neighbours struct{ err error }
 
 func (neighbours) Nodes() []string { return []string{"node2", "node3", "node1"} }

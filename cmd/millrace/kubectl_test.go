@@ -13,7 +13,6 @@ import (
 	"testing"
 )
 
-// Formats and selectors of kubectl mean what they mean there.
 func TestKubectlOutput(t *testing.T) {
 	items := maps.Clone(listed)
 	items["nodes"] = `{"metadata":{"name":"node2"}}`
@@ -60,7 +59,6 @@ func TestKubectlOutput(t *testing.T) {
 	}
 }
 
-// Each request is made as the user that is asked for.
 func TestImpersonation(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]bool{}

@@ -35,7 +35,7 @@ var listed = map[string]string{
 		{"metadata":{"name":"node2"},"status":{"vips":{"announced":1,"programmed":2}}}`,
 }
 
-// pool is agents that answer vips as they are told to, and note what they are asked.
+// pool is a set of agents with scripted answers to vips, which records requests.
 type pool struct {
 	answers map[string]*consoleapi.VIPs
 	errors  map[string]error
@@ -140,7 +140,6 @@ func TestVIPs(t *testing.T) {
 	}
 }
 
-// An agent that does not answer is told, and the others are shown.
 func TestVIPsWithoutAnAgent(t *testing.T) {
 	kubeconfig := " --kubeconfig " + fakeCluster(t, listed)
 	for line, told := range map[string]bool{"vips": true, "status": true, "vips 203.0.113.1": true, "vips -o json": false} {
@@ -157,7 +156,7 @@ func TestVIPsWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// Without the right to ask agents there are counts, and it is said why there is no more.
+// Without the permission to query agents, counts are shown with a remark.
 func TestVIPsForbidden(t *testing.T) {
 	kubeconfig := " --kubeconfig " + fakeCluster(t, listed)
 	forbidden := fmt.Errorf("%w: to run a command in pod a", cluster.ErrForbidden)
@@ -192,7 +191,7 @@ func (l living) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	}
 	switch {
 	case query.Get("sendInitialEvents") != "":
-		// As of API servers without streaming lists: the client lists then.
+		// Like API servers without streaming lists: the client then lists.
 		out.WriteHeader(http.StatusUnprocessableEntity)
 		fmt.Fprint(out, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
 	case query.Get("watch") == "":
@@ -212,7 +211,7 @@ func (l living) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// of are the events of a resource; only VIPs have some.
+// of returns the events of a resource; only VIPs have events.
 func (l living) of(resource string) chan string {
 	if resource == "vips" {
 		return l.events
@@ -220,7 +219,6 @@ func (l living) of(resource string) chan string {
 	return nil
 }
 
-// --watch leaves agents alone after it has asked them.
 func TestWatchRests(t *testing.T) {
 	if rest := (&list{asks: true}).rest()(time.Second); rest < 5*time.Second {
 		t.Errorf("where agents are asked it rests for %s after a second", rest)
@@ -230,7 +228,7 @@ func TestWatchRests(t *testing.T) {
 	}
 }
 
-// --watch shows a change when the API server sends it; an equal list is not shown again.
+// --watch shows a change at once, and does not print an equal list again.
 func TestWatch(t *testing.T) {
 	l := living{make(chan string)}
 	api := httptest.NewServer(l)

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/cluster"
 )
 
-// aggregated is an aggregated API in front of a cluster: it answers paths with an object, a status
-// code, or, where it says nothing of one, as the cluster.
+// aggregated is an aggregated API in front of a cluster: it answers paths in the map with an object or a
+// status code, and other paths as the cluster does.
 type aggregated map[string]any
 
 const (
@@ -94,8 +94,8 @@ func (a aggregated) with(path string, answer any) aggregated {
 	return changed
 }
 
-// Who is asked: the aggregated API where it is there and may be read, and the agents otherwise. Whichever
-// it is, the command shows the same, and says where it does not.
+// Commands use the aggregated API if it is installed and readable, and the agents otherwise, with the same
+// output.
 func TestLiveOrAgents(t *testing.T) {
 	const agent, api, warned = "router1", "by-live", "Warning: 1 of 3 nodes did not answer: node3\n"
 	nobody := livev1alpha1.VIPAnnouncementList{}
@@ -153,7 +153,7 @@ func TestLiveOrAgents(t *testing.T) {
 	}
 }
 
-// with are agents that announce both VIPs to a peer.
+// with returns agents that announce both VIPs to a peer.
 func with(peer string) *pool {
 	made := both()
 	for _, answer := range made.answers {
@@ -162,7 +162,7 @@ func with(peer string) *pool {
 	return made
 }
 
-// Without either right, the remark names both.
+// Without both permissions, the remark names both.
 func TestNeitherLiveNorAgents(t *testing.T) {
 	server := httptest.NewServer(there().with(liveAnnouncements, http.StatusForbidden))
 	defer server.Close()
@@ -185,8 +185,7 @@ func httptestOf(t *testing.T, handler http.Handler) string {
 	return server.URL
 }
 
-// announcing is a cluster that changes, with an aggregated API: who announces is a peer, and a watch is
-// told when it is another one.
+// announcing is a cluster with an aggregated API whose announcing peer changes, with an event for watches.
 type announcing struct {
 	living
 	api     aggregated
@@ -221,7 +220,7 @@ func (a *announcing) ServeHTTP(out http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// --watch also follows what nodes announce, which is in no object.
+// --watch also follows the nodes' announcements, which are in no object.
 func TestWatchFollowsAnnouncements(t *testing.T) {
 	api := &announcing{living: living{make(chan string)}, api: there(), changes: make(chan livev1alpha1.VIPAnnouncement)}
 	api.peer.Store(new("first"))

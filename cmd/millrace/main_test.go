@@ -20,15 +20,13 @@ var listKinds = map[string]string{
 	"lbnodes": "LBNodeList", "lbnodereports": "LBNodeReportList", "nodes": "NodeList", "services": "ServiceList", "endpointslices": "EndpointSliceList", "pods": "PodList",
 }
 
-// emptyCluster is a cluster where Millrace has just been installed; it returns a
-// kubeconfig.
+// emptyCluster starts a cluster where Millrace was just installed; it returns a kubeconfig.
 func emptyCluster(t *testing.T) string {
 	t.Helper()
 	return fakeCluster(t, nil)
 }
 
-// fakeCluster answers the list of each resource with the items given for it, in JSON,
-// and returns a kubeconfig.
+// fakeCluster answers the list of each resource with the given JSON items, and returns a kubeconfig.
 func fakeCluster(t *testing.T, items map[string]string) string {
 	t.Helper()
 	api := httptest.NewServer(listsOf(items))
@@ -36,7 +34,6 @@ func fakeCluster(t *testing.T, items map[string]string) string {
 	return kubeconfigOf(t, api.URL)
 }
 
-// listsOf answers each list with the items of its resource.
 func listsOf(items map[string]string) http.Handler {
 	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		version := "v1"
@@ -49,7 +46,7 @@ func listsOf(items map[string]string) http.Handler {
 	})
 }
 
-// kubeconfigOf writes one for an API server.
+// kubeconfigOf writes a kubeconfig for an API server.
 func kubeconfigOf(t *testing.T, url string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config")

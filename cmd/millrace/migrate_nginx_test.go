@@ -11,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMigrateIngressNginx checks the problems of Ingresses that were written for ingress-nginx, and the exit code.
 func TestMigrateIngressNginx(t *testing.T) {
 	const golden = "testdata/ingress-nginx.golden"
 	var out, complaints bytes.Buffer

@@ -17,10 +17,10 @@ import (
 
 var updateMigrated = flag.Bool("update-migrated", false, "write what `migrate` prints as what is wanted")
 
-// migrated are the load balancers whose objects in testdata are turned into ours.
+// migrated are the load balancers with objects in testdata.
 var migrated = []string{"metallb", "cilium", "kube-vip"}
 
-// migrate runs the command with an input of testdata, and returns what it prints.
+// migrate runs the command with an input of testdata, and returns its output.
 func migrate(t *testing.T, from string, flags ...string) string {
 	t.Helper()
 	var out, complaints bytes.Buffer
@@ -31,8 +31,7 @@ func migrate(t *testing.T, from string, flags ...string) string {
 	return out.String()
 }
 
-// TestMigrate turns objects of others, as kubectl prints them, into ours. An API server takes all
-// that is printed.
+// TestMigrate converts objects as printed by kubectl. An API server accepts all of the output.
 func TestMigrate(t *testing.T) {
 	for _, from := range migrated {
 		t.Run(from, func(t *testing.T) {
@@ -67,7 +66,7 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMigrateByNode has every LBPeer select the nodes that have been moved, beside what it selects.
+// TestMigrateByNode: every LBPeer also selects the label of nodes that have been moved.
 func TestMigrateByNode(t *testing.T) {
 	for _, from := range migrated {
 		t.Run(from, func(t *testing.T) {
@@ -80,7 +79,6 @@ func TestMigrateByNode(t *testing.T) {
 	}
 }
 
-// TestMigrateInputs reads several files, and standard input as one of them.
 func TestMigrateInputs(t *testing.T) {
 	const pool = "apiVersion: cilium.io/v2\nkind: CiliumLoadBalancerIPPool\nmetadata: {name: %s}\nspec: {blocks: [{cidr: 203.0.113.0/28}]}"
 	directory := t.TempDir()

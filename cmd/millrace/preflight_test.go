@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/render"
 )
 
-// looked are nodes of which node2 is old, node3 does not answer, and node10 has an agent that knows
-// no preflight.
+// looked are nodes: node2 is old, node3 does not answer, and the agent of node10 does not support
+// preflight.
 type looked struct{}
 
 func (looked) Run(_ context.Context, node string, _ []string, out io.Writer) error {
@@ -34,7 +34,7 @@ func (looked) Run(_ context.Context, node string, _ []string, out io.Writer) err
 	return json.NewEncoder(out).Encode(consoleapi.Line{Preflight: &consoleapi.Preflight{Findings: []consoleapi.Finding{finding, warning}}})
 }
 
-// Nodes of which nothing is known are faults, and what nodes have in common is told once.
+// Nodes without an answer are faults, and common findings are merged.
 func TestPreflight(t *testing.T) {
 	nodes := []string{"node1", "node2", "node3", "node10"}
 	told := askPreflight(t.Context(), looked{}, nodes, []string{"preflight"}, map[string]string{"node4": "ErrImagePull: no such image"})
@@ -70,7 +70,7 @@ OK: kernel, kubernetes
 	}
 }
 
-// A Secret without a namespace is of that of Millrace.
+// A Secret without a namespace is in Millrace's.
 func TestTrialImage(t *testing.T) {
 	image := trialOptions{image: "lbagent", pullSecrets: []string{"registry", "kube-system/other"}}.trialImage("millrace-system")
 	var names []string

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// routed is an Ingress at a VIP, and a Gateway of a namespace of its own.
+// routed is an Ingress at a VIP, and a Gateway in its own namespace.
 var routed = map[string]string{
 	"ingressclasses": `{"metadata":{"name":"millrace"},"spec":{"controller":"millrace.io/ingress"}}`,
 	"ingresses": `{"metadata":{"namespace":"default","name":"site"},"spec":{"ingressClassName":"millrace",
@@ -37,14 +37,13 @@ var routed = map[string]string{
 	"namespaces": "",
 }
 
-// routedKinds are those of the lists.
 var routedKinds = map[string]string{
 	"ingressclasses": "IngressClassList", "ingresses": "IngressList", "services": "ServiceList", "endpointslices": "EndpointSliceList",
 	"gatewayclasses": "GatewayClassList", "gateways": "GatewayList", "httproutes": "HTTPRouteList", "namespaces": "NamespaceList",
 }
 
-// refusingCluster is a cluster that allows to list some kinds only. It fails the test where
-// Secrets are asked for.
+// refusingCluster is a cluster where only some kinds may be listed. It fails the test if Secrets are
+// requested.
 func refusingCluster(t *testing.T, items map[string]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -106,8 +105,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesHaveTheRoomOfTheCluster: what has no room at the gateway has none here, whichever way its flags
-// are written.
+// TestRoutesHaveTheRoomOfTheCluster: objects that exceed the gateway's limits are rejected here, too, for
+// all formats of its flags.
 func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 	const small = `"--namespace-configuration=100"`
 	for arguments, want := range map[string]string{
@@ -134,7 +133,7 @@ func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestTraceURL is about the part of a trace that needs no agents; asking those is forbidden.
+// TestTraceURL tests the part of a trace that needs no agents; querying agents is forbidden.
 func TestTraceURL(t *testing.T) {
 	both := maps.Clone(routed)
 	both["ingresses"] += `,{"metadata":{"namespace":"default","name":"both"},"spec":{"ingressClassName":"millrace",

@@ -28,11 +28,11 @@ type outages struct {
 	next  func() view.Change
 	head  view.Head
 	nodes map[string]bool
-	// changed is true where the last event has the row of a node.
+	// changed is true if the last event has the row of a node.
 	changed bool
 }
 
-// until reads events until the head is as wanted.
+// until reads events until the condition holds for the head.
 func (o *outages) until(wanted func(*view.Head) bool) {
 	o.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -62,7 +62,7 @@ func (o *outages) until(wanted func(*view.Head) bool) {
 	}
 }
 
-// fails breaks the API server, waits until the page says so, and looks at what it says.
+// fails breaks the API server, and waits until the page reports it.
 func (o *outages) fails(broken func() error, message string) {
 	o.t.Helper()
 	began := time.Now()
@@ -80,7 +80,7 @@ func (o *outages) fails(broken func() error, message string) {
 	}
 }
 
-// The page says since when an API server hangs or is gone, keeps what it had, and goes on by itself.
+// TestUIOutage: the page shows since when the API server hangs or is gone, keeps its content, and recovers.
 func TestUIOutage(t *testing.T) {
 	ctrllog.SetLogger(logr.Discard())
 	server := controlplane.Start(t, "../..")
@@ -113,7 +113,6 @@ func TestUIOutage(t *testing.T) {
 	page.fails(server.Kill, "connection refused")
 	controlplane.Must(t, server.Restart(t))
 	page.until(func(head *view.Head) bool { return head.Away == nil })
-	// What is on the page is followed again.
 	objects.Make(t, node("node2", 2))
 	page.until(func(*view.Head) bool { return page.nodes["node2"] })
 	cancel()
@@ -122,7 +121,7 @@ func TestUIOutage(t *testing.T) {
 	}
 }
 
-// statusOf is the status that the page answers a request with.
+// statusOf returns the status of a request to the page.
 func statusOf(t *testing.T, printed, path string) int {
 	t.Helper()
 	address, token, _ := strings.Cut(strings.TrimSpace(printed), "/#token=")

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// changesOf follows the events of a page whose address was printed.
+// changesOf follows the events of a page with the printed address.
 func changesOf(t *testing.T, printed string) func() view.Change {
 	t.Helper()
 	address, token, found := strings.Cut(strings.TrimSpace(printed), "/#token=")
@@ -50,7 +50,7 @@ func changesOf(t *testing.T, printed string) func() view.Change {
 	}
 }
 
-// The page has what may be read, names what may not, and follows changes.
+// The page has the readable kinds, lists the forbidden ones, and follows changes.
 func TestUI(t *testing.T) {
 	l := living{make(chan string)}
 	refused := there().with(liveRoot, http.StatusNotFound)
@@ -103,7 +103,7 @@ func TestUI(t *testing.T) {
 	}
 }
 
-// An API server that refuses everything is an outage, too, and ends nothing.
+// An API server that rejects everything is an outage, too, and does not end the command.
 func TestUIRefusal(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusServiceUnavailable} {
 		t.Run(http.StatusText(status), func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// verified are three nodes with sessions with two routers. The first is of an LBPeer with a canary,
-// of which each node has its own line in reports; the second router reaches everybody.
+// verified are three nodes with sessions with two routers. The first router has an LBPeer with a canary,
+// with one line of reports per node; the second router reaches all nodes.
 func verified(t *testing.T, reports ...string) string {
 	t.Helper()
 	items := map[string]string{}
@@ -35,7 +35,7 @@ func verified(t *testing.T, reports ...string) string {
 	return fakeCluster(t, items)
 }
 
-// canaryLine is what a node tells of its canary.
+// canaryLine is a node's report of its canary.
 func canaryLine(announced bool, reached string, unanswered int) string {
 	return fmt.Sprintf(`{"address":"203.0.113.250","announced":%t,"reached":%q,"unanswered":%d}`, announced, reached, unanswered)
 }
@@ -104,7 +104,6 @@ Router 198.51.100.1, canary 203.0.113.250: no node announces the canary and has 
 	}
 }
 
-// Programs read the same verdicts.
 func TestVerifyJSON(t *testing.T) {
 	filtered := verified(t, canaryLine(true, "1-2", 0), canaryLine(true, "1-2", 0), canaryLine(true, "1-2", 0))
 	stdout, stderr, code := verify(t, "-o", "json", "--kubeconfig", filtered)

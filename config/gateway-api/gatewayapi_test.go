@@ -27,7 +27,7 @@ func TestProblems(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			object := &unstructured.Unstructured{}
-			// By way of JSON: numbers are those of an API server.
+			// Convert to JSON, so that numbers have the types of an API server.
 			if content, err := yaml.YAMLToJSON([]byte(test.text)); err != nil {
 				t.Fatal(err)
 			} else if err := object.UnmarshalJSON(content); err != nil {

@@ -37,7 +37,7 @@ func onDisk(t *testing.T) string {
 	return directory
 }
 
-// helm runs the helm that is pinned in hack/tools.
+// helm runs the Helm version pinned in hack/tools.
 func helm(t *testing.T, arguments ...string) (out, complaints string, err error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", append([]string{"tool", "-modfile=hack/tools/helm/go.mod", "helm"}, arguments...)...)
@@ -61,7 +61,7 @@ func rendered(t *testing.T, arguments ...string) []*unstructured.Unstructured {
 	return found
 }
 
-// byKey are objects without the labels of helm.
+// byKey returns objects without Helm's labels.
 func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[string]any {
 	t.Helper()
 	found := map[key]map[string]any{}
@@ -85,7 +85,7 @@ func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[strin
 	return found
 }
 
-// TestRendered: what helm makes of the chart is what kustomize makes of config/, but for labels.
+// TestRendered: the rendered chart equals the output of kustomize for config/, except for labels.
 func TestRendered(t *testing.T) {
 	chart := onDisk(t)
 	for _, test := range []struct {
@@ -119,7 +119,7 @@ func TestRendered(t *testing.T) {
 	}
 }
 
-// TestGatewayNamespaces: the chart binds the roles of the gateway in the namespaces of the value alone.
+// TestGatewayNamespaces: the chart binds the roles of the gateway only in the namespaces of the value.
 func TestGatewayNamespaces(t *testing.T) {
 	bound := map[string]bool{}
 	for _, object := range rendered(t, onDisk(t), "--set", "gateway.enabled=true,gateway.namespaces={shop,office}") {
@@ -138,7 +138,7 @@ func TestGatewayNamespaces(t *testing.T) {
 	}
 }
 
-// TestPullSecrets: with hooks, too, each pod has them, and the images are those of the values.
+// TestPullSecrets: each pod has them, including hooks, and the images are those of the values.
 func TestPullSecrets(t *testing.T) {
 	pods := 0
 	for _, object := range rendered(t, onDisk(t), "--set", "imagePullSecrets[0].name=registry",
@@ -166,7 +166,7 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
-// TestDigests: a digest selects the image, and a tag that it would override is refused.
+// TestDigests: a digest selects the image, and a tag that it would override is rejected.
 func TestDigests(t *testing.T) {
 	chart, digest := onDisk(t), "sha256:"+strings.Repeat("a", 64)
 	out, complaints, err := helm(t, "template", "millrace", chart, "--set", "images.digests.operator="+digest)
@@ -185,7 +185,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestSchema: a value that would do nothing, or something else than it says, is refused by its name.
+// TestSchema: a value without effect, or of the wrong type, is rejected with its name.
 func TestSchema(t *testing.T) {
 	chart := onDisk(t)
 	for value, problem := range map[string]string{

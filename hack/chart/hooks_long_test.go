@@ -59,7 +59,7 @@ func (h *hookRunner) kubectl(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// apply applies a manifest as tools do that know nothing of Helm's hooks.
+// apply applies a manifest like a tool without support for Helm's hooks.
 func (h *hookRunner) apply(t *testing.T, manifest string) {
 	t.Helper()
 	file := filepath.Join(h.directory, "manifest.yaml")

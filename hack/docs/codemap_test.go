@@ -25,7 +25,7 @@ const (
 	mapEnds      = "<!-- The code map ends. -->\n"
 )
 
-// TestCodeMap holds the code map of CONTRIBUTING.md to what the packages say of themselves.
+// TestCodeMap compares the code map of CONTRIBUTING.md with the packages' comments.
 func TestCodeMap(t *testing.T) {
 	content, err := os.ReadFile(contributing)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestCodeMap(t *testing.T) {
 	}
 }
 
-// codeMap is a table of all packages for each folder of the top level.
+// codeMap returns a table of all packages for each top-level folder.
 func codeMap(t *testing.T) string {
 	t.Helper()
 	purposes := map[string]string{}
@@ -90,7 +90,7 @@ func codeMap(t *testing.T) string {
 
 var ownName = regexp.MustCompile(`^(Package|Command) \w+ `)
 
-// purposeOf is the first sentence of what a package says of itself; empty where there is none.
+// purposeOf returns the first sentence of a package's comment, or "".
 func purposeOf(directory string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(directory, "*.go"))
 	if err != nil {

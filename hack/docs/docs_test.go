@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs holds the pages to what they refer to and have to name.
+// Package docs tests the pages against the code and files that they refer to.
 package docs
 
 import (
@@ -18,7 +18,7 @@ import (
 
 const root = "../.."
 
-// pages are all Markdown files, by path below the project, without their code blocks.
+// pages returns all Markdown files, by path below the project, without their code blocks.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -71,7 +71,7 @@ var (
 	markup         = regexp.MustCompile("`|\\[([^]]*)\\]\\([^)]*\\)")
 )
 
-// anchors are those that GitHub gives to the headings of a page.
+// anchors returns the anchors that GitHub assigns to the headings of a page.
 func anchors(page string) map[string]bool {
 	found := map[string]bool{}
 	for _, heading := range headingPattern.FindAllStringSubmatch(page, -1) {
@@ -86,7 +86,7 @@ func anchors(page string) map[string]bool {
 	return found
 }
 
-// broken says what a link of a page leads to that is not there; empty where all is.
+// broken returns the missing target of a link, or "".
 func broken(pages map[string]string, page, link string) string {
 	to, err := url.Parse(link)
 	if err != nil {
@@ -108,7 +108,7 @@ func broken(pages map[string]string, page, link string) string {
 	return ""
 }
 
-// Links between pages lead to files and headings that there are.
+// Links between pages have existing targets.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	links := 0
@@ -145,10 +145,10 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// columns is how wide a line of a page may be. Tables, code and what cannot be broken may be wider.
+// columns is the maximum width of a line in characters. Tables, code and unbreakable text may be wider.
 const columns = 100
 
-// Text is wrapped, so that a change shows where it is.
+// Text is wrapped, so that diffs are readable.
 func TestColumns(t *testing.T) {
 	for page, content := range pages(t) {
 		for i, line := range strings.Split(content, "\n") {

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/config/crd"
 )
 
-// blocks are the fenced and the indented code of a page, without its indentation.
+// blocks returns the fenced and the indented code of a page, without its indentation.
 func blocks(page string) (found []string) {
 	var block []string
 	indent := ""
@@ -56,7 +56,7 @@ func blocks(page string) (found []string) {
 	return found
 }
 
-// Objects of ours in pages are as their schemas say, and have no field that those do not know.
+// Millrace's objects in pages match their schemas, without unknown fields.
 func TestExamplesFit(t *testing.T) {
 	known, err := crd.Kinds()
 	if err != nil {
@@ -89,8 +89,7 @@ func TestExamplesFit(t *testing.T) {
 
 var ours = regexp.MustCompile(`(?m)^apiVersion: millrace\.io/v`)
 
-// objects are ours in a block: those of which nothing is left out. In a shell's block they are what
-// the shell reads from the block itself.
+// objects returns Millrace's complete objects in a block. In a shell's block they are its here documents.
 func objects(block string) (found []unstructured.Unstructured) {
 	if !ours.MatchString(block) {
 		return nil
@@ -110,7 +109,7 @@ func objects(block string) (found []unstructured.Unstructured) {
 		if err != nil || strings.Contains(string(part[:n]), "…") {
 			continue
 		}
-		// Numbers are as an API server has them.
+		// Numbers have the types of an API server.
 		content, err := yaml.YAMLToJSON(part[:n])
 		if err != nil || object.UnmarshalJSON(content) != nil {
 			continue
@@ -123,7 +122,7 @@ func objects(block string) (found []unstructured.Unstructured) {
 
 var set = regexp.MustCompile(`--set(?:-string|-json)? '?([A-Za-z0-9_.\[\]]+)=`)
 
-// Values of the chart that pages set are those that it has.
+// Chart values that pages set exist.
 func TestValuesExist(t *testing.T) {
 	content, err := os.ReadFile(root + "/config/chart/values.schema.json")
 	if err != nil {
@@ -151,7 +150,7 @@ func TestValuesExist(t *testing.T) {
 	}
 }
 
-// hasValue reports whether a schema has a property at a path. Items of lists are not looked into.
+// hasValue reports whether a schema has a property at a path. Items of lists are not checked.
 func hasValue(schema map[string]any, path []string) bool {
 	for _, part := range path {
 		name, _, isItem := strings.Cut(part, "[")

@@ -24,22 +24,22 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// trees are the folders whose constants people see.
+// trees are the folders with user-visible constants.
 var trees = []string{"api", "operator", "lbagent", "gateway", "liveapi", "cmd"}
 
-// own is in front of the names of annotations, labels and conditions that are ours.
+// own is the prefix of our annotations, labels and conditions.
 const own = "millrace.io/"
 
 // constant is a constant whose value is a string.
 type constant struct {
 	name, value string
-	// doc says what it is, and block what those beside it are.
+	// doc is its comment, and block the comment of its group.
 	doc, block string
-	// where is its package, below the root.
+	// where is its package, relative to the root.
 	where string
 }
 
-// sources calls visit with each source file of the trees that is not for tests.
+// sources calls visit with each source file of the trees, without tests.
 func sources(t *testing.T, visit func(directory string, files *token.FileSet, file *ast.File)) {
 	t.Helper()
 	for _, tree := range trees {
@@ -67,7 +67,7 @@ func sources(t *testing.T, visit func(directory string, files *token.FileSet, fi
 	}
 }
 
-// constants are all of the trees.
+// constants returns the constants of all trees.
 func constants(t *testing.T) (found []constant) {
 	t.Helper()
 	sources(t, func(directory string, _ *token.FileSet, file *ast.File) {
@@ -108,13 +108,13 @@ func constantsOf(directory string, group *ast.GenDecl, spec *ast.ValueSpec) (fou
 	return found
 }
 
-// has reports whether a constant is called as a kind of them is.
+// has reports whether the constant's name has a prefix, exported or not.
 func (c constant) has(prefix string) bool {
 	return strings.HasPrefix(c.name, prefix) || strings.HasPrefix(c.name, strings.ToLower(prefix[:1])+prefix[1:])
 }
 
-// isMark reports whether the constant is the key of an annotation or a label, or a similar name. Those
-// of others that are used inside a package alone are not told.
+// isMark reports whether the constant is the key of an annotation or a label, or a similar name. Foreign
+// names that only one package uses are left out.
 func (c constant) isMark() bool {
 	if c.has("Condition") || c.value == own {
 		return false
@@ -133,7 +133,7 @@ var (
 	page = regexp.MustCompile(`\bdocs/([a-z0-9/_-]+\.md(?:#[a-z0-9-]+)?)`)
 )
 
-// cell is what a table says of a constant: its comment without its name, or else that of its block.
+// cell returns the constant's comment without its name, or else the comment of its group.
 func (c constant) cell() string {
 	text := strings.Join(strings.Fields(c.doc), " ")
 	if text == "" {
@@ -143,8 +143,7 @@ func (c constant) cell() string {
 	return sentence(verb.ReplaceAllString(text, ""))
 }
 
-// sentence makes text of a comment fit for a table: with a capital, with links to pages, without
-// Go's marks of other names.
+// sentence formats the text of a comment for a table: capitalized, with links to pages.
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	text = string(unicode.ToUpper(first)) + text[size:]
@@ -175,7 +174,7 @@ func table(t *testing.T, head string, chosen []constant) string {
 	return text.String()
 }
 
-// choose returns those of constants that fit.
+// choose filters constants.
 func choose(all []constant, fits func(constant) bool) (chosen []constant) {
 	for _, c := range all {
 		if fits(c) {
@@ -185,7 +184,7 @@ func choose(all []constant, fits func(constant) bool) (chosen []constant) {
 	return chosen
 }
 
-// TestReference holds docs/reference.md to the constants of the code and to the BPF programs.
+// TestReference compares docs/reference.md with the constants of the code and the BPF programs.
 func TestReference(t *testing.T) {
 	all := constants(t)
 	catalogue.HoldReference(t, "annotations and labels", table(t, "Name", choose(all, constant.isMark)))
@@ -195,8 +194,8 @@ func TestReference(t *testing.T) {
 	catalogue.HoldReference(t, "packet events", counted(t, "bpf/src/event.h", "event", "EVENT_"))
 }
 
-// reasons is a heading and a table for each block of constants whose comment has a title: "Reasons of
-// something: more". Others are together.
+// reasons returns a heading and a table for each group of constants whose comment has the form "Reasons of
+// something: more", and one table for the others.
 func reasons(t *testing.T, all []constant) string {
 	t.Helper()
 	const others = "Other reasons"
@@ -221,7 +220,7 @@ func reasons(t *testing.T, all []constant) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// wrapped is text in lines that are as wide as they may be.
+// wrapped wraps text at the maximum width.
 func wrapped(text string) string {
 	var lines []string
 	line := ""
@@ -236,7 +235,8 @@ func wrapped(text string) string {
 
 var member = regexp.MustCompile(`(?s)/\*(.*?)\*/\s*([A-Z0-9_]+),`)
 
-// counted is a table of an enum of the BPF programs. The compiled ones have to have the same members.
+// counted returns the table of an enum of the BPF programs. The compiled programs must have the same
+// members.
 func counted(t *testing.T, header, name, prefix string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, header))
@@ -257,7 +257,7 @@ func counted(t *testing.T, header, name, prefix string) string {
 		t.Fatal(err)
 	}
 	var rows []string
-	// The last one is how many there are.
+	// The last member is the number of members.
 	for _, value := range enum.Values[:len(enum.Values)-1] {
 		said := documented[value.Name]
 		if said == "" {
@@ -271,7 +271,7 @@ func counted(t *testing.T, header, name, prefix string) string {
 	return "| Name | What |\n|---|---|\n" + strings.Join(rows, "\n")
 }
 
-// What people see by name is a constant, so that the reference has it.
+// User-visible names are constants, so that they are in the reference.
 func TestNamesAreConstants(t *testing.T) {
 	sources(t, func(_ string, files *token.FileSet, file *ast.File) {
 		ast.Inspect(file, func(node ast.Node) bool {
@@ -296,8 +296,8 @@ func TestNamesAreConstants(t *testing.T) {
 	})
 }
 
-// eventWithoutConstant reports whether a call records an event with a reason that stands there. The
-// reason is the fourth argument (k8s.io/client-go/tools/events).
+// eventWithoutConstant reports whether a call records an event with a literal reason. The reason is the
+// fourth argument (k8s.io/client-go/tools/events).
 func eventWithoutConstant(call *ast.CallExpr) bool {
 	function, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && function.Sel.Name == "Eventf" && len(call.Args) > 4 && isString(call.Args[3])

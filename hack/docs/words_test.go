@@ -12,14 +12,14 @@ import (
 )
 
 var (
-	// replaced is a line of the table of words that has one which is not to be used.
+	// replaced matches a line of the table of words with a forbidden word.
 	replaced = regexp.MustCompile(`(?m)^\| ([^|]+) \|[^|]+\| (\w+) \|$`)
-	// identifier is one of C or Go. Comments and texts are taken out before.
+	// identifier matches an identifier of C or Go, after comments and strings were removed.
 	identifier = regexp.MustCompile(`[A-Za-z_]\w*`)
 	aside      = regexp.MustCompile("(?s)//[^\n]*|/\\*.*?\\*/|\"(?:[^\"\\\\\n]|\\\\.)*\"|`[^`]*`")
 )
 
-// words are those that identifiers have no more, each with what is written instead.
+// words returns the forbidden words, each with its replacement.
 func words(t *testing.T) map[string]string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
@@ -36,7 +36,7 @@ func words(t *testing.T) map[string]string {
 	return found
 }
 
-// unwanted returns the identifiers of a source that have one of the words.
+// unwanted returns the identifiers of a source that contain one of the words.
 func unwanted(source string, words map[string]string) (found []string) {
 	for _, name := range identifier.FindAllString(aside.ReplaceAllString(source, " "), -1) {
 		for word := range words {

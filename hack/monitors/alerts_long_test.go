@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// of makes series of lines, each a series and its values by the minute.
+// of returns series of lines, each a series and its values by the minute.
 func of(lines ...string) (made []series) {
 	for _, line := range lines {
 		at := strings.LastIndex(line, "} ")
@@ -35,7 +35,7 @@ func labelled(pairs ...string) map[string]string {
 	return labels
 }
 
-// of nodes and peers: these labels have most series.
+// Labels of nodes and peers, which most series have.
 const (
 	agent    = `job="millrace-agent",node="n1"`
 	operator = `job="millrace-operator",namespace="millrace-system",pod="o1"`
@@ -205,7 +205,7 @@ var alertCases = map[string]alertCase{
 		at: "20m", labels: labelled("listener", "l"),
 		fires: of(`millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+60x60`, `millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x60`),
 		quiet: of(`millrace_proxy_requests_total{listener="l",code="404",`+proxy+`} 0+600x60`, `millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+1x60`,
-			// Of few requests one error is no alert.
+			// One error among few requests is no alert.
 			`millrace_proxy_requests_total{listener="m",code="error",`+proxy+`} 0+1x60`),
 	},
 	"MillraceProxySheds": value("20m", `millrace_proxy_shed_total{what="request",`+proxy+`}`, "0+1x60", "0x60",
@@ -215,7 +215,7 @@ var alertCases = map[string]alertCase{
 	},
 }
 
-// healthy is a cluster that is well.
+// healthy is a cluster without alerts.
 var healthy = of(
 	`up{`+agent+`} 1x120`, `up{`+operator+`} 1x120`, `up{job="millrace-gateway",pod="g1"} 1x120`, `up{job="millrace-liveapi",pod="a1"} 1x120`, `up{`+proxy+`} 1x120`,
 	`millrace_nodes{reported="true",`+operator+`} 3x120`, `millrace_nodes{reported="false",`+operator+`} 0x120`,
@@ -235,7 +235,7 @@ var healthy = of(
 	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_shed_total{what="idle connection",`+proxy+`} 0+1x120`,
 )
 
-// Each alert fires when it should, with labels that say where, and does not when it should not.
+// Each alert fires exactly when it should, with labels that identify the object.
 func TestAlertsFire(t *testing.T) {
 	all, rules := alerts(t)
 	asked := request{Rules: rules}

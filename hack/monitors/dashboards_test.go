@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-lb/millrace/hack/dashboards"
 )
 
-// updateDashboards is the variable of the environment with which this test writes the files.
+// updateDashboards is the environment variable that makes this test write the files.
 const updateDashboards = "MILLRACE_UPDATE_DASHBOARDS"
 
-// The files are what the code makes, and there are no others.
+// The files equal the generated ones, and there are no others.
 func TestDashboards(t *testing.T) {
 	directory := filepath.Join(root, "config", "dashboards")
 	kustomization, err := os.ReadFile(filepath.Join(directory, "kustomization.yaml"))
@@ -65,7 +65,7 @@ var (
 	legendPattern   = regexp.MustCompile(`\{\{([a-z_]+)\}\}`)
 )
 
-// Variables that queries name are those of the dashboard, and legends name labels of the query's.
+// Variables in queries belong to the dashboard, and labels in legends to the query.
 func TestDashboardsFit(t *testing.T) {
 	for _, dashboard := range dashboards.All() {
 		known := []string{}
@@ -99,7 +99,7 @@ func TestDashboardsFit(t *testing.T) {
 		if err := json.Unmarshal(content, &whole); err != nil {
 			t.Fatal(err)
 		}
-		// ConfigMaps hold a MiB.
+		// A ConfigMap can have at most 1 MiB.
 		if len(content) > 200<<10 {
 			t.Errorf("%s has %d KiB", dashboard.Title, len(content)>>10)
 		}

@@ -28,7 +28,7 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// alerts returns those of config/rules, and the file of rules that Prometheus gets of them.
+// alerts returns the alerts of config/rules, and the rules file for Prometheus.
 func alerts(t *testing.T) (found []alert, file string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, "config", "rules", "prometheus_rule.yaml"))
@@ -90,7 +90,7 @@ func TestQueriesNameMetrics(t *testing.T) {
 	}
 }
 
-// Each alert leads to its paragraph, and each paragraph is of an alert.
+// Each alert has a paragraph in the runbook, and each paragraph an alert.
 func TestRunbooks(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs", "alerts.md"))
 	if err != nil {

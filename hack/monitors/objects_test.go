@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/chart"
 )
 
-// rendered are the objects of config/ with all parts.
+// rendered returns the objects of config/ with all components.
 func rendered(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := chart.Render(t.Context(), root, []string{"default", "gateway"}, []string{"liveapi", "monitors", "rules"})
@@ -24,7 +24,7 @@ func rendered(t *testing.T) []*unstructured.Unstructured {
 	return objects
 }
 
-// monitored is a PodMonitor, as far as pods must fit it.
+// monitored has the fields of a PodMonitor that pods must match.
 type monitored struct {
 	Spec struct {
 		Selector struct {
@@ -40,8 +40,8 @@ type monitored struct {
 	} `json:"spec"`
 }
 
-// Each PodMonitor selects the pods of one workload, at a port that they have, with a token that there
-// is. The gateway makes proxies; its own tests look at their labels and port.
+// Each PodMonitor selects the pods of one workload, at an existing port, with an existing token. The
+// gateway creates proxies; its own tests check their labels and port.
 func TestMonitorsSelectPods(t *testing.T) {
 	templates, tokens := map[string]corev1.PodTemplateSpec{}, map[string]bool{}
 	var monitors []*unstructured.Unstructured

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/dashboards"
 )
 
-// These are what hack/tools/prometheus reads and writes.
+// The input and output of hack/tools/prometheus.
 type (
 	request struct {
 		Queries []string    `json:"queries,omitempty"`
@@ -79,7 +79,7 @@ func built(m *testing.M) int {
 	return m.Run()
 }
 
-// ask has Prometheus' libraries answer.
+// ask runs Prometheus' libraries on a request.
 func ask(t *testing.T, asked request) answer {
 	t.Helper()
 	input, err := json.Marshal(asked)
@@ -99,10 +99,11 @@ func ask(t *testing.T, asked request) answer {
 	return answered
 }
 
-// scraped are the labels that Prometheus adds to what it scrapes, by config/monitors.
+// scraped are the labels that Prometheus adds to scraped series, by config/monitors.
 var scraped = []string{"job", "instance", "namespace", "pod", "node", "container", "endpoint"}
 
-// hold holds queries to the metrics of the page, which is held to the programs. what names each.
+// hold compares queries with the metrics of the page, which are tested against the programs. what are their
+// names.
 func hold(t *testing.T, what, queries []string) {
 	t.Helper()
 	metrics := catalogue.Read(t)
@@ -138,7 +139,7 @@ func hold(t *testing.T, what, queries []string) {
 	}
 }
 
-// Queries parse, and ask for metrics and labels that there are.
+// Queries are valid, and their metrics and labels exist.
 func TestAlertsAskForMetrics(t *testing.T) {
 	found, _ := alerts(t)
 	var names, queries []string
@@ -148,7 +149,7 @@ func TestAlertsAskForMetrics(t *testing.T) {
 	hold(t, names, queries)
 }
 
-// All queries parse, and ask for metrics and labels that there are.
+// All queries are valid, and their metrics and labels exist.
 func TestDashboardsAskForMetrics(t *testing.T) {
 	var what, queries []string
 	for _, dashboard := range dashboards.All() {
@@ -162,7 +163,7 @@ func TestDashboardsAskForMetrics(t *testing.T) {
 	hold(t, what, queries)
 }
 
-// The operator of Prometheus knows all fields of its objects.
+// The Prometheus operator supports all fields of its objects.
 func TestObjects(t *testing.T) {
 	var asked request
 	var names []string

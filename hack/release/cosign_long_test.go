@@ -21,7 +21,7 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// cosign is the program itself, pinned in hack/tools, with a login of its own.
+// cosign is the program pinned in hack/tools, with a separate login.
 type cosign struct {
 	program, home string
 }
@@ -38,7 +38,7 @@ func buildCosign(t *testing.T) cosign {
 	return cosign{program, directory}
 }
 
-// verify is the command of docs/install.md. It returns what the signature is of.
+// verify runs the command of docs/install.md. It returns the signed images.
 func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContainerImage, string, error) {
 	t.Helper()
 	var complaints strings.Builder
@@ -55,8 +55,8 @@ func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContain
 	return claims, complaints.String(), nil
 }
 
-// TestCosign has cosign verify the images of a release, with keys of both kinds, and refuse them with
-// another key, or where the tag has another image.
+// TestCosign verifies the images of a release with cosign, with keys of both kinds. Verification fails with
+// another key, or if the tag has another image.
 func TestCosign(t *testing.T) {
 	program := buildCosign(t)
 	_, second, err := ed25519.GenerateKey(rand.Reader)

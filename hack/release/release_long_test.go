@@ -38,8 +38,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prepared returns a release of real programs. Only the command line is itself: a compiler takes
-// minutes for all of them on all systems, and an archive does not look into its files.
+// prepared returns a release of real programs. Only the command line is real: building all programs for all
+// systems takes minutes, and archives do not depend on the content.
 func prepared(t *testing.T, registry string) configuration {
 	t.Helper()
 	directory := t.TempDir()
@@ -73,7 +73,7 @@ func put(t *testing.T, from, to string) {
 	}
 }
 
-// passwordFor keeps every request without name and password away from a handler.
+// passwordFor requires a name and password in front of a handler.
 func passwordFor(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(out http.ResponseWriter, request *http.Request) {
 		if user, password, _ := request.BasicAuth(); user != "millrace" || password != "secret" {
@@ -85,7 +85,7 @@ func passwordFor(handler http.Handler) http.Handler {
 	})
 }
 
-// TestRelease makes a release, and the same one once more.
+// TestRelease builds a release twice and compares the results.
 func TestRelease(t *testing.T) {
 	server := httptest.NewServer(passwordFor(registry.New(registry.Logger(log.New(io.Discard, "", 0)))))
 	t.Cleanup(server.Close)
@@ -129,7 +129,8 @@ func TestRelease(t *testing.T) {
 	testSignedImages(t, c, built)
 }
 
-// sums are those of all files by name, without SHA256SUMS, which must say the same, and its signature.
+// sums returns the checksums of all files by name, without SHA256SUMS, which must be equal, and its
+// signature.
 func sums(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -261,7 +262,7 @@ func testImage(t *testing.T, image v1.Image, platform *v1.Platform) {
 
 var reference = regexp.MustCompile(`image: (\S+)`)
 
-// testManifests holds every image of the manifests to be one that the release names, by its digest.
+// testManifests: every image in the manifests is an image of the release by digest.
 func testManifests(t *testing.T, c configuration, printed string) {
 	references := strings.Fields(printed)
 	if len(references) != len(images) {
@@ -291,7 +292,7 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	if len(used) != len(images) {
 		t.Errorf("of %d images %d are used", len(images), len(used))
 	}
-	// The archive is what overlays stand on.
+	// The archive has the bases of overlays.
 	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build",
 		filepath.Join(config, "millrace-v0.1.0/config/default"))
 	command.Dir = c.root
@@ -311,7 +312,7 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	}
 }
 
-// testChart: the chart's values name each image as the release does.
+// testChart: the chart's values have the digests of the release.
 func testChart(t *testing.T, c configuration, printed string) {
 	directory := filepath.Join(unpacked(t, filepath.Join(c.output, "millrace-0.1.0.tgz")), "millrace")
 	var metadata struct{ Version, AppVersion string }
@@ -344,7 +345,7 @@ func testChart(t *testing.T, c configuration, printed string) {
 	}
 }
 
-// testCommandLine reads each archive, and runs the program where it is for this machine.
+// testCommandLine reads each archive, and runs the program of this machine's platform.
 func testCommandLine(t *testing.T, c configuration) {
 	common := []string{
 		"LICENSE", "completions/millrace.bash", "completions/millrace.zsh", "completions/millrace.fish",
@@ -444,7 +445,7 @@ func testMaterials(t *testing.T, c configuration) {
 	if err != nil || (*bom.Metadata.Component.Hashes)[0].Value != sum {
 		t.Errorf("the SBOM is of the file %v, want %s: %v", bom.Metadata.Component.Hashes, sum, err)
 	}
-	// What mkimage is built with stands in go.mod.
+	// The modules of mkimage are in go.mod.
 	modules := map[string]bool{}
 	for _, component := range *bom.Components {
 		modules[component.PackageURL] = true
@@ -470,10 +471,10 @@ func logIn(t *testing.T, host string) {
 	t.Setenv("DOCKER_CONFIG", directory)
 }
 
-// testPushed pulls each image by the digest that was printed, as nodes do.
+// testPushed pulls each image by the printed digest, as nodes do.
 func testPushed(t *testing.T, printed string) {
 	for _, text := range strings.Fields(printed) {
-		// The library takes a tag or a digest, as registries do.
+		// The library accepts either a tag or a digest, like registries.
 		tag, digest, _ := strings.Cut(text, "@")
 		repository := tag[:strings.LastIndex(tag, ":")]
 		for _, text := range []string{tag, repository + "@" + digest} {

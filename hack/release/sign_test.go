@@ -50,7 +50,7 @@ func verifierOf(t *testing.T, file string) signature.Verifier {
 	return verifier
 }
 
-// TestSigner: keys from a file and from the environment, and those that are refused.
+// TestSigner: keys from a file and from the environment, and invalid ones.
 func TestSigner(t *testing.T) {
 	inPEM := func(kind string, key any) string {
 		der, err := x509.MarshalPKCS8PrivateKey(key)
@@ -115,7 +115,7 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// testSigner holds two of the same key to the same signatures, which their public key verifies.
+// testSigner: two signers of the same key create equal signatures, which their public key verifies.
 func testSigner(t *testing.T, one, other *signer) {
 	t.Helper()
 	key, err := one.publicKey()
@@ -148,7 +148,7 @@ func testSigner(t *testing.T, one, other *signer) {
 	}
 }
 
-// TestUnsigned: a release without a key says so, before it is built.
+// TestUnsigned: a release without a key is reported before it is built.
 func TestUnsigned(t *testing.T) {
 	var told bytes.Buffer
 	command := newCommand(io.Discard, func(string) string { return "" })

@@ -23,7 +23,7 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// testSignedSums has openssl verify the signature, of the file and of one with a byte changed.
+// testSignedSums verifies the signature with openssl, of the file and of one with a byte changed.
 func testSignedSums(t *testing.T, directory string) {
 	content, err := os.ReadFile(filepath.Join(directory, sumsFile))
 	if err != nil {
@@ -56,7 +56,7 @@ func testSignedSums(t *testing.T, directory string) {
 }
 
 // testSignedImages verifies the signatures of all images in the registry, as cosign does: by the tag
-// that is made of the digest. The archive has the same ones.
+// derived from the digest. The archive has the same signatures.
 func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	verifier := verifierOf(t, filepath.Join(c.output, "cosign.pub"))
 	carried, err := layout.ImageIndexFromPath(unpacked(t, filepath.Join(c.output, "millrace-"+c.version+"-signatures.tar")))

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// slice returns one with endpoints, at a version.
+// slice returns a slice with endpoints, at a version.
 func slice(name string, version uint64, addresses ...string) *discoveryv1.EndpointSlice {
 	made := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, ResourceVersion: strconv.FormatUint(version, 10)},
@@ -32,7 +32,7 @@ func slice(name string, version uint64, addresses ...string) *discoveryv1.Endpoi
 	return made
 }
 
-// agent is one that reads, as lbagent/internal/source/relay does.
+// agent reads the log like lbagent/internal/source/relay.
 type agent struct {
 	reader  *Reader
 	known   map[types.NamespacedName]*discoveryv1.EndpointSlice
@@ -40,7 +40,7 @@ type agent struct {
 	version uint64
 }
 
-// take applies events, and notes what they tell.
+// take applies events.
 func (a *agent) take(events [][]byte) error {
 	for decoder := relay.NewDecoder(bytes.NewReader(bytes.Join(events, nil))); ; {
 		event, err := decoder.Decode()
@@ -72,7 +72,7 @@ func (a *agent) take(events [][]byte) error {
 	}
 }
 
-// connect begins a stream anew: after the version that the agent has, or with a snapshot.
+// connect starts a new stream: after the agent's version, or with a snapshot.
 func (a *agent) connect(l *Log, since bool) error {
 	a.told = map[types.NamespacedName]bool{}
 	reader, events, err := l.Open(relay.Request{Since: a.version, Snapshot: !since})
@@ -90,7 +90,7 @@ func (a *agent) connect(l *Log, since bool) error {
 	return a.take(events)
 }
 
-// read takes some of what is new: the connection may end anywhere.
+// read reads some of the new events: the connection may end anywhere.
 func (a *agent) read(some func(count int) int) error {
 	events, _, err := a.reader.Next()
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *agent) read(some func(count int) int) error {
 	return a.take(events[:some(len(events))])
 }
 
-// Whatever happens at the API server, and wherever connections end, agents have its slices in the end.
+// For any changes and reconnections, agents have the API server's slices in the end.
 func TestAgentsHaveWhatTheServerHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, server, version := &Log{}, map[string]*discoveryv1.EndpointSlice{}, uint64(10)
@@ -117,7 +117,7 @@ func TestAgentsHaveWhatTheServerHas(t *testing.T) {
 		}
 		name := rapid.SampledFrom([]string{"web", "dns", "api"})
 		addresses := rapid.SliceOfN(rapid.StringMatching("198\\.18\\.0\\.[1-9]"), 0, 5)
-		// What is not told the relay sees only in a list.
+		// Without an event the relay sees a change only in a list.
 		change := func(tell bool) {
 			version++
 			which := name.Draw(t, "slice")
@@ -177,7 +177,7 @@ func must(t interface{ Fatal(...any) }, err error) {
 	}
 }
 
-// One endpoint of a hundred is told in a tenth of the bytes.
+// One changed endpoint of a hundred takes a tenth of the bytes.
 func TestChangeIsShort(t *testing.T) {
 	l := &Log{}
 	must(t, l.Replace(nil, "1"))
@@ -199,7 +199,7 @@ func TestChangeIsShort(t *testing.T) {
 	}
 }
 
-// Agents are refused by a relay that knows less than they do, or has forgotten what they ask for.
+// A relay rejects agents with a later version than its own, or with a forgotten one.
 func TestRefused(t *testing.T) {
 	l := &Log{}
 	open := func(request relay.Request, want error) {
@@ -212,7 +212,7 @@ func TestRefused(t *testing.T) {
 	must(t, l.Replace(nil, "10"))
 	open(relay.Request{Since: 11, Snapshot: true}, errAhead)
 	open(relay.Request{Since: 9}, errExpired)
-	// A list may have told half of what changed.
+	// A list may contain only some of the changes.
 	open(relay.Request{Since: 10}, errExpired)
 	must(t, l.Bookmark("11"))
 	open(relay.Request{Since: 11}, nil)
@@ -234,7 +234,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Where the API server's versions are lower than before, as after a restored backup, nobody goes on.
+// If the API server's versions decrease, as after a restored backup, no stream continues.
 func TestVersionsBeginAnew(t *testing.T) {
 	l, a := &Log{}, &agent{}
 	must(t, l.Replace(nil, "100"))

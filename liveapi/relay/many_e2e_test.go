@@ -28,10 +28,10 @@ import (
 )
 
 const (
-	// agentsOf has a process be the agents of TestManyAgents, who ask at a URL. snapshotOf is how many
-	// bytes they are told first: to read events would cost them more than it costs the relay.
+	// agentsOf makes a process run the agents of TestManyAgents, with the URL of the relay. snapshotOf is
+	// the size of the snapshot: decoding it would cost the agents more than sending costs the relay.
 	agentsOf, snapshotOf = "MILLRACE_RELAY", "MILLRACE_SNAPSHOT"
-	// manyAgents are half of 5,000 nodes: there are two relays.
+	// manyAgents are half of 5,000 nodes, because there are two relays.
 	manyAgents, manySlices = 2500, 20000
 )
 
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// beAgents connects all agents, says so, and reads until the process is ended.
+// beAgents connects all agents, reports it, and reads until the process is ended.
 func beAgents(address string) {
 	size, _ := strconv.ParseInt(os.Getenv(snapshotOf), 10, 64)
 	told := make(chan error)
@@ -69,9 +69,9 @@ func beAgents(address string) {
 	select {}
 }
 
-// TestManyAgents prints what it takes to tell 2,500 agents 100 changes in a second.
+// TestManyAgents prints the cost of sending 2,500 agents 100 changes per second.
 func TestManyAgents(t *testing.T) {
-	// As of the program.
+	// As in the program.
 	defer debug.SetGCPercent(debug.SetGCPercent(30))
 	l := &Log{}
 	fill(t, l)
@@ -118,7 +118,7 @@ func fill(t *testing.T, l *Log) {
 	must(t, l.Replace(all, "1"))
 }
 
-// filled is a slice with ten endpoints, one of which is another one in the next version.
+// filled returns a slice with ten endpoints, one of which differs between versions.
 func filled(number, version int) *discoveryv1.EndpointSlice {
 	name := fmt.Sprintf("web-%d", number)
 	made := slice(name+"-x7b2k", uint64(version))
@@ -132,7 +132,7 @@ func filled(number, version int) *discoveryv1.EndpointSlice {
 	return made
 }
 
-// resident is the memory of this process in MiB (proc(5)).
+// resident returns the memory of this process in MiB (proc(5)).
 func resident(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/status")
@@ -143,7 +143,7 @@ func resident(t *testing.T) int {
 	return kilobytes >> 10
 }
 
-// used is the time that processors gave to this process.
+// used returns the CPU time of this process.
 func used(t *testing.T) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e builds Kubernetes' own end-to-end tests of the network, as
-// k8s.io/kubernetes/test/e2e builds all of them.
+// Package e2e builds Kubernetes' end-to-end tests of the network, as k8s.io/kubernetes/test/e2e builds all
+// tests.
 package e2e
 
 import (

@@ -68,7 +68,7 @@ func (a *authority) issue(host string, usage x509.ExtKeyUsage) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// write writes what the collector reads.
+// write writes the collector's files.
 func (a *authority) write(directory string) {
 	client := a.issue(live.ClientName, x509.ExtKeyUsageClientAuth)
 	key, err := x509.MarshalPKCS8PrivateKey(client.PrivateKey)
@@ -88,7 +88,7 @@ func (a *authority) pool() *x509.CertPool {
 	return pool
 }
 
-// start serves as an agent.
+// start starts a server in the role of an agent.
 func start(t *testing.T, a *authority, host string, handler http.Handler) (server *httptest.Server, at netip.AddrPort) {
 	t.Helper()
 	server = httptest.NewUnstartedServer(handler)
@@ -103,7 +103,7 @@ func start(t *testing.T, a *authority, host string, handler http.Handler) (serve
 	return server, server.Listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// answering answers as a node whose traffic goes on.
+// answering answers as a node with continuous traffic.
 func answering(node string, also http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(live.PathTraffic, func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +150,7 @@ func newCollector(t *testing.T, directory string, port uint16) (*Collector, *sto
 	return New(Options{Store: s, Directory: directory, Port: port, Report: reports.report}), s, reports
 }
 
-// An agent that cannot be believed, or is of another node, is not listened to, and the reason told.
+// An agent with an untrusted certificate, or of another node, is ignored, and the reason reported.
 func TestNotBelieved(t *testing.T) {
 	ours, theirs, directory := newAuthority(t), newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -184,8 +184,7 @@ func TestNotBelieved(t *testing.T) {
 	}
 }
 
-// Certificates that are replaced are used for the next connection, and an agent that comes back is
-// listened to again.
+// New connections use replaced certificates, and a recovered agent is read again.
 func TestComesBack(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -229,8 +228,7 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// One question goes to the nodes that it is for, at the same time as the long ones, over one
-// connection.
+// A query is sent to its nodes only, concurrently with the long requests, over one connection.
 func TestQuestions(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)

@@ -78,7 +78,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// Frontends without traffic are those of the Service, and those with some also such as it has no more.
+// Frontends without traffic are those of the Service, and frontends with traffic may no longer belong to
+// it.
 func TestFrontends(t *testing.T) {
 	address, other := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
 	service := &cluster.Service{
@@ -100,7 +101,7 @@ func TestFrontends(t *testing.T) {
 	}
 }
 
-// A watch tells what differs between two looks, and nothing where nobody looked again.
+// A watch sends the difference between two polls, and nothing without a poll.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := []map[string]int{{"a": 1, "b": 1}, nil, {"a": 1, "b": 2}, {"b": 2, "c": 1}}
@@ -157,7 +158,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// What is ignored of an item is told with the next change, and is none by itself.
+// An ignored field is sent with the next change, but is no change itself.
 func TestWatchIgnores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0

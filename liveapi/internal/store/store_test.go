@@ -25,7 +25,7 @@ var (
 	vip6  = netip.MustParseAddr("2001:db8::1")
 )
 
-// answering returns a store whose nodes answered at a time, with nothing to tell.
+// answering returns a store whose nodes answered at a time, without data.
 func answering(now time.Time, nodes ...string) *Store {
 	s := New()
 	s.SetNodes(nodes, start)
@@ -44,7 +44,7 @@ func frontend(service string, port uint16) console.FrontendName {
 	return console.FrontendName{VIP: vip, Port: port, Protocol: "TCP", Service: service}
 }
 
-// Rates are over the last two samples of each node, whatever their length, and the nodes' sum.
+// Rates are over the last two samples of each node, regardless of their length, and summed over nodes.
 func TestTraffic(t *testing.T) {
 	s := answering(start, "a", "b")
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -83,7 +83,7 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("of a Service without traffic: %v", got)
 	}
 
-	// A node that does not answer counts for nothing; one that began anew says so.
+	// A node that does not answer is not counted; neither is one whose counting restarted.
 	if got := s.Traffic(at(23)); !slices.Equal(got.Silent, []string{"b"}) || got.Services[web].Packets != 20 {
 		t.Errorf("b is silent: %+v", got)
 	}
@@ -93,7 +93,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// Who has told nothing, or nothing new, is silent.
+// A node without data, or without new data, is silent.
 func TestCoverage(t *testing.T) {
 	s := New()
 	s.SetNodes([]string{"c", "b", "a"}, start)
@@ -160,7 +160,6 @@ func TestAnnouncements(t *testing.T) {
 		t.Errorf("%d, %d and %d nodes announce", of4, of6, both)
 	}
 
-	// What changed, and nothing else.
 	before, _ := s.Changes()
 	s.SetState("a", &live.State{}, start)
 	if after, _ := s.Changes(); after != before {
@@ -171,7 +170,7 @@ func TestAnnouncements(t *testing.T) {
 	if of4, of6, both := counts(); of4 != 0 || of6 != 3 || both != 3 {
 		t.Errorf("%d, %d and %d nodes announce", of4, of6, both)
 	}
-	// Places are among those that answer, and have gaps.
+	// Indexes are among the nodes that answer, and may have gaps.
 	s.StateFailed("a", start)
 	for _, node := range []string{"b", "c", "d"} {
 		s.SetTraffic(node, counted(5), start.Add(time.Minute))
@@ -211,8 +210,7 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// However nodes, their VIPs and Services come and go, the store says the same as one that was told
-// only the last.
+// After any changes of nodes, VIPs and Services, the store equals one with only the final state.
 func TestNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := []string{"a", "b", "c"}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// rbac is the answer to a request that RBAC does not permit (k8s.io/apiserver, responsewriters.Forbidden).
+// rbac returns the answer to a request that RBAC rejects (k8s.io/apiserver, responsewriters.Forbidden).
 func rbac(verb, group, resource, name, where string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: resource}, name,
 		fmt.Errorf("User %q cannot %s resource %q in API group %q %s", "jane", verb, resource, group, where))
@@ -89,8 +89,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestGrants checks that each role of the table permits its requests, and that the table lists each rule of
-// a role for people.
+// TestGrants: each role of the table permits its requests, and the table lists each rule of a role for
+// users.
 func TestGrants(t *testing.T) {
 	type right struct{ role, group, resource, verb string }
 	rights := map[right]bool{}
@@ -112,13 +112,12 @@ func TestGrants(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, document := range strings.Split(string(content), "\n---\n") {
-			// A ClusterRole has the same fields.
 			role := &rbacv1.Role{}
 			if err := yaml.Unmarshal([]byte(document), role); err != nil {
 				t.Fatal(err)
 			}
 			for _, rule := range role.Rules {
-				// The tracer may read the pods that the viewer may read.
+				// The tracer may read the same pods as the viewer.
 				resources := slices.DeleteFunc(rule.Resources, func(resource string) bool {
 					return role.Name == "millrace-tracer" && resource == "pods"
 				})

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/apierror/apierrortest"
 )
 
-// An API server, as far as lists go: body by path, or a status of failure.
+// server is an API server for lists: bodies by path, or a failure status.
 type server struct {
 	lists    map[string]string
 	failures map[string]int
@@ -73,7 +73,7 @@ func lists() map[string]string {
 	}
 }
 
-// kubeconfig writes one for a server and returns its file.
+// kubeconfig writes a kubeconfig for a server and returns its file.
 func kubeconfig(t *testing.T, address string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config")

@@ -25,8 +25,8 @@ import (
 
 const viewerUser = "jane"
 
-// TestErrors checks the messages for missing objects and for requests that RBAC does not permit, on a real API
-// server. Each role that a message names permits the request.
+// TestErrors checks the messages for missing objects and for requests that RBAC does not permit, on a real
+// API server. Each role that a message names permits the request.
 func TestErrors(t *testing.T) {
 	server := controlplane.Start(t, "../../../..", viewerUser)
 	objects := server.Install(t, server.Admin(), client.Options{})
@@ -58,7 +58,7 @@ func TestErrors(t *testing.T) {
 	}
 	controlplane.Must(t, errors.Join(
 		CheckNamespace(t.Context(), admin, "default"),
-		// Without the right to read the objects, the checks pass.
+		// Without the permission to read the objects, the checks pass.
 		CheckNamespace(t.Context(), viewer, "defaults"), CheckVIP(t.Context(), viewer, netip.MustParseAddr("203.0.113.1"))))
 	const none = "no role of Millrace permits it; ask an administrator of the cluster"
 	for _, test := range []struct {

@@ -13,7 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Events are told that are about the Service, what makes it up, or what all Services depend on.
+// Only Events about the Service, its parts, or objects that all Services depend on are returned.
 func TestEventsAbout(t *testing.T) {
 	about := subjects{"Service": {"web": true}, "EndpointSlice": {}, "Pod": {}, "VIP": {}}
 	about.addSlices([]discoveryv1.EndpointSlice{{
@@ -50,7 +50,6 @@ func TestEventsAbout(t *testing.T) {
 	}
 }
 
-// The time of an event is the last that it happened, in whichever field that is.
 func TestTimeOfEvent(t *testing.T) {
 	at := time.Date(2026, 11, 26, 3, 12, 0, 0, time.UTC)
 	for what, event := range map[string]corev1.Event{

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// slow is a writer that a test keeps from returning.
+// slow is a writer that blocks until the test releases it.
 type slow struct {
 	entered, leave chan struct{}
 	inside         atomic.Bool
@@ -25,7 +25,7 @@ func (s *slow) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Whoever has shut a gate may take away what is behind it.
+// After shut returns, the underlying writer may be destroyed.
 func TestGateIsShut(t *testing.T) {
 	out := &slow{entered: make(chan struct{}), leave: make(chan struct{})}
 	g := &gate{out: out}

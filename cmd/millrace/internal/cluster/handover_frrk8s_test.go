@@ -38,7 +38,7 @@ func (p peers) List(_ context.Context, list client.ObjectList, _ ...client.ListO
 	return nil
 }
 
-// speakersOwn is what the speaker of node1 writes.
+// speakersOwn is written by the speaker of node1.
 const speakersOwn = `
 apiVersion: frrk8s.metallb.io/v1beta1
 kind: FRRConfiguration
@@ -48,7 +48,7 @@ spec:
   bgp: {routers: [{asn: 64513, neighbors: [{address: 198.51.100.101, asn: 64512}, {address: "2001:db8:0:1::101", asn: 64512}]}]}
 `
 
-// learner is of somebody who learns routes, from another router or from MetalLB's.
+// learner is the FRRConfiguration of a user who learns routes, from another router or from MetalLB's.
 func learner(router, more string) string {
 	return `
 apiVersion: frrk8s.metallb.io/v1beta1
@@ -60,7 +60,7 @@ spec:
 ` + more
 }
 
-// inFRRK8sMode is a cluster of node1, of which FRR prints its sessions so.
+// inFRRK8sMode returns a cluster of node1 whose FRR prints these sessions.
 func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Handover {
 	t.Helper()
 	speaker := corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeName: "node1", Containers: []corev1.Container{
@@ -107,7 +107,7 @@ func inFRRK8sMode(t *testing.T, printed string, configurations ...string) *Hando
 const oneOfTwo = `{"default": {"vrfId": 0, "198.51.100.101": {"bgpState": "Established"}, "2001:db8:0:1::101": {"bgpState": "Active"},
 	"198.51.100.102": {"bgpState": "Established"}}}`
 
-// The sessions that count are those of the speaker's FRRConfiguration.
+// Only the sessions of the speaker's FRRConfiguration count.
 func TestSpeakerByFRRK8s(t *testing.T) {
 	for name, test := range map[string]struct {
 		configurations []string
@@ -126,14 +126,14 @@ func TestSpeakerByFRRK8s(t *testing.T) {
 	}
 }
 
-// A speaker that has left leaves nothing behind, and others keep what is theirs.
+// The FRRConfiguration of a stopped speaker is deleted, others are kept.
 func TestWithdraw(t *testing.T) {
 	h := inFRRK8sMode(t, oneOfTwo, speakersOwn, learner("198.51.100.102", ""))
 	kept, err := h.Kept(t.Context(), "node1")
 	if err != nil || !strings.Contains(kept, "198.51.100.101") {
 		t.Errorf("before: %q, %v", kept, err)
 	}
-	// An interrupted command does it again.
+	// Repeating an interrupted command works.
 	for range 2 {
 		if err := h.Withdraw(t.Context(), "node1"); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// A router that another FRRConfiguration needs, too, would refuse Millrace.
+// A router that another FRRConfiguration uses, too, would reject Millrace.
 func TestOthers(t *testing.T) {
 	const raw = "  raw: {rawConfig: \"router bgp 64513\"}\n"
 	for name, test := range map[string]struct {
@@ -179,7 +179,7 @@ func TestOthers(t *testing.T) {
 	}
 }
 
-// In other modes nothing is asked of frr-k8s, whose kinds a cluster may not have.
+// In other modes no request is sent for frr-k8s, whose kinds may not be installed.
 func TestLeavesBGP(t *testing.T) {
 	for mode, want := range map[string]bool{"": false, "native": false, "frr": false, "frr-k8s": true} {
 		pod := &corev1.PodSpec{Containers: []corev1.Container{{Name: "speaker", Env: []corev1.EnvVar{{Name: "METALLB_BGP_TYPE", Value: mode}}}}}
@@ -196,7 +196,7 @@ func TestLeavesBGP(t *testing.T) {
 	}
 }
 
-// FRR tells the sessions of mode frr, from the container beside the speaker.
+// In mode frr the sessions are read from the FRR container of the speaker's pod.
 func TestSpeakerWithFRR(t *testing.T) {
 	h := inFRRK8sMode(t, oneOfTwo)
 	set, err := h.speakers(t.Context())

@@ -11,7 +11,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Each of the terms may let a pod run, so each has to keep it off.
+// Any of the terms may let a pod run, so each must exclude the label.
 func TestKeepOff(t *testing.T) {
 	terms := []corev1.NodeSelectorTerm{
 		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "edge", Operator: corev1.NodeSelectorOpExists}}}, {},
@@ -39,7 +39,7 @@ func TestKeepOff(t *testing.T) {
 	}
 }
 
-// The series by an address alone is one that nothing sets.
+// The series by an address alone is a leftover.
 func TestSpeakerSessions(t *testing.T) {
 	metrics := `# HELP metallb_bgp_session_up BGP session state
 # TYPE metallb_bgp_session_up gauge

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The node of an agent is looked at as the agent looks at it, and nothing else is changed.
+// The preflight of an installed agent uses the agent's settings; other commands are unchanged.
 func TestAsInstalled(t *testing.T) {
 	for _, test := range []struct{ args, flags, hosts, want string }{
 		{"preflight --installed", "", "", "preflight --installed"},

@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// However often objects change, calls are as far apart as each asks for, and the last
-// change is told.
+// Calls are separated by the rest that each requires, and the last change is reported.
 func TestRepeatRests(t *testing.T) {
 	for name, test := range map[string]struct {
 		rest        Rest
 		least, most int
 	}{
-		// A call takes a second, a rest nine, and 200 ms are waited for further changes.
+		// A call takes a second, a rest nine, and the wait for further changes 200 ms.
 		"with a rest":    {func(took time.Duration) time.Duration { return 9 * took }, 5, 6},
 		"without a rest": {NoRest, 45, 51},
 	} {

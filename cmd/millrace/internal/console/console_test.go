@@ -74,7 +74,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-// An end that was asked for is none to be told.
+// A requested end is not an error.
 func TestEndWhenDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -85,10 +85,10 @@ func TestEndWhenDone(t *testing.T) {
 	}
 }
 
-// agents are those of which none ends before AtOnce of them run; it notes the most.
+// agents do not end before AtOnce of them run; they record the maximum.
 type agents struct {
 	text string
-	// ends is true where an agent ends after its text, else when nobody listens.
+	// ends is true if an agent ends after its text instead of waiting for the client.
 	ends bool
 
 	mu            sync.Mutex
@@ -129,7 +129,6 @@ func names(count int) []string {
 	return nodes
 }
 
-// A question goes to AtOnce agents at a time, and to all of them.
 func TestRoundIsBounded(t *testing.T) {
 	c := &agents{text: `{"missed":1}` + "\n", ends: true}
 	answers := Round{Runner: c, Limit: time.Minute}.Ask(t.Context(), names(4*AtOnce), nil)
@@ -143,7 +142,7 @@ func TestRoundIsBounded(t *testing.T) {
 	}
 }
 
-// Lines of agents that would never end are taken from AtOnce at a time.
+// Streams without an end are limited to AtOnce agents, too.
 func TestBounded(t *testing.T) {
 	c := &agents{text: strings.Repeat(`{"missed":1}`+"\n", 3)}
 	lines := map[string]int{}
@@ -164,7 +163,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// counted counts how many run at a time.
+// counted counts concurrent runs.
 type counted struct {
 	running, most, runs atomic.Int32
 	err                 error
@@ -205,7 +204,7 @@ func TestNotMoreAtOnce(t *testing.T) {
 	}
 }
 
-// What all agents would refuse is not asked of all of them.
+// An error that applies to all agents stops the round.
 func TestRoundStops(t *testing.T) {
 	refused := errors.New("refused")
 	c := &counted{err: refused}
@@ -215,7 +214,7 @@ func TestRoundStops(t *testing.T) {
 	}
 }
 
-// An agent that does not answer in time costs nobody else's answer.
+// An agent that times out does not affect the others' answers.
 func TestRoundLimit(t *testing.T) {
 	answers := Round{Runner: &counted{hold: time.Hour}, Limit: time.Millisecond}.Ask(t.Context(), names(3), nil)
 	for node, answer := range answers {
@@ -225,7 +224,7 @@ func TestRoundLimit(t *testing.T) {
 	}
 }
 
-// Agents are asked for a tenth of the time at most, and for all that often enough to be watched.
+// Agents are queried at most a tenth of the time, but often enough for a watch.
 func TestRestAfter(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0: 2 * time.Second, 100 * time.Millisecond: 2 * time.Second, 3 * time.Second: 27 * time.Second, time.Hour: time.Minute,

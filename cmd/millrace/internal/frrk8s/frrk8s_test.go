@@ -42,7 +42,7 @@ func TestConfiguration(t *testing.T) {
 	if !c.Selects(map[string]string{"kubernetes.io/hostname": "node1"}) || c.Selects(nil) {
 		t.Error("it selects other nodes than node1")
 	}
-	// The name alone says nothing: people may call theirs so.
+	// The name alone does not identify it, because users may choose it.
 	own := read(t, `metadata: {name: metallb-routes, namespace: metallb-system}`)
 	if own.BySpeaker() || !own.Selects(nil) {
 		t.Error("one without a selector is a speaker's, or selects no node")
@@ -52,7 +52,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// The text is of FRR 8.4, shortened.
+// The text is from FRR 8.4, shortened.
 func TestReadSessions(t *testing.T) {
 	got, err := ReadSessions([]byte(`{
 "default":{"vrfId":0,"vrfName":"default",

@@ -16,18 +16,18 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// node is a cluster of one node, whose speaker and agent follow its label. Faults make one of them
-// stay or stay away.
+// node is a cluster of one node, whose speaker and agent follow its label, with injected faults.
 type node struct {
 	label               string
 	speakerStays        bool
 	agentHasNoSession   bool
 	speakerHasNoSession bool
-	// limited refuses questions when little time is left, as the client's rate limiter does.
+	// limited rejects requests near the deadline, as the client's rate limiter does.
 	limited bool
-	// kept says that frr-k8s keeps the sessions until they are withdrawn, stays that it does on.
+	// kept is true if frr-k8s keeps the sessions until they are withdrawn, stays if it keeps them even
+	// then.
 	kept, stays bool
-	// overlap says that both had sessions at once.
+	// overlap is true if both had sessions at the same time.
 	overlap bool
 }
 
@@ -90,7 +90,7 @@ func TestMove(t *testing.T) {
 	for name, test := range map[string]struct {
 		node node
 		back bool
-		// label is the one at the end, failure a part of the error.
+		// label is the final one, failure a part of the error.
 		label, failure string
 	}{
 		"to Millrace":                  {node{}, false, millracev1beta1.AnnouncerMillrace, ""},
@@ -120,7 +120,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// An interrupt in the midst leaves no node without a speaker.
+// An interrupt leaves no node without a speaker.
 func TestMoveIsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -132,7 +132,7 @@ func TestMoveIsInterrupted(t *testing.T) {
 	})
 }
 
-// What was waited for is told, also where the last question failed.
+// The missing fact is reported, even if the last request failed.
 func TestMoveTellsWhatIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true, limited: true}
@@ -145,7 +145,6 @@ func TestMoveTellsWhatIsMissing(t *testing.T) {
 	})
 }
 
-// Where going back fails, too, the error says so.
 func TestMoveBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{agentHasNoSession: true, speakerHasNoSession: true}

@@ -20,8 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestGolden renders the input in each directory of testdata and compares with the
-// files beside it.
+// TestGolden renders the input in each directory of testdata and compares it with the files next to it.
 func TestGolden(t *testing.T) {
 	outputs := []struct {
 		file    string
@@ -53,7 +52,6 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// goldenInputs are the directories of testdata.
 func goldenInputs(t *testing.T) []string {
 	t.Helper()
 	directories, err := filepath.Glob("testdata/*")

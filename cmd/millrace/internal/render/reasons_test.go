@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report/reporttest"
 )
 
-// apiNames is where the reasons are that objects and agents tell.
+// apiNames is the file with the reasons of objects and agents.
 const apiNames = "../../../../api/v1beta1/names.go"
 
-// knownReasons are the values of the constants Reason… of the API.
+// knownReasons returns the values of the constants Reason… of the API.
 func knownReasons(t *testing.T) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), apiNames, nil, parser.SkipObjectResolution)
@@ -45,7 +45,7 @@ func knownReasons(t *testing.T) map[string]bool {
 	return known
 }
 
-// The input of golden files has only reasons that the code gives.
+// Golden files contain only reasons that exist.
 func TestGoldenReasonsExist(t *testing.T) {
 	known := knownReasons(t)
 	for _, directory := range goldenInputs(t) {

@@ -27,7 +27,7 @@ func TestTableIsCutToWidth(t *testing.T) {
 		{120, 16 + 2 + 60 + 2 + 30},
 		{100, 100},
 		{50, 50},
-		// No column is cut below a dozen, and an address never.
+		// No column is cut below a dozen characters, and an address never.
 		{20, 16 + 2 + 12 + 2 + 12},
 	} {
 		lines := wide.lines(test.width)
@@ -37,7 +37,6 @@ func TestTableIsCutToWidth(t *testing.T) {
 		if !strings.HasPrefix(lines[1], "2001:db8:cafe::1  s") {
 			t.Errorf("width %d: the address is not whole: %q", test.width, lines[1])
 		}
-		// Columns begin at the same place in each line.
 		if column := strings.Index(lines[0], "SERVICE"); strings.Index(lines[2], "a/b") != column {
 			t.Errorf("width %d: column SERVICE is not straight:\n%s", test.width, strings.Join(lines, "\n"))
 		}
@@ -92,7 +91,7 @@ func TestAnnouncers(t *testing.T) {
 	}
 }
 
-// A cluster with many of everything still has one screen, and everything in JSON.
+// A large cluster still fits one screen, and is complete in JSON.
 func TestStatusIsOneScreen(t *testing.T) {
 	view := &report.View{Answered: 200}
 	for i := range 200 {

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/routing/routingtest"
 )
 
-// TestRoutesGolden renders the routes of each directory of the package routing's testdata and
-// compares with the files beside them.
+// TestRoutesGolden renders the routes of each directory of the package routing's testdata and compares with
+// the files next to them.
 func TestRoutesGolden(t *testing.T) {
 	directories, err := filepath.Glob("../routing/testdata/*")
 	if err != nil || len(directories) == 0 {

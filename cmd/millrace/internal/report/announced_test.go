@@ -87,7 +87,6 @@ func TestGenericXDP(t *testing.T) {
 	}
 }
 
-// What an agent has and what the API server has are compared, each way.
 func TestDifferences(t *testing.T) {
 	in := sized(2, 5)
 	in.Agents.Answers["node0"].Groups = []consoleapi.VIPGroup{
@@ -100,7 +99,7 @@ func TestDifferences(t *testing.T) {
 	if got := problemsOf(view, ReasonStaleVIP); len(got) != 1 || !strings.HasSuffix(got[0], "no VIPs: 203.0.113.9") {
 		t.Errorf("stale: %q", got)
 	}
-	// A node that did not answer has counts in its report.
+	// The report of a node that did not answer has counts.
 	delete(in.Agents.Answers, "node0")
 	in.LBNodeReports[0].Status.Conditions = append(in.LBNodeReports[0].Status.Conditions, metav1.Condition{Type: millracev1beta1.ConditionReady, Status: metav1.ConditionTrue})
 	in.LBNodeReports[0].Status.VIPs.Programmed = 4

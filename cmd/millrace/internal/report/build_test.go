@@ -149,7 +149,7 @@ func TestWhyNotAnnounced(t *testing.T) {
 	}
 }
 
-// A VIP that is retained for a Service which is no load balancer now is no problem.
+// A retained VIP of a Service that is not of type LoadBalancer is not a problem.
 func TestReservationIsNoProblem(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeLoadBalancer} {
 		service := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}, Spec: corev1.ServiceSpec{Type: kind}}
@@ -188,7 +188,6 @@ func TestIdleOnASharedVIP(t *testing.T) {
 	}
 }
 
-// The agent that stays counts while one replaces another on a node.
 func TestAgentBeingReplaced(t *testing.T) {
 	pod := func(name string, leaving bool) corev1.Pod {
 		pod := corev1.Pod{
@@ -210,7 +209,7 @@ func TestAgentBeingReplaced(t *testing.T) {
 	}
 }
 
-// Whatever order the API server lists objects in, the report is the same.
+// The report does not depend on the order of lists.
 func TestReportIsStable(t *testing.T) {
 	var in Input
 	for _, address := range []string{"203.0.113.9", "203.0.113.10", "2001:db8::1"} {

@@ -19,7 +19,7 @@ import (
 	livev1alpha1 "github.com/millrace-lb/millrace/api/live/v1alpha1"
 )
 
-// Whatever nodes decide, the agents' answers come back out of what the aggregated API makes of them.
+// The agents' answers can be restored from the aggregated API's announcements for any decisions.
 func TestAnnouncedLive(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := []string{"node1", "node2", "node3", "node4", "node5"}
@@ -80,7 +80,7 @@ func TestAnnouncedLiveOfSome(t *testing.T) {
 	if groups := told.Answers["node3"].Groups; err != nil || len(groups) != 1 || len(groups[0].Addresses) != 1 || groups[0].Addresses[0].String() != "203.0.113.2" {
 		t.Errorf("%+v, %v", groups, err)
 	}
-	// That of a version without places cannot be read.
+	// Ranges that are missing or invalid are rejected.
 	for _, ranges := range []string{"", "3", "2-1", "0-3", "x", "-1"} {
 		list.Items[0].Announced = []livev1alpha1.Announced{{Peers: []string{"a"}, NodeRanges: ranges}}
 		if _, err := AnnouncedLive(list, nil, nil); err == nil {

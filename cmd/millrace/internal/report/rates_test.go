@@ -64,7 +64,6 @@ func TestRatesOf(t *testing.T) {
 	}
 }
 
-// Uplinks are told where they lose frames in the interval.
 func TestUplinkRates(t *testing.T) {
 	at := func(node string, second int64, uplinks ...consoleapi.Uplink) *consoleapi.Counters {
 		return &consoleapi.Counters{Node: node, Time: time.Unix(second, 0), Uplinks: uplinks}

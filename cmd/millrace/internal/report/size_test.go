@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/test/work"
 )
 
-// sized is a cluster of so many nodes and VIPs, each VIP that of a Service with one
-// endpoint. All nodes announce all VIPs but every tenth, which has policy Local.
+// sized returns a cluster of so many nodes and VIPs, each VIP with a Service with one endpoint. All nodes
+// announce all VIPs but every tenth, which has policy Local.
 func sized(nodes, vips int) *Input {
 	in := &Input{
 		Namespace: "millrace-system", Peers: make([]millracev1beta1.LBPeer, 1), Advertisements: make([]millracev1beta1.VIPAdvertisement, 1),
@@ -59,7 +59,7 @@ func sized(nodes, vips int) *Input {
 	return in
 }
 
-// The work of a report grows linearly with its VIPs and nodes.
+// The cost of a report is linear in its VIPs and nodes.
 func TestBuildIsLinear(t *testing.T) {
 	counter := work.New(t, ".")
 	for name, input := range map[string]func(count int) *Input{

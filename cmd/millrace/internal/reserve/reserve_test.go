@@ -21,7 +21,7 @@ func pool(usable ...string) *millracev1beta1.VIPPool {
 	}
 }
 
-// vips returns VIPs that were made one after another, each as "address" or "address pool".
+// vips returns VIPs created one after another, each as "address" or "address pool".
 func vips(texts ...string) []millracev1beta1.VIP {
 	var made []millracev1beta1.VIP
 	for i, text := range texts {

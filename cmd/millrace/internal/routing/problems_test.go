@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestCertificatesOfIngresses: an Ingress whose certificate the gateway does not serve is told,
-// although nobody but the gateway has seen the certificate.
+// TestCertificatesOfIngresses: an Ingress whose certificate the gateway rejects is a problem, although only
+// the gateway can read the certificate.
 func TestCertificatesOfIngresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		tls, status string

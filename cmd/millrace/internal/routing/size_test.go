@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// many is a class with a number of Ingresses, each with a host and TLS.
+// many returns a class with a number of Ingresses, each with a host and TLS.
 func many(count int) *routing.Input {
 	in := &routing.Input{Namespace: "millrace-system"}
 	in.Objects.IngressClasses = []*networkingv1.IngressClass{{

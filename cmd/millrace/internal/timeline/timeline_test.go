@@ -87,7 +87,6 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// Where names are many, some stand for all.
 func TestManyNames(t *testing.T) {
 	entry := at(0, consoleapi.HistoryNode, "Down")
 	entry.Names = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}
@@ -96,8 +95,7 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// Whatever nodes recorded, the timeline is in order, and counts each packet and each entry of a node
-// once.
+// For any history, the timeline is ordered, and counts each packet and each entry of a node once.
 func TestJoinLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var nodes []consoleapi.History

@@ -33,31 +33,31 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// screenshots is where pictures are written, for people.
+// screenshots is the directory of screenshots for manual review.
 const screenshots = "../../../../dist/ui"
 
 // page is a browser that shows the page.
 type page struct {
 	context.Context
 	t *testing.T
-	// url is the page's, without a fragment, and token what it asks for.
+	// url is the page's, without a fragment, and token its token.
 	url, token string
-	// broken is true of tests in which requests fail: the console says so.
+	// broken is true in tests with failing requests, which the console logs.
 	broken bool
 
 	mu sync.Mutex
-	// requested are the URLs that were asked for, and told what the console says.
+	// requested are the requested URLs, and told the console's lines.
 	requested, told []string
 }
 
-// open starts Chromium on a cluster. Everything it asks for is kept.
+// open starts Chromium on a cluster. All its requests are recorded.
 func open(t *testing.T, source *uitest.Source) *page {
 	t.Helper()
 	server, _ := serve(t, source)
 	return openAt(t, server.URL, token)
 }
 
-// openAt starts Chromium for a page that is served already.
+// openAt starts Chromium for a page that is already served.
 func openAt(t *testing.T, url, token string) *page {
 	t.Helper()
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.WindowSize(1600, 900))
@@ -87,7 +87,7 @@ func openAt(t *testing.T, url, token string) *page {
 	return p
 }
 
-// listen keeps what events say until the page ends.
+// listen records events until the page ends.
 func listen[E any](p *page, listening *sync.WaitGroup, of cdp.Event[E], keep func(E)) {
 	events := chromedp.Events(p, of)
 	listening.Go(func() {
@@ -111,7 +111,7 @@ func (p *page) run(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// evaluate is the value of an expression.
+// evaluate returns the value of an expression.
 func evaluate[T any](p *page, expression string) T {
 	p.t.Helper()
 	value, err := chromedp.Run(p, chromedp.Evaluate[T](expression))
@@ -131,14 +131,14 @@ func (p *page) until(expression string) {
 	}
 }
 
-// selects goes to a row, and waits for something in the panel.
+// selects selects a row, and waits for an element of the panel.
 func (p *page) selects(id, shown string) {
 	p.t.Helper()
 	evaluate[string](p, `location.hash = `+quoted(id))
 	p.run(chromedp.WaitVisible(chromedp.CSS(shown)))
 }
 
-// load opens the page, and is how long it took to its first drawing.
+// load opens the page, and returns the time until its first drawing.
 func (p *page) load(fragment string) time.Duration {
 	p.t.Helper()
 	p.run(chromedp.Navigate(p.url + "/#token=" + p.token))
@@ -161,7 +161,7 @@ func (p *page) picture(name string) {
 	}
 }
 
-// check fails where a request left for another host, or the page had an error.
+// check fails if a request was sent to another host, or the page had an error.
 func (p *page) check() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,8 +182,8 @@ func (p *page) check() {
 	}
 }
 
-// named are the names of a role in the accessibility tree. A node of a role that acts and has no name
-// fails the test.
+// named returns the names of a role in the accessibility tree. An interactive node without a name fails the
+// test.
 func (p *page) named(role string) []string {
 	p.t.Helper()
 	var names []string
@@ -273,7 +273,7 @@ func TestBrowserEmpty(t *testing.T) {
 	p.run(chromedp.WaitVisible(chromedp.CSS(`section[aria-label="Next steps"]`)))
 }
 
-// The first drawing comes within a second at 100 nodes, and within three at 1,000.
+// The first drawing takes at most a second at 100 nodes, and three at 1,000.
 func TestBrowserSize(t *testing.T) {
 	for _, size := range []struct {
 		name  string
@@ -285,9 +285,9 @@ func TestBrowserSize(t *testing.T) {
 	} {
 		t.Run(size.name, func(t *testing.T) {
 			state := uitest.Cluster(size.of)
-			// Its address begins as the one that is searched for, and it comes first as it is red.
+			// Its address has the prefix that is searched for, and it is sorted first because it is red.
 			state.Announcements.Items[70].Nodes.Announcing, state.Announcements.Items[70].Announced = 0, nil
-			// This one is announced by two nodes, as with externalTrafficPolicy: Local.
+			// Two nodes announce this one, as with externalTrafficPolicy: Local.
 			two := &state.Announcements.Items[8]
 			two.Nodes.Announcing, two.Announced[0].Count, two.Announced[0].NodeRanges = 2, 2, "0-1"
 			p := open(t, uitest.NewSource(state))
@@ -306,13 +306,13 @@ func TestBrowserSize(t *testing.T) {
 	}
 }
 
-// search looks for a VIP and for a zone, as with the keyboard.
+// search looks for a VIP and for a zone by keyboard.
 func search(t *testing.T, p *page, size uitest.Size) {
 	address := netip.AddrFrom4([4]byte{203, 0, 113, 7}).String()
 	began := time.Now()
 	p.run(chromedp.KeyEvent("/"))
 	p.until(`document.activeElement.id === 'search'`)
-	// The browser's driver writes the slash, too, which a keyboard would not.
+	// The browser's driver writes the slash, too, unlike a keyboard.
 	evaluate[string](p, `document.getElementById('search').value = ''`)
 	p.run(chromedp.KeyEvent(address))
 	p.until(`document.getElementById('search').value === '` + address + `'`)
@@ -329,7 +329,7 @@ func search(t *testing.T, p *page, size uitest.Size) {
 	p.picture(strings.ReplaceAll(t.Name(), "/", "-") + "-search")
 }
 
-// drawn counts the lines of the selection between two columns, by where they begin and end.
+// drawn counts the lines of the selection between two columns.
 func drawn(p *page, from, to string) int {
 	p.t.Helper()
 	return evaluate[int](p, fmt.Sprintf(`(() => {
@@ -342,15 +342,15 @@ func drawn(p *page, from, to string) int {
 	})()`, quoted(from), quoted(to)))
 }
 
-// lines looks whether the selection has its lines where nodes are grouped: of a Service that two nodes
-// announce, of one that all do, of a node in a group that is closed, and of a router.
+// lines checks the lines of the selection with grouped nodes: of a Service that two nodes announce, of one
+// that all do, of a node in a closed group, and of a router.
 func lines(t *testing.T, p *page) {
-	// The search may have left the Services that follow out.
+	// The search may have hidden the following Services.
 	evaluate[string](p, `document.getElementById('search').value = ''`)
 	evaluate[bool](p, `document.getElementById('search').dispatchEvent(new Event('input'))`)
 	for _, test := range []struct {
 		id, shown string
-		// least lines of the selection, from routers and to Services.
+		// The minimum number of lines of the selection, from routers and to Services.
 		routers, services int
 		exact             bool
 	}{
@@ -376,7 +376,7 @@ func lines(t *testing.T, p *page) {
 	}
 }
 
-// What the cluster says is text, whatever is in it.
+// Text of the cluster is never interpreted as HTML.
 func TestBrowserHostileText(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='owned'"><script>document.title='owned'</script>`
 	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 2, Zones: 1, Down: 1})

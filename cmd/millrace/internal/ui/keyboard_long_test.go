@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/uitest"
 )
 
-// focused is an expression: a row of a column has the keyboard, and its outline shows it.
+// focused returns an expression that is true if a row of a column has the focus and an outline.
 func focused(column, label string) string {
 	return `(() => {
 		const list = document.querySelector('#` + column + ` .list');
@@ -24,7 +24,7 @@ func focused(column, label string) string {
 	})()`
 }
 
-// outlined is an expression: an element has the keyboard, and something shows it.
+// outlined returns an expression that is true if an element has the focus and an indicator.
 func outlined(selector string) string {
 	return `(() => {
 		const element = document.querySelector(` + quoted(selector) + `), look = element && getComputedStyle(element);
@@ -32,16 +32,16 @@ func outlined(selector string) string {
 	})()`
 }
 
-// step is a key, and what is true afterwards.
+// step is a key, and the expression that is true afterwards.
 type step struct{ key, name, then string }
 
-// All of the page is reached without a mouse, and what has the keyboard is seen.
+// All of the page is usable by keyboard, with a visible focus.
 func TestBrowserKeyboard(t *testing.T) {
 	p := open(t, uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 8, VIPs: 20, Zones: 2, Down: 1, Unserved: 1})))
 	p.load("")
 	const selected = `location.hash === `
 	keys := []step{
-		// The browser's driver writes the slash, too, which a keyboard would not.
+		// The browser's driver writes the slash, too, unlike a keyboard.
 		{"/", "slash", outlined("#search")},
 		{kb.Escape, "Escape takes what is written", outlined("#search") + ` && document.activeElement.value === ''`},
 		{kb.Escape, "Escape leaves the field", `document.activeElement === document.body`},
@@ -71,12 +71,11 @@ func TestBrowserKeyboard(t *testing.T) {
 		p.awaits(step, at)
 	}
 	p.picture("keyboard")
-	// From the details the way back leads to the row.
 	p.selects("node/node-001", "#panel .facts")
 	evaluate[bool](p, `document.querySelector('#panel .back').focus() || true`)
 	p.run(chromedp.KeyEvent(kb.Escape))
 	p.awaits(step{name: "Escape in the details", then: selected + `'' && ` + focused("nodes", "node node-001")}, 0)
-	// A link of the details leads to other ones, and the keyboard with it.
+	// The focus follows a link of the details.
 	p.selects("node/node-001", "#panel .link")
 	evaluate[bool](p, `document.querySelector('#panel .link').focus({ focusVisible: true }) || true`)
 	p.awaits(step{name: "a link", then: outlined("#panel .link")}, 0)
@@ -87,14 +86,14 @@ func TestBrowserKeyboard(t *testing.T) {
 	p.awaits(step{name: "Tab", then: outlined("#panel .back")}, 0)
 }
 
-// awaits waits until what a key leads to is true.
+// awaits waits until the expression of a step is true.
 func (p *page) awaits(step step, at int) {
 	p.t.Helper()
 	p.t.Logf("key %d, %s", at+1, step.name)
 	p.until(step.then)
 }
 
-// Where nodes are grouped, Enter opens and closes groups.
+// Enter opens and closes groups of nodes.
 func TestBrowserKeyboardGroups(t *testing.T) {
 	p := open(t, uitest.NewSource(uitest.Cluster(uitest.Size{Nodes: 70, VIPs: 4, Zones: 1})))
 	p.load("")

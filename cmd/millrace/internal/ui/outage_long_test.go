@@ -24,7 +24,8 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// running starts `millrace ui`, and is the address of its page, the token, and how to end it.
+// running starts `millrace ui`, and returns the address of its page, the token, and a function that ends
+// it.
 func running(t *testing.T, kubeconfig string) (url, token string, end func()) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "millrace")
@@ -53,13 +54,13 @@ func running(t *testing.T, kubeconfig string) (url, token string, end func()) {
 	return url, token, end
 }
 
-// contains is an expression: what an element says has a text.
+// contains returns an expression that is true if an element contains a text.
 func contains(selector, text string) string {
 	return `(document.querySelector(` + quoted(selector) + `)?.textContent ?? '').includes(` + quoted(text) + `)`
 }
 
-// An API server that hangs, and one that is gone: the page says so, keeps the picture, and goes on by
-// itself. So it does where an agent that is asked does not answer, and where millrace ui is gone.
+// TestBrowserOutage: the page reports an API server that hangs, one that is gone, an agent that does not
+// answer, and a stopped millrace ui. It keeps its content, and recovers.
 func TestBrowserOutage(t *testing.T) {
 	server := controlplane.Start(t, "../../../..")
 	objects := server.Install(t, server.Admin(), client.Options{})
@@ -67,7 +68,7 @@ func TestBrowserOutage(t *testing.T) {
 	objects.Make(t, &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "node1"}, Spec: millracev1beta1.LBNodeSpec{ID: 1, Addresses: []string{"198.18.0.1"}},
 	})
-	// Nothing runs the pod: to run a command in it fails.
+	// Nothing runs the pod, so running a command in it fails.
 	labels := map[string]string{"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": "agent"}
 	objects.Make(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "millrace-agent-1", Namespace: "millrace-system", Labels: labels},
@@ -110,7 +111,7 @@ func TestBrowserOutage(t *testing.T) {
 	p.picture("outage-ui")
 }
 
-// What the aggregated API said last stays, with its time, and so do names of nodes that did not answer.
+// The last answer of the aggregated API is kept, with its time and the silent nodes.
 func TestBrowserAggregatedAPI(t *testing.T) {
 	state := uitest.Cluster(uitest.Size{Nodes: 6, VIPs: 8, Zones: 2})
 	source := uitest.NewSource(state)

@@ -27,7 +27,7 @@ import (
 
 const token = "0123456789abcdef"
 
-// serve serves the page of a source, and says how to end it.
+// serve serves the page of a source, and returns a function that ends it.
 func serve(t *testing.T, source ui.Source) (*httptest.Server, context.CancelFunc) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(nil)
@@ -53,7 +53,7 @@ func serve(t *testing.T, source ui.Source) (*httptest.Server, context.CancelFunc
 
 func small() *view.State { return uitest.Cluster(uitest.Size{Nodes: 3, VIPs: 4, Zones: 1}) }
 
-// get asks as the page does, unless the request is changed.
+// get sends a request as the page does, unless change modifies it.
 func get(t *testing.T, server *httptest.Server, path string, change func(*http.Request)) *http.Response {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
@@ -137,7 +137,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// Without a token nobody could be refused.
+// Without a token every request would be accepted.
 func TestNoToken(t *testing.T) {
 	if _, err := ui.New(uitest.NewSource(small()), ui.Options{Hosts: []string{"127.0.0.1:1"}}); err == nil {
 		t.Error("a handler without a token was made")
@@ -147,7 +147,7 @@ func TestNoToken(t *testing.T) {
 	}
 }
 
-// The files name no other host, and make no element from text.
+// The files refer to no other host, and create no element from text.
 func TestFiles(t *testing.T) {
 	unsafe := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\('style'|style="|<script>|javascript:|\bon[a-z]+="`)
 	hosts := regexp.MustCompile(`https?://[^\s'"]+`)
@@ -194,7 +194,7 @@ func follow(t *testing.T, server *httptest.Server) func() (view.Change, error) {
 	}
 }
 
-// Pages get everything first, then what changes alone, and their end.
+// Pages get the whole state first, then only changes, then the end.
 func TestEvents(t *testing.T) {
 	source := uitest.NewSource(small())
 	server, end := serve(t, source)

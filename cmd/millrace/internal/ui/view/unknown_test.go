@@ -11,13 +11,13 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/ui/view"
 )
 
-// count sets how many VIPs a node reports as announced, of the two that it has programmed.
+// count sets the number of announced VIPs in a node's report, of two programmed ones.
 func count(state *view.State, node int, announced int32) {
 	state.Input.LBNodeReports[node].Status.VIPs = millracev1beta1.VIPCounts{Programmed: 2, Announced: announced}
 }
 
-// TestUnknown: with a source that is absent, stale or partial, each number and level of the page is known from
-// another source, or is unknown.
+// TestUnknown: with a source that is absent, stale or partial, each number and level of the page is known
+// from another source, or is unknown.
 func TestUnknown(t *testing.T) {
 	refuse := func(state *view.State, kinds ...string) {
 		for _, kind := range kinds {
@@ -35,7 +35,7 @@ func TestUnknown(t *testing.T) {
 	sessions := view.Count{Good: 4, All: 4}
 	for name, test := range map[string]struct {
 		change func(*view.State)
-		// vips, nodes and sessions are the head's, and levels those of a Service, a node and a router.
+		// vips, nodes and sessions are the head's, levels those of a Service, a node and a router.
 		vips, nodes, sessions view.Count
 		levels                [3]view.Level
 	}{
@@ -103,7 +103,6 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestUnknownEndpoints: without EndpointSlices there is no number of endpoints.
 func TestUnknownEndpoints(t *testing.T) {
 	state := uitest.Cluster(uitest.Size{Nodes: 2, VIPs: 2, Zones: 1})
 	state.Input.EndpointSlices, state.Refused = nil, []view.Refusal{{Kind: "endpointslices"}}

@@ -23,7 +23,7 @@ func load(t *testing.T, name string) *view.State {
 	return &view.State{Input: reporttest.Load(t, "../../render/testdata/"+name)}
 }
 
-// told is what rows say, a line each.
+// told formats rows, one per line.
 func told(built *view.View) string {
 	var text strings.Builder
 	for _, router := range built.Routers {
@@ -53,7 +53,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// What status finds the page has, too, and each problem leads to a row.
+// The page has all problems of the report, each with a row.
 func TestTrouble(t *testing.T) {
 	state := load(t, "trouble")
 	built := view.Build(state)
@@ -77,7 +77,7 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// What is not known is no problem.
+// Unknown facts are not problems.
 func TestRefused(t *testing.T) {
 	state := load(t, "healthy")
 	state.Input.Pods, state.Input.LBNodeReports, state.Input.Services, state.Input.EndpointSlices = nil, nil, nil, nil
@@ -98,7 +98,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// With the aggregated API, a VIP that no node announces is explained as status does.
+// With the aggregated API, the reason why no node announces a VIP is that of the report.
 func TestNotAnnounced(t *testing.T) {
 	built := view.Build(uitest.Cluster(uitest.Size{Nodes: 3, VIPs: 3, Zones: 1, Unserved: 1}))
 	row := built.Services[slices.IndexFunc(built.Services, func(row view.Service) bool { return row.ID == "service/team-01/web" })]
@@ -118,7 +118,7 @@ func TestDrained(t *testing.T) {
 	}
 }
 
-// Above 60 nodes rows give places in one list: there would be millions of names.
+// Above 60 nodes, rows have indexes instead of names, which would be millions.
 func TestManyNodes(t *testing.T) {
 	for nodes, names := range map[int]bool{60: true, 61: false} {
 		built := view.Build(uitest.Cluster(uitest.Size{Nodes: nodes, VIPs: 2, Zones: 1}))
@@ -132,7 +132,7 @@ func TestManyNodes(t *testing.T) {
 	}
 }
 
-// What many VIPs of a Service say is given once, and what is long not at all.
+// Equal ranges of a Service's VIPs are merged, and long ones omitted.
 func TestRanges(t *testing.T) {
 	var many []string
 	for place := 0; place < 400; place += 2 {
@@ -178,7 +178,7 @@ func TestDetails(t *testing.T) {
 	}
 }
 
-// A change applied to the previous view gives the latter.
+// A change applied to the previous view results in the new one.
 func TestChanges(t *testing.T) {
 	encode := func(size uitest.Size) *view.Encoded {
 		encoded, err := view.Encode(view.Build(uitest.Cluster(size)))

@@ -57,7 +57,7 @@ const ConditionStatusContested = "millrace.io/StatusContested"
 // three times in 10 s. They are written only every 30 s.
 const ReasonObjectContested = "ObjectContested"
 
-// Reasons of problems, in events and in the output of `millrace routes`.
+// Reasons of problems with routes: in events of Ingresses and in the output of `millrace routes`.
 const (
 	// ReasonInvalid is an invalid value.
 	ReasonInvalid = "Invalid"

@@ -43,23 +43,23 @@ func (r *reader) authURL(text string) error {
 	if IsOff(text) {
 		return nil
 	}
-	found, err := externalOf(text)
+	found, err := parseExternal(text)
 	if err != nil {
 		return err
 	}
 	if found.Method, err = r.authMethod(); err != nil {
 		return err
 	}
-	for _, name := range list(r.of["auth-response-headers"]) {
-		if !isToken(name) || ofMessage[strings.ToLower(name)] {
+	for _, name := range splitList(r.values["auth-response-headers"]) {
+		if !isToken(name) || messageHeaders[strings.ToLower(name)] {
 			return fmt.Errorf("auth-response-headers has %s, which cannot be a header for the backend", quoted(name))
 		}
 		found.ResponseHeaders = append(found.ResponseHeaders, name)
 	}
 	found.SignIn = r.signIn()
-	if text, is := r.of["auth-request-redirect"]; is {
-		if found.Redirect, err = variables(text); err != nil {
-			r.unreadable("auth-request-redirect", fmt.Errorf("%w: the path of the request counts", err))
+	if text, is := r.values["auth-request-redirect"]; is {
+		if found.Redirect, err = replaceVariables(text); err != nil {
+			r.reportInvalid("auth-request-redirect", fmt.Errorf("%w: the path of the request counts", err))
 		}
 	}
 	r.settings.External = found
@@ -69,16 +69,16 @@ func (r *reader) authURL(text string) error {
 // ownHosts matches the start of a URL with the host of the request.
 var ownHosts = regexp.MustCompile(`^(https?|\$scheme|\$pass_access_scheme)://\$(host|http_host|best_http_host)/`)
 
-// externalOf parses the URL of a Service.
-func externalOf(text string) (*External, error) {
+// parseExternal parses the URL of a Service.
+func parseExternal(text string) (*External, error) {
 	if begin := ownHosts.FindString(text); begin != "" {
-		target, err := plainURL("http://own/" + text[len(begin):])
+		target, err := parsePlainURL("http://own/" + text[len(begin):])
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s", err, WantedURL)
 		}
 		return &External{Path: target.RequestURI()}, nil
 	}
-	target, err := plainURL(text)
+	target, err := parsePlainURL(text)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s", err, WantedURL)
 	}
@@ -108,8 +108,8 @@ func externalOf(text string) (*External, error) {
 	return found, nil
 }
 
-// plainURL parses an http or https URL without variables.
-func plainURL(text string) (*url.URL, error) {
+// parsePlainURL parses an http or https URL without variables.
+func parsePlainURL(text string) (*url.URL, error) {
 	target, err := url.Parse(text)
 	switch {
 	case err != nil || target.Host == "" || target.User != nil || !isPrintable(text) || strings.ContainsAny(text, " #"):
@@ -130,7 +130,7 @@ func plainURL(text string) (*url.URL, error) {
 // authMethod parses the method of authorization requests. It accepts no unknown method, because the
 // server could admit clients by mistake.
 func (r *reader) authMethod() (string, error) {
-	switch method := r.of["auth-method"]; method {
+	switch method := r.values["auth-method"]; method {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
 		return method, nil
 	default:
@@ -138,9 +138,9 @@ func (r *reader) authMethod() (string, error) {
 	}
 }
 
-// ofMessage are headers of one message or connection. Copied to a backend's request, they could change
+// messageHeaders are headers of one message or connection. Copied to a backend's request, they could change
 // its framing.
-var ofMessage = map[string]bool{
+var messageHeaders = map[string]bool{
 	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
 	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,
 	"transfer-encoding": true, "upgrade": true,
@@ -150,24 +150,24 @@ var parameterName = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 
 // signIn parses auth-signin. If it is invalid, clients get the 401.
 func (r *reader) signIn() string {
-	text, is := r.of["auth-signin"]
+	text, is := r.values["auth-signin"]
 	if !is || IsOff(text) {
 		return ""
 	}
-	found, err := variables(text)
+	found, err := replaceVariables(text)
 	if err == nil {
-		err = leads(found)
+		err = checkClientURL(found)
 	}
 	if err != nil {
-		r.unreadable("auth-signin", fmt.Errorf("%w: clients get 401", err))
+		r.reportInvalid("auth-signin", fmt.Errorf("%w: clients get 401", err))
 		return ""
 	}
 	parameter := "rd"
-	if name, is := r.of["auth-signin-redirect-param"]; is {
+	if name, is := r.values["auth-signin-redirect-param"]; is {
 		if parameterName.MatchString(name) {
 			parameter = name
 		} else {
-			r.unreadable("auth-signin-redirect-param", fmt.Errorf("%s is no name of a parameter: rd counts", quoted(name)))
+			r.reportInvalid("auth-signin-redirect-param", fmt.Errorf("%s is no name of a parameter: rd counts", quoted(name)))
 		}
 	}
 	_, query, asks := strings.Cut(found, "?")
@@ -183,8 +183,8 @@ func (r *reader) signIn() string {
 	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"
 }
 
-// leads returns why a text is not a URL for clients, or nil.
-func leads(text string) error {
+// checkClientURL returns why a text is not a URL for clients, or nil.
+func checkClientURL(text string) error {
 	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$request_method", "GET", "$remote_addr", "192.0.2.1",
 		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)
 	target, err := url.Parse(plain)
@@ -205,16 +205,16 @@ var knownVariables = map[string]string{
 	"$request_method": "$request_method", "$remote_addr": "$remote_addr", "$the_real_ip": "$remote_addr",
 }
 
-// longestURL is the maximum length of a URL in responses.
-const longestURL = 2048
+// maxURL is the maximum length of a URL in responses.
+const maxURL = 2048
 
-// variables replaces the variables of nginx by the variables of proxies.
-func variables(text string) (string, error) {
+// replaceVariables replaces the variables of nginx by the variables of proxies.
+func replaceVariables(text string) (string, error) {
 	switch {
 	case !isPrintable(text) || strings.Contains(text, " "):
 		return "", errors.New("it has a space or a control character")
-	case len(text) > longestURL:
-		return "", fmt.Errorf("it is longer than %d bytes", longestURL)
+	case len(text) > maxURL:
+		return "", fmt.Errorf("it is longer than %d bytes", maxURL)
 	}
 	var unknown error
 	found := variable.ReplaceAllStringFunc(text, func(name string) string {
@@ -231,27 +231,27 @@ func variables(text string) (string, error) {
 	return found, nil
 }
 
-// withAuthURL refuses an annotation that changes the authorization request in an unsupported way.
-func (r *reader) withAuthURL(text string) error {
-	if !IsOff(r.of["auth-url"]) && !IsOff(text) {
-		r.refuse("it is not carried out: %s", known[r.name].note)
+// refuseWithAuthURL refuses an annotation that changes the authorization request in an unsupported way.
+func (r *reader) refuseWithAuthURL(text string) error {
+	if !IsOff(r.values["auth-url"]) && !IsOff(text) {
+		r.refuse("it is not carried out: %s", annotations[r.name].note)
 	}
 	return nil
 }
 
-// asking are the annotations for external authorization.
-func asking() map[string]annotation {
+// externalAuth are the annotations for external authorization.
+func externalAuth() map[string]annotation {
 	group := map[string]annotation{
 		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",
 			(*reader).authURL),
-		"auth-method":                carried("`GET` where there is none", nil),
-		"auth-response-headers":      carried("what clients send under these names is removed", nil),
-		"auth-signin":                carried("target of the redirect for 401; `$scheme`, `$host`, `$request_uri`, `$escaped_request_uri`, `$request_method`, `$uri`, `$args`, `$remote_addr`", nil),
-		"auth-signin-redirect-param": carried("`rd` where there is none", nil),
-		"auth-request-redirect":      carried("`$request_uri` where there is none", nil),
+		"auth-method":                supported("`GET` where there is none", nil),
+		"auth-response-headers":      supported("what clients send under these names is removed", nil),
+		"auth-signin":                supported("target of the redirect for 401; `$scheme`, `$host`, `$request_uri`, `$escaped_request_uri`, `$request_method`, `$uri`, `$args`, `$remote_addr`", nil),
+		"auth-signin-redirect-param": supported("`rd` where there is none", nil),
+		"auth-request-redirect":      supported("`$request_uri` where there is none", nil),
 		"auth-always-set-cookie":     ignored("cookies of the service always reach clients"),
 		"auth-proxy-set-headers": {
-			handling: Refused, note: "the service may decide by these headers", read: (*reader).withAuthURL,
+			handling: Refused, note: "the service may decide by these headers", read: (*reader).refuseWithAuthURL,
 		},
 		"auth-snippet": {handling: Refused, note: "only headers that the service gets anyway, such as `X-Forwarded-Method`, can be set", read: (*reader).authSnippet},
 	}

@@ -15,13 +15,13 @@ const Prefix = "nginx.ingress.kubernetes.io/"
 type Handling int
 
 const (
-	// Carried is supported.
-	Carried Handling = iota
-	// Ignored has no effect, because Millrace needs no such tuning. It is not reported.
+	// Supported annotations are implemented.
+	Supported Handling = iota
+	// Ignored annotations have no effect, because Millrace needs no such tuning. They are not reported.
 	Ignored
-	// Missing is not supported and reported; the Ingress is served without it.
-	Missing
-	// Refused is not supported and may restrict clients: the Ingress is not served.
+	// Unsupported annotations are reported; the Ingress is served without them.
+	Unsupported
+	// Refused annotations are not implemented and may restrict clients: the Ingress is not served.
 	Refused
 )
 
@@ -41,9 +41,9 @@ type Annotation struct {
 
 // Annotations returns all known annotations, sorted by name.
 func Annotations() []Annotation {
-	found := make([]Annotation, 0, len(known))
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		found = append(found, Annotation{Name: name, Handling: known[name].handling, Note: known[name].note})
+	found := make([]Annotation, 0, len(annotations))
+	for _, name := range slices.Sorted(maps.Keys(annotations)) {
+		found = append(found, Annotation{Name: name, Handling: annotations[name].handling, Note: annotations[name].note})
 	}
 	return found
 }
@@ -51,17 +51,17 @@ func Annotations() []Annotation {
 // lookup returns the handling of an annotation by its name without the prefix. An unknown annotation is
 // refused if a word of its name indicates that it restricts clients.
 func lookup(name string) Annotation {
-	if found, is := known[name]; is {
+	if found, is := annotations[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
 	}
 	if Protects(name) {
 		return Annotation{Name: name, Handling: Refused, Note: "it is not known, and by its name keeps clients out"}
 	}
-	return Annotation{Name: name, Handling: Missing, Note: "it is not known"}
+	return Annotation{Name: name, Handling: Unsupported, Note: "it is not known"}
 }
 
-// protecting are words in the names of annotations that restrict clients.
-var protecting = map[string]bool{
+// restrictingWords are words in the names of annotations that restrict clients.
+var restrictingWords = map[string]bool{
 	"auth": true, "oauth": true, "oauth2": true, "oidc": true, "jwt": true, "csrf": true,
 	"allow": true, "allowlist": true, "whitelist": true, "deny": true, "denylist": true, "blacklist": true, "blocklist": true,
 	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
@@ -71,7 +71,7 @@ var protecting = map[string]bool{
 // word that indicates that it restricts clients.
 func Protects(name string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
-		func(word string) bool { return protecting[word] })
+		func(word string) bool { return restrictingWords[word] })
 }
 
 // IsOff reports whether a value disables an annotation.
@@ -96,16 +96,16 @@ type Problem struct {
 
 // Read parses the annotations of an Ingress. Problems are sorted by name. If one refuses the Ingress, the
 // settings must not be used.
-func Read(annotations map[string]string) (*Settings, []Problem) {
-	r := &reader{of: map[string]string{}, settings: &Settings{SSLRedirect: true}}
-	for name, value := range annotations {
+func Read(raw map[string]string) (*Settings, []Problem) {
+	r := &reader{values: map[string]string{}, settings: &Settings{SSLRedirect: true}}
+	for name, value := range raw {
 		if short, is := strings.CutPrefix(name, Prefix); is && strings.TrimSpace(value) != "" {
-			r.of[short] = strings.TrimSpace(value)
+			r.values[short] = strings.TrimSpace(value)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.of)) {
+	for _, name := range slices.Sorted(maps.Keys(r.values)) {
 		r.name = name
-		r.read(known[name], r.of[name])
+		r.read(annotations[name], r.values[name])
 	}
 	slices.SortStableFunc(r.problems, func(a, b Problem) int { return strings.Compare(a.Name, b.Name) })
 	return r.settings, r.problems
@@ -113,8 +113,8 @@ func Read(annotations map[string]string) (*Settings, []Problem) {
 
 // reader parses the annotations of one Ingress.
 type reader struct {
-	// of maps names without the prefix to values that are not empty.
-	of       map[string]string
+	// values maps names without the prefix to values that are not empty.
+	values   map[string]string
 	settings *Settings
 	problems []Problem
 	// name is the name of the current annotation.
@@ -128,8 +128,8 @@ func (r *reader) read(of annotation, value string) {
 		if err := of.read(r, value); err != nil {
 			r.problems = append(r.problems, Problem{Name: r.name, Invalid: true, Refuses: of.isStrict, Message: err.Error()})
 		}
-	case found.Handling == Missing && !IsOff(value):
-		r.lose("it is not carried out: %s", found.Note)
+	case found.Handling == Unsupported && !IsOff(value):
+		r.reportUnsupported("it is not carried out: %s", found.Note)
 	case found.Handling == Refused && !IsOff(value):
 		r.refuse("it is not carried out: %s", found.Note)
 	}

@@ -188,10 +188,10 @@ func TestKnown(t *testing.T) {
 		t.Errorf("%d annotations, sorted or not", len(all))
 	}
 	for _, each := range all {
-		if each.Handling == Missing && Protects(each.Name) {
+		if each.Handling == Unsupported && Protects(each.Name) {
 			t.Errorf("%s keeps clients out, and the Ingress is served without it", each.Name)
 		}
-		if each.Handling != Carried && each.Note == "" {
+		if each.Handling != Supported && each.Note == "" {
 			t.Errorf("%s is not carried out, and nothing says why", each.Name)
 		}
 	}
@@ -214,7 +214,7 @@ func FuzzRead(f *testing.F) {
 		if of := settings.Redirect; of != nil && (of.Status < 301 || of.Status > 308 || strings.ContainsAny(of.Location+of.Host, "$\r\n ")) {
 			t.Errorf("a redirect to %+v", of)
 		}
-		if of := settings.Retry; of != nil && of.Attempts > mostAttempts {
+		if of := settings.Retry; of != nil && of.Attempts > maxAttempts {
 			t.Errorf("%d attempts", of.Attempts)
 		}
 		if of := settings.Canary; of != nil && of.Weight > of.Total {

@@ -12,7 +12,7 @@ import (
 )
 
 func (r *reader) sslRedirect(text string) (err error) {
-	value, err := boolean(text)
+	value, err := parseBool(text)
 	if err == nil {
 		r.settings.SSLRedirect = value
 	}
@@ -20,22 +20,22 @@ func (r *reader) sslRedirect(text string) (err error) {
 }
 
 func (r *reader) forceSSLRedirect(text string) (err error) {
-	r.settings.ForceSSLRedirect, err = boolean(text)
+	r.settings.ForceSSLRedirect, err = parseBool(text)
 	return err
 }
 
 func (r *reader) fromToWWW(text string) (err error) {
-	r.settings.FromToWWW, err = boolean(text)
+	r.settings.FromToWWW, err = parseBool(text)
 	return err
 }
 
 func (r *reader) useRegex(text string) (err error) {
-	r.settings.UseRegex, err = boolean(text)
+	r.settings.UseRegex, err = parseBool(text)
 	return err
 }
 
 func (r *reader) sslPassthrough(text string) (err error) {
-	r.settings.SSLPassthrough, err = boolean(text)
+	r.settings.SSLPassthrough, err = parseBool(text)
 	return err
 }
 
@@ -43,15 +43,15 @@ func (r *reader) appRoot(text string) error {
 	if !strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || text == "/" {
 		return fmt.Errorf("%s is no path below /", quoted(text))
 	}
-	if err := location(text); err != nil {
+	if err := checkLocation(text); err != nil {
 		return err
 	}
 	r.settings.AppRoot = text
 	return nil
 }
 
-// location returns why a text is not the target of a redirect, or nil.
-func location(text string) error {
+// checkLocation returns why a text is not the target of a redirect, or nil.
+func checkLocation(text string) error {
 	if strings.Contains(text, "$") {
 		return fmt.Errorf("%s has a variable that is not known", quoted(text))
 	}
@@ -65,7 +65,7 @@ func location(text string) error {
 }
 
 func (r *reader) permanentRedirect(text string) error {
-	if _, other := r.of["temporal-redirect"]; other {
+	if _, other := r.values["temporal-redirect"]; other {
 		return nil
 	}
 	return r.redirect(text, r.redirectCode("permanent-redirect-code", 301))
@@ -79,7 +79,7 @@ func (r *reader) temporalRedirect(text string) error {
 func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	switch found := r.number(name, 300, 308, otherwise); found {
 	case 300, 304, 305, 306:
-		r.unreadable(name, fmt.Errorf("%d is no status of a redirect: %d counts", found, otherwise))
+		r.reportInvalid(name, fmt.Errorf("%d is no status of a redirect: %d counts", found, otherwise))
 		return otherwise
 	default:
 		return found
@@ -109,7 +109,7 @@ func (to *Redirect) readLocation(text string) error {
 		return fmt.Errorf("%s is no URL of http or https", quoted(text))
 	}
 	to.Location = text
-	return location(text)
+	return checkLocation(text)
 }
 
 // readSite parses a scheme and a host in front of $request_uri.
@@ -191,9 +191,9 @@ func (r *reader) forwardedPrefix(text string) error {
 const maxAliases = 100
 
 func (r *reader) serverAlias(text string) error {
-	for _, name := range list(text) {
+	for _, name := range splitList(text) {
 		if strings.ContainsAny(name, "~^$()\\ ") {
-			r.lose("%s is a regular expression: write the names", quoted(name))
+			r.reportUnsupported("%s is a regular expression: write the names", quoted(name))
 			continue
 		}
 		r.settings.Aliases = append(r.settings.Aliases, name)
@@ -234,10 +234,10 @@ func (r *reader) customHeaders(text string) error {
 }
 
 func (r *reader) readTimeout(text string) error {
-	seconds, err := number(strings.TrimSuffix(text, "s"), 0, 1<<31)
+	seconds, err := parseNumber(strings.TrimSuffix(text, "s"), 0, 1<<31)
 	// Values up to the default of responseTimeout differ only in how early a slow backend gets 504.
 	if err != nil || seconds > 60 {
-		r.lose("it is not carried out: the class's responseTimeout bounds the wait for an answer, 60s where it is not set")
+		r.reportUnsupported("it is not carried out: the class's responseTimeout bounds the wait for an answer, 60s where it is not set")
 	}
 	return nil
 }

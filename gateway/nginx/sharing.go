@@ -22,7 +22,7 @@ const (
 )
 
 func (r *reader) enableCORS(text string) error {
-	enabled, err := boolean(text)
+	enabled, err := parseBool(text)
 	if err != nil || !enabled {
 		return err
 	}
@@ -46,14 +46,14 @@ var origin = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://(\*\.)?[A-Za-z0-9._\
 
 // origins parses cors-allow-origin without invalid origins.
 func (r *reader) origins() []string {
-	text, found := r.of["cors-allow-origin"]
+	text, found := r.values["cors-allow-origin"]
 	if !found {
 		return []string{"*"}
 	}
 	var all []string
-	for _, each := range list(text) {
+	for _, each := range splitList(text) {
 		if each != "*" && each != "null" && !origin.MatchString(each) {
-			r.unreadable("cors-allow-origin", fmt.Errorf("%s is no origin, and is left out", quoted(each)))
+			r.reportInvalid("cors-allow-origin", fmt.Errorf("%s is no origin, and is left out", quoted(each)))
 			continue
 		}
 		all = append(all, each)
@@ -63,14 +63,14 @@ func (r *reader) origins() []string {
 
 // tokens parses a list of methods or headers without invalid ones.
 func (r *reader) tokens(name, otherwise string) []string {
-	text, found := r.of[name]
+	text, found := r.values[name]
 	if !found {
 		text = otherwise
 	}
 	var all []string
-	for _, each := range list(text) {
+	for _, each := range splitList(text) {
 		if !isToken(each) {
-			r.unreadable(name, fmt.Errorf("%s is no name, and is left out", quoted(each)))
+			r.reportInvalid(name, fmt.Errorf("%s is no name, and is left out", quoted(each)))
 			continue
 		}
 		all = append(all, each)
@@ -78,30 +78,30 @@ func (r *reader) tokens(name, otherwise string) []string {
 	return all
 }
 
-// longestSession is the maximum session lifetime in seconds, ten years.
-const longestSession = 10 * 365 * 24 * 60 * 60
+// maxSession is the maximum session lifetime in seconds, ten years.
+const maxSession = 10 * 365 * 24 * 60 * 60
 
 func (r *reader) affinity(text string) error {
 	if text != "cookie" {
 		return fmt.Errorf("%s is not known: cookie is", quoted(text))
 	}
 	session := &Session{Cookie: "INGRESSCOOKIE"}
-	if name, found := r.of["session-cookie-name"]; found {
+	if name, found := r.values["session-cookie-name"]; found {
 		if isToken(name) {
 			session.Cookie = name
 		} else {
-			r.unreadable("session-cookie-name", fmt.Errorf("%s is no name of a cookie: %s counts", quoted(name), session.Cookie))
+			r.reportInvalid("session-cookie-name", fmt.Errorf("%s is no name of a cookie: %s counts", quoted(name), session.Cookie))
 		}
 	}
-	if path, found := r.of["session-cookie-path"]; found {
+	if path, found := r.values["session-cookie-path"]; found {
 		if strings.HasPrefix(path, "/") && isPrintable(path) && !strings.ContainsAny(path, ";,\" ") {
 			session.Path = path
 		} else {
-			r.unreadable("session-cookie-path", fmt.Errorf("%s is not a path: the path of the rule counts", quoted(path)))
+			r.reportInvalid("session-cookie-path", fmt.Errorf("%s is not a path: the path of the rule counts", quoted(path)))
 		}
 	}
-	seconds := r.number("session-cookie-expires", 0, longestSession, 0)
-	if age := r.number("session-cookie-max-age", 0, longestSession, 0); age > 0 {
+	seconds := r.number("session-cookie-expires", 0, maxSession, 0)
+	if age := r.number("session-cookie-max-age", 0, maxSession, 0); age > 0 {
 		seconds = age
 	}
 	session.MaxAge = time.Duration(seconds) * time.Second
@@ -110,42 +110,42 @@ func (r *reader) affinity(text string) error {
 }
 
 func (r *reader) sameSite(text string) error {
-	if _, is := r.of["affinity"]; is && !strings.EqualFold(text, "lax") {
-		r.lose("it is not carried out: the cookie has SameSite=Lax")
+	if _, is := r.values["affinity"]; is && !strings.EqualFold(text, "lax") {
+		r.reportUnsupported("it is not carried out: the cookie has SameSite=Lax")
 	}
 	return nil
 }
 
 func (r *reader) canaryBehavior(text string) error {
 	if text != "sticky" {
-		r.lose("it is not carried out: a session stays with its backend")
+		r.reportUnsupported("it is not carried out: a session stays with its backend")
 	}
 	return nil
 }
 
 func (r *reader) canary(text string) error {
-	enabled, err := boolean(text)
+	enabled, err := parseBool(text)
 	if err != nil || !enabled {
 		return err
 	}
 	canary := &Canary{
-		Header: r.of["canary-by-header"], Value: r.of["canary-by-header-value"], Pattern: r.of["canary-by-header-pattern"],
-		Cookie: r.of["canary-by-cookie"], Total: r.number("canary-weight-total", 1, 1_000_000, 100),
+		Header: r.values["canary-by-header"], Value: r.values["canary-by-header-value"], Pattern: r.values["canary-by-header-pattern"],
+		Cookie: r.values["canary-by-cookie"], Total: r.number("canary-weight-total", 1, 1_000_000, 100),
 	}
 	canary.Weight = r.number("canary-weight", 0, canary.Total, 0)
 	if canary.Header != "" && !isToken(canary.Header) {
-		r.unreadable("canary-by-header", fmt.Errorf("%s is no name of a header", quoted(canary.Header)))
+		r.reportInvalid("canary-by-header", fmt.Errorf("%s is no name of a header", quoted(canary.Header)))
 		canary.Header = ""
 	}
 	if canary.Cookie != "" && !isToken(canary.Cookie) {
-		r.unreadable("canary-by-cookie", fmt.Errorf("%s is no name of a cookie", quoted(canary.Cookie)))
+		r.reportInvalid("canary-by-cookie", fmt.Errorf("%s is no name of a cookie", quoted(canary.Cookie)))
 		canary.Cookie = ""
 	}
 	if canary.Value != "" {
 		canary.Pattern = ""
 	}
 	if _, err := syntax.Parse(canary.Pattern, syntax.Perl); err != nil {
-		r.unreadable("canary-by-header-pattern", errors.New("it is no regular expression of RE2: no request goes by it"))
+		r.reportInvalid("canary-by-header-pattern", errors.New("it is no regular expression of RE2: no request goes by it"))
 		canary.Header, canary.Pattern = "", ""
 	}
 	r.settings.Canary = canary
@@ -162,7 +162,7 @@ func (r *reader) mirrorTarget(text string) error {
 	}
 	labels := strings.Split(target.Hostname(), ".")
 	if target.Scheme != "http" || target.Path != "" || target.RawQuery != "" || len(labels) < 2 || len(labels) > 2 && labels[2] != "svc" {
-		r.lose("it is not carried out: copies go to a Service alone, as http://NAME.NAMESPACE.svc:PORT$request_uri")
+		r.reportUnsupported("it is not carried out: copies go to a Service alone, as http://NAME.NAMESPACE.svc:PORT$request_uri")
 		return nil
 	}
 	port := uint64(80)
@@ -175,8 +175,8 @@ func (r *reader) mirrorTarget(text string) error {
 	return nil
 }
 
-// mostAttempts bounds the cost of one request. HTTPRoutes have the same limit.
-const mostAttempts = 10
+// maxAttempts bounds the cost of one request. HTTPRoutes have the same limit.
+const maxAttempts = 10
 
 // nextUpstream parses proxy-next-upstream and proxy-next-upstream-tries; either enables retries.
 func (r *reader) nextUpstream(string) error {
@@ -184,25 +184,25 @@ func (r *reader) nextUpstream(string) error {
 		return nil
 	}
 	tries := r.number("proxy-next-upstream-tries", 0, 1<<31, 3)
-	retry := &Retry{Attempts: min(tries-1, mostAttempts)}
+	retry := &Retry{Attempts: min(tries-1, maxAttempts)}
 	if tries == 0 {
-		retry.Attempts = mostAttempts
+		retry.Attempts = maxAttempts
 	}
 	r.settings.Retry = retry
-	for _, word := range strings.Fields(r.of["proxy-next-upstream"]) {
+	for _, word := range strings.Fields(r.values["proxy-next-upstream"]) {
 		switch word {
 		case "error", "timeout":
 		case "off":
 			retry.Attempts = 0
 		case "http_403", "http_404", "http_429", "http_500", "http_502", "http_503", "http_504":
-			status, err := number(strings.TrimPrefix(word, "http_"), 400, 599)
+			status, err := parseNumber(strings.TrimPrefix(word, "http_"), 400, 599)
 			if err != nil {
 				return err
 			}
 			retry.Statuses = append(retry.Statuses, status)
 		default:
 			r.name = "proxy-next-upstream"
-			r.lose("%s is not carried out", quoted(word))
+			r.reportUnsupported("%s is not carried out", quoted(word))
 		}
 	}
 	return nil

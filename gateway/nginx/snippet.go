@@ -24,7 +24,7 @@ func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil
 	}
-	directives, err := directives(text)
+	directives, err := parseDirectives(text)
 	if err != nil {
 		return err
 	}
@@ -49,24 +49,24 @@ func (h *Headers) add(words []string) error {
 			if name == "more_clear_headers" {
 				field, value = argument, ""
 			}
-			if err := change(field, strings.TrimSpace(value), &h.SetResponse, &h.RemoveResponse); err != nil {
+			if err := addChange(field, strings.TrimSpace(value), &h.SetResponse, &h.RemoveResponse); err != nil {
 				return err
 			}
 		}
 		return nil
 	case name == "add_header" && (len(arguments) == 2 || len(arguments) == 3 && arguments[2] == "always"):
-		return change(arguments[0], arguments[1], &h.AddResponse, nil)
+		return addChange(arguments[0], arguments[1], &h.AddResponse, nil)
 	case name == "proxy_set_header" && len(arguments) == 2:
-		return change(arguments[0], arguments[1], &h.SetRequest, &h.RemoveRequest)
+		return addChange(arguments[0], arguments[1], &h.SetRequest, &h.RemoveRequest)
 	}
 	return fmt.Errorf("%s is not carried out: more_set_headers, more_clear_headers, add_header and proxy_set_header with fixed values are",
 		quoted(strings.Join(words, " ")))
 }
 
-// change adds a header to set, or to remove if it has no value.
-func change(name, value string, set *[]Header, remove *[]string) error {
+// addChange adds a header to set, or to remove if it has no value.
+func addChange(name, value string, set *[]Header, remove *[]string) error {
 	switch {
-	case !isToken(name) || ofMessage[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
+	case !isToken(name) || messageHeaders[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
 		return fmt.Errorf("%s is not a header that can be changed", quoted(name))
 	case strings.Contains(value, "$"):
 		return fmt.Errorf("%s of the header %s has a variable: only fixed values are carried out", quoted(value), name)
@@ -80,8 +80,8 @@ func change(name, value string, set *[]Header, remove *[]string) error {
 	return nil
 }
 
-// asked maps headers of authorization requests to the nginx variables with their values.
-var asked = map[string]string{
+// sentHeaders maps headers of authorization requests to the nginx variables with their values.
+var sentHeaders = map[string]string{
 	"x-forwarded-method": "$request_method", "x-original-method": "$request_method",
 	"x-forwarded-uri": "$request_uri", "x-original-uri": "$request_uri",
 	"x-forwarded-host": "$host $http_host $best_http_host", "x-forwarded-proto": "$scheme $pass_access_scheme",
@@ -92,24 +92,24 @@ var asked = map[string]string{
 // authSnippet refuses the Ingress unless each directive sets a header that authorization requests have by
 // default.
 func (r *reader) authSnippet(text string) error {
-	if IsOff(r.of["auth-url"]) || IsOff(text) {
+	if IsOff(r.values["auth-url"]) || IsOff(text) {
 		return nil
 	}
-	directives, err := directives(text)
+	directives, err := parseDirectives(text)
 	for _, words := range directives {
 		if len(words) != 3 || words[0] != "proxy_set_header" ||
-			!slices.Contains(strings.Fields(asked[strings.ToLower(words[1])]), strings.NewReplacer("{", "", "}", "").Replace(words[2])) {
+			!slices.Contains(strings.Fields(sentHeaders[strings.ToLower(words[1])]), strings.NewReplacer("{", "", "}", "").Replace(words[2])) {
 			err = errors.New("it has a directive that is not carried out")
 		}
 	}
 	if err != nil {
-		r.refuse("it is not carried out: %s", known[r.name].note)
+		r.refuse("it is not carried out: %s", annotations[r.name].note)
 	}
 	return nil
 }
 
-// directives splits a text into simple nginx directives, each a list of words. Blocks are an error.
-func directives(text string) (all [][]string, err error) {
+// parseDirectives splits a text into simple nginx directives, each a list of words. Blocks are an error.
+func parseDirectives(text string) (all [][]string, err error) {
 	var words []string
 	for {
 		if text = strings.TrimLeft(text, " \t\r\n"); text == "" {
@@ -129,7 +129,7 @@ func directives(text string) (all [][]string, err error) {
 		case '{', '}':
 			return nil, errors.New("blocks are not carried out")
 		case '"', '\'':
-			if word, text, err = quotedWord(text); err != nil {
+			if word, text, err = parseQuoted(text); err != nil {
 				return nil, err
 			}
 		default:
@@ -149,8 +149,8 @@ func directives(text string) (all [][]string, err error) {
 	return all, nil
 }
 
-// quotedWord parses a word in quotes. A backslash escapes a quote or a backslash.
-func quotedWord(text string) (word, rest string, err error) {
+// parseQuoted parses a word in quotes. A backslash escapes a quote or a backslash.
+func parseQuoted(text string) (word, rest string, err error) {
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {

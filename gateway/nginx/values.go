@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// lose reports that the current annotation is not supported, as a whole or in part.
-func (r *reader) lose(format string, arguments ...any) {
+// reportUnsupported reports that the current annotation is not supported, as a whole or in part.
+func (r *reader) reportUnsupported(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Message: fmt.Sprintf(format, arguments...)})
 }
 
@@ -20,20 +20,20 @@ func (r *reader) refuse(format string, arguments ...any) {
 	r.problems = append(r.problems, Problem{Name: r.name, Refuses: true, Message: fmt.Sprintf(format, arguments...)})
 }
 
-// unreadable reports an invalid value of another annotation, and its replacement.
-func (r *reader) unreadable(name string, err error) {
+// reportInvalid reports an invalid value of another annotation, and its replacement.
+func (r *reader) reportInvalid(name string, err error) {
 	r.problems = append(r.problems, Problem{Name: name, Invalid: true, Message: err.Error()})
 }
 
 // isTrue parses a boolean annotation in the syntax of Go; otherwise is the default.
 func (r *reader) isTrue(name string, otherwise bool) bool {
-	text, found := r.of[name]
+	text, found := r.values[name]
 	if !found {
 		return otherwise
 	}
-	value, err := boolean(text)
+	value, err := parseBool(text)
 	if err != nil {
-		r.unreadable(name, err)
+		r.reportInvalid(name, err)
 		return otherwise
 	}
 	return value
@@ -41,19 +41,19 @@ func (r *reader) isTrue(name string, otherwise bool) bool {
 
 // number parses a number. It returns otherwise if the annotation is missing or invalid.
 func (r *reader) number(name string, lowest, highest, otherwise uint32) uint32 {
-	text, found := r.of[name]
+	text, found := r.values[name]
 	if !found {
 		return otherwise
 	}
-	value, err := number(text, lowest, highest)
+	value, err := parseNumber(text, lowest, highest)
 	if err != nil {
-		r.unreadable(name, err)
+		r.reportInvalid(name, err)
 		return otherwise
 	}
 	return value
 }
 
-func boolean(text string) (bool, error) {
+func parseBool(text string) (bool, error) {
 	value, err := strconv.ParseBool(text)
 	if err != nil {
 		return false, fmt.Errorf("%s is neither true nor false", quoted(text))
@@ -61,7 +61,7 @@ func boolean(text string) (bool, error) {
 	return value, nil
 }
 
-func number(text string, lowest, highest uint32) (uint32, error) {
+func parseNumber(text string, lowest, highest uint32) (uint32, error) {
 	value, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || uint32(value) < lowest || uint32(value) > highest {
 		return 0, fmt.Errorf("%s is not a number from %d to %d", quoted(text), lowest, highest)
@@ -78,8 +78,8 @@ func quoted(text string) string {
 	return strconv.Quote(text)
 }
 
-// list splits a comma-separated list.
-func list(text string) []string {
+// splitList splits a comma-separated list.
+func splitList(text string) []string {
 	var found []string
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part != "" {
@@ -92,9 +92,9 @@ func list(text string) []string {
 // maxPrefixes is the maximum length of a list of addresses.
 const maxPrefixes = 10_000
 
-// prefixes parses a list of prefixes and addresses.
-func prefixes(text string) ([]netip.Prefix, error) {
-	parts := list(text)
+// parsePrefixes parses a list of prefixes and addresses.
+func parsePrefixes(text string) ([]netip.Prefix, error) {
+	parts := splitList(text)
 	switch {
 	case len(parts) == 0:
 		return nil, errors.New("it names no address")
@@ -116,8 +116,8 @@ func prefixes(text string) ([]netip.Prefix, error) {
 	return found, nil
 }
 
-// bytes parses a size in nginx syntax: a number with an optional suffix k, m or g.
-func bytes(text string) (int64, error) {
+// parseSize parses a size in nginx syntax: a number with an optional suffix k, m or g.
+func parseSize(text string) (int64, error) {
 	digits, unit := strings.ToLower(text), int64(1)
 	for suffix, times := range map[string]int64{"k": 1 << 10, "m": 1 << 20, "g": 1 << 30} {
 		if cut, is := strings.CutSuffix(digits, suffix); is {

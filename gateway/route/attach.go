@@ -19,13 +19,13 @@ func (c *compilation) attach(of *route, parent gatewayv1.ParentReference) []meta
 	if !ours {
 		return nil
 	}
-	if refused := c.unread(of, listeners); refused != nil {
-		c.failsRoute(of, refused)
+	if refused := c.refuseUnread(of, listeners); refused != nil {
+		c.addRouteFailure(of, refused)
 		return []metav1.Condition{
 			condition(gatewayv1.RouteConditionAccepted, false, refused.condition, refused.message, of.object.GetGeneration()),
 		}
 	}
-	c.body(of)
+	c.readRules(of)
 	refused := c.attachAll(of, parent, listeners)
 	if of.accepted != nil {
 		refused = of.accepted
@@ -59,7 +59,7 @@ func (c *compilation) parentListeners(of *route, parent gatewayv1.ParentReferenc
 	}
 	switch kind := value(parent.Kind); kind {
 	case kindGateway, "":
-		if found := c.known[at]; found != nil {
+		if found := c.gatewayByKey[at]; found != nil {
 			return found.own(), true
 		}
 	case kindListenerSet:
@@ -80,43 +80,43 @@ type candidate struct {
 // not accepted does not increase attachedRoutes; its valid rules answer 500.
 func (c *compilation) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *refusal {
 	refused := refuse(ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
-	var taking []candidate
+	var accepting []candidate
 	// The reason of the last check that a listener reached is reported.
 	closest := 0
 	for _, at := range listeners {
-		if !at.named(parent) {
+		if !at.isSelectedBy(parent) {
 			continue
 		}
-		hosts, step, reason := at.take(of)
+		hosts, step, reason := at.accept(of)
 		if reason == nil {
-			taking = append(taking, candidate{at, hosts})
+			accepting = append(accepting, candidate{at, hosts})
 		} else if step > closest {
 			closest, refused = step, reason
 		}
 	}
-	if len(taking) == 0 {
+	if len(accepting) == 0 {
 		return refused
 	}
-	if full := c.admitRoute(of, taking); full != nil {
-		c.failsRoute(of, full)
-		c.closeProtected(of, taking)
+	if full := c.admitRoute(of, accepting); full != nil {
+		c.addRouteFailure(of, full)
+		c.closeProtected(of, accepting)
 		return full
 	}
-	for _, at := range taking {
+	for _, at := range accepting {
 		at.listener.attach(of, at.hosts)
 	}
 	return nil
 }
 
-// named reports whether a parent reference selects the listener.
-func (l *listener) named(parent gatewayv1.ParentReference) bool {
+// isSelectedBy reports whether a parent reference selects the listener.
+func (l *listener) isSelectedBy(parent gatewayv1.ParentReference) bool {
 	return (value(parent.SectionName) == "" || *parent.SectionName == l.spec.Name) &&
 		(value(parent.Port) == 0 || *parent.Port == l.spec.Port)
 }
 
-// take returns the host names under which a listener accepts a route. If it does not, step is the number
+// accept returns the host names under which a listener accepts a route. If it does not, step is the number
 // of the failed check.
-func (l *listener) take(of *route) (hosts []hostname, step int, refused *refusal) {
+func (l *listener) accept(of *route) (hosts []hostname, step int, refused *refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, refuse(ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
 			"spec.parentRefs: no listener allows routes of kind %s from namespace %s", of.kind, of.object.GetNamespace())
@@ -126,7 +126,7 @@ func (l *listener) take(of *route) (hosts []hostname, step int, refused *refusal
 		return nil, 2, refuse(ReasonInvalid, gatewayv1.RouteReasonNoMatchingListenerHostname,
 			"spec.hostnames: no listener has a host name in common with the route")
 	}
-	if clash := l.clash(of, hosts); clash != nil {
+	if clash := l.hostConflict(of, hosts); clash != nil {
 		return nil, 3, clash
 	}
 	return hosts, 0, nil
@@ -158,14 +158,14 @@ func (l *listener) intersection(hosts []hostname) []hostname {
 	return found
 }
 
-// otherKind maps a route kind to the kind that must not share a host name with it.
-var otherKind = map[string]string{kindHTTPRoute: kindGRPCRoute, kindGRPCRoute: kindHTTPRoute}
+// conflictingKind maps a route kind to the kind that must not share a host name with it.
+var conflictingKind = map[string]string{kindHTTPRoute: kindGRPCRoute, kindGRPCRoute: kindHTTPRoute}
 
-// clash refuses an HTTPRoute or a GRPCRoute if an older route of the other kind has one of its host names
-// (Gateway API: GRPCRoute, cross serving).
-func (l *listener) clash(of *route, hosts []hostname) *refusal {
-	other := otherKind[of.kind]
-	if other == "" || !slices.Contains(l.has, other) {
+// hostConflict refuses an HTTPRoute or a GRPCRoute if an older route of the other kind has one of its
+// host names (Gateway API: GRPCRoute, cross serving).
+func (l *listener) hostConflict(of *route, hosts []hostname) *refusal {
+	other := conflictingKind[of.kind]
+	if other == "" || !slices.Contains(l.attachedKinds, other) {
 		return nil
 	}
 	older, host, clashes := l.claimsOf(other).Oldest(hosts)
@@ -200,8 +200,8 @@ func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 // claim adds the host names of an attachment to the claims of its kind, if those were built. A route that
 // is not accepted blocks no other route.
 func (l *listener) claim(of attachment) {
-	if !slices.Contains(l.has, of.route.kind) {
-		l.has = append(l.has, of.route.kind)
+	if !slices.Contains(l.attachedKinds, of.route.kind) {
+		l.attachedKinds = append(l.attachedKinds, of.route.kind)
 	}
 	if known := l.claims[of.route.kind]; known != nil && of.route.accepted == nil {
 		known.Add(of.route, of.route.age, of.hosts)

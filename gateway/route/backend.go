@@ -86,26 +86,26 @@ func (c *compilation) servicePort(
 	return &service.Spec.Ports[index], nil
 }
 
-// speech is the protocol that a route requires for a backend.
-type speech struct {
+// upstream is the protocol that a route requires for a backend.
+type upstream struct {
 	// protocol is used for ports without an application protocol.
 	protocol resource.Backend_Protocol
-	// encrypted is true if the client's TLS is passed through, so that no policy applies.
-	encrypted bool
+	// passthrough is true if the client's TLS is passed through, so that no policy applies.
+	passthrough bool
 	// tls requires TLS to the backend, which needs a policy; with unverified, no policy is needed and any
 	// certificate is accepted.
 	tls, unverified bool
 }
 
 // backend returns the backend of a Service port, with TLS if a policy selects the port.
-func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (*backend, *refusal) {
-	protocol := speech.protocol
+func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (*backend, *refusal) {
+	protocol := spec.protocol
 	var policy *policy
-	if !speech.encrypted {
-		policy = c.policies.of(of, port)
+	if !spec.passthrough {
+		policy = c.policies.forPort(of, port)
 	}
-	unverified := speech.unverified && policy == nil
-	if speech.tls && policy == nil && !unverified {
+	unverified := spec.unverified && policy == nil
+	if spec.tls && policy == nil && !unverified {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
 			"port %d of Service %s/%s is to be spoken with over TLS: add a BackendTLSPolicy that says whom to trust",
 			port.Port, of.namespace, of.name)
@@ -122,7 +122,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, speech speech) (
 			}
 		}
 	}
-	at := backendKey{of, port.Port, protocol, speech.encrypted, unverified}
+	at := backendKey{of, port.Port, protocol, spec.passthrough, unverified}
 	if known := c.backends[at]; known != nil {
 		return known, nil
 	}

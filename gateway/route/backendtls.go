@@ -32,7 +32,7 @@ type policy struct {
 	// gateways are the Gateways with routes to a target. without are the ones among them that the status
 	// has no room for.
 	gateways map[key]bool
-	without  []key
+	excluded []key
 }
 
 // target is a Service, or one named port of it.
@@ -46,14 +46,14 @@ type policies struct {
 	all       []*policy
 	effective map[target]*policy
 	targeting map[key][]*policy
-	// mistaken are policies that select a port which their Service does not have. The ports of the
+	// unmatched are policies that select a port which their Service does not have. The ports of the
 	// Service that no other policy selects are refused, because the policy was meant for one of them.
-	mistaken map[key]*policy
+	unmatched map[key]*policy
 }
 
 // readPolicies reads all policies. If several have the same target, the oldest takes effect.
 func (c *compilation) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
-	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}, mistaken: map[key]*policy{}}
+	c.policies = policies{effective: map[target]*policy{}, targeting: map[key][]*policy{}, unmatched: map[key]*policy{}}
 	for _, object := range oldestFirst(objects) {
 		found := &policy{object: object, gateways: map[key]bool{}}
 		c.policies.all = append(c.policies.all, found)
@@ -130,7 +130,7 @@ func (c *compilation) readTargets(of *policy) {
 			refused := refuse(ReasonNotFound, gatewayv1.PolicyReasonTargetNotFound,
 				"spec.targetRefs[%d].sectionName: Service %s/%s has no TCP port %s; its ports without another policy are refused",
 				i, at.service.namespace, at.service.name, at.section)
-			c.policies.mistake(of, at.service, refused)
+			c.policies.addUnmatched(of, at.service, refused)
 			if of.accepted == nil {
 				of.accepted = refused
 			}
@@ -171,16 +171,16 @@ func (c *compilation) lacksPort(of target) bool {
 	})
 }
 
-// mistake records a policy that selects a port which the Service does not have.
-func (p *policies) mistake(found *policy, service key, refused *refusal) {
-	if p.mistaken[service] == nil {
-		p.mistaken[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
+// addUnmatched records a policy that selects a port which the Service does not have.
+func (p *policies) addUnmatched(found *policy, service key, refused *refusal) {
+	if p.unmatched[service] == nil {
+		p.unmatched[service] = &policy{object: found.object, accepted: refused, gateways: found.gateways}
 	}
 }
 
-// of returns the policy of a Service port. A policy for the named port takes precedence over one for all
+// forPort returns the policy of a Service port. A policy for the named port takes precedence over one for all
 // ports.
-func (p *policies) of(service key, port *corev1.ServicePort) *policy {
+func (p *policies) forPort(service key, port *corev1.ServicePort) *policy {
 	if len(p.targeting) == 0 {
 		return nil
 	}
@@ -192,7 +192,7 @@ func (p *policies) of(service key, port *corev1.ServicePort) *policy {
 	if found := p.effective[target{service: service}]; found != nil {
 		return found
 	}
-	return p.mistaken[service]
+	return p.unmatched[service]
 }
 
 // readPolicy reads the TLS settings and the certificate validation of a policy.
@@ -262,8 +262,8 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 	return true
 }
 
-// used records that routes of a Gateway reference a Service.
-func (p *policies) used(service, by key) {
+// addGateway records that routes of a Gateway reference a Service.
+func (p *policies) addGateway(service, by key) {
 	for _, found := range p.targeting[service] {
 		found.gateways[by] = true
 	}
@@ -272,9 +272,9 @@ func (p *policies) used(service, by key) {
 // maxAncestors is the maximum of entries in PolicyStatus.ancestors.
 const maxAncestors = 16
 
-// fit computes the Gateways for which the status of a policy has no room. Gateways with an entry keep it;
-// others follow by name.
-func (p *policies) fit(controller gatewayv1.GatewayController) {
+// limitAncestors computes the Gateways for which the status of a policy has no room. Gateways with an
+// entry keep it; others follow by name.
+func (p *policies) limitAncestors(controller gatewayv1.GatewayController) {
 	for _, found := range p.all {
 		others, previous := 0, map[key]bool{}
 		for _, ancestor := range found.object.Status.Ancestors {
@@ -291,15 +291,15 @@ func (p *policies) fit(controller gatewayv1.GatewayController) {
 		gateways := slices.SortedFunc(maps.Keys(found.gateways), func(a, b key) int {
 			return cmp.Or(-cmp.Compare(number(previous[a]), number(previous[b])), compareKeys(a, b))
 		})
-		found.without = gateways[min(len(gateways), max(maxAncestors-others, 0)):]
-		slices.SortFunc(found.without, compareKeys)
+		found.excluded = gateways[min(len(gateways), max(maxAncestors-others, 0)):]
+		slices.SortFunc(found.excluded, compareKeys)
 	}
 }
 
 // excludes reports whether the policy cannot be implemented for a Gateway, because its status has no room
 // for the Gateway (Gateway API: PolicyStatus.ancestors).
 func (p *policy) excludes(gateway key) bool {
-	return slices.Contains(p.without, gateway)
+	return slices.Contains(p.excluded, gateway)
 }
 
 func (c *compilation) policyStatuses() {
@@ -323,9 +323,9 @@ func (c *compilation) policyStatuses() {
 // an entry.
 func (p *policy) conditions() []metav1.Condition {
 	generation, notes := p.object.Generation, slices.Clone(p.notes)
-	if len(p.without) > 0 {
+	if len(p.excluded) > 0 {
 		notes = append(notes, fmt.Sprintf("status.ancestors: there is room for %d entries; %d more Gateways refuse the Services of the policy: the first is %s/%s",
-			maxAncestors, len(p.without), p.without[0].namespace, p.without[0].name))
+			maxAncestors, len(p.excluded), p.excluded[0].namespace, p.excluded[0].name))
 	}
 	message := strings.Join(notes, "; ")
 	accepted := condition(gatewayv1.PolicyConditionAccepted, true, gatewayv1.PolicyReasonAccepted, message, generation)

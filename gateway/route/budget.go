@@ -28,16 +28,16 @@ const (
 	// reserveParts sets the reserve of a namespace to one part of its limit, for rules that answer 500 in
 	// place of protecting objects without room.
 	reserveParts = 4
-	// unreadTimes is the multiple of its limit up to which routes of a namespace are read at all: parsing
+	// readLimitFactor is the multiple of its limit up to which routes of a namespace are read at all: parsing
 	// them delays all other namespaces.
-	unreadTimes = 2
+	readLimitFactor = 2
 )
 
 // budget limits what each namespace uses in the configuration of one proxy. A Gateway's own listeners and
 // the settings of a class are not counted: their author controls all others.
 type budget struct {
-	// most is the limit of one namespace.
-	most int64
+	// limit is the limit of one namespace.
+	limit int64
 	// fixed is the usage of a namespace without its routes, used the usage with them.
 	fixed, used map[string]int64
 	// reserve is the limit of each namespace for closed paths, closing its usage.
@@ -49,34 +49,34 @@ type budget struct {
 
 func newBudget(most int64) *budget {
 	return &budget{
-		most: most, fixed: map[string]int64{}, used: map[string]int64{},
+		limit: most, fixed: map[string]int64{}, used: map[string]int64{},
 		reserve: most / reserveParts, closing: map[string]int64{}, closed: map[string]bool{},
 	}
 }
 
-// closeWith takes room of the reserve. If the reserve is exceeded, the namespace is closed, because its
+// allocateReserve takes room of the reserve. If the reserve is exceeded, the namespace is closed, because its
 // other objects could serve requests that the protecting object would reject.
-func (b *budget) closeWith(namespace string, bytes int64) bool {
+func (b *budget) allocateReserve(namespace string, bytes int64) bool {
 	if b.closing[namespace] += bytes; b.closing[namespace] > b.reserve {
 		b.closed[namespace] = true
 	}
 	return !b.closed[namespace]
 }
 
-// take adds bytes to the usage of a namespace, and reports whether they are within the limit.
-func (b *budget) take(namespace string, bytes int64) bool {
-	if b.used[namespace]+bytes > b.most {
+// allocate adds bytes to the usage of a namespace, and reports whether they are within the limit.
+func (b *budget) allocate(namespace string, bytes int64) bool {
+	if b.used[namespace]+bytes > b.limit {
 		return false
 	}
 	b.used[namespace] += bytes
 	return true
 }
 
-// fix makes the current usage fixed.
-func (b *budget) fix() { b.fixed = maps.Clone(b.used) }
+// setFixed makes the current usage fixed.
+func (b *budget) setFixed() { b.fixed = maps.Clone(b.used) }
 
-// again resets the usage to the fixed part.
-func (b *budget) again() {
+// reset resets the usage to the fixed part.
+func (b *budget) reset() {
 	b.used = maps.Clone(b.fixed)
 	clear(b.closing)
 	clear(b.closed)
@@ -91,11 +91,11 @@ func (b *budget) share(total int64) bool {
 		}
 		return all
 	}
-	if sum(b.most) <= total {
+	if sum(b.limit) <= total {
 		return false
 	}
 	// The smallest limit that exceeds the total, less one.
-	b.most = max(int64(sort.Search(int(b.most), func(most int) bool { return sum(int64(most)) > total }))-1, 0)
+	b.limit = max(int64(sort.Search(int(b.limit), func(most int) bool { return sum(int64(most)) > total }))-1, 0)
 	return true
 }
 
@@ -122,11 +122,11 @@ func certificateBytes(of *certificate) int64 {
 	return int64(len(found.GetChain()) + len(found.GetKey()))
 }
 
-// counted is the set of certificates that are already counted.
-type counted map[*resource.Resource]bool
+// certificateSet is the set of certificates that are already counted.
+type certificateSet map[*resource.Resource]bool
 
 // bytes returns the size of the certificates that were not counted before.
-func (c counted) bytes(certificates []*certificate) (bytes int64) {
+func (c certificateSet) bytes(certificates []*certificate) (bytes int64) {
 	for _, each := range certificates {
 		if !c[each.resource] {
 			c[each.resource] = true
@@ -142,26 +142,26 @@ func (g *gateway) admitListener(of *listener, settings *Settings) {
 		return
 	}
 	bytes := entryBytes + g.certificates.bytes(of.certificates)
-	if namespace := of.owner.GetNamespace(); !g.room.take(namespace, bytes) {
-		of.accepted, of.unadmitted = settings.noRoom("spec.listeners", namespace), true
+	if namespace := of.owner.GetNamespace(); !g.budget.allocate(namespace, bytes) {
+		of.accepted, of.hasNoRoom = settings.noRoom("spec.listeners", namespace), true
 	}
 }
 
 // shareListeners lowers the limits until all ListenerSets fit together, and fixes their usage.
 func (g *gateway) shareListeners(settings *Settings) {
-	if g.room.share(settings.ProxyBytes) {
-		g.room.again()
-		g.certificates = counted{}
+	if g.budget.share(settings.ProxyBytes) {
+		g.budget.reset()
+		g.certificates = certificateSet{}
 		for _, set := range g.sets {
 			for _, found := range set.listeners {
-				if found.unadmitted {
-					found.accepted, found.unadmitted = nil, false
+				if found.hasNoRoom {
+					found.accepted, found.hasNoRoom = nil, false
 				}
 				g.admitListener(found, settings)
 			}
 		}
 	}
-	g.room.fix()
+	g.budget.setFixed()
 }
 
 // admitRoute takes room for a route at listeners of a Gateway, or refuses it. A host name counts once,
@@ -181,7 +181,7 @@ func (c *compilation) admitRoute(of *route, at []candidate) *refusal {
 		}
 	}
 	namespace := of.object.GetNamespace()
-	if g.room.take(namespace, bytes) {
+	if g.budget.allocate(namespace, bytes) {
 		return nil
 	}
 	for _, name := range c.charges[begun:] {
@@ -197,14 +197,14 @@ type charge struct {
 	host    hostname
 }
 
-// unread refuses a route without reading it if its namespace exceeds its limit by far.
-func (c *compilation) unread(of *route, listeners []*listener) *refusal {
+// refuseUnread refuses a route without reading it if its namespace exceeds its limit by far.
+func (c *compilation) refuseUnread(of *route, listeners []*listener) *refusal {
 	namespace := of.object.GetNamespace()
-	if of.done || c.read[namespace] <= unreadTimes*c.settings.NamespaceBytes {
+	if of.isRead || c.read[namespace] <= readLimitFactor*c.settings.NamespaceBytes {
 		return nil
 	}
 	if of.protects && len(listeners) > 0 {
-		listeners[0].gateway.room.closed[namespace] = true
+		listeners[0].gateway.budget.closed[namespace] = true
 	}
 	return c.settings.noRoom("spec.rules", namespace)
 }
@@ -219,7 +219,7 @@ func (c *compilation) closeProtected(of *route, at []candidate) {
 	for _, each := range at {
 		bytes += int64(len(each.hosts)) * (closed.bytes + entryBytes)
 	}
-	if at[0].listener.gateway.room.closeWith(of.object.GetNamespace(), bytes) {
+	if at[0].listener.gateway.budget.allocateReserve(of.object.GetNamespace(), bytes) {
 		for _, each := range at {
 			each.listener.attach(closed, each.hosts)
 		}
@@ -233,7 +233,7 @@ const closedAge = 1 << 32
 // closed returns a copy of the route whose protecting rules, or all rules, answer 500.
 func (r *route) closed(onlyProtecting bool) *route {
 	closed := &route{
-		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, done: true,
+		kind: r.kind, object: r.object, hosts: r.hosts, age: r.age + closedAge, isRead: true,
 		accepted: refuse(ReasonNoRoom, ReasonNoRoom, "spec.rules: there is no room"),
 	}
 	if !onlyProtecting {
@@ -254,36 +254,36 @@ func (r *route) closed(onlyProtecting bool) *route {
 func (c *compilation) attachShared(all []*route) {
 	c.attachRoutes(all)
 	again := false
-	for _, found := range c.known {
-		again = found.room.share(c.settings.ProxyBytes) || again
+	for _, found := range c.gatewayByKey {
+		again = found.budget.share(c.settings.ProxyBytes) || again
 	}
 	if !again {
 		return
 	}
-	for _, found := range c.known {
-		found.room.again()
+	for _, found := range c.gatewayByKey {
+		found.budget.reset()
 		for _, at := range found.listeners {
-			at.attachments, at.attached, at.claims, at.has = nil, 0, nil, nil
+			at.attachments, at.attached, at.claims, at.attachedKinds = nil, 0, nil, nil
 		}
 	}
 	c.attachRoutes(all)
 }
 
-// admit removes the Ingresses of a fleet that exceed the limit of their namespace; the oldest take
+// admit removes the Ingresses of a set that exceed the limit of their namespace; the oldest take
 // precedence. The paths of protecting Ingresses without room answer 500.
-func (c *compilation) admit(of *fleet) {
+func (c *compilation) admit(of *ingressSet) {
 	room, bytes := newBudget(c.settings.NamespaceBytes), make([]int64, len(of.members))
-	certificates := counted{}
+	certificates := certificateSet{}
 	c.readWidest(of.members)
 	for i, ingress := range of.members {
 		bytes[i] = c.ingressBytes(ingress, certificates)
 		room.used[ingress.Namespace] += bytes[i]
 	}
 	room.share(c.settings.ProxyBytes)
-	room.again()
+	room.reset()
 	admitted := make([]*networkingv1.Ingress, 0, len(of.members))
 	for i, ingress := range of.members {
-		if room.take(ingress.Namespace, bytes[i]) {
+		if room.allocate(ingress.Namespace, bytes[i]) {
 			admitted = append(admitted, ingress)
 			continue
 		}
@@ -291,9 +291,9 @@ func (c *compilation) admit(of *fleet) {
 		c.result.Problems = append(c.result.Problems, Problem{
 			Object: ingressObject(ingress), Field: "spec", Reason: refused.reason, Message: refused.message,
 		})
-		c.fails(ingressObject(ingress), "spec", refused.reason, refused.message)
-		if c.asked[ingress] != nil && isGuarded(ingress) && room.closeWith(ingress.Namespace, closedBytes(ingress)) {
-			c.asked[ingress].isRefused, c.asked[ingress].hasNoRoom = true, true
+		c.addFailure(ingressObject(ingress), "spec", refused.reason, refused.message)
+		if c.nginxSettings[ingress] != nil && isGuarded(ingress) && room.allocateReserve(ingress.Namespace, closedBytes(ingress)) {
+			c.nginxSettings[ingress].isRefused, c.nginxSettings[ingress].hasNoRoom = true, true
 			admitted = append(admitted, ingress)
 		}
 	}
@@ -321,7 +321,7 @@ func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 }
 
 // ingressBytes estimates the encoded size of an Ingress, with the certificates that are not counted yet.
-func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates counted) (bytes int64) {
+func (c *compilation) ingressBytes(of *networkingv1.Ingress, certificates certificateSet) (bytes int64) {
 	annotations := c.annotationBytes(of)
 	bytes = c.usersBytes(of)
 	for i := range of.Spec.Rules {

@@ -66,9 +66,9 @@ func isNamedByCommonName(leaf *x509.Certificate) bool {
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// elliptic reports whether the key is an elliptic curve key, which is preferred because it is smaller and
-// faster.
-func (c *certificate) elliptic() bool {
+// hasEllipticKey reports whether the key is an elliptic curve key, which is preferred because it is
+// smaller and faster.
+func (c *certificate) hasEllipticKey() bool {
 	if c.leaf == nil {
 		return false
 	}

@@ -74,22 +74,22 @@ func (c *Compiler) Compile(objects *Objects, settings Settings) *Result {
 // run compiles objects, of which retained are previous versions because the current ones failed.
 func (c *Compiler) run(objects *Objects, settings Settings, retained map[Object][]Problem) *compilation {
 	run := &compilation{
-		settings:     settings.withBounds(),
-		index:        newIndex(objects),
-		certificates: &c.certificates,
-		previous:     c.previous,
-		result:       &Result{},
-		backends:     make(map[backendKey]*backend, c.backends),
-		authorities:  map[key]*resource.Resource{},
-		known:        map[key]*gateway{},
-		sets:         map[key]*listenerSet{},
-		read:         map[string]int64{},
-		charged:      map[charge]bool{},
-		asked:        map[*networkingv1.Ingress]*asked{},
-		widest:       map[string]int64{},
-		good:         versions{},
-		failed:       map[Object][]Problem{},
-		retained:     retained,
+		settings:      settings.withBounds(),
+		index:         newIndex(objects),
+		certificates:  &c.certificates,
+		previous:      c.previous,
+		result:        &Result{},
+		backends:      make(map[backendKey]*backend, c.backends),
+		authorities:   map[key]*resource.Resource{},
+		gatewayByKey:  map[key]*gateway{},
+		sets:          map[key]*listenerSet{},
+		read:          map[string]int64{},
+		charged:       map[charge]bool{},
+		nginxSettings: map[*networkingv1.Ingress]*nginxSettings{},
+		widest:        map[string]int64{},
+		good:          versions{},
+		failed:        map[Object][]Problem{},
+		retained:      retained,
 	}
 	run.readPolicies(objects.BackendTLSPolicies)
 	run.ingresses(objects)
@@ -108,11 +108,11 @@ type compilation struct {
 	policies    policies
 	backends    map[backendKey]*backend
 	authorities map[key]*resource.Resource
-	// known are the Gateways of this controller, sets the ListenerSets that reference them.
-	known map[key]*gateway
-	sets  map[key]*listenerSet
-	// asked are the annotations of ingress-nginx of Ingresses whose class enables them.
-	asked map[*networkingv1.Ingress]*asked
+	// gatewayByKey are the Gateways of this controller, sets the ListenerSets that reference them.
+	gatewayByKey map[key]*gateway
+	sets         map[key]*listenerSet
+	// nginxSettings are the annotations of ingress-nginx of Ingresses whose class enables them.
+	nginxSettings map[*networkingv1.Ingress]*nginxSettings
 	// widest is the largest size that annotations of an Ingress add to a path, by namespace.
 	widest map[string]int64
 	// read is the size of the routes that were read, by namespace.
@@ -130,7 +130,7 @@ func (c *compilation) problem(object Object, field, reason, message string) {
 	message = strings.ToValidUTF8(field+": "+message, "\uFFFD")
 	c.result.Problems = append(c.result.Problems, Problem{Object: object, Field: field, Reason: reason, Message: message})
 	if isFailure(object, field, reason) {
-		c.fails(object, field, reason, message)
+		c.addFailure(object, field, reason, message)
 	}
 }
 

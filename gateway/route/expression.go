@@ -84,9 +84,9 @@ func validExpression(text string) error {
 	return err
 }
 
-// spend adds the instructions of a rule's expressions to its route, and refuses a rule beyond the limit.
-// It removes the expressions from the matches of a refused rule, except for literal prefixes.
-func (r *route) spend(matches []*orderedRule) *refusal {
+// addExpressions adds the instructions of a rule's expressions to its route, and refuses a rule beyond
+// the limit. It removes the expressions from the matches of a refused rule, except for literal prefixes.
+func (r *route) addExpressions(matches []*orderedRule) *refusal {
 	needed := 0
 	count := func(text string) {
 		// It is valid: otherwise its match would have been removed.

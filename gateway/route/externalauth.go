@@ -25,10 +25,10 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 			"externalAuth.forwardBody: bodies are not sent to authorization servers")
 	}
 	made := authorizationRequest(filter.HTTPAuthConfig)
-	name, refused := c.reach(of, filter.BackendRef, speech{protocol: resource.Backend_HTTP1})
+	name, refused := c.resolveBackend(of, filter.BackendRef, upstream{protocol: resource.Backend_HTTP1})
 	if refused != nil {
-		of.refuseResolved(refused.at("spec.rules[%d].filters.externalAuth.backendRef", of.reading))
-		of.unasked = true
+		of.refuseResolved(refused.at("spec.rules[%d].filters.externalAuth.backendRef", of.ruleIndex))
+		of.isAuthUnresolved = true
 		return nil, nil
 	}
 	made.Backend = name
@@ -50,7 +50,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 		made.Path = "/" + made.Path
 	}
 	for _, name := range with.AllowedRequestHeaders {
-		if !alwaysAsked[strings.ToLower(name)] {
+		if !alwaysSent[strings.ToLower(name)] {
 			made.RequestHeaders = append(made.RequestHeaders, name)
 		}
 	}
@@ -66,11 +66,12 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 	return made
 }
 
-// alwaysAsked are the headers that every authorization request has, in lower case.
-var alwaysAsked = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
+// alwaysSent are the headers that every authorization request has, in lower case.
+var alwaysSent = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// asksOnce refuses more than most ExternalAuth filters. A rule has at most one and its backends have no such filter.
-func asksOnce(filters []*resource.Filter, most int) *refusal {
+// limitExternalAuth refuses more than most ExternalAuth filters. A rule has at most one and its backends
+// have no such filter.
+func limitExternalAuth(filters []*resource.Filter, most int) *refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {
 			continue

@@ -163,8 +163,8 @@ func replacesPrefix(filters []*resource.Filter) bool {
 	return false
 }
 
-// suits refuses matches that are not prefixes if a filter replaces the matched prefix.
-func suits(filters []*resource.Filter, matches []*orderedRule) *refusal {
+// checkPrefixMatches refuses matches that are not prefixes if a filter replaces the matched prefix.
+func checkPrefixMatches(filters []*resource.Filter, matches []*orderedRule) *refusal {
 	if !replacesPrefix(filters) {
 		return nil
 	}
@@ -182,9 +182,9 @@ func (c *compilation) mirror(of *route, filter *gatewayv1.HTTPRequestMirrorFilte
 	if of.kind == kindGRPCRoute {
 		protocol = resource.Backend_H2C
 	}
-	name, refused := c.reach(of, filter.BackendRef, speech{protocol: protocol})
+	name, refused := c.resolveBackend(of, filter.BackendRef, upstream{protocol: protocol})
 	if refused != nil {
-		of.refuseResolved(refused.at("spec.rules[%d].filters.requestMirror.backendRef", of.reading))
+		of.refuseResolved(refused.at("spec.rules[%d].filters.requestMirror.backendRef", of.ruleIndex))
 		return nil, nil
 	}
 	found := &resource.Mirror{Backend: name}

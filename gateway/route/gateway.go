@@ -22,10 +22,10 @@ type gateway struct {
 	// refused is why the Gateway is not accepted, or nil. resolved is why its client certificate is not
 	// usable.
 	refused, resolved *refusal
-	// room limits the namespaces of its ListenerSets and routes; certificates are the ones already
+	// budget limits the namespaces of its ListenerSets and routes; certificates are the ones already
 	// counted.
-	room         *budget
-	certificates counted
+	budget       *budget
+	certificates certificateSet
 }
 
 func (g *gateway) accepted() bool { return g.refused == nil }
@@ -41,14 +41,14 @@ func (c *compilation) gateways(objects *Objects) {
 		}
 		found := c.newGateway(object, class)
 		c.attachSets(found, sets[keyOf(object)])
-		c.known[keyOf(object)] = found
+		c.gatewayByKey[keyOf(object)] = found
 		c.protectOwners(found, routes)
 		conflicts(found.listeners)
 	}
 	c.attachShared(routes)
 	c.usePolicies()
-	for _, at := range sortedKeys(c.known) {
-		c.finishGateway(c.known[at])
+	for _, at := range sortedKeys(c.gatewayByKey) {
+		c.finishGateway(c.gatewayByKey[at])
 	}
 	c.policyStatuses()
 }
@@ -57,12 +57,12 @@ func (c *compilation) usePolicies() {
 	if len(c.policies.all) == 0 {
 		return
 	}
-	for at, found := range c.known {
-		for service := range found.leadsTo() {
-			c.policies.used(service, at)
+	for at, found := range c.gatewayByKey {
+		for service := range found.services() {
+			c.policies.addGateway(service, at)
 		}
 	}
-	c.policies.fit(c.settings.GatewayController)
+	c.policies.limitAncestors(c.settings.GatewayController)
 }
 
 type gatewayClass struct{ parameters Parameters }
@@ -104,10 +104,10 @@ func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Ki
 	if configMap == nil {
 		return Parameters{}, refuse(ReasonNotFound, "", "there is no ConfigMap %s/%s", at.namespace, at.name)
 	}
-	c.reads(kindConfigMap, configMap)
+	c.recordVersion(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, false)
 	for _, problem := range problems {
-		c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+problem.key,
+		c.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+problem.key,
 			problem.reason, "data."+problem.key+": "+problem.message)
 	}
 	if len(problems) > 0 {
@@ -122,7 +122,7 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 	found := &gateway{
 		object:  object,
 		builder: c.newBuilder(Object{Kind: kindGateway, Namespace: object.Namespace, Name: object.Name}),
-		room:    newBudget(c.settings.NamespaceBytes), certificates: counted{},
+		budget:  newBudget(c.settings.NamespaceBytes), certificates: certificateSet{},
 	}
 	at := keyOf(object)
 	found.builder.gateway = &at
@@ -226,7 +226,7 @@ func (g *gateway) addListener(of *listener, target uint32) {
 		ClientValidation: of.validation,
 		TrustedHops:      g.builder.proxy.Parameters.TrustedHops,
 	}
-	if of.ends() {
+	if of.terminatesTLS() {
 		wire.TlsPolicy = g.builder.proxy.Parameters.TLSPolicy
 	}
 	if of.passthrough() {

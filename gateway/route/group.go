@@ -57,8 +57,8 @@ func (g *gateway) addGroups() {
 	}
 }
 
-// leadsTo returns the Services that the layer 7 routes of a Gateway reference.
-func (g *gateway) leadsTo() map[key]bool {
+// services returns the Services that the layer 7 routes of a Gateway reference.
+func (g *gateway) services() map[key]bool {
 	seen := map[*route]bool{}
 	found := map[key]bool{}
 	for _, listener := range g.listeners {
@@ -66,7 +66,7 @@ func (g *gateway) leadsTo() map[key]bool {
 			continue
 		}
 		for _, attachment := range listener.attachments {
-			of := listener.routeOf(attachment)
+			of := listener.effectiveRoute(attachment)
 			if seen[of] {
 				continue
 			}
@@ -79,12 +79,12 @@ func (g *gateway) leadsTo() map[key]bool {
 	return found
 }
 
-// routeOf returns an attached route as the listener serves it.
-func (l *listener) routeOf(of attachment) *route {
+// effectiveRoute returns an attached route as the listener serves it.
+func (l *listener) effectiveRoute(of attachment) *route {
 	if of.route.tls != nil && !l.passthrough() {
 		return of.route.tls
 	}
-	if l.gateway.room.closed[of.route.object.GetNamespace()] {
+	if l.gateway.budget.closed[of.route.object.GetNamespace()] {
 		return of.route.closed(false)
 	}
 	return of.route
@@ -94,7 +94,7 @@ func (l *listener) routeOf(of attachment) *route {
 func (l *listener) byHost() map[hostname][]*route {
 	found := make(map[hostname][]*route, len(l.attachments))
 	for _, attachment := range l.attachments {
-		of := l.routeOf(attachment)
+		of := l.effectiveRoute(attachment)
 		for _, host := range attachment.hosts {
 			if routes := found[host]; len(routes) == 0 || routes[len(routes)-1] != of {
 				found[host] = append(routes, of)

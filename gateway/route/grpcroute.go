@@ -18,20 +18,20 @@ import (
 func (c *compilation) readGRPCRoute(of *route, object *gatewayv1.GRPCRoute) {
 	var dropped []*refusal
 	for i := range object.Spec.Rules {
-		of.reading = i
+		of.ruleIndex = i
 		if refused := c.readGRPCRule(of, &object.Spec.Rules[i], i); refused != nil {
 			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
 			dropped = append(dropped, refused)
 		}
 	}
-	of.drop(dropped, len(object.Spec.Rules))
+	of.setDropped(dropped, len(object.Spec.Rules))
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
 // readGRPCRule reads one rule, like readHTTPRule.
 func (c *compilation) readGRPCRule(of *route, rule *gatewayv1.GRPCRouteRule, index int) *refusal {
 	matches, refused := grpcMatches(rule.Matches)
-	refused = cmp.Or(refused, of.spend(matches))
+	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := grpcRuleFilters(rule)
 	if refused != nil && !protectsRule(filters) {
 		return refused
@@ -54,7 +54,7 @@ func (c *compilation) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name 
 	}
 	for i := range rule.BackendRefs {
 		reference := &rule.BackendRefs[i]
-		backend, refused := c.weighted(of, i, reference.BackendRef, grpcFilters(reference.Filters), resource.Backend_H2C)
+		backend, refused := c.weightedBackend(of, i, reference.BackendRef, grpcFilters(reference.Filters), resource.Backend_H2C)
 		if refused != nil {
 			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
 			return nil, refused

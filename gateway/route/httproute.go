@@ -26,18 +26,18 @@ func (c *compilation) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	}
 	var dropped []*refusal
 	for i := range rules {
-		of.reading = i
+		of.ruleIndex = i
 		if refused := c.readHTTPRule(of, &rules[i], i); refused != nil {
 			refused.message = fmt.Sprintf("spec.rules[%d].%s", i, refused.message)
 			dropped = append(dropped, refused)
 		}
 	}
-	of.drop(dropped, len(rules))
+	of.setDropped(dropped, len(rules))
 	slices.SortStableFunc(of.rules, compareRank)
 }
 
-// drop reports invalid rules, of all rules.
-func (r *route) drop(dropped []*refusal, of int) {
+// setDropped reports invalid rules, of all rules.
+func (r *route) setDropped(dropped []*refusal, of int) {
 	switch {
 	case len(dropped) == 0:
 	case len(dropped) == of:
@@ -54,7 +54,7 @@ func (r *route) drop(dropped []*refusal, of int) {
 // protecting rule with an invalid match answers 500 for all requests that the match could include.
 func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *refusal {
 	matches, refused := httpMatches(rule.Matches)
-	refused = cmp.Or(refused, of.spend(matches))
+	refused = cmp.Or(refused, of.addExpressions(matches))
 	filters := httpRuleFilters(rule)
 	if refused != nil && !protectsRule(filters) {
 		return refused
@@ -62,7 +62,7 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 	name := "httproute/" + of.object.GetNamespace() + "/" + of.object.GetName() + "/" + strconv.Itoa(index)
 	made, wrong := c.httpAction(of, rule, name)
 	if wrong == nil && refused == nil {
-		wrong = suits(made.Filters, matches)
+		wrong = checkPrefixMatches(made.Filters, matches)
 	}
 	of.add(closedFor(made, name, refused, wrong), matches, protectsRule(filters))
 	return cmp.Or(refused, wrong)
@@ -71,12 +71,12 @@ func (c *compilation) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, ind
 // httpAction reads the filters, backends, timeouts and sessions of a rule.
 func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name string) (*resource.Rule, *refusal) {
 	made := &resource.Rule{Route: name}
-	of.unasked = false
+	of.isAuthUnresolved = false
 	var refused *refusal
 	if made.Filters, refused = c.filters(of, httpFilters(rule.Filters)); refused != nil {
 		return nil, refused
 	}
-	if refused = asksOnce(made.Filters, 1); refused != nil {
+	if refused = limitExternalAuth(made.Filters, 1); refused != nil {
 		return nil, refused
 	}
 	if made.Timeouts, refused = timeouts(rule.Timeouts); refused != nil {
@@ -90,14 +90,14 @@ func (c *compilation) httpAction(of *route, rule *gatewayv1.HTTPRouteRule, name 
 	}
 	for i := range rule.BackendRefs {
 		reference := &rule.BackendRefs[i]
-		backend, refused := c.weighted(of, i, reference.BackendRef, httpFilters(reference.Filters), resource.Backend_HTTP1)
+		backend, refused := c.weightedBackend(of, i, reference.BackendRef, httpFilters(reference.Filters), resource.Backend_HTTP1)
 		if refused != nil {
 			refused.message = fmt.Sprintf("backendRefs[%d].%s", i, refused.message)
 			return nil, refused
 		}
 		made.Backends = append(made.Backends, backend)
 	}
-	if of.unasked {
+	if of.isAuthUnresolved {
 		made.Backends = nil
 	}
 	return made, nil
@@ -119,9 +119,9 @@ func withMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// weighted converts backend reference i of the current rule. The share of an unresolved backend is
+// weightedBackend converts backend reference i of the current rule. The share of an unresolved backend is
 // answered with 500. An invalid filter refuses the rule.
-func (c *compilation) weighted(
+func (c *compilation) weightedBackend(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *refusal) {
 	made := &resource.WeightedBackend{Weight: weight(reference.Weight)}
@@ -129,23 +129,23 @@ func (c *compilation) weighted(
 	if made.Filters, refused = c.filters(of, filters); refused != nil {
 		return nil, refused
 	}
-	if refused = asksOnce(made.Filters, 0); refused != nil {
+	if refused = limitExternalAuth(made.Filters, 0); refused != nil {
 		return nil, refused
 	}
-	made.Backend, refused = c.reach(of, reference.BackendObjectReference, speech{protocol: protocol})
+	made.Backend, refused = c.resolveBackend(of, reference.BackendObjectReference, upstream{protocol: protocol})
 	if refused != nil {
-		of.refuseResolved(refused.at("spec.rules[%d].backendRefs[%d]", of.reading, i))
+		of.refuseResolved(refused.at("spec.rules[%d].backendRefs[%d]", of.ruleIndex, i))
 	}
 	return made, nil
 }
 
-// reach resolves a backend reference and returns the name of the backend.
-func (c *compilation) reach(of *route, reference gatewayv1.BackendObjectReference, how speech) (string, *refusal) {
-	at, port, refused := c.serviceOf(of.from(), reference, corev1.ProtocolTCP)
+// resolveBackend resolves a backend reference and returns the name of the backend.
+func (c *compilation) resolveBackend(of *route, reference gatewayv1.BackendObjectReference, spec upstream) (string, *refusal) {
+	at, port, refused := c.serviceOf(of.referrer(), reference, corev1.ProtocolTCP)
 	if refused != nil {
 		return "", refused
 	}
-	found, refused := c.backend(at, port, how)
+	found, refused := c.backend(at, port, spec)
 	if refused != nil {
 		return "", refused
 	}

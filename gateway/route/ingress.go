@@ -25,7 +25,7 @@ var plainListener = []string{listenerHTTP}
 // ingressRun compiles the Ingresses of one VIP.
 type ingressRun struct {
 	*compilation
-	*fleet
+	*ingressSet
 	builder *builder
 	hosts   map[hostname]*ingressHost
 	ingressCertificates
@@ -80,15 +80,15 @@ type ingressRule struct {
 }
 
 func (c *compilation) ingresses(objects *Objects) {
-	for _, fleet := range c.fleets(objects) {
-		c.claimHosts(fleet)
-		c.admit(fleet)
+	for _, set := range c.ingressSets(objects) {
+		c.claimHosts(set)
+		c.admit(set)
 		// Most Ingresses have one or two hosts.
-		room := 2 * len(fleet.members)
+		room := 2 * len(set.members)
 		run := &ingressRun{
 			compilation: c,
-			fleet:       fleet,
-			builder:     c.newBuilder(fleet.owner),
+			ingressSet:  set,
+			builder:     c.newBuilder(set.owner),
 			hosts:       make(map[hostname]*ingressHost, room),
 			refused:     map[*networkingv1.Ingress][]refusedTLS{},
 			expressions: map[hostname]bool{},
@@ -96,10 +96,10 @@ func (c *compilation) ingresses(objects *Objects) {
 			aliases:     map[string]int64{},
 			aliasOf:     map[hostname]hostname{},
 			ingressCertificates: ingressCertificates{
-				brought: make(map[ownHost]*ingressTLS, room),
-				wanted:  make(map[ownHost]bool, room),
-				first:   map[hostname]string{},
-				tunnels: map[hostname]*ingressTLS{},
+				provided:       make(map[namespacedHost]*ingressTLS, room),
+				wanted:         make(map[namespacedHost]bool, room),
+				firstNamespace: map[hostname]string{},
+				passthroughs:   map[hostname]*ingressTLS{},
 			},
 		}
 		c.result.Proxies = append(c.result.Proxies, run.compile())
@@ -109,32 +109,32 @@ func (c *compilation) ingresses(objects *Objects) {
 func (r *ingressRun) compile() *Proxy {
 	r.addDefaultCertificate()
 	for _, ingress := range r.members {
-		if says := r.asked[ingress]; says == nil || !says.hasNoRoom {
+		if settings := r.nginxSettings[ingress]; settings == nil || !settings.hasNoRoom {
 			r.addTLS(ingress)
 		}
 	}
 	r.findExpressions()
 	for _, ingress := range r.members {
-		r.prepare(ingress)
+		r.prepareFilters(ingress)
 		r.addRules(ingress)
 	}
 	r.redirectSlashes()
 	r.closeHosts()
 	for _, ingress := range r.members {
-		if r.asked[ingress].isCanary() {
+		if r.nginxSettings[ingress].isCanary() {
 			r.addCanary(ingress)
 		}
 	}
 	r.addNames()
 	r.inheritWildcards()
 	for _, ingress := range r.members {
-		r.findAsked(ingress)
+		r.resolveAuthorization(ingress)
 	}
 	r.addClassDefault()
-	r.findSites()
+	r.findListenerHosts()
 
 	ports := map[int32]bool{portHTTP: true}
-	if len(r.sites) > 0 {
+	if len(r.listenerHosts) > 0 {
 		ports[portHTTPS] = true
 	}
 	r.builder.proxy.Ports = targetPorts(ports, r.settings.ReservedPorts)
@@ -155,15 +155,15 @@ func (r *ingressRun) listeners() {
 		Port: uint32(portHTTP), TargetPort: targets[portHTTP], Protocol: resource.Listener_HTTP,
 		TrustedHops: r.class.TrustedHops,
 	})
-	for host, found := range r.sites {
-		if found.tunnel != nil {
+	for host, found := range r.listenerHosts {
+		if found.passthrough != nil {
 			r.builder.listener(listenerHTTPS(host), &resource.Listener{
 				Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_TLS_PASSTHROUGH,
 				Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
 			})
 			r.builder.group("group-tls/"+string(host), &resource.RouteGroup{
 				Listeners: []string{listenerHTTPS(host)}, Hostname: host.Resource(resource.Hostname_ONE_LABEL),
-				Rules: []*resource.Rule{found.tunnel},
+				Rules: []*resource.Rule{found.passthrough},
 			})
 			continue
 		}
@@ -208,16 +208,16 @@ func (r *ingressRun) groups() {
 func (r *ingressRun) httpsListeners() map[hostname][]string {
 	found := make(map[hostname][]string, len(r.hosts))
 	join := func(host, listener hostname) {
-		if len(r.sites[listener].certificates) > 0 {
+		if len(r.listenerHosts[listener].certificates) > 0 {
 			found[host] = append(found[host], listenerHTTPS(listener))
 		}
 	}
 	for host := range r.hosts {
-		if listener, ok := bestHost(r.sites, host); ok {
+		if listener, ok := bestHost(r.listenerHosts, host); ok {
 			join(host, listener)
 		}
 	}
-	for listener := range r.sites {
+	for listener := range r.listenerHosts {
 		// The loop above has joined equal names.
 		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
 			join(host, listener)
@@ -254,16 +254,16 @@ func (r *ingressRun) statuses() {
 		status := IngressStatus{
 			Namespace: ingress.Namespace, Name: ingress.Name, Owner: r.owner, Ports: []IngressPort{{Number: portHTTP}},
 		}
-		if reason := r.lacksHTTPS(ingress); reason != "" || r.servesHTTPS(ingress) {
+		if reason := r.httpsError(ingress); reason != "" || r.servesHTTPS(ingress) {
 			status.Ports = append(status.Ports, IngressPort{Number: portHTTPS, Error: reason})
 		}
 		r.result.Ingresses = append(r.result.Ingresses, status)
 	}
 }
 
-// lacksHTTPS returns why a host of an Ingress with TLS has no certificate, not even from another Ingress;
+// httpsError returns why a host of an Ingress with TLS has no certificate, not even from another Ingress;
 // empty if all have one.
-func (r *ingressRun) lacksHTTPS(ingress *networkingv1.Ingress) string {
+func (r *ingressRun) httpsError(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
 		if len(r.tlsOf(refused.host).certificates) == 0 {
 			return refused.reason
@@ -278,7 +278,7 @@ func (r *ingressRun) servesHTTPS(ingress *networkingv1.Ingress) bool {
 		if err != nil || !r.owners.Admits(host, ingress.Namespace) {
 			continue
 		}
-		if found := r.tlsOf(host); len(found.certificates) > 0 || found.tunnel != nil {
+		if found := r.tlsOf(host); len(found.certificates) > 0 || found.passthrough != nil {
 			return true
 		}
 	}

@@ -19,15 +19,15 @@ type ingressClass struct {
 }
 
 type ingressClasses struct {
-	ours map[string]*ingressClass
-	// standard is the default class, even if another controller implements it.
-	standard string
+	managed map[string]*ingressClass
+	// defaultClass is the default class, even if another controller implements it.
+	defaultClass string
 }
 
 // ingressClasses reads the classes. If several are the default, the newest takes effect, then the first
 // by name, as in the API server's admission plugin.
 func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
-	found := ingressClasses{ours: map[string]*ingressClass{}}
+	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
 	for _, class := range objects {
 		if class.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
@@ -38,11 +38,11 @@ func (c *compilation) ingressClasses(objects []*networkingv1.IngressClass) ingre
 			}
 		}
 		if class.Spec.Controller == c.settings.IngressController {
-			found.ours[class.Name] = &ingressClass{name: class.Name, classParameters: c.ingressParameters(class)}
+			found.managed[class.Name] = &ingressClass{name: class.Name, classParameters: c.ingressParameters(class)}
 		}
 	}
 	if standard != nil {
-		found.standard = standard.Name
+		found.defaultClass = standard.Name
 	}
 	return found
 }
@@ -67,7 +67,7 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 		c.problem(object, "spec.parameters", ReasonNotFound, "there is no ConfigMap "+at.namespace+"/"+at.name)
 		return classParameters{annotations: annotationsUnknown}
 	}
-	c.reads(kindConfigMap, configMap)
+	c.recordVersion(kindConfigMap, configMap)
 	found, problems := parseParameters(configMap, true)
 	for _, problem := range problems {
 		c.problem(Object{Kind: "ConfigMap", Namespace: at.namespace, Name: at.name},
@@ -84,13 +84,13 @@ func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	case ingress.Spec.IngressClassName != nil:
 		name = *ingress.Spec.IngressClassName
 	case !annotated:
-		name = c.standard
+		name = c.defaultClass
 	}
-	return c.ours[name]
+	return c.managed[name]
 }
 
-// fleet is the set of Ingresses of one VIP, oldest first.
-type fleet struct {
+// ingressSet is the set of Ingresses of one VIP, oldest first.
+type ingressSet struct {
 	owner   Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
@@ -103,37 +103,37 @@ type fleet struct {
 	catchAll string
 }
 
-// fleets groups the Ingresses of this controller's classes by VIP.
-func (c *compilation) fleets(objects *Objects) []*fleet {
+// ingressSets groups the Ingresses of this controller's classes by VIP.
+func (c *compilation) ingressSets(objects *Objects) []*ingressSet {
 	classes := c.ingressClasses(objects.IngressClasses)
-	shared := map[string]*fleet{}
-	var all []*fleet
+	shared := map[string]*ingressSet{}
+	var all []*ingressSet
 	for _, ingress := range oldestFirst(objects.Ingresses) {
 		class := classes.of(ingress)
 		if class == nil {
 			continue
 		}
-		c.reads(kindIngress, ingress)
+		c.recordVersion(kindIngress, ingress)
 		switch class.annotations {
 		case annotationsOfNginx:
-			c.ask(ingress)
+			c.readNginx(ingress)
 		case annotationsUnknown:
-			c.guard(ingress)
+			c.refuseGuarded(ingress)
 		}
-		c.unprotected(ingressObject(ingress), ingress.Annotations, c.asked[ingress] != nil)
+		c.unprotected(ingressObject(ingress), ingress.Annotations, c.nginxSettings[ingress] != nil)
 		dedicated := c.ingressBool(ingress, AnnotationDedicatedVIP, class.dedicatedVIP)
 		if dedicated {
-			all = append(all, &fleet{owner: ingressObject(ingress), class: class,
+			all = append(all, &ingressSet{owner: ingressObject(ingress), class: class,
 				members: []*networkingv1.Ingress{ingress}})
 			continue
 		}
 		if shared[class.name] == nil {
-			shared[class.name] = &fleet{owner: Object{Kind: "IngressClass", Name: class.name}, class: class}
+			shared[class.name] = &ingressSet{owner: Object{Kind: "IngressClass", Name: class.name}, class: class}
 			all = append(all, shared[class.name])
 		}
 		shared[class.name].members = append(shared[class.name].members, ingress)
 	}
-	slices.SortFunc(all, func(a, b *fleet) int { return compareObjects(a.owner, b.owner) })
+	slices.SortFunc(all, func(a, b *ingressSet) int { return compareObjects(a.owner, b.owner) })
 	return all
 }
 

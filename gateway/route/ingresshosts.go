@@ -21,13 +21,13 @@ const (
 	pathOwned = "the path of the host belongs to an older object of another namespace"
 )
 
-// claimHosts computes the owner of each host of a fleet. Ingresses without room own their hosts, too.
-func (c *compilation) claimHosts(of *fleet) {
+// claimHosts computes the owner of each host of a set. Ingresses without room own their hosts, too.
+func (c *compilation) claimHosts(of *ingressSet) {
 	of.owners = ownership.NewHosts(of.class.hostOwnership())
 	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
 	for age, ingress := range of.members {
 		of.ages[ingress] = age
-		if c.asked[ingress].isCanary() {
+		if c.nginxSettings[ingress].isCanary() {
 			continue
 		}
 		owner := ownership.Owner{Namespace: ingress.Namespace, Age: age}
@@ -44,17 +44,17 @@ func (c *compilation) claimHosts(of *fleet) {
 }
 
 // claimNames claims the names that annotations of an Ingress add to one of its hosts.
-func (c *compilation) claimNames(of *fleet, ingress *networkingv1.Ingress, host hostname) {
-	says, owner := c.asked[ingress], ownership.Owner{Namespace: ingress.Namespace, Age: of.ages[ingress]}
-	if says == nil {
+func (c *compilation) claimNames(of *ingressSet, ingress *networkingv1.Ingress, host hostname) {
+	settings, owner := c.nginxSettings[ingress], ownership.Owner{Namespace: ingress.Namespace, Age: of.ages[ingress]}
+	if settings == nil {
 		return
 	}
-	for _, text := range says.Aliases {
+	for _, text := range settings.Aliases {
 		if alias, err := ownership.ParseHost(text); err == nil && alias != "" {
 			of.owners.ClaimWhole(alias, owner)
 		}
 	}
-	if other := otherWWW(host); says.FromToWWW && other != "" {
+	if other := otherWWW(host); settings.FromToWWW && other != "" {
 		of.owners.ClaimWhole(other, owner)
 	}
 }
@@ -79,15 +79,15 @@ func otherWWW(host hostname) hostname {
 // owner decides whether paths are expressions, and a rule that would answer 500 leaves its requests to
 // the owner.
 func (r *ingressRun) mayBeGuest(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
-	says := r.asked[ingress]
-	if says == nil {
+	settings := r.nginxSettings[ingress]
+	if settings == nil {
 		return true
 	}
-	if says.isRefused {
+	if settings.isRefused {
 		r.problem(ingressObject(ingress), at.field(), ReasonConflict, "the path is left out: "+hostOwned)
 		return false
 	}
-	if (says.UseRegex || says.rewrites(path)) && (regexp.QuoteMeta(path) != path || strings.Contains(says.RewriteTarget, "$")) {
+	if (settings.UseRegex || settings.rewrites(path)) && (regexp.QuoteMeta(path) != path || strings.Contains(settings.RewriteTarget, "$")) {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict, hostOwned+", which decides on expressions")
 		return false
 	}
@@ -159,8 +159,8 @@ func (r *ingressRun) addNames() {
 // forEachHost calls do for each host of an Ingress whose annotations are enabled.
 func (r *ingressRun) forEachHost(do func(ingress *networkingv1.Ingress, host hostname)) {
 	for _, ingress := range r.members {
-		says := r.asked[ingress]
-		if says == nil || says.isCanary() {
+		settings := r.nginxSettings[ingress]
+		if settings == nil || settings.isCanary() {
 			continue
 		}
 		seen := map[hostname]bool{}
@@ -201,14 +201,14 @@ func (r *ingressRun) hasGuests(host *ingressHost, name hostname) bool {
 	return false
 }
 
-// tunnelRule passes the TLS connections of a host through to a backend.
-func (r *ingressRun) tunnelRule(ingress *networkingv1.Ingress, to *networkingv1.IngressBackend) *resource.Rule {
+// passthroughRule passes the TLS connections of a host through to a backend.
+func (r *ingressRun) passthroughRule(ingress *networkingv1.Ingress, to *networkingv1.IngressBackend) *resource.Rule {
 	rule := &resource.Rule{
 		Route:    "ingress/" + ingress.Namespace + "/" + ingress.Name + "/passthrough",
-		Backends: r.backend(ingress, to, speech{protocol: resource.Backend_TCP, encrypted: true}, func() string { return "spec.rules" }),
+		Backends: r.backend(ingress, to, upstream{protocol: resource.Backend_TCP, passthrough: true}, func() string { return "spec.rules" }),
 	}
-	if says := r.asked[ingress]; len(says.Allow)+len(says.Deny) > 0 {
-		rule.Filters = []*resource.Filter{addresses(says.Allow, says.Deny)}
+	if settings := r.nginxSettings[ingress]; len(settings.Allow)+len(settings.Deny) > 0 {
+		rule.Filters = []*resource.Filter{addresses(settings.Allow, settings.Deny)}
 	}
 	return rule
 }

@@ -21,7 +21,7 @@ type ingressPath struct {
 }
 
 func (r *ingressRun) addRules(ingress *networkingv1.Ingress) {
-	if r.asked[ingress].isCanary() {
+	if r.nginxSettings[ingress].isCanary() {
 		return
 	}
 	redirect := r.redirection(ingress)
@@ -86,8 +86,8 @@ func (r *ingressRun) addPath(
 	}
 	key, match, err := r.parsePath(ingress, name, path)
 	if err != nil {
-		says := r.asked[ingress]
-		closes := says != nil && isGuarded(ingress) && !isGuest
+		settings := r.nginxSettings[ingress]
+		closes := settings != nil && isGuarded(ingress) && !isGuest
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonInvalid, err.Error()+map[bool]string{true: "; requests that it could match get 500"}[closes])
 		if !closes {
 			return
@@ -107,14 +107,14 @@ func (r *ingressRun) addPath(
 		Route: "ingress/" + ingress.Namespace + "/" + ingress.Name + "/" +
 			strconv.Itoa(at.rule) + "/" + strconv.Itoa(at.path),
 		Match:    &resource.Match{Path: match},
-		Backends: r.backend(ingress, &path.Backend, r.asked[ingress].speechOf(), func() string { return at.field() + ".backend" }),
+		Backends: r.backend(ingress, &path.Backend, r.nginxSettings[ingress].upstream(), func() string { return at.field() + ".backend" }),
 	}
-	r.adorn(rule, ingress, path.Path, &path.Backend)
+	r.applyAnnotations(rule, ingress, path.Path, &path.Backend)
 	if isGuest && rule.SessionPersistence != nil {
 		rule.SessionPersistence = nil
 		r.annotation(ingress, "affinity", ReasonConflict, hostOwned+", which decides on sessions")
 	}
-	r.placeSession(rule, ingress, name, key, path.Backend.Service)
+	r.setSessionPath(rule, ingress, name, key, path.Backend.Service)
 	if err != nil {
 		rule = closedRule(rule)
 	}
@@ -179,9 +179,9 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 	rule := &resource.Rule{
 		Route:    fmt.Sprintf("ingress/%s/%s/default", ingress.Namespace, ingress.Name),
 		Match:    &resource.Match{Path: &resource.PathMatch{Value: "/"}},
-		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, r.asked[ingress].speechOf(), func() string { return "spec.defaultBackend" }),
+		Backends: r.backend(ingress, ingress.Spec.DefaultBackend, r.nginxSettings[ingress].upstream(), func() string { return "spec.defaultBackend" }),
 	}
-	r.adorn(rule, ingress, "/", ingress.Spec.DefaultBackend)
+	r.applyAnnotations(rule, ingress, "/", ingress.Spec.DefaultBackend)
 	if rule.SessionPersistence != nil {
 		// It must not share a cookie with a rule of its hosts.
 		rule.SessionPersistence = sessionOf(rule.SessionPersistence, "/", "default/"+ingress.Name)
@@ -205,7 +205,7 @@ func (r *ingressRun) addDefault(ingress *networkingv1.Ingress, redirect redirect
 
 // backend returns the backend of a path. Requests for an unresolved backend are answered with 500.
 func (r *ingressRun) backend(
-	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, how speech, field func() string,
+	ingress *networkingv1.Ingress, backend *networkingv1.IngressBackend, spec upstream, field func() string,
 ) []*resource.WeightedBackend {
 	invalid := []*resource.WeightedBackend{{Weight: 1}}
 	if backend.Service == nil {
@@ -217,7 +217,7 @@ func (r *ingressRun) backend(
 		return invalid
 	}
 	of := key{ingress.Namespace, backend.Service.Name}
-	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number, how)
+	name, refused := r.service(of, backend.Service.Port.Name, backend.Service.Port.Number, spec)
 	if refused != nil {
 		r.problem(ingressObject(ingress), field()+".service", refused.reason, refused.message)
 	}
@@ -229,12 +229,12 @@ func (r *ingressRun) backend(
 
 // service adds the backend of a Service port and returns its name, even if a policy refuses it: proxies
 // answer in its place.
-func (r *ingressRun) service(of key, name string, number int32, how speech) (string, *refusal) {
+func (r *ingressRun) service(of key, name string, number int32, spec upstream) (string, *refusal) {
 	port, refused := r.servicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
 		return "", refused
 	}
-	found, refused := r.compilation.backend(of, port, how)
+	found, refused := r.compilation.backend(of, port, spec)
 	if refused != nil {
 		return "", refused
 	}
@@ -252,7 +252,7 @@ func (r *ingressRun) addClassDefault() {
 	if parsed, err := strconv.ParseInt(name, 10, 32); err == nil {
 		name, number = "", int32(parsed)
 	}
-	backend, refused := r.service(of, name, number, speech{protocol: resource.Backend_HTTP1})
+	backend, refused := r.service(of, name, number, upstream{protocol: resource.Backend_HTTP1})
 	if refused != nil {
 		r.problem(object, "parameters."+ParameterDefaultBackend, refused.reason, refused.message)
 	}
@@ -315,20 +315,20 @@ func (r redirection) at(of security) bool {
 
 // redirection returns the redirection of an Ingress. Millrace's own annotation takes precedence.
 func (r *ingressRun) redirection(ingress *networkingv1.Ingress) redirection {
-	says := r.asked[ingress]
-	if _, own := ingress.Annotations[AnnotationSSLRedirect]; own || says == nil || r.class.sslRedirect {
+	settings := r.nginxSettings[ingress]
+	if _, own := ingress.Annotations[AnnotationSSLRedirect]; own || settings == nil || r.class.sslRedirect {
 		if r.ingressBool(ingress, AnnotationSSLRedirect, r.class.sslRedirect) {
 			return redirectSecured
 		}
 		return noRedirect
 	}
 	switch {
-	case says.Redirect != nil:
+	case settings.Redirect != nil:
 		// The redirect applies to plain HTTP, too.
 		return noRedirect
-	case says.ForceSSLRedirect:
+	case settings.ForceSSLRedirect:
 		return redirectAll
-	case says.SSLRedirect:
+	case settings.SSLRedirect:
 		return redirectWanted
 	}
 	return noRedirect
@@ -352,7 +352,7 @@ func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) securi
 		rules = append(rules, h.root)
 	}
 	for _, found := range entries {
-		rules = append(rules, found.rule.shared()...)
+		rules = append(rules, found.rule.withCanary()...)
 		redirected = redirected || found.rule.redirect.at(of(found.rule))
 	}
 	if !redirected {
@@ -387,7 +387,7 @@ func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) 
 		// An expression does not reveal which paths are below it, so the path is used as it is written.
 		path := found.path
 		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
-		for _, rule := range found.rule.shared() {
+		for _, rule := range found.rule.withCanary() {
 			switch {
 			case !found.rule.redirect.at(of), !of.certified && isBelow(path.value, challenges):
 				plain = append(plain, rule)

@@ -13,34 +13,35 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// ingressTLS is the TLS configuration of a host: a tunnel, certificates, or, with neither, no TLS.
+// ingressTLS is the TLS configuration of a host: passthrough, certificates, or, with neither, no TLS.
 type ingressTLS struct {
 	certificates []*certificate
-	tunnel       *resource.Rule
+	passthrough  *resource.Rule
 	// owner is the Ingress of the certificates, nil for the class.
 	owner *networkingv1.Ingress
 }
 
-// ownHost is a host in an Ingress of a namespace.
-type ownHost struct {
+// namespacedHost is a host in an Ingress of a namespace.
+type namespacedHost struct {
 	namespace string
 	host      hostname
 }
 
 // ingressCertificates holds the TLS settings of the Ingresses of a VIP.
 type ingressCertificates struct {
-	// brought are the certificates of a namespace for a host. wanted are the hosts for which it requests
+	// provided are the certificates of a namespace for a host. wanted are the hosts for which it requests
 	// TLS, with or without a certificate.
-	brought map[ownHost]*ingressTLS
-	wanted  map[ownHost]bool
-	// first is the first namespace with a certificate for a host. It is used if the host has no owner.
-	first map[hostname]string
-	// standard is the default certificate of the class, or nil.
-	standard *ingressTLS
-	// tunnels are the hosts whose TLS connections are passed through.
-	tunnels map[hostname]*ingressTLS
-	// sites are the hosts with a listener.
-	sites map[hostname]*ingressTLS
+	provided map[namespacedHost]*ingressTLS
+	wanted   map[namespacedHost]bool
+	// firstNamespace is the first namespace with a certificate for a host. It is used if the host has no
+	// owner.
+	firstNamespace map[hostname]string
+	// classDefault is the default certificate of the class, or nil.
+	classDefault *ingressTLS
+	// passthroughs are the hosts whose TLS connections are passed through.
+	passthroughs map[hostname]*ingressTLS
+	// listenerHosts are the hosts with a listener.
+	listenerHosts map[hostname]*ingressTLS
 }
 
 // sorted returns the certificates, elliptic keys first.
@@ -49,7 +50,7 @@ func (t *ingressTLS) sorted() []*certificate {
 		return t.certificates
 	}
 	return slices.SortedStableFunc(slices.Values(t.certificates), func(a, b *certificate) int {
-		return -cmp.Compare(number(a.elliptic()), number(b.elliptic()))
+		return -cmp.Compare(number(a.hasEllipticKey()), number(b.hasEllipticKey()))
 	})
 }
 
@@ -76,49 +77,51 @@ func (r *ingressRun) addDefaultCertificate() {
 		r.problem(Object{Kind: "IngressClass", Name: r.class.name}, "parameters."+ParameterDefaultCertificate,
 			ReasonInvalidCertificate, fmt.Sprintf("Secret %s/%s: %s", at.namespace, at.name, found.flaw))
 	}
-	r.standard = &ingressTLS{certificates: []*certificate{found}}
+	r.classDefault = &ingressTLS{certificates: []*certificate{found}}
 }
 
-// certifier returns the namespace whose certificates take precedence for a host.
-func (r *ingressRun) certifier(host hostname) string {
+// certificateNamespace returns the namespace whose certificates take precedence for a host.
+func (r *ingressRun) certificateNamespace(host hostname) string {
 	if namespace, known := r.owners.Certifier(host); known {
 		return namespace
 	}
 	if host == "" && r.catchAll != "" {
 		return r.catchAll
 	}
-	return r.first[host]
+	return r.firstNamespace[host]
 }
 
 // ownTLS returns the certificates of a namespace for a host or its wildcard, or nil.
 func (r *ingressRun) ownTLS(namespace string, host hostname) *ingressTLS {
-	if found := r.brought[ownHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
+	if found := r.provided[namespacedHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
 		return found
 	}
-	return r.brought[ownHost{namespace, host.Parent()}]
+	return r.provided[namespacedHost{namespace, host.Parent()}]
 }
 
 var noTLS = &ingressTLS{}
 
 // tlsOf returns the TLS configuration of a host. Only the owner decides. A namespace that shares a name
 // below a wildcard can add a certificate for that name, unless the owner passes its connections through.
-func (r *ingressRun) tlsOf(host hostname) *ingressTLS { return r.tlsBy(host, r.certifier(host)) }
+func (r *ingressRun) tlsOf(host hostname) *ingressTLS {
+	return r.tlsBy(host, r.certificateNamespace(host))
+}
 
 // tlsBy is tlsOf for certificates of a given namespace.
 func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
-	if found := r.tunnels[host]; found != nil {
+	if found := r.passthroughs[host]; found != nil {
 		return found
 	}
 	owner, owned := r.owners.Owner(host)
 	if !owned {
 		owner.Namespace = by
 	}
-	own := r.brought[ownHost{by, host}]
+	own := r.provided[namespacedHost{by, host}]
 	if own != nil && by == owner.Namespace {
 		return own
 	}
 	if host != "" && !host.IsWildcard() && r.owners.Owns(host.Parent(), owner.Namespace) {
-		if found := r.tunnels[host.Parent()]; found != nil {
+		if found := r.passthroughs[host.Parent()]; found != nil {
 			return found
 		}
 	}
@@ -129,21 +132,21 @@ func (r *ingressRun) tlsBy(host hostname, by string) *ingressTLS {
 		if found := r.ownTLS(namespace, host); found != nil {
 			return found
 		}
-		if found := r.brought[ownHost{namespace, ""}]; found != nil {
+		if found := r.provided[namespacedHost{namespace, ""}]; found != nil {
 			return found
 		}
 	}
-	if r.standard != nil {
-		return r.standard
+	if r.classDefault != nil {
+		return r.classDefault
 	}
 	return noTLS
 }
 
-// findSites computes the hosts that need a listener because their TLS differs from that of the wider
+// findListenerHosts computes the hosts that need a listener because their TLS differs from that of the wider
 // name. A host without TLS below a name with TLS has a listener that rejects handshakes.
-func (r *ingressRun) findSites() {
-	r.sites = make(map[hostname]*ingressTLS, len(r.brought)+len(r.tunnels))
-	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.brought))
+func (r *ingressRun) findListenerHosts() {
+	r.listenerHosts = make(map[hostname]*ingressTLS, len(r.provided)+len(r.passthroughs))
+	wildcards, exact := []hostname{""}, make([]hostname, 0, len(r.hosts)+len(r.provided))
 	add := func(host hostname) {
 		if host.IsWildcard() {
 			wildcards = append(wildcards, host)
@@ -154,23 +157,23 @@ func (r *ingressRun) findSites() {
 	for host := range r.hosts {
 		add(host)
 	}
-	for at := range r.brought {
+	for at := range r.provided {
 		add(at.host)
 	}
 	// Wider names are first.
 	for _, host := range append(wildcards, exact...) {
 		found, wider := r.tlsOf(host), noTLS
-		if at, ok := bestHost(r.sites, host); ok {
-			wider = r.sites[at]
+		if at, ok := bestHost(r.listenerHosts, host); ok {
+			wider = r.listenerHosts[at]
 		}
 		if !found.same(wider) {
-			r.sites[host] = found
+			r.listenerHosts[host] = found
 		}
 	}
 }
 
 func (t *ingressTLS) same(as *ingressTLS) bool {
-	return t.tunnel == as.tunnel && slices.EqualFunc(t.certificates, as.certificates, isSameCertificate)
+	return t.passthrough == as.passthrough && slices.EqualFunc(t.certificates, as.certificates, isSameCertificate)
 }
 
 func isSameCertificate(a, b *certificate) bool { return a.resource.Name == b.resource.Name }
@@ -187,7 +190,7 @@ type security struct {
 // of a guest apply to the guest's rules only. If TLS is requested and not available, the host must not
 // serve plain text.
 func (r *ingressRun) securityOf(host hostname, namespace string) security {
-	by := r.certifier(host)
+	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)
 	if !owned {
 		owner.Namespace = by
@@ -197,8 +200,8 @@ func (r *ingressRun) securityOf(host hostname, namespace string) security {
 	}
 	found := security{certified: len(r.tlsBy(host, by).certificates) > 0}
 	for _, namespace := range []string{by, owner.Namespace} {
-		found.wanted = found.wanted || r.wanted[ownHost{namespace, host}] || r.wanted[ownHost{namespace, ""}] ||
-			host != "" && !host.IsWildcard() && r.wanted[ownHost{namespace, host.Parent()}]
+		found.wanted = found.wanted || r.wanted[namespacedHost{namespace, host}] || r.wanted[namespacedHost{namespace, ""}] ||
+			host != "" && !host.IsWildcard() && r.wanted[namespacedHost{namespace, host.Parent()}]
 	}
 	found.secured = found.certified || found.wanted || r.class.defaultCertificate.name != ""
 	return found
@@ -230,7 +233,7 @@ func (r *ingressRun) addTLS(ingress *networkingv1.Ingress) {
 		entry := &ingress.Spec.TLS[i]
 		hosts := r.tlsHosts(ingress, entry, i)
 		for _, host := range hosts {
-			r.wanted[ownHost{ingress.Namespace, host.name}] = true
+			r.wanted[namespacedHost{ingress.Namespace, host.name}] = true
 		}
 		if entry.SecretName == "" {
 			r.refuseTLS(ingress, hosts, ReasonNotFound)
@@ -320,7 +323,7 @@ func (r *ingressRun) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1
 // addCertificate adds a certificate of the Ingress's namespace for a host, unless an older Ingress of the
 // namespace has another one.
 func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate) {
-	host, own := at.name, ownHost{ingress.Namespace, at.name}
+	host, own := at.name, namespacedHost{ingress.Namespace, at.name}
 	if !found.covers(host) {
 		message := fmt.Sprintf("the certificate is for %v, not for %s", found.names(), host)
 		previous := r.certificates.previousFor(host, key{ingress.Namespace, ingress.Spec.TLS[at.entry].SecretName}, found)
@@ -332,24 +335,24 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 		r.problem(ingressObject(ingress), at.field(), ReasonInvalidCertificate, message+"; the previous certificate is still served")
 		found = previous
 	}
-	known := r.brought[own]
+	known := r.provided[own]
 	switch {
-	case host == "" && r.standard != nil:
-		if !isSameCertificate(r.standard.certificates[0], found) {
+	case host == "" && r.classDefault != nil:
+		if !isSameCertificate(r.classDefault.certificates[0], found) {
 			r.problem(ingressObject(ingress), at.field(), ReasonConflict,
 				"the class gives all hosts a certificate: "+ParameterDefaultCertificate+"; name the hosts")
 		}
 		return
 	case known == nil:
-		if r.first[host] == "" {
-			r.first[host] = ingress.Namespace
+		if r.firstNamespace[host] == "" {
+			r.firstNamespace[host] = ingress.Namespace
 		}
 		// A certificate for a wildcard without rules applies to the exact names of its namespace.
 		_, owned := r.owners.Owner(host)
-		if r.certifier(host) != ingress.Namespace && (owned || !host.IsWildcard()) {
+		if r.certificateNamespace(host) != ingress.Namespace && (owned || !host.IsWildcard()) {
 			r.problem(ingressObject(ingress), at.field(), ReasonConflict, hostOwned)
 		}
-		r.brought[own] = &ingressTLS{owner: ingress, certificates: []*certificate{found}}
+		r.provided[own] = &ingressTLS{owner: ingress, certificates: []*certificate{found}}
 	case slices.ContainsFunc(known.certificates, func(c *certificate) bool { return isSameCertificate(c, found) }):
 	case known.owner != ingress:
 		r.problem(ingressObject(ingress), at.field(), ReasonConflict,

@@ -28,7 +28,7 @@ func (c *compilation) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 // dropped.
 func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
 	for i, reference := range references {
-		at, port, refused := c.serviceOf(of.from(), reference.BackendObjectReference, protocol)
+		at, port, refused := c.serviceOf(of.referrer(), reference.BackendObjectReference, protocol)
 		found := WeightedService{
 			ServicePort: ServicePort{Namespace: at.namespace, Name: at.name, Port: value(reference.Port)},
 			Weight:      int32(weight(reference.Weight)),
@@ -82,20 +82,20 @@ func (c *compilation) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	if len(object.Spec.Rules) == 0 {
 		return
 	}
-	of.tls = &route{kind: of.kind, object: of.object, age: -of.age - 1, done: true}
+	of.tls = &route{kind: of.kind, object: of.object, age: -of.age - 1, isRead: true}
 	references := object.Spec.Rules[0].BackendRefs
-	c.readTLSRule(of, references, speech{protocol: resource.Backend_TCP, encrypted: true})
-	c.readTLSRule(of.tls, references, speech{protocol: resource.Backend_TCP})
+	c.readTLSRule(of, references, upstream{protocol: resource.Backend_TCP, passthrough: true})
+	c.readTLSRule(of.tls, references, upstream{protocol: resource.Backend_TCP})
 	of.onlyFirst(len(object.Spec.Rules))
 }
 
-func (c *compilation) readTLSRule(of *route, references []gatewayv1.BackendRef, how speech) {
+func (c *compilation) readTLSRule(of *route, references []gatewayv1.BackendRef, spec upstream) {
 	rule := &resource.Rule{
 		Route: fmt.Sprintf("tlsroute/%s/%s/0", of.object.GetNamespace(), of.object.GetName()),
 		Match: &resource.Match{},
 	}
 	for i, reference := range references {
-		name, refused := c.reach(of, reference.BackendObjectReference, how)
+		name, refused := c.resolveBackend(of, reference.BackendObjectReference, spec)
 		if refused != nil {
 			of.refuseResolved(refused.at("spec.rules[0].backendRefs[%d]", i))
 		}

@@ -29,10 +29,10 @@ type listener struct {
 	overlaps                     bool
 	// flaw is the flaw of a certificate that is served nevertheless, or empty.
 	flaw string
-	// unadmitted is true if its namespace has no room for the listener.
-	unadmitted bool
-	// has are the kinds of the attached routes.
-	has []string
+	// hasNoRoom is true if its namespace has no room for the listener.
+	hasNoRoom bool
+	// attachedKinds are the kinds of the attached routes.
+	attachedKinds []string
 	// claims are the host names of attached routes, by kind, built on first use.
 	claims map[string]*ownership.Claims[*route]
 	// kinds are the kinds of routes that may attach.
@@ -94,8 +94,8 @@ func (l *listener) layer4() bool {
 	return l.spec.Protocol == gatewayv1.TCPProtocolType || l.spec.Protocol == gatewayv1.UDPProtocolType
 }
 
-// ends reports whether the listener terminates TLS.
-func (l *listener) ends() bool {
+// terminatesTLS reports whether the listener terminates TLS.
+func (l *listener) terminatesTLS() bool {
 	return l.spec.Protocol == gatewayv1.HTTPSProtocolType ||
 		l.spec.Protocol == gatewayv1.TLSProtocolType && !l.passthrough()
 }
@@ -112,7 +112,7 @@ func (l *listener) exposed() bool {
 
 // programmed reports whether the listener is in the configuration.
 func (l *listener) programmed() bool {
-	return l.exposed() && (!l.ends() || len(l.certificates) > 0)
+	return l.exposed() && (!l.terminatesTLS() || len(l.certificates) > 0)
 }
 
 // readKinds computes the kinds of routes that may attach.

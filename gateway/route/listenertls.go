@@ -24,7 +24,7 @@ func (c *compilation) readTLS(of *listener) {
 			"tls.mode: HTTPS needs Terminate; TLS that passes through is protocol TLS"))
 		return
 	}
-	if !of.ends() {
+	if !of.terminatesTLS() {
 		return
 	}
 	if of.spec.TLS == nil || len(of.spec.TLS.CertificateRefs) == 0 {
@@ -54,7 +54,7 @@ func (c *compilation) readTLS(of *listener) {
 		}
 	}
 	slices.SortStableFunc(of.certificates, func(a, b *certificate) int {
-		return -cmp.Compare(number(a.elliptic()), number(b.elliptic()))
+		return -cmp.Compare(number(a.hasEllipticKey()), number(b.hasEllipticKey()))
 	})
 	c.readValidation(of)
 }
@@ -144,11 +144,11 @@ func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectRefer
 		return nil, refuse(ReasonNotFound, gatewayv1.ListenerReasonInvalidCACertificateRef,
 			"there is no ConfigMap %s/%s", at.namespace, at.name)
 	}
-	c.reads(kindConfigMap, configMap)
+	c.recordVersion(kindConfigMap, configMap)
 	text := []byte(configMap.Data[authorityKey])
 	if err := validAuthorities(text); err != nil {
 		if strings.TrimSpace(string(text)) != "" {
-			c.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
+			c.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+authorityKey,
 				ReasonInvalidCertificate, "data."+authorityKey+": "+err.Error())
 		}
 		return nil, refuse(ReasonInvalidCertificate, gatewayv1.ListenerReasonInvalidCACertificateRef,

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// asked are the settings of an Ingress by annotations of ingress-nginx, in a class that enables them.
-type asked struct {
+// nginxSettings are the settings of an Ingress by annotations of ingress-nginx, in a class that enables them.
+type nginxSettings struct {
 	*nginx.Settings
 	// isRefused marks an Ingress whose rules answer 500.
 	isRefused bool
@@ -30,22 +30,24 @@ type asked struct {
 	steps int
 	// rules are all rules of the Ingress. asking is the authorization request whose backend is the
 	// backend of another rule, or nil.
-	rules  []*resource.Rule
-	asking *resource.ExternalAuthorization
+	rules         []*resource.Rule
+	authorization *resource.ExternalAuthorization
 }
 
 // isCanary reports whether an Ingress only adds backends to paths of other Ingresses.
-func (a *asked) isCanary() bool { return a != nil && a.Canary != nil }
+func (s *nginxSettings) isCanary() bool { return s != nil && s.Canary != nil }
 
 // rewrites reports whether a path is rewritten. As in nginx, a target equal to the path is no rewrite.
-func (a *asked) rewrites(path string) bool { return a.RewriteTarget != "" && a.RewriteTarget != path }
+func (s *nginxSettings) rewrites(path string) bool {
+	return s.RewriteTarget != "" && s.RewriteTarget != path
+}
 
-// ask reads the annotations of an Ingress whose class enables them.
-func (c *compilation) ask(ingress *networkingv1.Ingress) {
+// readNginx reads the annotations of an Ingress whose class enables them.
+func (c *compilation) readNginx(ingress *networkingv1.Ingress) {
 	readable, broken := readableAnnotations(ingress)
 	settings, problems := nginx.Read(readable)
-	found := &asked{Settings: settings}
-	c.asked[ingress] = found
+	found := &nginxSettings{Settings: settings}
+	c.nginxSettings[ingress] = found
 	for _, name := range broken {
 		if isGuarded(ingress) {
 			c.refuseIngress(ingress, name, "it is not UTF-8")
@@ -97,17 +99,17 @@ func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, me
 // refuseIngress makes all rules of an Ingress answer 500, because serving them without the annotation
 // would be unsafe.
 func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
-	c.asked[ingress].isRefused = true
+	c.nginxSettings[ingress].isRefused = true
 	c.annotation(ingress, name, ReasonAnnotationRefused, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it where nobody has to be kept out")
 }
 
-// guard refuses an Ingress with restricting annotations of ingress-nginx if the parameters of its class
-// are unknown, so that the annotations may be enabled.
-func (c *compilation) guard(ingress *networkingv1.Ingress) {
+// refuseGuarded refuses an Ingress with restricting annotations of ingress-nginx if the parameters of its
+// class are unknown, so that the annotations may be enabled.
+func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {
-			c.asked[ingress] = &asked{Settings: &nginx.Settings{}}
+			c.nginxSettings[ingress] = &nginxSettings{Settings: &nginx.Settings{}}
 			c.refuseIngress(ingress, strings.TrimPrefix(name, nginx.Prefix), "the parameters of the class cannot be read, which may say that it is carried out")
 			return
 		}
@@ -136,7 +138,7 @@ const canaryRules = 4
 // readWidest computes the largest size that canaries can repeat for each path, by namespace.
 func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 	for _, ingress := range of {
-		if says := c.asked[ingress]; says != nil && !says.isCanary() {
+		if settings := c.nginxSettings[ingress]; settings != nil && !settings.isCanary() {
 			c.widest[ingress.Namespace] = max(c.widest[ingress.Namespace], c.annotationBytes(ingress))
 		}
 	}
@@ -144,11 +146,11 @@ func (c *compilation) readWidest(of []*networkingv1.Ingress) {
 
 // annotationBytes estimates the encoded size that the annotations of an Ingress add to each of its paths.
 func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
-	says := c.asked[of]
+	settings := c.nginxSettings[of]
 	switch {
-	case says == nil:
+	case settings == nil:
 		return 0
-	case says.isCanary():
+	case settings.isCanary():
 		return canaryRules * (c.widest[of.Namespace] + pathBytes)
 	}
 	for name, value := range of.Annotations {
@@ -165,11 +167,11 @@ func (c *compilation) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 
 // usersBytes returns the size of the Secret with the users of an Ingress.
 func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
-	says := c.asked[of]
-	if says == nil || says.Auth == nil {
+	settings := c.nginxSettings[of]
+	if settings == nil || settings.Auth == nil {
 		return 0
 	}
-	if at, is := ownKey(of, says.Auth.Secret); is && c.index.users[at] != nil {
+	if at, is := ownKey(of, settings.Auth.Secret); is && c.index.users[at] != nil {
 		for _, content := range c.index.users[at].Data {
 			bytes += int64(len(content))
 		}
@@ -179,11 +181,11 @@ func (c *compilation) usersBytes(of *networkingv1.Ingress) (bytes int64) {
 
 // headersOf returns the ConfigMap data of custom-headers, without validation.
 func (c *compilation) headersOf(of *networkingv1.Ingress) map[string]string {
-	says := c.asked[of]
-	if says == nil || says.CustomHeaders == "" {
+	settings := c.nginxSettings[of]
+	if settings == nil || settings.CustomHeaders == "" {
 		return nil
 	}
-	at, is := ownKey(of, says.CustomHeaders)
+	at, is := ownKey(of, settings.CustomHeaders)
 	if configMap := c.index.configMaps[at]; is && configMap != nil {
 		return configMap.Data
 	}

@@ -23,12 +23,12 @@ type canary struct {
 
 // addCanary adds the backends of a canary to the paths of other Ingresses.
 func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
-	says := r.asked[ingress]
+	settings := r.nginxSettings[ingress]
 	for i := range ingress.Spec.Rules {
 		rule := &ingress.Spec.Rules[i]
 		name, err := ownership.ParseHost(rule.Host)
 		if err != nil || rule.HTTP == nil || r.hosts[name] == nil {
-			r.lonely(ingress, fmt.Sprintf("spec.rules[%d]", i))
+			r.reportUnmatchedCanary(ingress, fmt.Sprintf("spec.rules[%d]", i))
 			continue
 		}
 		for j := range rule.HTTP.Paths {
@@ -41,26 +41,26 @@ func (r *ingressRun) addCanary(ingress *networkingv1.Ingress) {
 			of := r.hosts[name].rules[match]
 			switch {
 			case of == nil || of.ingress.Namespace != ingress.Namespace:
-				r.lonely(ingress, at.field())
+				r.reportUnmatchedCanary(ingress, at.field())
 			case of.canary != nil:
 				r.problem(ingressObject(ingress), at.field(), ReasonConflict,
 					fmt.Sprintf("Ingress %s/%s is an older canary of the path", of.canary.ingress.Namespace, of.canary.ingress.Name))
 			default:
-				backends := r.backend(ingress, &path.Backend, r.asked[of.ingress].speechOf(), func() string { return at.field() + ".backend" })
-				of.canary = &canary{Canary: says.Canary, ingress: ingress, backends: backends}
+				backends := r.backend(ingress, &path.Backend, r.nginxSettings[of.ingress].upstream(), func() string { return at.field() + ".backend" })
+				of.canary = &canary{Canary: settings.Canary, ingress: ingress, backends: backends}
 			}
 		}
 	}
 }
 
-// lonely reports a canary for a path that no other Ingress has.
-func (r *ingressRun) lonely(ingress *networkingv1.Ingress, field string) {
+// reportUnmatchedCanary reports a canary for a path that no other Ingress has.
+func (r *ingressRun) reportUnmatchedCanary(ingress *networkingv1.Ingress, field string) {
 	r.problem(ingressObject(ingress), field, ReasonNotFound,
 		"no other Ingress of the namespace has the path: a canary by itself is not served")
 }
 
-// shared returns the rules of a path with its canary: by header, by cookie, then by weight.
-func (r *ingressRule) shared() []*resource.Rule {
+// withCanary returns the rules of a path with its canary: by header, by cookie, then by weight.
+func (r *ingressRule) withCanary() []*resource.Rule {
 	if r.canary == nil || len(r.rule.Backends) == 0 {
 		return []*resource.Rule{r.rule}
 	}
@@ -86,11 +86,11 @@ func (r *ingressRule) shared() []*resource.Rule {
 		add(cookieMatch(r.canary.Cookie, "always"), always)
 		add(cookieMatch(r.canary.Cookie, "never"), never)
 	}
-	return append(rules, r.weighted())
+	return append(rules, r.weightedRule())
 }
 
-// weighted returns the rule that distributes the remaining requests by weight.
-func (r *ingressRule) weighted() *resource.Rule {
+// weightedRule returns the rule that distributes the remaining requests by weight.
+func (r *ingressRule) weightedRule() *resource.Rule {
 	if r.canary.Weight == 0 {
 		return r.rule
 	}

@@ -15,18 +15,20 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// external returns the filter that sends an authorization request to a Service for each request. If the
-// Service does not resolve, the Ingress is refused. A Service of another namespace receives the clients'
-// credentials and load, so its namespace must permit the reference by a ReferenceGrant.
-func (r *ingressRun) external(ingress *networkingv1.Ingress, of *nginx.External) *resource.Filter {
-	asking := &resource.ExternalAuthorization{
+// externalAuthorization returns the filter that sends an authorization request to a Service for each
+// request. If the Service does not resolve, the Ingress is refused. A Service of another namespace
+// receives the clients' credentials and load, so its namespace must permit the reference by a
+// ReferenceGrant.
+func (r *ingressRun) externalAuthorization(ingress *networkingv1.Ingress, of *nginx.External) *resource.Filter {
+	request := &resource.ExternalAuthorization{
 		Path: of.Path, Host: of.Host, Method: of.Method, RequestHeaders: []string{"*"},
 		ResponseHeaders: of.ResponseHeaders, SetCookies: true, SignIn: of.SignIn, Redirect: of.Redirect,
 	}
 	if of.Service == "" {
-		// Its backend is the backend of another rule, which findAsked looks up after all rules are added.
-		r.asked[ingress].asking = asking
-		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: asking}}
+		// Its backend is the backend of another rule, which resolveAuthorization looks up after all rules
+		// are added.
+		r.nginxSettings[ingress].authorization = request
+		return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: request}}
 	}
 	at := key{of.Namespace, of.Service}
 	if !r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, at) {
@@ -34,27 +36,27 @@ func (r *ingressRun) external(ingress *networkingv1.Ingress, of *nginx.External)
 			at.namespace, ingress.Namespace, at.name))
 		return nil
 	}
-	name, refused := r.service(at, "", of.Port, speech{protocol: resource.Backend_HTTP1, tls: of.TLS})
+	name, refused := r.service(at, "", of.Port, upstream{protocol: resource.Backend_HTTP1, tls: of.TLS})
 	if refused != nil {
 		r.refuseIngress(ingress, "auth-url", refused.message)
 		return nil
 	}
-	asking.Backend = name
-	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: asking}}
+	request.Backend = name
+	return &resource.Filter{Kind: &resource.Filter_ExternalAuthorization{ExternalAuthorization: request}}
 }
 
 // maxMatches bounds the lookups of authorization backends for all Ingresses of a VIP.
 const maxMatches = 1_000_000
 
-// findAsked sets the backend of authorization requests to the host of the Ingress. Without such a backend
-// the Ingress is refused.
-func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
-	says := r.asked[ingress]
-	if says == nil || says.isRefused || says.asking == nil {
+// resolveAuthorization sets the backend of authorization requests to the host of the Ingress. Without
+// such a backend the Ingress is refused.
+func (r *ingressRun) resolveAuthorization(ingress *networkingv1.Ingress) {
+	settings := r.nginxSettings[ingress]
+	if settings == nil || settings.isRefused || settings.authorization == nil {
 		return
 	}
-	if says.External.Host != "" {
-		r.findServed(ingress)
+	if settings.External.Host != "" {
+		r.resolveAuthorizationAt(ingress)
 		return
 	}
 	// The first host stands for all: an authorization request has the host of the client's request.
@@ -63,54 +65,54 @@ func (r *ingressRun) findAsked(ingress *networkingv1.Ingress) {
 		if err != nil || r.hosts[host] == nil {
 			continue
 		}
-		of := r.ruleAt(host, says.asking.Path, func(rule *ingressRule) bool { return rule.ingress != ingress && r.mayAsk(ingress, rule) })
+		of := r.ruleAt(host, settings.authorization.Path, func(rule *ingressRule) bool { return rule.ingress != ingress && r.mayAuthorize(ingress, rule) })
 		if of != nil && len(of.rule.Backends) == 1 && of.rule.Backends[0].Backend != "" {
-			says.asking.Backend = of.rule.Backends[0].Backend
+			settings.authorization.Backend = of.rule.Backends[0].Backend
 			return
 		}
 		break
 	}
-	r.closeAsked(ingress, fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", says.asking.Path))
+	r.refuseAuthorization(ingress, fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", settings.authorization.Path))
 }
 
-// closeAsked refuses an Ingress after its rules were added.
-func (r *ingressRun) closeAsked(ingress *networkingv1.Ingress, message string) {
-	for _, rule := range r.asked[ingress].rules {
+// refuseAuthorization refuses an Ingress after its rules were added.
+func (r *ingressRun) refuseAuthorization(ingress *networkingv1.Ingress, message string) {
+	for _, rule := range r.nginxSettings[ingress].rules {
 		rule.Backends, rule.Filters = nil, nil
 	}
 	r.refuseIngress(ingress, "auth-url", message)
 }
 
-// findServed sets the backend of authorization requests to another host of the class. The owner of that
-// host decides on the backend. The path is public, so no ReferenceGrant is needed, unless the rule has
-// guards, which authorization requests would bypass. A younger object of another namespace must not
-// decide on the clients of an older one.
-func (r *ingressRun) findServed(ingress *networkingv1.Ingress) {
-	says := r.asked[ingress]
-	name, err := ownership.ParseHost(says.External.Host)
+// resolveAuthorizationAt sets the backend of authorization requests to another host of the class. The
+// owner of that host decides on the backend. The path is public, so no ReferenceGrant is needed, unless
+// the rule has guards, which authorization requests would bypass. A younger object of another namespace
+// must not decide on the clients of an older one.
+func (r *ingressRun) resolveAuthorizationAt(ingress *networkingv1.Ingress) {
+	settings := r.nginxSettings[ingress]
+	name, err := ownership.ParseHost(settings.External.Host)
 	host, known := bestHost(r.hosts, name)
 	if err != nil || !known || host == "" {
-		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the class serves %s: %s", says.External.Host, nginx.WantedURL))
+		r.refuseAuthorization(ingress, fmt.Sprintf("no Ingress of the class serves %s: %s", settings.External.Host, nginx.WantedURL))
 		return
 	}
-	of := r.ruleAt(host, says.asking.Path, func(rule *ingressRule) bool {
+	of := r.ruleAt(host, settings.authorization.Path, func(rule *ingressRule) bool {
 		return rule.ingress.Namespace == ingress.Namespace ||
 			r.owners.Owns(name, rule.ingress.Namespace) && r.ages[rule.ingress] < r.ages[ingress]
 	})
 	switch {
 	case of == nil, len(of.rule.Backends) != 1, of.rule.Backends[0].Backend == "":
-		r.closeAsked(ingress, fmt.Sprintf("no Ingress of the namespace, and no older Ingress of the host's owner, leads %q at %s to a Service: %s",
-			says.asking.Path, says.External.Host, nginx.WantedURL))
-	case slices.ContainsFunc(of.rule.Filters, changesQuestion):
-		r.closeAsked(ingress, fmt.Sprintf("the Ingress that serves %q at %s has guards or another path for its Service: %s",
-			says.asking.Path, says.External.Host, nginx.WantedURL))
+		r.refuseAuthorization(ingress, fmt.Sprintf("no Ingress of the namespace, and no older Ingress of the host's owner, leads %q at %s to a Service: %s",
+			settings.authorization.Path, settings.External.Host, nginx.WantedURL))
+	case slices.ContainsFunc(of.rule.Filters, blocksAuthorization):
+		r.refuseAuthorization(ingress, fmt.Sprintf("the Ingress that serves %q at %s has guards or another path for its Service: %s",
+			settings.authorization.Path, settings.External.Host, nginx.WantedURL))
 	default:
-		says.asking.Backend = of.rule.Backends[0].Backend
+		settings.authorization.Backend = of.rule.Backends[0].Backend
 	}
 }
 
-// changesQuestion reports whether a filter would reject or redirect an authorization request.
-func changesQuestion(filter *resource.Filter) bool {
+// blocksAuthorization reports whether a filter would reject or redirect an authorization request.
+func blocksAuthorization(filter *resource.Filter) bool {
 	switch filter.Kind.(type) {
 	case *resource.Filter_ClientAddresses, *resource.Filter_BasicAuthentication, *resource.Filter_ExternalAuthorization,
 		*resource.Filter_Redirect:
@@ -130,7 +132,7 @@ func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule)
 	}
 	paths := make([]ingressPath, 0, 1)
 	for path, rule := range of.rules {
-		if rule.takes(parsed.Path) && may(rule) {
+		if rule.matches(parsed.Path) && may(rule) {
 			paths = append(paths, path)
 		}
 	}
@@ -140,16 +142,16 @@ func (r *ingressRun) ruleAt(host hostname, target string, may func(*ingressRule)
 	return of.rules[slices.MinFunc(paths, comparePaths)]
 }
 
-// mayAsk reports whether an Ingress may use the Service of a rule for authorization: the rule is of the
+// mayAuthorize reports whether an Ingress may use the Service of a rule for authorization: the rule is of the
 // same namespace, or of an older Ingress whose namespace permits it by a ReferenceGrant.
-func (r *ingressRun) mayAsk(ingress *networkingv1.Ingress, of *ingressRule) bool {
+func (r *ingressRun) mayAuthorize(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
 		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&
 		r.permitted(referrer{kindIngress, ingress.Namespace}, kindService, key{of.ingress.Namespace, of.backend.Service.Name})
 }
 
-// takes reports whether a rule matches a path.
-func (r *ingressRule) takes(path string) bool {
+// matches reports whether a rule matches a path.
+func (r *ingressRule) matches(path string) bool {
 	switch of := r.rule.Match.GetPath(); of.GetKind() {
 	case resource.PathMatch_EXACT:
 		return path == decodedPath(of)

@@ -18,56 +18,57 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// prepare converts the annotations of an Ingress to the filters, retries and sessions of all its rules.
-func (r *ingressRun) prepare(ingress *networkingv1.Ingress) {
-	says := r.asked[ingress]
-	if says == nil || says.isRefused || says.isCanary() {
+// prepareFilters converts the annotations of an Ingress to the filters, retries and sessions of all its
+// rules.
+func (r *ingressRun) prepareFilters(ingress *networkingv1.Ingress) {
+	settings := r.nginxSettings[ingress]
+	if settings == nil || settings.isRefused || settings.isCanary() {
 		return
 	}
 	add := func(filter *resource.Filter) {
 		if filter != nil {
-			says.filters = append(says.filters, filter)
+			settings.filters = append(settings.filters, filter)
 		}
 	}
-	if len(says.Allow)+len(says.Deny) > 0 {
-		list := addresses(says.Allow, says.Deny)
-		list.GetClientAddresses().Sufficient = says.SatisfyAny
+	if len(settings.Allow)+len(settings.Deny) > 0 {
+		list := addresses(settings.Allow, settings.Deny)
+		list.GetClientAddresses().Sufficient = settings.SatisfyAny
 		add(list)
 	}
-	for _, limit := range clientLimits(ingress, &says.Limits) {
+	for _, limit := range clientLimits(ingress, &settings.Limits) {
 		add(&resource.Filter{Kind: &resource.Filter_ClientLimit{ClientLimit: limit}})
 	}
-	if says.Auth != nil {
-		add(r.authentication(ingress, says.Auth))
+	if settings.Auth != nil {
+		add(r.authentication(ingress, settings.Auth))
 	}
-	if says.External != nil {
-		add(r.external(ingress, says.External))
+	if settings.External != nil {
+		add(r.externalAuthorization(ingress, settings.External))
 	}
-	if says.BodyLimit > 0 {
-		add(&resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: uint64(says.BodyLimit)}}})
+	if settings.BodyLimit > 0 {
+		add(&resource.Filter{Kind: &resource.Filter_BodyLimit{BodyLimit: &resource.BodyLimit{Bytes: uint64(settings.BodyLimit)}}})
 	}
-	if says.CORS != nil {
+	if settings.CORS != nil {
 		add(&resource.Filter{Kind: &resource.Filter_Cors{Cors: &resource.CORS{
-			AllowOrigins: says.CORS.Origins, AllowMethods: says.CORS.Methods, AllowHeaders: says.CORS.Headers,
-			ExposeHeaders: says.CORS.Expose, AllowCredentials: says.CORS.Credentials, MaxAgeSeconds: says.CORS.MaxAge,
+			AllowOrigins: settings.CORS.Origins, AllowMethods: settings.CORS.Methods, AllowHeaders: settings.CORS.Headers,
+			ExposeHeaders: settings.CORS.Expose, AllowCredentials: settings.CORS.Credentials, MaxAgeSeconds: settings.CORS.MaxAge,
 			OneLabel: true,
 		}}})
 	}
 	add(r.customHeaders(ingress))
-	for _, filter := range snippetHeaders(says.Headers) {
+	for _, filter := range snippetHeaders(settings.Headers) {
 		add(filter)
 	}
 	add(r.mirrorTarget(ingress))
-	if says.Redirect != nil {
-		add(redirectTo(says.Redirect))
+	if settings.Redirect != nil {
+		add(redirectTo(settings.Redirect))
 	}
-	if says.Retry != nil {
-		says.retry = &resource.Retry{Attempts: says.Retry.Attempts, Statuses: says.Retry.Statuses}
+	if settings.Retry != nil {
+		settings.retry = &resource.Retry{Attempts: settings.Retry.Attempts, Statuses: settings.Retry.Statuses}
 	}
-	if says.Session != nil {
-		says.session = &resource.SessionPersistence{
-			SessionName: says.Session.Cookie, AbsoluteTimeout: uint64(says.Session.MaxAge.Milliseconds()),
-			Permanent: says.Session.MaxAge > 0,
+	if settings.Session != nil {
+		settings.session = &resource.SessionPersistence{
+			SessionName: settings.Session.Cookie, AbsoluteTimeout: uint64(settings.Session.MaxAge.Milliseconds()),
+			Permanent: settings.Session.MaxAge > 0,
 		}
 	}
 }
@@ -124,11 +125,11 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 			r.refuseIngress(ingress, "auth-secret", r.index.missingSecret(at, corev1.SecretTypeOpaque).message)
 			return nil
 		}
-		r.reads(kindSecret, secret)
+		r.recordVersion(kindSecret, secret)
 		text, left := htpasswd(secret, of.IsMap)
 		// A Secret without any line revokes all users.
 		if left > 0 && len(text) == 0 {
-			r.fails(Object{Kind: kindSecret, Namespace: at.namespace, Name: at.name}, "data", ReasonInvalid,
+			r.addFailure(Object{Kind: kindSecret, Namespace: at.namespace, Name: at.name}, "data", ReasonInvalid,
 				fmt.Sprintf("data: all %d users have a password that is not supported", left))
 		}
 		if left > 0 {
@@ -193,21 +194,21 @@ func isSpace(c rune) bool { return c <= ' ' || c == 0x7f || c == '\uFFFD' }
 
 // customHeaders returns the filter that sets the response headers of a ConfigMap.
 func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filter {
-	says := r.asked[ingress]
-	if says.CustomHeaders == "" {
+	settings := r.nginxSettings[ingress]
+	if settings.CustomHeaders == "" {
 		return nil
 	}
-	at, is := ownKey(ingress, says.CustomHeaders)
+	at, is := ownKey(ingress, settings.CustomHeaders)
 	if !is || r.index.configMaps[at] == nil {
 		r.annotation(ingress, "custom-headers", ReasonNotFound, "there is no ConfigMap "+at.name+" in the namespace of the Ingress")
 		return nil
 	}
-	r.reads(kindConfigMap, r.index.configMaps[at])
+	r.recordVersion(kindConfigMap, r.index.configMaps[at])
 	change, data := &resource.HeaderChange{}, r.headersOf(ingress)
 	for _, name := range slices.Sorted(maps.Keys(data)) {
 		value := strings.TrimSpace(data[name])
 		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' || c == '$' }) || framing[strings.ToLower(name)] {
-			r.fails(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+name, ReasonInvalid,
+			r.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+name, ReasonInvalid,
 				fmt.Sprintf("data.%s: it cannot be a header", name))
 			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s cannot be a header, and is left out", name, at.name))
 			continue
@@ -251,7 +252,7 @@ var framing = map[string]bool{
 
 // mirrorTarget returns the filter that mirrors requests to a Service of the namespace.
 func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filter {
-	of := r.asked[ingress].Mirror
+	of := r.nginxSettings[ingress].Mirror
 	if of == nil {
 		return nil
 	}
@@ -259,7 +260,7 @@ func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filte
 		r.annotation(ingress, "mirror-target", ReasonAnnotationIgnored, "it is not carried out: the Service is of another namespace")
 		return nil
 	}
-	name, refused := r.service(key{of.Namespace, of.Service}, "", of.Port, speech{protocol: resource.Backend_HTTP1})
+	name, refused := r.service(key{of.Namespace, of.Service}, "", of.Port, upstream{protocol: resource.Backend_HTTP1})
 	if refused != nil {
 		r.annotation(ingress, "mirror-target", refused.reason, refused.message)
 	}
@@ -275,42 +276,42 @@ func redirectTo(of *nginx.Redirect) *resource.Filter {
 	}}}
 }
 
-// speechOf returns the protocol of the backends of an Ingress.
-func (a *asked) speechOf() speech {
-	if a == nil {
-		return speech{protocol: resource.Backend_HTTP1}
+// upstream returns the protocol of the backends of an Ingress.
+func (s *nginxSettings) upstream() upstream {
+	if s == nil {
+		return upstream{protocol: resource.Backend_HTTP1}
 	}
-	how := speech{protocol: resource.Backend_HTTP1, tls: a.Protocol == nginx.HTTPS || a.Protocol == nginx.GRPCS}
-	how.unverified = how.tls && !a.VerifyBackend
-	if a.Protocol == nginx.GRPC || a.Protocol == nginx.GRPCS {
-		how.protocol = resource.Backend_H2C
+	spec := upstream{protocol: resource.Backend_HTTP1, tls: s.Protocol == nginx.HTTPS || s.Protocol == nginx.GRPCS}
+	spec.unverified = spec.tls && !s.VerifyBackend
+	if s.Protocol == nginx.GRPC || s.Protocol == nginx.GRPCS {
+		spec.protocol = resource.Backend_H2C
 	}
-	return how
+	return spec
 }
 
-// adorn adds the annotations of an Ingress to one of its rules. path and backend are the ones in the
-// Ingress.
-func (r *ingressRun) adorn(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
-	says := r.asked[ingress]
+// applyAnnotations adds the annotations of an Ingress to one of its rules. path and backend are the ones
+// in the Ingress.
+func (r *ingressRun) applyAnnotations(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
+	settings := r.nginxSettings[ingress]
 	switch {
-	case says == nil:
+	case settings == nil:
 		return
-	case says.isRefused:
+	case settings.isRefused:
 		rule.Backends = nil
 		return
 	}
-	says.rules = append(says.rules, rule)
-	rule.Filters, rule.Retry, rule.SessionPersistence = says.filters, says.retry, says.session
-	rewrite := &resource.Rewrite{Hostname: upstreamHost(says.UpstreamVhost, ingress, backend.Service)}
-	if says.rewrites(path) {
-		rewrite.Path = r.rewritten(ingress, rule, path)
+	settings.rules = append(settings.rules, rule)
+	rule.Filters, rule.Retry, rule.SessionPersistence = settings.filters, settings.retry, settings.session
+	rewrite := &resource.Rewrite{Hostname: upstreamHost(settings.UpstreamVhost, ingress, backend.Service)}
+	if settings.rewrites(path) {
+		rewrite.Path = r.rewritePath(ingress, rule, path)
 	}
-	if says.Redirect == nil && (rewrite.Hostname != "" || rewrite.Path != nil) {
+	if settings.Redirect == nil && (rewrite.Hostname != "" || rewrite.Path != nil) {
 		rule.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Rewrite{Rewrite: rewrite}})
 	}
-	if rewrite.Path != nil && says.ForwardedPrefix != "" {
+	if rewrite.Path != nil && settings.ForwardedPrefix != "" {
 		rule.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_RequestHeaders{
-			RequestHeaders: &resource.HeaderChange{Set: []*resource.Header{{Name: "X-Forwarded-Prefix", Value: says.ForwardedPrefix}}}}})
+			RequestHeaders: &resource.HeaderChange{Set: []*resource.Header{{Name: "X-Forwarded-Prefix", Value: settings.ForwardedPrefix}}}}})
 	}
 }
 
@@ -327,9 +328,9 @@ func upstreamHost(text string, ingress *networkingv1.Ingress, service *networkin
 		"$ingress_name", ingress.Name).Replace(text)
 }
 
-// rewritten returns the path modifier of rewrite-target for a rule.
-func (r *ingressRun) rewritten(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {
-	target := r.asked[ingress].RewriteTarget
+// rewritePath returns the path modifier of rewrite-target for a rule.
+func (r *ingressRun) rewritePath(ingress *networkingv1.Ingress, rule *resource.Rule, path string) *resource.PathChange {
+	target := r.nginxSettings[ingress].RewriteTarget
 	if !strings.ContainsAny(target, "$?") {
 		return &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: target}}
 	}

@@ -15,11 +15,11 @@ import (
 // addHostRules adds the rules of annotations that apply to a whole host, if the Ingress's namespace owns
 // the host.
 func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) {
-	says := r.asked[ingress]
+	settings := r.nginxSettings[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
 		for name, wanted := range map[string]bool{
-			"ssl-passthrough": says.SSLPassthrough, "app-root": says.AppRoot != "", "server-alias": len(says.Aliases) > 0,
-			"from-to-www-redirect": says.FromToWWW,
+			"ssl-passthrough": settings.SSLPassthrough, "app-root": settings.AppRoot != "", "server-alias": len(settings.Aliases) > 0,
+			"from-to-www-redirect": settings.FromToWWW,
 		} {
 			if wanted {
 				r.annotation(ingress, name, ReasonConflict, hostOwned)
@@ -27,10 +27,10 @@ func (r *ingressRun) addHostRules(ingress *networkingv1.Ingress, host hostname) 
 		}
 		return
 	}
-	if says.SSLPassthrough && !says.isRefused {
+	if settings.SSLPassthrough && !settings.isRefused {
 		r.passThrough(ingress, host)
 	}
-	if says.AppRoot != "" && !says.isRefused {
+	if settings.AppRoot != "" && !settings.isRefused {
 		r.addAppRoot(ingress, host)
 	}
 }
@@ -41,7 +41,7 @@ func (r *ingressRun) addHostNames(ingress *networkingv1.Ingress, host hostname) 
 		return
 	}
 	r.addAliases(ingress, host)
-	if r.asked[ingress].FromToWWW {
+	if r.nginxSettings[ingress].FromToWWW {
 		r.addWWW(ingress, host)
 	}
 }
@@ -69,7 +69,7 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 		Route: fmt.Sprintf("ingress/%s/%s/app-root", ingress.Namespace, ingress.Name),
 		Match: &resource.Match{Path: &resource.PathMatch{Kind: resource.PathMatch_EXACT, Value: "/"}},
 		Filters: []*resource.Filter{{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
-			Path:   &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: r.asked[ingress].AppRoot}},
+			Path:   &resource.PathChange{Kind: &resource.PathChange_ReplaceFullPath{ReplaceFullPath: r.nginxSettings[ingress].AppRoot}},
 			Status: 302,
 		}}}},
 	}
@@ -77,7 +77,7 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 
 // addAliases adds the rules of a host to its aliases, with the certificates that cover them.
 func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
-	for _, text := range r.asked[ingress].Aliases {
+	for _, text := range r.nginxSettings[ingress].Aliases {
 		alias, err := ownership.ParseHost(text)
 		if err != nil || alias == "" {
 			r.annotation(ingress, "server-alias", ReasonInvalid, fmt.Sprintf("%q is no host name", text))
@@ -116,7 +116,7 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 			if !r.owners.Owns(host, rule.ingress.Namespace) {
 				continue
 			}
-			for _, each := range rule.shared() {
+			for _, each := range rule.withCanary() {
 				// Rules for plain HTTP may differ from the rules for HTTPS.
 				of.bytes += 2 * int64(proto.Size(each))
 			}
@@ -132,12 +132,12 @@ func (r *ingressRun) roomForAlias(ingress *networkingv1.Ingress, host hostname) 
 
 // shareTLS adds the certificates of a namespace for a host to a name that they cover.
 func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
-	at := ownHost{namespace, alias}
+	at := namespacedHost{namespace, alias}
 	if r.securityOf(host, namespace).wanted {
 		r.wanted[at] = true
 	}
 	found := r.ownTLS(namespace, host)
-	if found == nil || r.brought[at] != nil {
+	if found == nil || r.provided[at] != nil {
 		return
 	}
 	of := &ingressTLS{owner: found.owner}
@@ -147,7 +147,7 @@ func (r *ingressRun) shareTLS(namespace string, host, alias hostname) {
 		}
 	}
 	if len(of.certificates) > 0 {
-		r.brought[at] = of
+		r.provided[at] = of
 	}
 }
 
@@ -178,17 +178,17 @@ func (r *ingressRun) addWWW(ingress *networkingv1.Ingress, host hostname) {
 // Ingress has a rule for the host. The paths of younger Ingresses are then served over plain HTTP only.
 func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	root := r.hosts[host].rootRule()
-	says := r.asked[ingress]
+	settings := r.nginxSettings[ingress]
 	switch {
 	case host == "", r.hasOlder(host, ingress):
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict, host.String()+" has rules of an older Ingress, or is no name")
-	case says.Auth != nil || says.External != nil:
+	case settings.Auth != nil || settings.External != nil:
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict,
 			"it is not carried out: nobody can be asked for a password in connections that are passed on")
 	case root == nil || root.backend == nil || root.ingress != ingress:
 		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")
 	default:
-		r.tunnels[host] = &ingressTLS{tunnel: r.tunnelRule(ingress, root.backend), owner: ingress}
+		r.passthroughs[host] = &ingressTLS{passthrough: r.passthroughRule(ingress, root.backend), owner: ingress}
 	}
 }
 

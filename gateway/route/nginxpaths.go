@@ -22,8 +22,8 @@ import (
 // use-regex or a rewrite is enough.
 func (r *ingressRun) findExpressions() {
 	for _, ingress := range r.members {
-		says := r.asked[ingress]
-		if says == nil || says.isCanary() {
+		settings := r.nginxSettings[ingress]
+		if settings == nil || settings.isCanary() {
 			continue
 		}
 		for i := range ingress.Spec.Rules {
@@ -33,7 +33,7 @@ func (r *ingressRun) findExpressions() {
 				continue
 			}
 			for j := range rule.HTTP.Paths {
-				if says.UseRegex || says.rewrites(rule.HTTP.Paths[j].Path) {
+				if settings.UseRegex || settings.rewrites(rule.HTTP.Paths[j].Path) {
 					r.expressions[name] = true
 				}
 			}
@@ -45,7 +45,7 @@ func (r *ingressRun) findExpressions() {
 func (r *ingressRun) parsePath(
 	ingress *networkingv1.Ingress, host hostname, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
-	says, isExpression := r.asked[ingress], r.expressions[host] && r.owners.Owns(host, ingress.Namespace)
+	settings, isExpression := r.nginxSettings[ingress], r.expressions[host] && r.owners.Owns(host, ingress.Namespace)
 	isPrefix := r.class.annotations == annotationsOfNginx && value(path.PathType) == networkingv1.PathTypeImplementationSpecific
 	if strings.Trim(path.Path, "/") == "" || !isExpression && !isPrefix {
 		found, err := parseIngressPath(path)
@@ -75,8 +75,8 @@ func (r *ingressRun) parsePath(
 	if err != nil {
 		return found, nil, err
 	}
-	if says != nil {
-		if says.steps += steps; says.steps > maxRouteSteps {
+	if settings != nil {
+		if settings.steps += steps; settings.steps > maxRouteSteps {
 			return found, nil, fmt.Errorf("the regular expressions of an Ingress become %d instructions at most", maxRouteSteps)
 		}
 	}

@@ -20,15 +20,15 @@ type cookieAt struct {
 	name string
 }
 
-// placeSession sets the cookie path of a rule's session to the path of the rule. It adds a suffix to the
+// setSessionPath sets the cookie path of a rule's session to the path of the rule. It adds a suffix to the
 // cookie name if another Service of the host uses it, because a client needs one cookie for each Service.
-func (r *ingressRun) placeSession(
+func (r *ingressRun) setSessionPath(
 	rule *resource.Rule, ingress *networkingv1.Ingress, host hostname, path ingressPath, service *networkingv1.IngressServiceBackend,
 ) {
 	if rule.SessionPersistence == nil || service == nil {
 		return
 	}
-	place := r.asked[ingress].Session.Path
+	place := r.nginxSettings[ingress].Session.Path
 	if place == "" && !r.expressions[host] {
 		decoded, err := url.PathUnescape(path.value)
 		if place = (&url.URL{Path: decoded}).EscapedPath(); err != nil || strings.Contains(place, ";") {

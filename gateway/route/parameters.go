@@ -87,7 +87,7 @@ type Parameters struct {
 	TracingEndpoint, TracingRatio string
 }
 
-const longestPeriod = 7 * 24 * time.Hour
+const maxPeriod = 7 * 24 * time.Hour
 
 type classParameters struct {
 	Parameters
@@ -201,8 +201,8 @@ func parseTLSPolicy(text string, into *resource.Listener_TLSPolicy) error {
 
 func parsePeriod(text string, to *time.Duration) error {
 	period, err := time.ParseDuration(text)
-	if err != nil || period < time.Second || period > longestPeriod {
-		return fmt.Errorf("%q is not a duration from 1s to %s", text, longestPeriod)
+	if err != nil || period < time.Second || period > maxPeriod {
+		return fmt.Errorf("%q is not a duration from 1s to %s", text, maxPeriod)
 	}
 	*to = period
 	return nil

@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// lowPorts is added to ports below 1024: the target port of 443 is 8443.
-const lowPorts = 8000
+// lowPortOffset is added to ports below 1024: the target port of 443 is 8443.
+const lowPortOffset = 8000
 
-// firstSpare is the first target port for ports whose usual target is taken or reserved.
-const firstSpare = 20000
+// firstSparePort is the first target port for ports whose usual target is taken or reserved.
+const firstSparePort = 20000
 
 // targetPorts maps each port of a VIP to the port at which the proxy listens. A port keeps its target
 // when other ports are added or removed, unless spare targets collide.
@@ -29,8 +29,8 @@ func targetPorts(ports map[int32]bool, reserved []int32) []Port {
 	for _, port := range sorted {
 		target := port
 		if port < 1024 {
-			target += lowPorts
-		} else if port < lowPorts+1024 && port > lowPorts {
+			target += lowPortOffset
+		} else if port < lowPortOffset+1024 && port > lowPortOffset {
 			moved = append(moved, port)
 			continue
 		}
@@ -42,7 +42,7 @@ func targetPorts(ports map[int32]bool, reserved []int32) []Port {
 		targets[port] = target
 	}
 	for _, port := range moved {
-		target := firstSpare + port%lowPorts
+		target := firstSparePort + port%lowPortOffset
 		for taken[target] {
 			target++
 		}

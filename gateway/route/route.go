@@ -23,14 +23,14 @@ type route struct {
 	hosts   []hostname
 	// age is the position among all routes, oldest first.
 	age int
-	// read reads the rules. body calls it once if the route has a parent of this controller.
-	read func(*compilation, *route)
-	done bool
+	// read reads the rules. readRules calls it once if the route has a parent of this controller.
+	read   func(*compilation, *route)
+	isRead bool
 
-	// reading is the index of the rule that is being read.
-	reading int
-	// unasked is true if the current rule has an ExternalAuth filter whose backend does not resolve.
-	unasked bool
+	// ruleIndex is the index of the rule that is being read.
+	ruleIndex int
+	// isAuthUnresolved is true if the current rule has an ExternalAuth filter whose backend does not resolve.
+	isAuthUnresolved bool
 	// protects marks a route with a rule that may reject requests.
 	protects bool
 	// steps is the size of its regular expressions, in instructions.
@@ -49,22 +49,22 @@ type route struct {
 	// accepted, resolved and partial are the reasons of negative conditions, or nil.
 	accepted, resolved *refusal
 	partial            *refusal
-	// misnamed is the refusal of a host name.
-	misnamed *refusal
+	// hostError is the refusal of a host name.
+	hostError *refusal
 	// notes name fields with a value that is bounded or replaced.
 	notes []string
 }
 
 // note adds a note about a field of the current rule.
 func (r *route) note(format string, arguments ...any) {
-	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.reading)+fmt.Sprintf(format, arguments...))
+	r.notes = append(r.notes, fmt.Sprintf("spec.rules[%d].", r.ruleIndex)+fmt.Sprintf(format, arguments...))
 }
 
 func (r *route) name() Object {
 	return Object{Kind: r.kind, Namespace: r.object.GetNamespace(), Name: r.object.GetName()}
 }
 
-func (r *route) from() referrer { return referrer{r.kind, r.object.GetNamespace()} }
+func (r *route) referrer() referrer { return referrer{r.kind, r.object.GetNamespace()} }
 
 func (r *route) refuseResolved(refused *refusal) {
 	if r.resolved == nil {
@@ -169,7 +169,7 @@ func newRoute(
 			found.hosts = append(found.hosts, host)
 		}
 	}
-	found.misnamed = refused
+	found.hostError = refused
 	switch {
 	case refused != nil && len(found.hosts) == 0:
 		// Without a host name the route would match all hosts.
@@ -180,14 +180,14 @@ func newRoute(
 	return found
 }
 
-// body reads the rules of a route once.
-func (c *compilation) body(of *route) {
-	if !of.done {
-		of.done = true
+// readRules reads the rules of a route once.
+func (c *compilation) readRules(of *route) {
+	if !of.isRead {
+		of.isRead = true
 		of.read(c, of)
-		c.reads(of.kind, of.object)
-		if refused := cmp.Or(of.accepted, of.partial, of.misnamed); refused != nil {
-			c.failsRoute(of, refused)
+		c.recordVersion(of.kind, of.object)
+		if refused := cmp.Or(of.accepted, of.partial, of.hostError); refused != nil {
+			c.addRouteFailure(of, refused)
 		}
 		if failures := c.retained[of.name()]; len(failures) > 0 {
 			of.partial = refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "Fall Back: %s", failures[0].Message)

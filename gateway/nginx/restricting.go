@@ -10,14 +10,14 @@ import (
 )
 
 func (r *reader) allow(text string) error {
-	found, err := prefixes(text)
+	found, err := parsePrefixes(text)
 	// Both annotation names are aliases of one list.
 	r.settings.Allow = append(r.settings.Allow, found...)
 	return err
 }
 
 func (r *reader) deny(text string) error {
-	found, err := prefixes(text)
+	found, err := parsePrefixes(text)
 	r.settings.Deny = found
 	return err
 }
@@ -25,17 +25,17 @@ func (r *reader) deny(text string) error {
 // satisfy parses whether one of several guards is sufficient. Without an allowlist the other guards are
 // required.
 func (r *reader) satisfy(text string) error {
-	isAllowing := r.of["whitelist-source-range"] != "" || r.of["allowlist-source-range"] != ""
-	hasPassword, hasURL := !IsOff(r.of["auth-type"]), !IsOff(r.of["auth-url"])
+	isAllowing := r.values["whitelist-source-range"] != "" || r.values["allowlist-source-range"] != ""
+	hasPassword, hasURL := !IsOff(r.values["auth-type"]), !IsOff(r.values["auth-url"])
 	switch {
 	case text != "all" && text != "any":
 		return fmt.Errorf("%s is neither all nor any: all counts", quoted(text))
 	case text == "any":
 		r.settings.SatisfyAny = isAllowing
 		if hasPassword && hasURL {
-			r.lose("it is carried out in part: a client without an allowed address needs a password and the consent of auth-url")
-		} else if !isAllowing && r.of["denylist-source-range"] != "" && (hasPassword || hasURL) {
-			r.lose("it is not carried out: clients of denylist-source-range are kept out with a password, too")
+			r.reportUnsupported("it is carried out in part: a client without an allowed address needs a password and the consent of auth-url")
+		} else if !isAllowing && r.values["denylist-source-range"] != "" && (hasPassword || hasURL) {
+			r.reportUnsupported("it is not carried out: clients of denylist-source-range are kept out with a password, too")
 		}
 	}
 	return nil
@@ -45,7 +45,7 @@ func (r *reader) authType(text string) error {
 	if text != "basic" {
 		return fmt.Errorf("%s is not carried out: basic is", quoted(text))
 	}
-	auth := &Auth{Secret: r.of["auth-secret"], Realm: r.of["auth-realm"]}
+	auth := &Auth{Secret: r.values["auth-secret"], Realm: r.values["auth-realm"]}
 	if auth.Secret == "" {
 		return errors.New("there is no annotation auth-secret with the users")
 	}
@@ -53,10 +53,10 @@ func (r *reader) authType(text string) error {
 		auth.Realm = "Authentication Required"
 	}
 	if !isPrintable(auth.Realm) {
-		r.unreadable("auth-realm", errors.New("it has control characters: another text counts"))
+		r.reportInvalid("auth-realm", errors.New("it has control characters: another text counts"))
 		auth.Realm = "Authentication Required"
 	}
-	switch kind := r.of["auth-secret-type"]; kind {
+	switch kind := r.values["auth-secret-type"]; kind {
 	case "", "auth-file":
 	case "auth-map":
 		auth.IsMap = true
@@ -76,7 +76,7 @@ func (r *reader) authSecret(text string) error {
 }
 
 func (r *reader) authTLS(string) error {
-	if verify := r.of["auth-tls-verify-client"]; verify != "off" {
+	if verify := r.values["auth-tls-verify-client"]; verify != "off" {
 		r.refuse("it is not carried out: %s", noteClientCert)
 	}
 	return nil
@@ -102,15 +102,15 @@ func (r *reader) limit(text string) (uint32, error) {
 	if r.settings.Limits.Burst == 0 {
 		r.settings.Limits.Burst = r.number("limit-burst-multiplier", 1, 1000, 5)
 	}
-	return number(text, 0, math.MaxInt32)
+	return parseNumber(text, 0, math.MaxInt32)
 }
 
 func (r *reader) limitExempt(text string) (err error) {
-	r.settings.Limits.Exempt, err = prefixes(text)
+	r.settings.Limits.Exempt, err = parsePrefixes(text)
 	return err
 }
 
 func (r *reader) bodySize(text string) (err error) {
-	r.settings.BodyLimit, err = bytes(text)
+	r.settings.BodyLimit, err = parseSize(text)
 	return err
 }

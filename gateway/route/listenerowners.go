@@ -58,8 +58,8 @@ func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *owners
 				continue
 			}
 			for _, at := range listeners {
-				if at.spec.Port == port && at.named(parent) && at.allows(each.kind) && at.namespaces(each.object.GetNamespace()) {
-					claims.Add(each, age, named(at.intersection(each.hosts)))
+				if at.spec.Port == port && at.isSelectedBy(parent) && at.allows(each.kind) && at.namespaces(each.object.GetNamespace()) {
+					claims.Add(each, age, withoutCatchAll(at.intersection(each.hosts)))
 				}
 			}
 		}
@@ -67,8 +67,8 @@ func (c *compilation) claimsAt(of *gateway, routes []*route, port int32) *owners
 	return claims
 }
 
-// named returns the host names without the name for all hosts.
-func named(hosts []hostname) []hostname {
+// withoutCatchAll returns the host names without the name for all hosts.
+func withoutCatchAll(hosts []hostname) []hostname {
 	found := hosts[:0:0]
 	for _, host := range hosts {
 		if host != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-func TestParametersOfSeeing(t *testing.T) {
+func TestObservabilityParameters(t *testing.T) {
 	found, problems := parseParameters(&corev1.ConfigMap{Data: map[string]string{
 		ParameterResponseTimeout: "5m", ParameterAccessLog: "true", ParameterRouteMetrics: "true",
 		ParameterTracingEndpoint: "http://collector.observability:4317", ParameterTracingRatio: "0.25", ParameterTLSPolicy: "old",

@@ -44,9 +44,9 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestPathsOfStrangers checks that invalid UTF-8 in a path, which a protobuf client of the API server can
+// TestInvalidUTF8Paths checks that invalid UTF-8 in a path, which a protobuf client of the API server can
 // write, is not sent to proxies, where it would block all configurations.
-func TestPathsOfStrangers(t *testing.T) {
+func TestInvalidUTF8Paths(t *testing.T) {
 	const file = "testdata/ingress/path_rules.txtar"
 	archive, err := os.ReadFile(file)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 // versions are the versions of objects that compiled without a failure.
 type versions map[Object]metav1.Object
 
-// reads records a compiled object.
-func (c *compilation) reads(kind string, object metav1.Object) {
+// recordVersion records a compiled object.
+func (c *compilation) recordVersion(kind string, object metav1.Object) {
 	c.good[Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 }
 
-// fails records that the content of an object is invalid. If a previous version of the object was valid,
+// addFailure records that the content of an object is invalid. If a previous version of the object was valid,
 // that version is compiled instead.
-func (c *compilation) fails(object Object, field, reason, message string) {
+func (c *compilation) addFailure(object Object, field, reason, message string) {
 	// The effects named after these words do not apply to the previous version.
 	for _, result := range []string{"; requests ", "; its requests "} {
 		message, _, _ = strings.Cut(message, result)
@@ -31,9 +31,9 @@ func (c *compilation) fails(object Object, field, reason, message string) {
 	c.failed[object] = append(c.failed[object], Problem{Object: object, Field: field, Reason: reason, Message: message})
 }
 
-// failsRoute is fails for a route of Gateway API.
-func (c *compilation) failsRoute(of *route, refused *refusal) {
-	c.fails(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
+// addRouteFailure is addFailure for a route of Gateway API.
+func (c *compilation) addRouteFailure(of *route, refused *refusal) {
+	c.addFailure(of.name(), "spec", refused.reason, strings.TrimPrefix(refused.message, "Dropped Rule: "))
 }
 
 // isFailure reports whether a problem is caused by the object's own content. Problems of backends are
@@ -55,7 +55,7 @@ func (v versions) restore(objects *Objects, failed map[Object][]Problem) (*Objec
 	if len(v) == 0 || len(failed) == 0 {
 		return objects, nil
 	}
-	swap := swapper{versions: v, failed: failed, retained: retained}
+	swap := restorer{versions: v, failed: failed, retained: retained}
 	restored.Ingresses = previousOf(swap, kindIngress, objects.Ingresses, func(last, now *networkingv1.Ingress) *networkingv1.Ingress {
 		if maps.Equal(last.Annotations, now.Annotations) && reflect.DeepEqual(last.Spec, now.Spec) {
 			return nil
@@ -102,14 +102,14 @@ func metaOf(last, now *metav1.ObjectMeta) metav1.ObjectMeta {
 	return found
 }
 
-// swapper replaces failed objects.
-type swapper struct {
+// restorer replaces failed objects.
+type restorer struct {
 	versions         versions
 	failed, retained map[Object][]Problem
 }
 
 // previousOf replaces the failed objects of a kind. previous returns nil for an unchanged object.
-func previousOf[T metav1.Object](swap swapper, kind string, objects []T, previous func(last, now T) T) []T {
+func previousOf[T metav1.Object](swap restorer, kind string, objects []T, previous func(last, now T) T) []T {
 	isCopied := false
 	for i, object := range objects {
 		name := Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}

@@ -4,6 +4,7 @@ package bpf_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -195,5 +196,39 @@ func (w *world) ageQuotas(t *testing.T, seconds uint32) {
 			}
 		}
 		put(t, w.VipQuotas, slot, c)
+	}
+}
+
+// offset returns the address that is n further.
+func offset(a netip.Addr, n uint32) netip.Addr {
+	b := a.AsSlice()
+	last := b[len(b)-4:]
+	binary.BigEndian.PutUint32(last, binary.BigEndian.Uint32(last)+n)
+	moved, _ := netip.AddrFromSlice(b)
+	return moved
+}
+
+// An address cannot be chosen so that its flood takes the quota of another VIP: with Fibonacci hashing
+// all of these addresses shared a slot with the VIP.
+func TestQuotaSlotsAreKeyed(t *testing.T) {
+	distances := map[string][]uint32{"IPv4": {4181, 8362, 10946, 15127}, "IPv6": {4149, 13762, 17655, 24415}}
+	w := newWorld(t)
+	for _, f := range families {
+		shared := 0
+		for _, distance := range distances[f.name] {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			s := newSpoofer(w, w.neighbour(t, f, offset(f.vip, distance)).tcp(portCluster, "S"))
+			for range 200 {
+				s.newSource()
+				s.send(t)
+			}
+			before := w.tally(t)
+			w.play(t, f.tcp(portCluster, "S"))
+			shared += int(w.tally(t).since(before)[eventName(bpf.DatapathEventEVENT_OVER_QUOTA)])
+		}
+		if shared > 1 {
+			t.Errorf("%s: %d of 4 VIPs share the quota of the VIP", f.name, shared)
+		}
 	}
 }

@@ -4,39 +4,26 @@
 #include <bpf/bpf_endian.h>
 
 #include "clock.h"
+#include "hash.h"
 #include "maps.h"
 #include "trace.h"
 
 /* Rate limit of the VIP's own answers: requests can be spoofed. */
 
-/* Slot 0 of a kind is for all VIPs together. VIPs share the next ones by a hash, sources the rest,
- * so a flood of sources takes no memory.
+/* Slot 0 of a kind is for all VIPs together. VIPs share the next slots by a keyed hash, sources the
+ * rest, so a flood of sources takes no memory.
  */
-
-/* Fibonacci hashing: the upper bits of the product, scaled to the number of slots. */
-static __always_inline __u32 answer_place(__u32 value, __u32 slots)
-{
-	return (__u64)(value * 0x9e3779b1) * slots >> 32;
-}
 
 static __always_inline __u32 answer_vip_slot(const struct flow *flow, enum answer_kind kind)
 {
-	const __be32 *word = flow->vip.word;
-	__u32 vip = word[0] ^ word[1] ^ word[2] ^ word[3];
-
-	return kind * ANSWER_SLOTS + 1 + answer_place(vip, ANSWER_VIPS);
+	return kind * ANSWER_SLOTS + 1 + hash_slot(hash_vip(flow->vip.word), ANSWER_VIPS);
 }
 
+/* An IPv6 source is a /64. */
 static __always_inline __u32 answer_source_slot(const struct flow *flow, enum answer_kind kind)
 {
-	const __be32 *word = flow->client.word;
-	/* An IPv6 source is a /64. */
-	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ?
-			       word[3] :
-			       word[0] ^ (word[1] << 16 | word[1] >> 16);
-
 	return kind * ANSWER_SLOTS + 1 + ANSWER_VIPS +
-	       answer_place(source, ANSWER_SLOTS - 1 - ANSWER_VIPS);
+	       hash_slot(hash_source(flow, 0xffffffff), ANSWER_SOURCES);
 }
 
 static __always_inline int answer_left(__u32 slot, __u32 limit)

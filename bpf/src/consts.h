@@ -91,10 +91,9 @@ enum answer_kind {
 #define ANSWERS_IN_ALL 10000
 
 /* Slots of second_chance_limit.h. */
-#define UNKNOWN_VIP_BITS 10
-#define UNKNOWN_SOURCE_BITS 12
-#define UNKNOWN_VIPS (1 << UNKNOWN_VIP_BITS)
-#define UNKNOWN_SLOTS (UNKNOWN_VIPS + (1 << UNKNOWN_SOURCE_BITS))
+#define UNKNOWN_VIPS 4096
+#define UNKNOWN_SOURCES 4096
+#define UNKNOWN_SLOTS (UNKNOWN_VIPS + UNKNOWN_SOURCES)
 
 /* Buckets of unknown_flow.h: 8 MiB in all. A power of two. */
 #define UNKNOWN_FLOW_BUCKETS (1 << 17)
@@ -103,13 +102,12 @@ enum answer_kind {
 #define FRAGMENTED_DATAGRAMS 16384
 
 /* Slots of quota.h: the first for all VIPs, then by VIP. */
-#define QUOTA_BITS 12
-#define QUOTA_SLOTS (1 + (1 << QUOTA_BITS))
+#define QUOTA_SLOTS (1 + 16384)
 
-#define ANSWER_SOURCE_BITS 12
-#define ANSWER_SLOTS (1 + (1 << ANSWER_SOURCE_BITS))
-/* The first slots after that for all are those of VIPs. */
-#define ANSWER_VIPS 256
+/* Slots of answer_limit.h: the first for all VIPs, then by VIP, then by source. */
+#define ANSWER_VIPS 4096
+#define ANSWER_SOURCES 4096
+#define ANSWER_SLOTS (1 + ANSWER_VIPS + ANSWER_SOURCES)
 
 #define ADDRESS_FAMILY_IPV4 2
 #define ADDRESS_FAMILY_IPV6 10

@@ -56,6 +56,14 @@ static __always_inline __u64 hash_final(__u64 sum)
 	return sum ^ sum >> 33;
 }
 
+/* The slot of a sum of words times multipliers, in a table with this number of slots. Without the
+ * seed of the installation nobody can choose addresses that share a slot.
+ */
+static __always_inline __u32 hash_slot(__u64 sum, __u32 slots)
+{
+	return (hash_final(sum) >> 32) * slots >> 32;
+}
+
 /* Independent hashes of a flow for the node and for the endpoint. */
 struct hash_pair {
 	__u32 node;
@@ -84,6 +92,17 @@ static __always_inline struct hash_pair hash_ipv4(__u32 client, __u32 vip, __u32
 static __always_inline __u64 hash_vip(const __be32 *vip)
 {
 	return hash_address(0, vip, vip_multipliers);
+}
+
+/* The sum of an IPv4 address under a mask, or of the /64 of an IPv6 address. */
+static __always_inline __u64 hash_source(const struct flow *flow, __be32 mask)
+{
+	const __be32 *word = flow->client.word;
+
+	if (flow->family == ADDRESS_FAMILY_IPV4)
+		return hash_add(0, word[3] & mask, &client_multipliers[3]);
+	return hash_add(hash_add(0, word[0], &client_multipliers[0]), word[1],
+			&client_multipliers[1]);
 }
 
 /* hashed is the hash_vip of the VIP. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
-#include <bpf/bpf_endian.h>
-
 #include "count.h"
+#include "hash.h"
 #include "maps.h"
 #include "row.h"
 #include "trace.h"
@@ -14,7 +13,7 @@
  * quiet one. The second tables are asked only of VIPs, and of replies only in times, that have
  * entries there.
  *
- * VIPs share slots by a hash. Neighbouring addresses have different slots.
+ * VIPs share slots by a keyed hash.
  */
 
 /* New entries in a second, set by the loader: a part of the table that takes longer to fill it
@@ -49,10 +48,7 @@ static __always_inline struct quota *quota_at(__u32 slot, enum quota_kind kind)
 
 static __always_inline struct quota *quota_of(const struct address *vip, enum quota_kind kind)
 {
-	const __be32 *word = vip->word;
-	__u32 mixed = bpf_ntohl(word[0] ^ word[1] ^ word[2] ^ word[3]) * 0x9e3779b1;
-
-	return quota_at(1 + (mixed >> (32 - QUOTA_BITS)), kind);
+	return quota_at(1 + hash_slot(hash_vip(vip->word), QUOTA_SLOTS - 1), kind);
 }
 
 static __always_inline int overflow_is_used(const struct quota *quota)

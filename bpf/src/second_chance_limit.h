@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include <bpf/bpf_endian.h>
+
 #include "clock.h"
+#include "hash.h"
 #include "maps.h"
 #include "path.h"
 #include "trace.h"
@@ -17,7 +20,7 @@
  * untrusted host who sends each packet twice comes up against a second limit, of repeats alone. Of
  * all else a share is still asked for.
  *
- * Slots are shared by a hash, so a flood of sources takes no memory.
+ * Slots are shared by a keyed hash, so a flood of sources takes no memory.
  */
 
 /* Packets of flows that other nodes were asked for in vain, of one VIP in a second and for each
@@ -45,23 +48,22 @@ volatile const __u32 unknown_tcp_weight = 8;
 #define OLD_SHARE 64
 #define ZONE_SHARE 32
 
+static __always_inline __u64 unknown_vip_sum(const struct flow *flow)
+{
+	return hash_add(hash_vip(flow->vip.word), flow->protocol, &protocol_multiplier);
+}
+
 static __always_inline __u32 unknown_vip_slot(const struct flow *flow)
 {
-	const __be32 *word = flow->vip.word;
-	__u32 mixed = (word[0] ^ word[1] ^ word[2] ^ word[3] ^ flow->protocol) * 0x9e3779b1;
-
-	return mixed >> (32 - UNKNOWN_VIP_BITS);
+	return hash_slot(unknown_vip_sum(flow), UNKNOWN_VIPS);
 }
 
 /* A source is a /24 of IPv4 or a /64 of IPv6, at a VIP. */
 static __always_inline __u32 unknown_source_slot(const struct flow *flow)
 {
-	const __be32 *word = flow->client.word;
-	__u32 source = flow->family == ADDRESS_FAMILY_IPV4 ? word[3] & bpf_htonl(0xffffff00) :
-							     word[0] * 0x85ebca6b ^ word[1];
-	__u32 mixed = (source * 0xc2b2ae35 ^ unknown_vip_slot(flow)) * 0x9e3779b1;
+	__u64 sum = unknown_vip_sum(flow) + hash_source(flow, bpf_htonl(0xffffff00));
 
-	return UNKNOWN_VIPS + (mixed >> (32 - UNKNOWN_SOURCE_BITS));
+	return UNKNOWN_VIPS + hash_slot(sum, UNKNOWN_SOURCES);
 }
 
 static __always_inline int is_below(const struct unknown *unknown, __u32 limit)

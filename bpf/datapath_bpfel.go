@@ -138,7 +138,8 @@ const (
 	DatapathDropReasonDROP_TRANSMIT             DatapathDropReason = 42
 	DatapathDropReasonDROP_REDIRECT             DatapathDropReason = 43
 	DatapathDropReasonDROP_MARTIAN              DatapathDropReason = 44
-	DatapathDropReasonDROP_REASONS              DatapathDropReason = 45
+	DatapathDropReasonDROP_ENDPOINT_SOURCE      DatapathDropReason = 45
+	DatapathDropReasonDROP_REASONS              DatapathDropReason = 46
 )
 
 type DatapathDropSample struct {
@@ -749,7 +750,6 @@ const (
 	DatapathMapTunnelKeys            = "tunnel_keys"
 	DatapathMapTunnelTrust           = "tunnel_trust"
 	DatapathMapUnknownFlows          = "unknown_flows"
-	DatapathMapUnknownRepeats        = "unknown_repeats"
 	DatapathMapUnknowns              = "unknowns"
 	DatapathMapUplinkLosses          = "uplink_losses"
 	DatapathMapUplinks               = "uplinks"
@@ -935,7 +935,6 @@ type DatapathMapSpecs struct {
 	TunnelKeys        *ebpf.MapSpec `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.MapSpec `ebpf:"tunnel_trust"`
 	UnknownFlows      *ebpf.MapSpec `ebpf:"unknown_flows"`
-	UnknownRepeats    *ebpf.MapSpec `ebpf:"unknown_repeats"`
 	Unknowns          *ebpf.MapSpec `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.MapSpec `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.MapSpec `ebpf:"uplinks"`
@@ -1073,7 +1072,6 @@ type DatapathMaps struct {
 	TunnelKeys        *ebpf.Map `ebpf:"tunnel_keys"`
 	TunnelTrust       *ebpf.Map `ebpf:"tunnel_trust"`
 	UnknownFlows      *ebpf.Map `ebpf:"unknown_flows"`
-	UnknownRepeats    *ebpf.Map `ebpf:"unknown_repeats"`
 	Unknowns          *ebpf.Map `ebpf:"unknowns"`
 	UplinkLosses      *ebpf.Map `ebpf:"uplink_losses"`
 	Uplinks           *ebpf.Map `ebpf:"uplinks"`
@@ -1146,7 +1144,6 @@ func (m *DatapathMaps) Close() error {
 		m.TunnelKeys,
 		m.TunnelTrust,
 		m.UnknownFlows,
-		m.UnknownRepeats,
 		m.Unknowns,
 		m.UplinkLosses,
 		m.Uplinks,

@@ -91,8 +91,10 @@ func join(all ...tally) tally {
 }
 
 func dropped(reason bpf.DatapathDropReason) tally {
-	return tally{fmt.Sprintf("drop %d", reason): 1}
+	return tally{dropName(reason): 1}
 }
+
+func dropName(r bpf.DatapathDropReason) string { return fmt.Sprintf("drop %d", r) }
 
 func eventName(e bpf.DatapathEvent) string { return fmt.Sprintf("event %d", e) }
 

@@ -183,7 +183,7 @@ func TestUnprovedFlowBeyondLimit(t *testing.T) {
 		w.pointTo(t, f, 0)
 		asked := 0
 		for i := range flows {
-			w.reachLimit(t, w.Unknowns)
+			w.reachLimit(t, firstPackets)
 			p := networked(f, 1, i)
 			w.play(t, p.with(func(p *packet) { p.flags = "S" }))
 			if w.asks(t, p, 8000) {
@@ -196,15 +196,21 @@ func TestUnprovedFlowBeyondLimit(t *testing.T) {
 	}
 }
 
+// The halves of the map of limits.
+const (
+	firstPackets = iota
+	repeats
+)
+
 // reachLimit makes all VIPs and sources reach a limit in this second.
-func (w *world) reachLimit(t *testing.T, m *ebpf.Map) {
+func (w *world) reachLimit(t *testing.T, class uint32) {
 	t.Helper()
-	keys, values := make([]uint32, m.MaxEntries()), make([]bpf.DatapathUnknown, m.MaxEntries())
-	now := w.ago(t, 0)
+	slots, now := w.Unknowns.MaxEntries()/2, w.ago(t, 0)
+	keys, values := make([]uint32, slots), make([]bpf.DatapathUnknown, slots)
 	for i := range keys {
-		keys[i], values[i] = uint32(i), bpf.DatapathUnknown{Since: now, Count: unknownPerVIP}
+		keys[i], values[i] = class*slots+uint32(i), bpf.DatapathUnknown{Since: now, Count: unknownPerVIP}
 	}
-	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+	if _, err := w.Unknowns.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -219,12 +225,12 @@ func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
 			// asked is for how many flows of a group others are asked, beyond the limits.
-			asked := func(group int, limits ...*ebpf.Map) (n int) {
+			asked := func(group int, limits ...uint32) (n int) {
 				for i := range flows {
 					// In a new second it would be reached no more.
 					if i%20 == 0 {
-						for _, m := range append(limits, w.Unknowns) {
-							w.reachLimit(t, m)
+						for _, class := range append(limits, firstPackets) {
+							w.reachLimit(t, class)
 						}
 					}
 					if w.asks(t, networked(f, 1, 10000*group+i), 8000) {
@@ -259,10 +265,10 @@ func TestRepeatedPacketsAreAskedFor(t *testing.T) {
 			}
 			w.returns(t, networked(f, 1, 20000))
 			w.wipe(t)
-			if n := asked(2, w.UnknownRepeats); !few(n) {
+			if n := asked(2, repeats); !few(n) {
 				t.Errorf("beyond the limit of repeats others were asked for %d of %d flows", n, flows)
 			}
-			change[uint32](t, w.UnknownRepeats, func(u *bpf.DatapathUnknown) { u.Since -= w.ticks(t) })
+			change[uint32](t, w.Unknowns, func(u *bpf.DatapathUnknown) { u.Since -= w.ticks(t) })
 			if n := asked(2); n != flows-1 {
 				t.Errorf("a second later others were asked for %d of %d flows, of which none of them knew one", n, flows)
 			}

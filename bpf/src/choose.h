@@ -5,6 +5,7 @@
 #include "conntrack.h"
 #include "count.h"
 #include "endpoint.h"
+#include "endpoint_source.h"
 #include "frame.h"
 #include "proof.h"
 #include "row.h"
@@ -270,6 +271,8 @@ __noinline int stage2_choose(struct xdp_md *ctx, const struct packet *packet,
 	endpoint = endpoint_get(id);
 	if (endpoint)
 		use = endpoint_use(ctx, packet, endpoint);
+	if (!endpoint && is_endpoint_source(&packet->flow))
+		return -DROP_ENDPOINT_SOURCE;
 	if (!endpoint || use == ENDPOINT_TAKEN) {
 		id = endpoint_for(ctx, packet, frontend, &use);
 		if (id < 0)

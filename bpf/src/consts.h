@@ -91,7 +91,7 @@ enum answer_kind {
 #define ANSWERS_IN_ALL 10000
 
 /* Slots of second_chance_limit.h. */
-#define UNKNOWN_VIPS 4096
+#define UNKNOWN_VIPS 2048
 #define UNKNOWN_SOURCES 4096
 #define UNKNOWN_SLOTS (UNKNOWN_VIPS + UNKNOWN_SOURCES)
 
@@ -102,7 +102,7 @@ enum answer_kind {
 #define FRAGMENTED_DATAGRAMS 16384
 
 /* Slots of quota.h: the first for all VIPs, then by VIP. */
-#define QUOTA_SLOTS (1 + 16384)
+#define QUOTA_SLOTS (1 + 8192)
 
 /* Slots of answer_limit.h: the first for all VIPs, then by VIP, then by source. */
 #define ANSWER_VIPS 4096

@@ -142,5 +142,9 @@ enum drop_reason {
 	 * or of no host at all.
 	 */
 	DROP_MARTIAN,
+	/* A new UDP flow from the address and port of an endpoint: the endpoint of the VIP and that
+	 * one would answer each other without end. Have the pod send from another port.
+	 */
+	DROP_ENDPOINT_SOURCE,
 	DROP_REASONS,
 };

@@ -335,13 +335,13 @@ struct {
 	__type(value, struct answers);
 } answer_counts SEC(".maps");
 
-/* By VIP, then by source (second_chance_limit.h): of first packets, and of repeats. */
+/* By VIP, then by source (second_chance_limit.h): of first packets, then of repeats. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, UNKNOWN_SLOTS);
+	__uint(max_entries, 2 * UNKNOWN_SLOTS);
 	__type(key, __u32);
 	__type(value, struct unknown);
-} unknowns SEC(".maps"), unknown_repeats SEC(".maps");
+} unknowns SEC(".maps");
 
 /* By class and protocol. */
 struct {

@@ -114,13 +114,6 @@ static __always_inline int is_known_reply(const struct flow *answers)
 	return recall_vip(&flow);
 }
 
-static __always_inline int is_from_endpoint(const struct flow *answers)
-{
-	struct endpoint_port key = { .address = answers->vip, .port = answers->vip_port };
-
-	return bpf_map_lookup_elem(&endpoint_ports, &key) != NULL;
-}
-
 static __always_inline int exempt_from_nat(struct __sk_buff *skb)
 {
 	struct sent sent = {};
@@ -132,7 +125,7 @@ static __always_inline int exempt_from_nat(struct __sk_buff *skb)
 		return 0;
 	if (is_known_reply(&sent.answers))
 		return 1;
-	if (is_from_endpoint(&sent.answers))
+	if (is_endpoint_port(&sent.answers.vip, sent.answers.vip_port))
 		count_event(EVENT_REPLY_UNKNOWN);
 	return 0;
 }

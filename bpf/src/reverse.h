@@ -15,6 +15,7 @@
 #include "conntrack.h"
 #include "csum.h"
 #include "drop_sample.h"
+#include "endpoint_source.h"
 #include "fragment_reply.h"
 #include "icmp_reply.h"
 #include "evicted_flow.h"
@@ -348,7 +349,7 @@ static __always_inline long reply_ipv4(struct __sk_buff *skb)
 	if (!found) {
 		if (service_proxy && is_syn_ack_of_tcp(&reply))
 			note_offer(flow, reply.numbers.sequence);
-		return 0;
+		return is_endpoint_question(flow) ? DROP_ENDPOINT_SOURCE : 0;
 	}
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;
@@ -419,7 +420,7 @@ static __always_inline long reply_ipv6(struct __sk_buff *skb)
 	if (!found) {
 		if (service_proxy && is_syn_ack_of_tcp(&reply))
 			note_offer(flow, reply.numbers.sequence);
-		return 0;
+		return is_endpoint_question(flow) ? DROP_ENDPOINT_SOURCE : 0;
 	}
 	if (found->proof != PROOF_GIVEN && !prove_by_reply(&reply, found))
 		return 0;

@@ -77,17 +77,17 @@ enum unknown_class {
 	UNKNOWN_REPEAT,
 };
 
+/* Both classes share maps: a program has 64 at most. */
 static __always_inline struct unknown *unknown_at(enum unknown_class class, __u32 slot)
 {
 	if (class == UNKNOWN_REPEAT)
-		return bpf_map_lookup_elem(&unknown_repeats, &slot);
+		slot += UNKNOWN_SLOTS;
 	return bpf_map_lookup_elem(&unknowns, &slot);
 }
 
 static __always_inline struct unknown *unknown_of_cpu(enum unknown_class class,
 						      const struct flow *flow)
 {
-	/* Both classes share a map: a program has 64 at most. */
 	__u32 slot = 2 * (class == UNKNOWN_REPEAT) + (flow->protocol == IPPROTO_TCP);
 
 	return bpf_map_lookup_elem(&cpu_unknowns, &slot);

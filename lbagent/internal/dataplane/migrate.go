@@ -32,7 +32,6 @@ var losable = map[string]string{
 	bpf.DatapathMapExceptionFilter:   "it is opened, and the next sweep makes it anew",
 	bpf.DatapathMapAnswerCounts:      "they last a second",
 	bpf.DatapathMapUnknowns:          "they last a second",
-	bpf.DatapathMapUnknownRepeats:    "they last a second",
 	bpf.DatapathMapCpuUnknowns:       "they last a second",
 	bpf.DatapathMapUnknownFlows:      "they last seconds",
 	bpf.DatapathMapFragments:         "a datagram whose fragments are on the way is lost, and sent again",

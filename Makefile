@@ -42,6 +42,10 @@ generate: ## Generate deepcopy, CRDs, roles and BPF objects (needs clang-19).
 verify: prerequisites-develop ## Generate everything again and fail on a difference.
 	hack/verify.sh
 
+.PHONY: hooks
+hooks: ## Install the hook that verifies the messages of commits.
+	git config core.hooksPath hack/hooks
+
 .PHONY: lint
 lint: prerequisites-develop ## Run golangci-lint, shellcheck and clang-format.
 	hack/lint.sh

@@ -9,8 +9,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# Messages of commits after this one are verified.
+first_checked=7a2b4037fc59d5170fab040c3162c5709b4b17ad
+
 hack/pure.sh
 go test ./hack/docs
+go run ./hack/commits -since "$first_checked"
 
 # One line per file, tracked or new, with the hash of its content.
 files() {

@@ -4,15 +4,18 @@ package controller
 
 import (
 	"cmp"
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-lb/millrace/api/desired"
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
@@ -54,6 +57,31 @@ func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address neti
 func (h heldAddresses) hasAny(key types.NamespacedName, uid types.UID) bool {
 	of := h[key]
 	return of != nil && of.uid == uid && len(of.addresses) > 0
+}
+
+// refreshUnclaimed reads the VIPs of addresses in the status of a Service that has no claim on them in the ledger.
+// Another operator may have assigned them, because the watch of VIPs can lag behind that of Services. A status that is
+// already reported as foreign is not read again: an operator that assigns addresses replaces that reason.
+func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev1.Service) error {
+	assigned := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
+	if assigned != nil && assigned.Reason == millracev1beta1.ReasonForeignAddress {
+		return nil
+	}
+	mine := claimsWithUID(service.Namespace, service.Name, service.UID)
+	for _, entry := range service.Status.LoadBalancer.Ingress {
+		address, err := desired.ParseAddress(entry.IP)
+		if err != nil {
+			// A host name has no VIP.
+			continue
+		}
+		if vip := r.ledger.object(address); vip != nil && slices.ContainsFunc(vip.Spec.Claims, mine) {
+			continue
+		}
+		if err := r.refresh(ctx, address); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // foreignIngress returns the entries of a Service's status that are no address of ours. One with

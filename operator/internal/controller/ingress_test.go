@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
+	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
 // ofOthers is a Service without a class that another load balancer serves.
@@ -128,6 +130,23 @@ func TestAddressesAreTakenOver(t *testing.T) {
 	c.expectIngress("dns", "203.0.113.2")
 	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("the second Service has the reason %q", reason)
+	}
+}
+
+// An address that another operator has assigned is not foreign if the watch of VIPs still shows its previous owner.
+func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
+	web := ours("web", func(service *corev1.Service) { service.Status.LoadBalancer.Ingress = at("203.0.113.2") })
+	vip := newVIP(ipam.Write{Address: netip.MustParseAddr("203.0.113.2"), Pool: "main", Claim: ipam.Claim{
+		Owner: ipam.Owner{Namespace: "shop", Name: "web", UID: string(web.UID)},
+	}})
+	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), web, vip, advertiseAll())
+	stale := vip.DeepCopy()
+	stale.ResourceVersion, stale.Spec.Claims[0].Name, stale.Spec.Claims[0].UID = "1", "previous", "previous"
+	c.reconciler.ledger.put(stale)
+	c.reconcile("web")
+	c.expectIngress("web", "203.0.113.2")
+	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAssigned || len(c.vips()) != 1 {
+		t.Errorf("the reason is %q, the VIPs are %+v", reason, c.vips())
 	}
 }
 

@@ -216,6 +216,9 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	// plan is made and carried out enqueues it again.
 	key := client.ObjectKeyFromObject(service)
 	r.waiting.begin(service, r.now())
+	if err := r.refreshUnclaimed(ctx, service); err != nil {
+		return 0, err
+	}
 	pools, err := r.poolView(ctx)
 	if err != nil {
 		return 0, err

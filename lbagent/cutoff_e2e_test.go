@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -77,6 +78,10 @@ func cutOff(t *testing.T) *world {
 	w.switched()
 	w.install()
 	w.populate()
+	w.create(&millracev1beta1.VIPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: "links"},
+		Spec:       millracev1beta1.VIPAdvertisementSpec{L2: &millracev1beta1.L2Advertisement{Interfaces: []string{"eth0"}}},
+	})
 	w.hearRouter()
 	w.servePods()
 	kubeconfig := w.sharedKubeconfig()
@@ -103,17 +108,35 @@ func cutOff(t *testing.T) *world {
 	// The router loses the others, for their part: this path is the last one.
 	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
 	w.Await(30*time.Second, "the path alone", w.isLast)
-	for range 40 {
-		if err := w.connect(); err != nil {
-			t.Errorf("not served by this node's own endpoints: %v", err)
+	// The others are held until the router was heard for its detection time.
+	w.Await(30*time.Second, "connections to this node's own endpoints alone", func() bool {
+		for range 40 {
+			if w.connect() != nil {
+				return false
+			}
 		}
-	}
+		return true
+	})
 	w.Await(30*time.Second, "not ready, with a reason", func() bool {
 		if !w.isLast() {
 			t.Fatal("the last path was withdrawn, or is not to be left any more")
 		}
-		condition := meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionReady)
-		return condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonCutOff
+		status := w.report().Status
+		condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady)
+		isCutOff := condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonCutOff
+		if isCutOff && len(status.Answering) > 0 {
+			t.Errorf("the node answers for %v on its link, and is cut off from other endpoints", status.Answering)
+		}
+		return isCutOff
+	})
+	w.Await(30*time.Second, "another node that answers for the VIP on the link", func() bool {
+		for _, node := range []string{otherNode, thirdNode} {
+			report := &millracev1beta1.LBNodeReport{}
+			if err := w.client.Get(t.Context(), client.ObjectKey{Name: node}, report); err == nil && slices.Contains(report.Status.Answering, vip) {
+				return true
+			}
+		}
+		return false
 	})
 
 	run(t, "ip netns exec "+routerSpace+" nft flush chain bridge filter forward")

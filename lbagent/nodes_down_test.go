@@ -136,7 +136,7 @@ func TestMinority(t *testing.T) {
 	if len(n.routes) != 3 || leaving() != 0 {
 		t.Fatalf("announced are %v, %d of them to be left", n.routes, leaving())
 	}
-	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, Minority: true}
+	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	again := mustPass(t, l, start)
 	if n.observation.Watch.CutOff {
 		t.Error("told at once")
@@ -165,7 +165,7 @@ func TestMinority(t *testing.T) {
 	}
 }
 
-// While this node may be cut off, nothing is withdrawn.
+// While this node may be cut off, nothing is withdrawn, and routers are to prefer other nodes.
 func TestCutOff(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -175,13 +175,16 @@ func TestCutOff(t *testing.T) {
 	l.watch = watchBy(j)
 	mustPass(t, l, start)
 	before := n.state.Clone()
-	j.verdict = membership.Verdict{Held: map[forwarding.NodeID]time.Time{2: start}}
+	j.verdict = membership.Verdict{Held: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	n.steps = nil
 	mustPass(t, l, start.Add(watch.ReportAfter+watch.ReportSpread))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(n.state.Nodes) != len(before.Nodes) || !n.routes[vipOf(1)] {
 		t.Errorf("rows %v, steps %v", rows, n.steps)
 	}
-	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) {
+	if routes := n.want.Routes["router"]; len(routes) != 1 || !slices.Contains(routes[0].Communities, 0xffff0000) {
+		t.Errorf("the routes are %+v, want one to be left", routes)
+	}
+	if !slices.Equal(n.observation.Watch.Held, []string{otherNode}) || !n.observation.Watch.CutOff {
 		t.Errorf("told are %+v", n.observation.Watch)
 	}
 }

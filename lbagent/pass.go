@@ -134,6 +134,7 @@ func (p *pass) announce(covered uplink.Coverage) {
 		Model: p.model, Objects: p.read.Objects, Change: announce.Change{Model: p.changes, Maps: p.step.Differs},
 		Programmed: p.maps.Have(), Planned: p.step.Want, Unattached: covered.Unattached,
 		Uplinks: uplink.Names(covered.Interfaces), Attached: p.uplinks.Attached(), Silent: p.watch.Silent(),
+		Held: p.watch.Held(),
 	}, p.now)
 	p.bgpErr = err
 	p.wait(decided.Again)

@@ -88,7 +88,8 @@ const (
 	ConditionHostCompatible = "HostCompatible"
 	// ConditionNodesReached of an LBNodeReport: False while other nodes do not answer, or while packets of
 	// other nodes arrive on an uplink that does not lead to them, and are dropped; otherwise absent. Such
-	// packets can be forged, so Ready depends on it only if more nodes do not answer than answer.
+	// packets can be forged, so Ready depends on it only if at least half of the nodes stopped answering at
+	// once.
 	ConditionNodesReached = "NodesReached"
 	// ConditionReachedThroughRouters of an LBPeer with canaries: True while probes through its routers
 	// reach every node that announces the canaries. Unknown while no node does, or if probes cannot verify
@@ -260,7 +261,9 @@ const (
 	ReasonOtherUplink = "OtherUplink"
 	// ReasonNodesDown: the nodes in the message do not answer: see docs/failures.md#when-a-node-dies.
 	ReasonNodesDown = "NodesDown"
-	// ReasonCutOff: at least half of the nodes do not answer. Check this node's network.
+	// ReasonCutOff: at least half of the nodes stopped answering at once. Check this node's network. Of a
+	// VIP: the node is cut off from endpoints of the VIP, so that other nodes answer for it. See
+	// docs/l2.md#a-network-that-is-split.
 	ReasonCutOff = "CutOff"
 	// ReasonNodesReached: probes through the routers reach all nodes that announce the canary.
 	ReasonNodesReached = "NodesReached"

@@ -58,8 +58,9 @@ type Node struct {
 	Final bool
 	// Links are where this node answers for VIPs, as Reach found.
 	Links map[string][]Link
-	// Silent are the other nodes that do not answer probes, also such as count as up.
-	Silent map[forwarding.NodeID]bool
+	// Silent are the other nodes that do not answer probes, also such as count as up. Held are
+	// those of them that count as up because this node may be cut off.
+	Silent, Held map[forwarding.NodeID]bool
 }
 
 // Decide returns the routes that this node announces and, for each VIP in the
@@ -79,7 +80,8 @@ type Node struct {
 // A node that departs announces no VIP that another node can take; see Departure. A VIP that its
 // Services give up is announced as one to be left, then not at all (VIPClaim.Release).
 //
-// A node that is cut off from the others announces all its VIPs as those to be left.
+// A node that is cut off from the others announces all its VIPs as those to be left. On its links it
+// answers only for VIPs without endpoints on the nodes that it lost.
 //
 // No VIP is announced with a frontend that admits clients whom its Service does not.
 //

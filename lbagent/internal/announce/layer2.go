@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
@@ -65,6 +66,8 @@ type election struct {
 	vip *model.VIP
 	// wanted is true where an advertisement has nodes answer for the VIP.
 	wanted bool
+	// isLeft is true if this node is cut off from endpoints of the VIP, so that other nodes answer.
+	isLeft bool
 	// leader is nil where no node can.
 	leader *model.Node
 	// interfaces are those on which this node answers, sorted: none where it is not the leader.
@@ -73,7 +76,8 @@ type election struct {
 
 // elect chooses the node that answers for a VIP. It depends on what all agents see alike: objects,
 // and which nodes answer probes. Two that see differently for a moment both answer, which harms
-// nothing, as all nodes forward alike.
+// nothing, as all nodes forward alike. If this node is cut off, elect returns no leader for a VIP
+// with endpoints on the nodes that it lost.
 //
 // Of the nodes that can answer, those come first that new connections find an endpoint on or behind,
 // then those that stay. Among equals the highest rank counts (rendezvous hashing): so VIPs are spread
@@ -89,7 +93,10 @@ func elect(m *model.Model, vip *model.VIP, frontends []*model.Frontend, node *No
 	if len(names) == 0 {
 		return election{vip: vip}
 	}
-	chosen := election{vip: vip, wanted: true}
+	chosen := election{vip: vip, wanted: true, isLeft: m.CutOff && isSplit(frontends, node.Held)}
+	if chosen.isLeft {
+		return chosen
+	}
 	best := rank{}
 	for i := range m.Nodes {
 		candidate := &m.Nodes[i]
@@ -105,6 +112,21 @@ func elect(m *model.Model, vip *model.VIP, frontends []*model.Frontend, node *No
 		chosen.interfaces = interfacesOf(node.Links, names, vip.Address)
 	}
 	return chosen
+}
+
+// isSplit reports whether a frontend has endpoints on nodes that are down or held.
+func isSplit(frontends []*model.Frontend, held map[forwarding.NodeID]bool) bool {
+	return slices.ContainsFunc(frontends, func(f *model.Frontend) bool {
+		if f.Unreached {
+			return true
+		}
+		for id := range f.Weights {
+			if held[id] {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // answers reports whether a node is up, as far as this one sees.
@@ -188,6 +210,9 @@ func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
 		return decision
 	}
 	switch {
+	case e.isLeft:
+		decision.Reason, decision.Message = millracev1beta1.ReasonCutOff,
+			"this node is cut off from nodes with endpoints of the address, and leaves it to them"
 	case e.leader == nil:
 		decision.Reason, decision.Message = ReasonNoLink,
 			"no node that could answer for the address on its links has an uplink in a network that holds it"
@@ -203,7 +228,7 @@ func (e *election) answer(decision Decision, self forwarding.NodeID) Decision {
 
 // isElsewhere reports whether another node answers.
 func (e *election) isElsewhere(self forwarding.NodeID) bool {
-	return e.leader != nil && e.leader.ID != self
+	return e.isLeft || e.leader != nil && e.leader.ID != self
 }
 
 // takes reports whether this node answers for a VIP of which only endpoints that terminate are left

@@ -244,6 +244,42 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// A node that is cut off answers for no VIP with endpoints on nodes that it lost. It answers for a VIP
+// whose endpoints it all reaches.
+func TestLayer2CutOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		weights         map[forwarding.NodeID]uint32
+		local, isPair   bool
+		held, unreached bool
+		want            string
+	}{
+		"endpoints on a held node":        {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, want: millracev1beta1.ReasonCutOff},
+		"endpoints on a dead node":        {weights: map[forwarding.NodeID]uint32{1: 1}, unreached: true, want: millracev1beta1.ReasonCutOff},
+		"Local, endpoints on a held node": {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, local: true, held: true, want: millracev1beta1.ReasonCutOff},
+		"own endpoints alone":             {weights: map[forwarding.NodeID]uint32{1: 1}, held: true},
+		"one of two nodes":                {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, isPair: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := cluster(3, 1)
+			m.CutOff = !test.isPair
+			m.Frontends[0].Weights, m.Frontends[0].Local, m.Frontends[0].Unreached = test.weights, test.local, test.unreached
+			state := planned(m)
+			node := nodeWith(state, state)
+			node.Links = map[string][]Link{"lan": {{"eth0", segment}}}
+			node.Held = map[forwarding.NodeID]bool{2: test.held, 3: test.held}
+			node.Silent = node.Held
+			if m.Nodes[1].Down, m.Nodes[2].Down = test.unreached, test.unreached; !test.held {
+				node.Held, node.Silent = nil, nil
+			}
+			_, decisions := Decide(m, node)
+			got := decisions[0]
+			if got.Reason != test.want || (len(got.Interfaces) > 0) != (test.want == "") || got.Elsewhere != (test.want != "") {
+				t.Errorf("decided %+v, want reason %q", got, test.want)
+			}
+		})
+	}
+}
+
 // A Decider that decides about what changed alone sees that another node is to answer.
 func TestDeciderLayer2(t *testing.T) {
 	links := map[string][]Link{"lan": {{"eth0", segment}}}

@@ -23,7 +23,7 @@ type step struct {
 	after      time.Duration
 	die, live  []forwarding.NodeID
 	down, held []forwarding.NodeID
-	minority   bool
+	cutOff     bool
 }
 
 // Each history once put nodes that are dead back among the living, or never took them for down.
@@ -38,7 +38,7 @@ func TestHistories(t *testing.T) {
 		"a second loss soon after": {others: 4, steps: []step{
 			{die: ids{2}, down: ids{2}},
 			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
-			{after: 20 * time.Second, die: ids{4}, down: ids{2, 3, 4}, minority: true},
+			{after: 20 * time.Second, die: ids{4}, down: ids{2, 3, 4}},
 		}},
 		"half by a second loss soon after": {others: 3, steps: []step{
 			{die: ids{2}, down: ids{2}},
@@ -52,25 +52,26 @@ func TestHistories(t *testing.T) {
 		}},
 		"of the last two a router can": {others: 2, heard: true, steps: []step{
 			{die: ids{2}, down: ids{2}},
-			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}, minority: true},
+			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
 			{after: time.Hour, live: ids{2, 3}},
 		}},
 		"half at once": {others: 5, steps: []step{
-			{die: ids{2, 3, 4}, held: ids{2, 3, 4}},
-			{after: time.Hour, held: ids{2, 3, 4}},
+			{die: ids{2, 3, 4}, held: ids{2, 3, 4}, cutOff: true},
+			{after: time.Hour, held: ids{2, 3, 4}, cutOff: true},
 			{live: ids{2}, down: ids{3, 4}},
 		}},
 		"half at once, a router heard": {others: 5, heard: true, steps: []step{
-			{die: ids{2, 3, 4}, down: ids{2, 3, 4}},
-			{after: 20 * time.Second, die: ids{5}, down: ids{2, 3, 4, 5}, minority: true},
+			{die: ids{2, 3, 4}, down: ids{2, 3, 4}, cutOff: true},
+			{after: 20 * time.Second, die: ids{5}, down: ids{2, 3, 4, 5}, cutOff: true},
+			{after: 20 * time.Second, live: ids{4, 5}, down: ids{2, 3}},
 		}},
 		"cut off from the others, not from the router": {others: 2, heard: true, steps: []step{
-			{die: ids{2, 3}, down: ids{2, 3}, minority: true},
+			{die: ids{2, 3}, down: ids{2, 3}, cutOff: true},
 			{after: time.Hour, live: ids{3}, down: ids{2}},
 		}},
 		"cut off": {others: 9, steps: []step{
 			{die: ids{2}, down: ids{2}},
-			{after: 20 * time.Second, die: ids{3, 4, 5, 6, 7, 8, 9, 10}, down: ids{2}, held: ids{3, 4, 5, 6, 7, 8, 9, 10}},
+			{after: 20 * time.Second, die: ids{3, 4, 5, 6, 7, 8, 9, 10}, down: ids{2}, held: ids{3, 4, 5, 6, 7, 8, 9, 10}, cutOff: true},
 			{after: 20 * time.Second, live: ids{3, 4, 5, 6, 7, 8, 9, 10}, down: ids{2}},
 		}},
 	} {
@@ -81,8 +82,8 @@ func TestHistories(t *testing.T) {
 				h.change(step.die, step.live)
 				h.pass(1500*time.Millisecond, test.heard)
 				v := h.Judge()
-				if !slices.Equal(down(v), step.down) || !slices.Equal(slices.Sorted(maps.Keys(v.Held)), step.held) || v.Minority != step.minority {
-					t.Fatalf("step %d: verdict %+v, want %v down, %v held, minority %t", i, v, step.down, step.held, step.minority)
+				if !slices.Equal(down(v), step.down) || !slices.Equal(slices.Sorted(maps.Keys(v.Held)), step.held) || v.CutOff != step.cutOff {
+					t.Fatalf("step %d: verdict %+v, want %v down, %v held, cut off %t", i, v, step.down, step.held, step.cutOff)
 				}
 			}
 		})
@@ -133,12 +134,13 @@ func (h *history) pass(duration time.Duration, heard bool) {
 }
 
 // Whatever happens: a node that is down stays down until it answers. While a router is heard the
-// dead are down, all of them, and nobody else. Without one, a part of the nodes that is less than
-// half of those that are up is down, and a larger one is held.
+// dead are down, all of them, and no other node. Without one, a part of the nodes that is less than
+// half of those that are up is down, and a larger one is held. This node is cut off once it lost
+// half of three nodes or more.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newHistory(rapid.IntRange(1, 12).Draw(t, "others"))
-		was := Verdict{}
+		was, lostHalf := Verdict{}, false
 		h.judged = func(v Verdict) {
 			for id := range was.Down {
 				if _, still := v.Down[id]; !still && h.dead[id] {
@@ -148,22 +150,62 @@ func TestAnyHistory(t *testing.T) {
 			was = v
 		}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
-			up := len(h.nodes) + 1 - len(h.dead)
+			living := slices.DeleteFunc(slices.Clone(h.nodes), func(id forwarding.NodeID) bool { return h.dead[id] })
+			up := len(living) + 1
 			die := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "die")
 			die = slices.DeleteFunc(die, func(id forwarding.NodeID) bool { return h.dead[id] })
 			h.change(die, nil)
 			heard := rapid.Bool().Draw(t, "heard")
 			h.pass(time.Duration(rapid.IntRange(1500, 90_000).Draw(t, "wait, ms"))*time.Millisecond, heard)
 			dead := slices.Sorted(maps.Keys(h.dead))
+			half := len(die) > 0 && !keepsQuorum(living, die)
+			lostHalf = lostHalf || half && up > 2
 			switch v := h.Judge(); {
-			case heard && (!slices.Equal(down(v), dead) || v.CutOff() || v.Minority != (2*len(dead) > len(h.nodes)+1)):
+			case half && up > 2 && !v.CutOff || v.CutOff && !lostHalf:
+				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
+			case heard && (!slices.Equal(down(v), dead) || len(v.Held) > 0):
 				t.Fatalf("dead are %v of %d others, a router is heard, and the verdict is %+v", dead, len(h.nodes), v)
-			case !heard && len(die) > 0 && (2*len(die) >= up) != v.CutOff():
+			case !heard && half != (len(v.Held) > 0):
 				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
 			}
 			live := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "live")
 			h.change(nil, live)
 			h.pass(LongestReturn+time.Second, true)
+		}
+	})
+}
+
+// A partition into two parts is seen alike by both: the larger part, or of halves the one with the
+// lowest id, takes the other nodes for down, and the other part is cut off. Of two nodes neither is.
+func TestBothSidesOfAPartition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		nodes := rapid.IntRange(2, 12).Draw(t, "nodes")
+		part := rapid.IntRange(1, nodes-1).Draw(t, "first part")
+		all := make([]forwarding.NodeID, nodes)
+		for i := range all {
+			all[i] = forwarding.NodeID(i + 1)
+		}
+		all = rapid.Permutation(all).Draw(t, "ids")
+		parts := [][]forwarding.NodeID{all[:part], all[part:]}
+		for i, own := range parts {
+			other := parts[1-i]
+			wins := len(own) > len(other) || len(own) == len(other) && nodes > 2 && slices.Min(own) == 1
+			for _, self := range own {
+				n := newNetwork(nodes - 1)
+				n.nodes = slices.DeleteFunc(slices.Clone(all), func(id forwarding.NodeID) bool { return id == self })
+				n.SetNodes(self, n.nodes)
+				n.run(time.Second, nil)
+				n.alive = func(id forwarding.NodeID) bool { return slices.Contains(own, id) }
+				n.run(time.Second, func(v Verdict) {
+					if wins && (v.CutOff || len(v.Held) > 0) || !wins && len(v.Down) > 0 {
+						t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
+					}
+				})
+				v := n.Judge()
+				if wins && len(v.Down) != len(other) || v.CutOff != (!wins && nodes > 2) {
+					t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
+				}
+			}
 		}
 	})
 }

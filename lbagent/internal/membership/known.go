@@ -4,6 +4,7 @@ package membership
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -19,8 +20,10 @@ type Known struct {
 	Address netip.Addr
 	// Lost is since when it is lost; zero while it is not.
 	Lost time.Time `json:",omitzero"`
-	// Settled is true once it was taken for down.
-	Settled bool `json:",omitempty"`
+	// Settled is true once it was taken for down, Contested if half of the nodes or more were lost
+	// with it.
+	Settled   bool `json:",omitempty"`
+	Contested bool `json:",omitempty"`
 }
 
 // Known returns the nodes that have answered, sorted by id, without their addresses.
@@ -32,7 +35,7 @@ func (m *Membership) Known() []Known {
 		}
 		k := Known{ID: id}
 		if p.lost {
-			k.Lost, k.Settled = p.since, p.settled
+			k.Lost, k.Settled, k.Contested = p.since, p.settled, p.contested
 		}
 		known = append(known, k)
 	}
@@ -53,7 +56,7 @@ func (m *Membership) Resume(known Known) {
 	m.changes++
 	p.seen = true
 	if !known.Lost.IsZero() {
-		p.lost, p.since, p.settled = true, known.Lost, known.Settled
+		p.lost, p.since, p.settled, p.contested = true, known.Lost, known.Settled, known.Contested
 	}
 }
 
@@ -64,7 +67,8 @@ func Resumed(known []Known) Verdict {
 	for _, k := range known {
 		ids = append(ids, k.ID)
 	}
-	m.SetNodes(ids)
+	// The id of this node is not known yet: it wins no tie.
+	m.SetNodes(math.MaxUint16, ids)
 	for _, k := range known {
 		m.Resume(k)
 	}

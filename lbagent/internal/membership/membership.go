@@ -4,9 +4,10 @@
 // pure: time is an argument, and nothing is sent.
 //
 // A node is lost when it has left several probes in a row unanswered, and comes back when it has
-// answered for a while. A lost node is down, unless half of the nodes that were up are lost with
-// it: then it is this node that may be cut off. Such losses are held until a router is heard, or
-// until fewer are lost. A node that is down stays so until it comes back.
+// answered for a while. A lost node is down, unless half of the nodes that were up, or more, are
+// lost at once: then this node may be cut off. Such losses are held until a router is heard, or
+// until fewer nodes are lost. If a partition halves four nodes or more, the half with the lowest
+// node id takes the other nodes for down. A node that is down stays down until it comes back.
 package membership
 
 import (
@@ -56,13 +57,15 @@ type peer struct {
 	returns time.Duration
 	// alone is true where its agent does not work.
 	alone bool
-	// settled is true once the lost node was taken for down.
-	settled bool
+	// settled is true once the lost node was taken for down; contested is true if half of the
+	// nodes that were up, or more, were lost with it.
+	settled, contested bool
 }
 
 // Membership is what one node knows of the others. The zero value knows none. It is not safe for
 // concurrent use.
 type Membership struct {
+	self  forwarding.NodeID
 	peers map[forwarding.NodeID]*peer
 	// heard is a moment after which a router was heard; zero where none is known.
 	heard time.Time
@@ -75,26 +78,24 @@ type Verdict struct {
 	// Down are the nodes that are down, each with since when.
 	Down map[forwarding.NodeID]time.Time
 	// Held are lost nodes, each with since when, that count as up: half of the nodes that were
-	// up are lost, and no router was heard since.
+	// up, or more, are lost, and no router was heard since.
 	Held map[forwarding.NodeID]time.Time
-	// Minority is true where more nodes are down than are left, this one included: it is rather
-	// this one that is cut off from the others.
-	Minority bool
+	// CutOff is true if a partition is more likely than the death of the other nodes: of three
+	// nodes or more that were up, half or more were lost at once, and are still as many as are left.
+	CutOff bool
 	// Alone are the nodes that answer, but say that their agents do not work.
 	Alone map[forwarding.NodeID]bool
 }
 
-// CutOff reports whether this node is cut off from the others, as far as it can tell.
-func (v Verdict) CutOff() bool { return len(v.Held) > 0 }
-
 // Equal reports whether two verdicts say the same.
 func (v Verdict) Equal(other Verdict) bool {
-	return v.Minority == other.Minority && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
+	return v.CutOff == other.CutOff && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
 		maps.Equal(v.Alone, other.Alone)
 }
 
-// SetNodes makes these the other nodes. What is known of those that stay is kept.
-func (m *Membership) SetNodes(nodes []forwarding.NodeID) {
+// SetNodes configures the id of this node and the other nodes. Nodes that stay keep their state.
+func (m *Membership) SetNodes(self forwarding.NodeID, nodes []forwarding.NodeID) {
+	m.self = self
 	next := make(map[forwarding.NodeID]*peer, len(nodes))
 	for _, id := range nodes {
 		next[id] = m.peers[id]
@@ -123,7 +124,7 @@ func (m *Membership) Sent(id forwarding.NodeID, now time.Time) {
 		} else {
 			p.returns = ShortestReturn
 		}
-		p.lost, p.settled, p.since = true, false, now
+		p.lost, p.settled, p.contested, p.since = true, false, false, now
 		m.changes++
 	}
 	p.unanswered++
@@ -163,48 +164,94 @@ func (m *Membership) Alone(id forwarding.NodeID, alone bool) {
 // Judge decides which nodes are down. Only new losses are questioned: a node that is down counts
 // neither among the nodes that were up nor among those that are lost with others.
 func (m *Membership) Judge() Verdict {
-	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}}
-	lost := map[forwarding.NodeID]time.Time{}
-	suspects, up := 0, 1
+	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Alone: m.alone()}
+	lost := map[forwarding.NodeID]*peer{}
+	// up counts this node, nodes that answer and suspects.
+	up := 1
+	var count census
+	count.add(m.self, true)
 	for id, p := range m.peers {
-		if p.alone && !p.lost {
-			if verdict.Alone == nil {
-				verdict.Alone = map[forwarding.NodeID]bool{}
-			}
-			verdict.Alone[id] = true
-		}
 		switch {
 		case !p.seen:
-		case p.lost && (p.settled || m.isWitnessed(p.since)):
-			m.settle(id, &verdict)
+		case p.lost && p.settled:
+			verdict.Down[id] = p.since
 		case p.lost:
-			lost[id] = p.since
-		case p.unanswered >= suspect:
-			suspects++
+			lost[id] = p
+			count.add(id, false)
 		default:
 			up++
+			count.add(id, p.unanswered < suspect)
 		}
 	}
-	if len(lost)+suspects >= up {
-		verdict.Held = lost
-	} else {
-		for id := range lost {
-			m.settle(id, &verdict)
+	for id, p := range lost {
+		if !count.hasQuorum() && !m.isWitnessed(p.since) {
+			if verdict.Held == nil {
+				verdict.Held = map[forwarding.NodeID]time.Time{}
+			}
+			verdict.Held[id] = p.since
+			continue
 		}
+		verdict.Down[id] = p.since
+		p.settled, p.contested = true, !count.hasQuorum() && !count.isPair()
+		m.changes++
 	}
-	verdict.Minority = len(verdict.Down) > len(verdict.Held)+suspects+up
+	contested := m.contested()
+	verdict.CutOff = len(verdict.Held) > 0 && !count.isPair() || contested > 0 && contested >= up+len(verdict.Held)
 	return verdict
 }
 
-// settle takes a lost node for down.
-func (m *Membership) settle(id forwarding.NodeID, verdict *Verdict) {
-	p := m.peers[id]
-	verdict.Down[id] = p.since
-	if !p.settled {
-		p.settled = true
-		m.changes++
+// contested returns the number of nodes that are down and were lost with half of the nodes.
+func (m *Membership) contested() (count int) {
+	for _, p := range m.peers {
+		if p.lost && p.contested {
+			count++
+		}
+	}
+	return count
+}
+
+// alone returns the nodes that answer without a working agent, or nil.
+func (m *Membership) alone() (alone map[forwarding.NodeID]bool) {
+	for id, p := range m.peers {
+		if p.alone && !p.lost {
+			if alone == nil {
+				alone = map[forwarding.NodeID]bool{}
+			}
+			alone[id] = true
+		}
+	}
+	return alone
+}
+
+// A census counts the nodes that were up before the current losses, to detect a partition.
+type census struct {
+	// up are the nodes that answer and this one; lost are the others.
+	up, lost int
+	// lowest is the lowest id of all of them; isLowestUp is true if that node is up.
+	lowest     forwarding.NodeID
+	isLowestUp bool
+}
+
+func (c *census) add(id forwarding.NodeID, isUp bool) {
+	if c.up+c.lost == 0 || id < c.lowest {
+		c.lowest, c.isLowestUp = id, isUp
+	}
+	if isUp {
+		c.up++
+	} else {
+		c.lost++
 	}
 }
+
+// hasQuorum reports whether the nodes that are up can take the lost ones for down. For exact halves
+// it returns true to the one with the lowest id, so that the other half stops answering for VIPs.
+// For two nodes it returns false: in half of the cases the dead node would have the lowest id.
+func (c *census) hasQuorum() bool {
+	return c.up > c.lost || c.up == c.lost && !c.isPair() && c.isLowestUp
+}
+
+// isPair reports whether at most two nodes were up.
+func (c *census) isPair() bool { return c.up+c.lost <= 2 }
 
 // Heard notes a moment after which this node has heard a router. The zero value says that it may
 // hear none.

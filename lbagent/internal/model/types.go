@@ -82,7 +82,7 @@ type Snapshot struct {
 	DynamicNeighbors []netip.Addr
 	// Down are the nodes that do not answer this node's probes; they are no object's word.
 	Down map[forwarding.NodeID]bool
-	// CutOff is true where those are so many that it is rather this node which is cut off.
+	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
 	CutOff bool
 }
 

@@ -210,7 +210,7 @@ func (p *Prober) take(now time.Time) {
 	}
 	p.targets = next
 	p.order = slices.Sorted(maps.Keys(next))
-	p.membership.SetNodes(p.order)
+	p.membership.SetNodes(p.current.Self, p.order)
 	p.resume()
 	p.open(now)
 }

@@ -258,12 +258,12 @@ func TestProberOfTwo(t *testing.T) {
 	run(t, p)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 5 })
 	other.silent.Store(true)
-	await(t, "node 2 is held", func() bool { return p.Verdict().CutOff() })
+	await(t, "node 2 is held", func() bool { return len(p.Verdict().Held) > 0 })
 	if isDown(p, 2) {
 		t.Error("node 2 is down, and no router was heard")
 	}
 	router.Store(true)
-	await(t, "node 2 is down", func() bool { return isDown(p, 2) && !p.Verdict().CutOff() })
+	await(t, "node 2 is down", func() bool { return isDown(p, 2) && len(p.Verdict().Held) == 0 })
 	other.silent.Store(false)
 	await(t, "node 2 is back", func() bool { return !isDown(p, 2) })
 }

@@ -93,8 +93,9 @@ type Pass struct {
 	Unattached map[string]string
 	// Uplinks are the names of all uplinks, Attached those that have the programs.
 	Uplinks, Attached []string
-	// Silent are the nodes that answer for no VIP on their links.
-	Silent map[forwarding.NodeID]bool
+	// Silent are the nodes that answer for no VIP on their links. Held are those of them that count
+	// as up because this node may be cut off.
+	Silent, Held map[forwarding.NodeID]bool
 }
 
 // Result is what was decided.
@@ -123,7 +124,7 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.Handover.See(m.Departing == millracev1beta1.DepartureShuttingDown)
 	node := announce.Node{
 		Programmed: pass.Programmed, Planned: pass.Planned, Unattached: pass.Unattached, Announced: a.announced,
-		Final: a.Handover.HasBegun(), Silent: pass.Silent,
+		Final: a.Handover.HasBegun(), Silent: pass.Silent, Held: pass.Held,
 	}
 	var result Result
 	var departs, unready, checked time.Duration

@@ -70,7 +70,7 @@ type Observation struct {
 type Watch struct {
 	// Down get no packets. Held count as up: half of the nodes that were up were lost at once.
 	Down, Held []string
-	// CutOff is true where those that are down are so many that this node is rather cut off.
+	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
 	CutOff bool
 }
 

@@ -169,14 +169,15 @@ func hostCompatible(o Observation) metav1.Condition {
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReached, Status: metav1.ConditionFalse}
 	switch {
-	case len(o.Watch.Held) > 0:
-		condition.Reason = millracev1beta1.ReasonCutOff
-		condition.Message = "half of the nodes stopped answering at once, so this node may be cut off; " +
-			"packets still go to them: " + firstOf(o.Watch.Held)
 	case o.Watch.CutOff:
 		condition.Reason = millracev1beta1.ReasonCutOff
-		condition.Message = "more nodes do not answer at UDP port 6081 than are left, so this node is rather cut off; " +
-			"it serves its own endpoints, and routers are to prefer other nodes: " + firstOf(o.Watch.Down)
+		condition.Message = "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is rather cut off; " +
+			"routers are to prefer other nodes, which answer on links for VIPs with endpoints there: " +
+			firstOf(append(slices.Clone(o.Watch.Held), o.Watch.Down...))
+	case len(o.Watch.Held) > 0:
+		condition.Reason = millracev1beta1.ReasonCutOff
+		condition.Message = "one of two nodes stopped answering at UDP port 6081, so this node may be cut off; " +
+			"packets still go to the other node: " + firstOf(o.Watch.Held)
 	case len(o.Watch.Down) > 0:
 		condition.Reason = millracev1beta1.ReasonNodesDown
 		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)

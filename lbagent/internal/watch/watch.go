@@ -24,7 +24,7 @@ import (
 
 const (
 	// ReportAfter is how long a node is down before the report has it, if the configuration says
-	// nothing else.
+	// nothing else. A node that is cut off sets its own condition after a sixth of that.
 	ReportAfter = 30 * time.Second
 	// ReportSpread is over how long the reports of all nodes are spread: the death of
 	// one must not make a thousand others write at once.
@@ -91,7 +91,7 @@ func (w *Watch) See(objects *model.Snapshot) *model.Snapshot {
 	w.verdict = verdict
 	seen := *objects
 	seen.Down = downIn(verdict)
-	seen.CutOff = verdict.Minority
+	seen.CutOff = verdict.CutOff
 	return &seen
 }
 
@@ -102,29 +102,31 @@ func (w *Watch) Mark(setDown func(down map[forwarding.NodeID]bool) error) {
 	}
 }
 
-func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool {
-	down := make(map[forwarding.NodeID]bool, len(verdict.Down))
-	for id := range verdict.Down {
-		down[id] = true
+func downIn(verdict membership.Verdict) map[forwarding.NodeID]bool { return idsOf(verdict.Down) }
+
+func idsOf(since map[forwarding.NodeID]time.Time) map[forwarding.NodeID]bool {
+	ids := make(map[forwarding.NodeID]bool, len(since))
+	for id := range since {
+		ids[id] = true
 	}
-	return down
+	return ids
 }
 
 // Lost are the nodes that were down in the last pass, and whether this node may be cut off.
 func (w *Watch) Lost() (down map[forwarding.NodeID]bool, cutOff bool) {
-	return downIn(w.verdict), w.verdict.CutOff() || w.verdict.Minority
+	return downIn(w.verdict), w.verdict.CutOff || len(w.verdict.Held) > 0
 }
 
 // Silent are the nodes that count as up and answer for no VIP on their links: they do not answer probes,
 // as it may be this node that is cut off, or say that their agents do not work.
 func (w *Watch) Silent() map[forwarding.NodeID]bool {
-	silent := make(map[forwarding.NodeID]bool, len(w.verdict.Held)+len(w.verdict.Alone))
-	for id := range w.verdict.Held {
-		silent[id] = true
-	}
+	silent := w.Held()
 	maps.Copy(silent, w.verdict.Alone)
 	return silent
 }
+
+// Held returns the nodes that do not answer probes, and count as up because this node may be cut off.
+func (w *Watch) Held() map[forwarding.NodeID]bool { return idsOf(w.verdict.Held) }
 
 // Answers reports whether a node, by its name, answers probes: this one does, one that never did
 // does not. It is nil where none is asked.
@@ -164,13 +166,13 @@ func (w *Watch) log(verdict membership.Verdict) {
 			w.logger.Info("The agent of a node does not work: other nodes answer for VIPs on its links", "peer", w.names[id])
 		}
 	}
-	if verdict.CutOff() != w.verdict.CutOff() {
-		w.logger.Info("Half of the nodes at once do not answer: this node may be cut off, so none is taken for down",
-			"cutOff", verdict.CutOff(), "silent", len(verdict.Held))
+	if (len(verdict.Held) > 0) != (len(w.verdict.Held) > 0) {
+		w.logger.Info("Half of the nodes, or more, stopped answering at once: none of them is taken for down",
+			"held", len(verdict.Held))
 	}
-	if verdict.Minority != w.verdict.Minority {
-		w.logger.Info("More nodes are down than are left: this node is rather cut off, so routers are to prefer others",
-			"cutOff", verdict.Minority, "down", len(verdict.Down))
+	if verdict.CutOff != w.verdict.CutOff {
+		w.logger.Info("This node may be cut off from the others: it leaves VIPs with endpoints there to them",
+			"cutOff", verdict.CutOff, "held", len(verdict.Held), "down", len(verdict.Down))
 	}
 }
 
@@ -211,7 +213,11 @@ func (w *Watch) read(m *model.Model) {
 // Observe returns what the report tells, and after how long there is more to tell; zero means
 // there is not.
 func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, again time.Duration) {
-	delay := w.reportAfter + ReportSpread*time.Duration(self%64)/64
+	delay := w.reportAfter
+	if w.verdict.CutOff {
+		delay /= 6
+	}
+	delay += ReportSpread * time.Duration(self%64) / 64
 	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
 		for _, id := range slices.Sorted(maps.Keys(silent)) {
 			if wait := silent[id].Add(delay).Sub(now); wait > 0 {
@@ -223,6 +229,6 @@ func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 		return names
 	}
 	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}
-	told.CutOff = w.verdict.Minority && len(told.Down) > 0
+	told.CutOff = w.verdict.CutOff && len(told.Down)+len(told.Held) > 0
 	return told, again
 }

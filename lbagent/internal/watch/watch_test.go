@@ -108,3 +108,27 @@ func TestWantFollowsNodes(t *testing.T) {
 		}
 	}
 }
+
+// A node that is cut off reports it before the others report that this node is down.
+func TestCutOffIsReported(t *testing.T) {
+	lost := time.Unix(1e9, 0)
+	since := map[forwarding.NodeID]time.Time{2: lost, 3: lost}
+	for name, test := range map[string]struct {
+		verdict membership.Verdict
+		want    time.Duration
+		cutOff  bool
+	}{
+		"held":      {membership.Verdict{Held: since, CutOff: true}, ReportAfter / 6, true},
+		"down":      {membership.Verdict{Down: since, CutOff: true}, ReportAfter / 6, true},
+		"two nodes": {membership.Verdict{Held: since}, ReportAfter, false},
+	} {
+		w := watchBy(&judge{verdict: test.verdict})
+		w.See(&model.Snapshot{})
+		if told, again := w.Observe(0, lost); told.CutOff || again != test.want {
+			t.Errorf("%s: at once %+v is reported, again after %s; want %s", name, told, again, test.want)
+		}
+		if told, _ := w.Observe(0, lost.Add(test.want)); told.CutOff != test.cutOff || len(told.Held)+len(told.Down) != 2 {
+			t.Errorf("%s: reported is %+v", name, told)
+		}
+	}
+}

@@ -52,6 +52,12 @@ type DatapathAffinityRecord struct {
 	Affinity DatapathAffinity
 }
 
+type DatapathAgentBeats struct {
+	_        structs.HostLayout
+	Beat     uint64
+	Returned uint64
+}
+
 type DatapathConnection struct {
 	_        structs.HostLayout
 	Endpoint uint32
@@ -183,8 +189,9 @@ const (
 	DatapathEventEVENT_OVER_QUOTA             DatapathEvent = 10
 	DatapathEventEVENT_PROBE_ANSWERED         DatapathEvent = 11
 	DatapathEventEVENT_PRIMARY_DOWN           DatapathEvent = 12
-	DatapathEventEVENT_LEFT_TO_PROXY          DatapathEvent = 13
-	DatapathEventEVENTS                       DatapathEvent = 14
+	DatapathEventEVENT_AGENT_SILENT           DatapathEvent = 13
+	DatapathEventEVENT_LEFT_TO_PROXY          DatapathEvent = 14
+	DatapathEventEVENTS                       DatapathEvent = 15
 )
 
 type DatapathEvictedFlow struct {
@@ -610,6 +617,7 @@ const (
 	DatapathTraceStepTRACE_DELIVERED      DatapathTraceStep = 131072
 	DatapathTraceStepTRACE_TO_KERNEL      DatapathTraceStep = 262144
 	DatapathTraceStepTRACE_ANSWERED       DatapathTraceStep = 524288
+	DatapathTraceStepTRACE_HANDED_ON      DatapathTraceStep = 1048576
 )
 
 type DatapathTrust struct {

@@ -97,7 +97,7 @@ func TestDropSamples(t *testing.T) {
 }
 
 // monotonic is the kernel's monotonic clock in nanoseconds.
-func monotonic(t *testing.T) uint64 {
+func monotonic(t testing.TB) uint64 {
 	t.Helper()
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {

@@ -21,6 +21,7 @@ func TestLongIDs(t *testing.T) {
 		"zones":         TestZones,
 		"local":         TestLocalExceptions,
 		"primary down":  TestPrimaryDown,
+		"agent silent":  TestAgentSilent,
 		"probes":        TestProbes,
 		"traces":        TestTrace,
 	} {

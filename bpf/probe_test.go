@@ -76,11 +76,7 @@ func probes(f family) []fixture {
 	agent := func(name string, ago time.Duration, kind uint32) fixture {
 		fixture := answered(name, good, kind)
 		fixture.given = func(t *testing.T, w *world) {
-			beat := uint64(0)
-			if ago > 0 {
-				beat = monotonic(t) - uint64(ago)
-			}
-			put(t, w.AgentBeat, uint32(0), beat)
+			w.beat(t, ago, 0)
 		}
 		return fixture
 	}

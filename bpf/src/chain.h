@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include "agent_beat.h"
 #include "count.h"
 #include "exception.h"
 #include "exception_notice.h"
@@ -251,7 +252,7 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 
 	if (!packet || !self || !frontend || is_midstream(packet))
 		return 0;
-	if (!packet->sender || packet->asks_nobody)
+	if (!packet->sender || (packet->asks_nobody && !(packet->path.word & PATH_RANKED)))
 		return 0;
 	table = zone_table(packet, self, frontend);
 	row = table ? row_of(table, packet->node_hash) : NULL;
@@ -262,6 +263,63 @@ __noinline int owner_before(struct packet *packet, const struct self *self,
 	packet->asks_nobody = 1;
 	trace_step(TRACE_SECOND_CHANCE);
 	count_event(EVENT_SECOND_CHANCE);
+	return node;
+}
+
+/* Returns the first known node of a path's chain, or zero. As many nodes at its front as formers are former
+ * primaries, which may have no endpoint: they come last.
+ */
+static __always_inline __u32 chain_chooser(struct path path, int formers)
+{
+	__u32 next, found = 0;
+	int place = -1;
+
+#pragma unroll
+	for (int i = 0; i < CHAIN_LENGTH; i++) {
+		next = path_node(path, PATH_NEXT);
+		path = path_advance(path);
+		if (!next || !node_is_known(next))
+			continue;
+		if (place < 0 || (place < formers && i >= formers)) {
+			found = next;
+			place = i;
+		}
+	}
+	return found;
+}
+
+/* Returns the node that chooses the endpoint while this node's agent is silent: an endpoint in the maps
+ * may be gone, and newer ones are missing. Another node of the row chooses, and sends the packet on
+ * only as owner_before does, so the packet passes two more nodes at most. Mid-stream packets take the
+ * same way until a minute after the agent's return. Returns zero if this node chooses.
+ */
+__noinline int hand_on(struct packet *packet, const struct self *self,
+		       const struct frontend *frontend)
+{
+	__u32 table, node = 0;
+	enum agent_state agent;
+	struct row *row;
+
+	if (!packet || !self || !frontend || packet->asks_nobody)
+		return 0;
+	agent = agent_state();
+	if (agent == AGENT_WORKS || (agent == AGENT_RETURNED && !is_midstream(packet)))
+		return 0;
+	table = zone_table(packet, self, frontend);
+	row = table ? row_of(table, packet->node_hash) : NULL;
+	if (row)
+		node = chain_chooser(chain_behind(row->path, self),
+				     row_primary(row->path) == self->id ? row_history(row->path) :
+									  0);
+	if (!node)
+		return 0;
+	packet->path = path_to(packet->path, node);
+	packet->path.word &= ~PATH_WALK;
+	if (!is_midstream(packet))
+		packet->path.word |= PATH_RANKED;
+	packet->asks_nobody = 1;
+	trace_step(TRACE_HANDED_ON);
+	count_event(EVENT_AGENT_SILENT);
 	return node;
 }
 

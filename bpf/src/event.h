@@ -43,6 +43,8 @@ enum event {
 	EVENT_PROBE_ANSWERED,
 	/* Sent to the next node of its row, whose primary is down. */
 	EVENT_PRIMARY_DOWN,
+	/* Sent to another node of its row, which chooses the endpoint: this node's agent is silent. */
+	EVENT_AGENT_SILENT,
 	/* A connection of the node's service proxy: left to the stack, while the cluster moves
 	 * (see docs/migrate.md).
 	 */

@@ -94,12 +94,11 @@ struct {
 	__type(value, struct probe_keys);
 } probe_secrets SEC(".maps");
 
-/* When the agent last looked after what it answers on links, as bpf_ktime_get_ns; zero means never. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct agent_beats);
 } agent_beat SEC(".maps");
 
 struct {

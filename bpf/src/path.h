@@ -38,7 +38,9 @@
 
 /* The flags. */
 enum path_flag {
-	/* The chain was filled by rank, because the row has no history. */
+	/* The chain was filled by rank, because the row has no history. On the path without a chain of a
+	 * packet that begins a flow: its sender's agent is silent (hand_on).
+	 */
 	PATH_RANKED = 1,
 	/* A datagram walks the chain, too. */
 	PATH_WALK = 2,

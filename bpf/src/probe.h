@@ -5,6 +5,7 @@
 #include <linux/ipv6.h>
 #include <linux/udp.h>
 
+#include "agent_beat.h"
 #include "csum.h"
 #include "frame.h"
 #include "geneve.h"
@@ -20,9 +21,6 @@
  */
 
 #define PROBE_TTL 64
-
-/* How long after its last beat an agent is taken for one that works. */
-#define AGENT_NANOSECONDS 4000000000ull
 
 /* By answering, the program says that it has a key of the cluster; the nonce is the asker's. */
 static __always_inline __u64 probe_tag(const __u64 key[2], const struct probe *probe, __u32 kind)
@@ -42,17 +40,12 @@ static __always_inline int probe_key(const struct probe_keys *keys, const struct
 	return -1;
 }
 
-/* Returns the kind of the answer. The agent answers for VIPs on links, which no program does. So the
- * answer reports whether the agent hangs.
+/* Returns the kind of the answer. It reports whether the agent is silent: then others answer for VIPs on
+ * links, and believe no new endpoint to be in the maps of this node.
  */
 static __always_inline __u32 probe_answer(void)
 {
-	__u32 zero = 0;
-	__u64 *beat = bpf_map_lookup_elem(&agent_beat, &zero);
-
-	if (!beat || !*beat || bpf_ktime_get_ns() - *beat < AGENT_NANOSECONDS)
-		return PROBE_ANSWER;
-	return PROBE_ANSWER_ALONE;
+	return agent_state() == AGENT_SILENT ? PROBE_ANSWER_ALONE : PROBE_ANSWER;
 }
 
 /* Turns the outer headers round. Swapped addresses leave the IPv4 checksum as it is. */

@@ -27,6 +27,8 @@ __noinline int stage2_related(struct xdp_md *ctx, struct packet *packet, const s
 	/* Another node may hold the flow: stage2. */
 	if (!connection || (table == TABLE_HALF_OPEN && packet->flow.protocol != IPPROTO_UDP)) {
 		next = second_chance(packet, self, frontend);
+		if (!next)
+			next = hand_on(packet, self, frontend);
 		if (next == SECOND_CHANCE_DENIED)
 			return drop(DROP_SECOND_CHANCE_LIMIT);
 		if (next)

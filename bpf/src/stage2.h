@@ -450,6 +450,9 @@ static __always_inline int serve_unknown(struct xdp_md *ctx, struct packet *pack
 	/* The connection whose entry was evicted had another endpoint. */
 	if (found == FLOW_IS_UNPROVED)
 		flow_remove(&packet->flow);
+	next = recalled ? 0 : hand_on(packet, self, frontend);
+	if (next)
+		return send_to(next);
 	id = stage2_choose(ctx, packet, frontend, recalled);
 	next = id == -DROP_NO_ENDPOINT ? owner_before(packet, self, frontend) : 0;
 	if (next > 0)

@@ -54,6 +54,8 @@ enum trace_step {
 	TRACE_TO_KERNEL = 1 << 18,
 	/* The VIP answered it itself. */
 	TRACE_ANSWERED = 1 << 19,
+	/* The agent is silent: it was sent to another node of the row, which chooses. */
+	TRACE_HANDED_ON = 1 << 20,
 };
 
 /* The steps of one packet. Fields are zero where the packet did not get that far. */

@@ -121,6 +121,14 @@ enum probe_kind {
 	PROBE_ANSWER_ALONE = 3,
 };
 
+/* The agent's beats, as bpf_ktime_get_ns; zero means never. See agent_beat.h. */
+struct agent_beats {
+	/* The last one. */
+	__u64 beat;
+	/* The first one after the last silence. */
+	__u64 returned;
+};
+
 /* Whether a node takes encapsulated packets: see probe.h. Ids of nodes. */
 struct probe {
 	/* enum probe_kind */

@@ -216,6 +216,8 @@ func (e *description) why() string {
 	switch {
 	case e.trace.Notifies:
 		parts = append(parts, "the ingress node, to tell it that the connection is here")
+	case e.trace.HandedOn:
+		parts = append(parts, "another node of the row, which chooses the endpoint: the agent of this node is silent, and its maps may be old")
 	case e.trace.OtherZone:
 		parts = append(parts, "the primary by the table of another zone, in which the connection may have begun")
 	case e.trace.Local && e.trace.Exception:

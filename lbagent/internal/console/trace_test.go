@@ -95,6 +95,15 @@ secondary: none: no other node is asked
 verdict: encapsulated to node2`,
 		},
 		{
+			"the agent is silent",
+			dataplane.Trace{Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, HandedOn: true, Node: 3},
+			consoleapi.Trace{Verdict: consoleapi.Sent, Service: "default/web", NextNode: "node3"},
+			`tunnel: encapsulated by another node of the cluster
+frontend: 203.0.113.1:80/TCP of Service default/web, traffic policy Cluster
+connection: not known on this node
+verdict: encapsulated to node3, another node of the row, which chooses the endpoint: the agent of this node is silent, and its maps may be old`,
+		},
+		{
 			"in another zone",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Zonal: true, Stage2: true, OtherZone: true, Node: 3,

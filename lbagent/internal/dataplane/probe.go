@@ -5,20 +5,34 @@ package dataplane
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Beat has probes that ask for it answered as of a node whose agent works. If it was called once and then
-// not for four seconds, they are answered as of one whose agent hangs.
+// silence is AGENT_NANOSECONDS of bpf/src/agent_beat.h.
+const silence = 4 * time.Second
+
+// Beat records that the agent works and that the maps are current. Four seconds after the last
+// beat, probes are answered as those of a node whose agent is silent, and new flows are handed on to
+// other nodes. A node whose agent never called Beat counts as one whose agent works.
 func (d *Dataplane) Beat() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("read the kernel's time: %w", err)
 	}
-	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "when the agent worked", uint32(0), uint64(now.Nano()))
+	var beats bpf.DatapathAgentBeats
+	if err := d.maps.AgentBeat.Lookup(uint32(0), &beats); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.DatapathMapAgentBeat, err)
+	}
+	previous := beats.Beat
+	beats.Beat = uint64(now.Nano())
+	if previous != 0 && beats.Beat-previous >= uint64(silence) {
+		beats.Returned = beats.Beat
+	}
+	return write(d.maps.AgentBeat, bpf.DatapathMapAgentBeat, "when the agent worked", uint32(0), beats)
 }
 
 // SetProbeKeys sets the keys, of 16 bytes, by which probes of other nodes are believed and

@@ -404,7 +404,7 @@ func TestDropReasons(t *testing.T) {
 			t.Errorf("no counter %s in %v", reason, counters.Drops)
 		}
 	}
-	want := "map[echo_answered:0 exception_learned:0 exception_used:0 handed_to_kernel:0 left_to_proxy:0 other_zone:0 over_quota:0 primary_down:0 probe_answered:0 refused:0 reply_unknown:0 second_chance:0 second_chance_returned:0 too_big_told:0]"
+	want := "map[agent_silent:0 echo_answered:0 exception_learned:0 exception_used:0 handed_to_kernel:0 left_to_proxy:0 other_zone:0 over_quota:0 primary_down:0 probe_answered:0 refused:0 reply_unknown:0 second_chance:0 second_chance_returned:0 too_big_told:0]"
 	if fmt.Sprint(counters.Events) != want {
 		t.Errorf("events %v, want %s", counters.Events, want)
 	}

@@ -76,6 +76,9 @@ type Trace struct {
 	// it goes back to the node that asked, OtherZone whether it goes to the primary
 	// by the table of another zone.
 	SecondChance, Returned, OtherZone bool
+	// HandedOn reports whether another node of the row chooses the endpoint, because this node's agent is
+	// silent.
+	HandedOn bool
 	// Exception reports whether an exception led it to the node that holds its flow.
 	// Notifies reports whether the flow is here and the packet goes back to its ingress
 	// node as a notice, Notified whether it was such a notice to this node.
@@ -293,6 +296,7 @@ func decodeTrace(record bpf.DatapathTrace) (Trace, error) {
 		EndpointRow:   int(record.EndpointRow),
 		SecondChance:  has(bpf.DatapathTraceStepTRACE_SECOND_CHANCE),
 		OtherZone:     has(bpf.DatapathTraceStepTRACE_OTHER_ZONE),
+		HandedOn:      has(bpf.DatapathTraceStepTRACE_HANDED_ON),
 		Returned:      has(bpf.DatapathTraceStepTRACE_RETURNED),
 		Exception:     has(bpf.DatapathTraceStepTRACE_EXCEPTION),
 		Notifies:      has(bpf.DatapathTraceStepTRACE_NOTIFIES),

@@ -68,7 +68,7 @@ func (a *Answerer) Look(m *model.Model, objects *model.Snapshot, attached []stri
 // Answer has the responder answer as decided. Where a node is gone that could have answered before, all
 // hosts are told of all VIPs again: some may have sent to that node still.
 func (a *Answerer) Answer(m *model.Model, decisions []announce.Decision, silent map[forwarding.NodeID]bool) {
-	if a == nil || len(m.L2) == 0 && len(a.answering) == 0 {
+	if a == nil {
 		return
 	}
 	wanted := map[string][]netip.Addr{}

@@ -4,7 +4,7 @@ package l2
 
 import "sync/atomic"
 
-// Heartbeat says to other nodes that this one answers for its VIPs.
+// A Heartbeat shows programs and other nodes that the agent of this node works.
 type Heartbeat struct {
 	send, alive func() error
 	// others is true while other nodes could answer.
@@ -14,14 +14,19 @@ type Heartbeat struct {
 // NewHeartbeat returns a heartbeat that is sent by a function while alive returns no error.
 func NewHeartbeat(send, alive func() error) *Heartbeat { return &Heartbeat{send: send, alive: alive} }
 
-// Send sends nothing where the agent is not alive, so that others answer. Where nobody else could, the
-// node answers however it is.
+// Send sends a heartbeat if the agent is alive. If it is not, Send returns the reason while other nodes
+// could answer, and nil otherwise: then this node goes on answering on its links.
 func (h *Heartbeat) Send() error {
-	if err := h.alive(); err != nil && h.others.Load() {
+	err := h.alive()
+	switch {
+	case err == nil:
+		return h.send()
+	case h.others.Load():
 		return err
+	default:
+		return nil
 	}
-	return h.send()
 }
 
-// SetOthers notes whether other nodes could answer.
+// SetOthers records whether other nodes could answer.
 func (h *Heartbeat) SetOthers(could bool) { h.others.Store(could) }

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// beat writes the agent's beats, of so long ago; zero represents none.
+func (w *world) beat(t testing.TB, last, returned time.Duration) {
+	t.Helper()
+	at := func(ago time.Duration) uint64 {
+		if ago == 0 {
+			return 0
+		}
+		return monotonic(t) - uint64(ago)
+	}
+	put(t, w.AgentBeat, uint32(0), bpf.DatapathAgentBeats{Beat: at(last), Returned: at(returned)})
+}
+
+// A node whose agent is silent chooses no endpoint for new flows while another node of the row can.
+func TestAgentSilent(t *testing.T) {
+	w := newWorld(t)
+	defer w.beat(t, 0, 0)
+	const silent, down = 5 * time.Second, 9
+	put(t, w.Nodes, uint32(nodeID(down)), bpf.DatapathNode{Ipv4: ipv4(v4.node2), Flags: uint32(bpf.DatapathNodeFlagNODE_DOWN)})
+	handed := event(bpf.DatapathEventEVENT_AGENT_SILENT)
+	for _, f := range families {
+		pod := f.pods[0]
+		syn, ack, udp, late := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster), f.tcp(portClusterEmpty, "S")
+		// last is what the second node gets: it asks no other node, except that the owner of the row gets what begins
+		// a flow where it has no endpoint itself.
+		last := func(in tunnel, flags uint8) tunnel {
+			return withFlags(in, flags).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
+		}
+		to2 := func(name string, in packet, flags uint8) fixture {
+			return fixture{
+				name: name, in: in.frame(), verdict: xdpTX, out: toNode2(last(in.tunnelled(v4.node2, 2), flags)),
+				counts: join(f.received(in), handed),
+			}
+		}
+		here := func(name string, in packet, counts ...tally) fixture {
+			return fixture{name: name, in: in.frame(), verdict: xdpPass, out: delivered(in, pod), counts: join(append(counts, f.received(in))...)}
+		}
+		from3 := func(in packet) tunnel {
+			return in.arrived(v4, selfID).with(func(t *tunnel) { t.ingress = 3 })
+		}
+		opened := f.opened(portCluster)
+		known := here("an established connection stays", ack)
+		known.given = func(t *testing.T, w *world) {
+			w.beat(t, 0, 0)
+			w.establish(t, syn, pod)
+			w.beat(t, silent, 0)
+		}
+		local := to2("a Local frontend", syn, flagRanked)
+		local.given = func(t *testing.T, w *world) { w.sharedLocal(t, f, portCluster, true) }
+		byRank, moved := table{selfID, [3]uint16{2, 3}, 0}, table{selfID, [3]uint16{3, 2}, 1}
+		for _, test := range []struct {
+			row            table
+			last, returned time.Duration
+			fixture
+		}{
+			{byRank, time.Second, 0, here("an agent that works", syn, opened)},
+			{byRank, 0, 0, here("an agent that writes no beat", syn, opened)},
+			{byRank, silent, 0, to2("a SYN", syn, flagRanked)},
+			{byRank, silent, 0, to2("a datagram", udp, flagRanked)},
+			{byRank, silent, 0, to2("a packet of an unknown connection", ack, 0)},
+			{byRank, silent, 0, known},
+			{byRank, silent, 0, local},
+			{moved, silent, 0, to2("a former primary may have no endpoint", syn, flagRanked)},
+			{table{selfID, [3]uint16{2, down}, 1}, silent, 0, to2("unless no other node is left", syn, flagRanked)},
+			{table{selfID, [3]uint16{down, 2}, 0}, silent, 0, to2("a node that is down is left out", syn, flagRanked)},
+			{table{2, [3]uint16{selfID, 3}, 1}, silent, 0, fixture{
+				name: "from a node whose row differs", in: from3(syn).frame(), verdict: xdpTX,
+				out: toNode2(last(from3(syn).onwards(v4.node2), flagRanked)), counts: handed,
+			}},
+			{table{selfID, [3]uint16{down}, 0}, silent, 0, here("no other node is left", syn, opened)},
+			{byRank, silent, 0, fixture{
+				name: "handed on by another node", in: last(from3(syn), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(),
+				verdict: xdpPass, out: delivered(syn, pod), counts: opened,
+			}},
+			{byRank, time.Second, 10 * time.Second, here("a SYN after the return", syn, opened)},
+			{byRank, time.Second, 10 * time.Second, to2("an unknown connection after the return", ack, 0)},
+			{byRank, time.Second, 70 * time.Second, here("an unknown connection later", ack, opened)},
+			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
+				name: "handed on to a node without an endpoint: its owner of the row gets it",
+				in:   last(from3(late), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpTX,
+				out: toNode2(last(from3(late).onwards(v4.node2), 0)), counts: event(bpf.DatapathEventEVENT_SECOND_CHANCE),
+			}},
+		} {
+			t.Run(f.name+"/"+test.name, func(t *testing.T) {
+				for _, p := range []packet{syn, udp, late} {
+					put(t, w.Rows, p.rowIndex(), test.row.row())
+				}
+				w.beat(t, test.last, test.returned)
+				w.check(t, test.fixture)
+			})
+		}
+		for _, p := range []packet{syn, udp, late} {
+			put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())
+		}
+	}
+}

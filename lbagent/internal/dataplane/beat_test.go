@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dataplane
+
+import (
+	"testing"
+
+	"github.com/millrace-lb/millrace/bpf"
+)
+
+// A beat after a silence also records the return, and later beats keep it.
+func TestBeat(t *testing.T) {
+	d := openDataplane(t, smallConfig(mountBPF(t)))
+	read := func() (beats bpf.DatapathAgentBeats) {
+		t.Helper()
+		if err := d.maps.AgentBeat.Lookup(uint32(0), &beats); err != nil {
+			t.Fatal(err)
+		}
+		return beats
+	}
+	beat := func() bpf.DatapathAgentBeats {
+		t.Helper()
+		if err := d.Beat(); err != nil {
+			t.Fatal(err)
+		}
+		return read()
+	}
+	first := beat()
+	if first.Beat == 0 || first.Returned != 0 {
+		t.Errorf("after the first beat: %+v, want no return", first)
+	}
+	silent := bpf.DatapathAgentBeats{Beat: first.Beat - uint64(silence)}
+	if err := d.maps.AgentBeat.Put(uint32(0), silent); err != nil {
+		t.Fatal(err)
+	}
+	returned := beat()
+	if returned.Beat < first.Beat || returned.Returned != returned.Beat {
+		t.Errorf("after a silence: %+v, want a return at the beat", returned)
+	}
+	if next := beat(); next.Returned != returned.Returned {
+		t.Errorf("after another beat: %+v, want the return at %d", next, returned.Returned)
+	}
+}

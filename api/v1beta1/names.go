@@ -265,6 +265,8 @@ const (
 	// VIP: the node is cut off from endpoints of the VIP, so that other nodes answer for it. See
 	// docs/l2.md#a-network-that-is-split.
 	ReasonCutOff = "CutOff"
+	// ReasonLossyPath: paths to more than half of the nodes lose packets. Check the node's link.
+	ReasonLossyPath = "LossyPath"
 	// ReasonNodesReached: probes through the routers reach all nodes that announce the canary.
 	ReasonNodesReached = "NodesReached"
 	// ReasonNothingProved: no node announces the canary yet, or probes have not run for long enough.

@@ -192,8 +192,7 @@ func TestBothSidesOfAPartition(t *testing.T) {
 			wins := len(own) > len(other) || len(own) == len(other) && nodes > 2 && slices.Min(own) == 1
 			for _, self := range own {
 				n := newNetwork(nodes - 1)
-				n.nodes = slices.DeleteFunc(slices.Clone(all), func(id forwarding.NodeID) bool { return id == self })
-				n.SetNodes(self, n.nodes)
+				n.probeFrom(self, slices.DeleteFunc(slices.Clone(all), func(id forwarding.NodeID) bool { return id == self }))
 				n.run(time.Second, nil)
 				n.alive = func(id forwarding.NodeID) bool { return slices.Contains(own, id) }
 				n.run(time.Second, func(v Verdict) {

@@ -22,8 +22,10 @@ type network struct {
 	nodes    []forwarding.NodeID
 	interval time.Duration
 	alive    func(id forwarding.NodeID) bool
-	// phase is when in an interval each node is probed.
-	phase  map[forwarding.NodeID]time.Duration
+	// slots are the nodes that are probed in each Repeat of an interval.
+	slots [][]forwarding.NodeID
+	// slot is the number of the next one.
+	slot   int
 	probes int
 }
 
@@ -31,41 +33,55 @@ type network struct {
 const self forwarding.NodeID = 5000
 
 func newNetwork(others int) *network {
-	n := &network{now: time.Unix(1e9, 0), interval: Interval(others), phase: map[forwarding.NodeID]time.Duration{}}
+	n := &network{now: time.Unix(1e9, 0), interval: Interval(others)}
+	var nodes []forwarding.NodeID
 	for i := range others {
-		id := forwarding.NodeID(i + 2)
-		n.nodes = append(n.nodes, id)
-		n.phase[id] = n.interval * time.Duration(i) / time.Duration(others)
+		nodes = append(nodes, forwarding.NodeID(i+2))
 	}
 	n.alive = func(forwarding.NodeID) bool { return true }
-	n.SetNodes(self, n.nodes)
+	n.probeFrom(self, nodes)
 	return n
+}
+
+// probeFrom has a node probe others.
+func (n *network) probeFrom(node forwarding.NodeID, others []forwarding.NodeID) {
+	n.nodes = others
+	n.slots = make([][]forwarding.NodeID, n.interval/Repeat(len(others)))
+	for i, id := range others {
+		slot := &n.slots[i*len(n.slots)/len(others)]
+		*slot = append(*slot, id)
+	}
+	n.SetNodes(node, others)
 }
 
 // closely is for how long after a change each probe is followed by a verdict.
 const closely = 2 * time.Second
 
-// run probes every node once in each interval, and calls judged with verdicts.
+// run probes every node once in each interval and urgent ones in each Repeat, and calls judged with
+// verdicts.
 func (n *network) run(duration time.Duration, judged func(v Verdict)) {
 	start := n.now
-	judge := func() {
+	step := n.interval / time.Duration(len(n.slots))
+	for end := n.now.Add(duration); n.now.Before(end); n.now = n.now.Add(step) {
+		due := n.slots[n.slot]
+		n.slot = (n.slot + 1) % len(n.slots)
+		for _, id := range slices.Concat(due, slices.Sorted(maps.Keys(n.Urgent()))) {
+			n.probe(id)
+		}
+		if n.slot > 0 && n.now.Sub(start) >= closely {
+			continue
+		}
 		if v := n.Judge(); judged != nil {
 			judged(v)
 		}
 	}
-	for end := n.now.Add(duration); n.now.Before(end); n.now = n.now.Add(n.interval) {
-		for _, id := range n.nodes {
-			now := n.now.Add(n.phase[id])
-			n.Sent(id, now)
-			n.probes++
-			if n.alive(id) {
-				n.Answered(id, 0, now)
-			}
-			if judged != nil && len(n.nodes) < 100 && n.now.Sub(start) < closely {
-				judge()
-			}
-		}
-		judge()
+}
+
+func (n *network) probe(id forwarding.NodeID) {
+	n.Sent(id, n.now)
+	n.probes++
+	if n.alive(id) {
+		n.Answered(id, 0, n.now)
 	}
 }
 
@@ -88,7 +104,7 @@ func TestDeathIsSeen(t *testing.T) {
 					seen = v.Down[2]
 				}
 			})
-			limit := min(time.Second, (Misses+1)*n.interval)
+			limit := 2*n.interval + (Misses+1)*Repeat(others)
 			if took := seen.Sub(died); seen.IsZero() || took > limit {
 				t.Errorf("seen after %s, want %s at most", took, limit)
 			}
@@ -99,16 +115,83 @@ func TestDeathIsSeen(t *testing.T) {
 	}
 }
 
-// Single packets are lost, and no node is taken for down.
-func TestLostPacketsAreNoDeath(t *testing.T) {
-	n := newNetwork(100)
-	random := rand.New(rand.NewPCG(1, 1))
-	n.alive = func(forwarding.NodeID) bool { return random.Float64() > 0.02 }
-	n.run(10*time.Minute, func(v Verdict) {
-		if len(v.Down)+len(v.Held) > 0 {
-			t.Fatalf("the verdict is %+v", v)
+// answers reports whether a probe and its answer arrive, which are lost with a probability each.
+func answers(random *rand.Rand, loss float64) bool {
+	return random.Float64() >= 1-(1-loss)*(1-loss)
+}
+
+// Lossy paths take no node for down, a death is found all the same, and only the node whose own
+// link is lossy has more than half of its paths lossy.
+func TestLossIsNoDeath(t *testing.T) {
+	for name, test := range map[string]struct {
+		loss   float64
+		others int
+		// only is true if just the path to node 2 is lossy.
+		only bool
+		want bool
+	}{
+		"all paths lose 1 %":                   {loss: 0.01, others: 99},
+		"all paths lose 10 %":                  {loss: 0.1, others: 99, want: true},
+		"the own link loses 10 %":              {loss: 0.1, others: 9, want: true},
+		"the own link loses 30 %":              {loss: 0.3, others: 99, want: true},
+		"the own link of three nodes":          {loss: 0.3, others: 2, want: true},
+		"the link of another node loses 30 %":  {loss: 0.3, others: 99, only: true},
+		"the link of another of three nodes":   {loss: 0.3, others: 2, only: true},
+		"no path loses any":                    {others: 99},
+		"all paths of a large cluster lose 5%": {loss: 0.05, others: 300, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(test.others)
+			random := rand.New(rand.NewPCG(1, 1))
+			dead := forwarding.NodeID(0)
+			n.alive = func(id forwarding.NodeID) bool {
+				return id != dead && (test.only && id != 2 || answers(random, test.loss))
+			}
+			n.run(10*time.Minute, func(v Verdict) {
+				if len(v.Down)+len(v.Held) > 0 {
+					t.Fatalf("the verdict is %+v", v)
+				}
+			})
+			if v := n.Judge(); v.Lossy.IsZero() == test.want {
+				t.Errorf("lossy since %s, want %t", v.Lossy, test.want)
+			}
+			if test.others == 2 {
+				return
+			}
+			for _, id := range []forwarding.NodeID{3, 7, 10} {
+				dead = id
+				died := n.now
+				n.run(500*time.Millisecond, nil)
+				if at, found := n.Judge().Down[id]; !found || at.Sub(died) > 500*time.Millisecond {
+					t.Errorf("the death of node %d is found at %s, which was at %s", id, at, died)
+				}
+				dead = 0
+				n.run(5*time.Second, nil)
+			}
+		})
+	}
+}
+
+// Answers that take longer than an interval, or than the repeats, are no loss.
+func TestSlowPath(t *testing.T) {
+	for _, late := range []int{1, 3, 6} {
+		n := newNetwork(9)
+		n.alive = func(forwarding.NodeID) bool { return true }
+		n.run(time.Second, nil)
+		sent := map[forwarding.NodeID]int{}
+		// Of the last probes to a node, the one before so many others is answered now.
+		n.alive = func(id forwarding.NodeID) bool {
+			if sent[id]++; sent[id] > late {
+				n.Answered(id, late, n.now)
+			}
+			return false
 		}
-	})
+		n.run(time.Minute, func(v Verdict) {
+			if len(v.Down)+len(v.Held) > 0 || !v.Lossy.IsZero() {
+				t.Fatalf("%d probes later: the verdict is %+v", late, v)
+			}
+		})
+	}
 }
 
 // A node that never answered is not down: its programs may not be attached yet.

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// remembered is how many probes to a node can still be answered.
-	remembered = 8
+	// remembered is the number of probes to a node that can still be answered.
+	remembered = 2 * membership.Misses
 	// together is how many nodes are probed at once; shortestSlot is how long after that the
 	// next ones are.
 	together     = 16
@@ -58,6 +58,8 @@ type Counters struct {
 // target is a node that is probed.
 type target struct {
 	fib.Target
+	// at is the time of the last probe.
+	at time.Time
 	// nonces are those of the last probes, by number.
 	nonces [remembered]uint64
 	sent   uint64
@@ -98,7 +100,9 @@ type Prober struct {
 	targets    map[forwarding.NodeID]*target
 	order      []forwarding.NodeID
 	next       int
-	sockets    Sockets[*socket]
+	// due is the time of the next regular probes.
+	due     time.Time
+	sockets Sockets[*socket]
 }
 
 // New returns a Prober that sends from a UDP port.
@@ -258,6 +262,25 @@ func (p *Prober) step() time.Duration {
 	now := time.Now()
 	p.sockets.Reopen(now)
 	p.drain(now)
+	if !now.Before(p.due) {
+		p.due = now.Add(p.turn(now))
+	}
+	repeat := membership.Repeat(len(p.order))
+	for id := range p.membership.Urgent() {
+		if now.Sub(p.targets[id].at) >= repeat/2 {
+			p.probe(id, now)
+		}
+	}
+	p.judge(now)
+	wait := p.due.Sub(now)
+	if len(p.membership.Urgent()) > 0 {
+		wait = min(wait, repeat)
+	}
+	return wait
+}
+
+// turn probes the next nodes in order, and returns the time until the next turn.
+func (p *Prober) turn(now time.Time) time.Duration {
 	interval := membership.Interval(len(p.order))
 	slots := min(len(p.order)/together+1, int(interval/shortestSlot))
 	size := (len(p.order) + slots - 1) / slots
@@ -271,12 +294,12 @@ func (p *Prober) step() time.Duration {
 	if p.next >= len(p.order) {
 		p.next = 0
 	}
-	p.judge(now)
 	return interval / time.Duration(slots)
 }
 
 func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	to := p.targets[id]
+	to.at = now
 	s, open := p.sockets.At(to.Source)
 	if !open || len(p.current.Keys) == 0 {
 		return
@@ -322,6 +345,8 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	}
 	for later := range min(to.sent, remembered) {
 		if to.nonces[(to.sent-1-later)%remembered] == m.nonce {
+			// A copy of the answer counts for nothing.
+			to.nonces[(to.sent-1-later)%remembered] = 0
 			p.membership.Answered(m.to, int(later), now)
 			if number := to.sent - later; number > to.told {
 				to.told = number

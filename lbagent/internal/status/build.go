@@ -72,6 +72,8 @@ type Watch struct {
 	Down, Held []string
 	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
 	CutOff bool
+	// Lossy is true if the paths to more than half of the nodes lose packets.
+	Lossy bool
 }
 
 // Bounds of a report, so that an object of the API server stays small whatever the

@@ -228,22 +228,41 @@ func TestObjectsPresentGoes(t *testing.T) {
 	}
 }
 
-// NodesReached goes when there is nothing to tell any longer.
-func TestNodesReachedGoes(t *testing.T) {
-	o := good()
-	o.OtherUplink = true
-	told := build(o, reportStatus{}, 1, earlier)
-	got := map[string]metav1.ConditionStatus{}
-	for _, condition := range told.Conditions {
-		got[condition.Type] = condition.Status
-	}
-	if got[millracev1beta1.ConditionNodesReached] != metav1.ConditionFalse || got[millracev1beta1.ConditionReady] != metav1.ConditionTrue {
-		t.Errorf("conditions %v, want NodesReached False, and Ready all the same", got)
-	}
-	o.OtherUplink = false
-	for _, condition := range build(o, told, 1, earlier).Conditions {
-		if condition.Type == millracev1beta1.ConditionNodesReached {
-			t.Errorf("condition %+v, want none", condition)
-		}
+// NodesReached has the most serious reason, and is removed without a reason. Ready depends on it only
+// if the node is cut off.
+func TestNodesReached(t *testing.T) {
+	for name, test := range map[string]struct {
+		set     func(o *Observation)
+		reason  string
+		message string
+	}{
+		"another uplink": {func(o *Observation) { o.OtherUplink = true }, millracev1beta1.ReasonOtherUplink, "tunnel_uplink"},
+		"a dead node":    {func(o *Observation) { o.Watch.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
+		"a lossy link":   {func(o *Observation) { o.Watch.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
+		"a lossy link and a dead node": {
+			func(o *Observation) { o.Watch.Lossy, o.Watch.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer: b",
+		},
+		"one of two nodes": {func(o *Observation) { o.Watch.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},
+		"cut off": {
+			func(o *Observation) { o.Watch.Held, o.Watch.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonCutOff, ": b; c",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := good()
+			test.set(&o)
+			told := build(o, reportStatus{}, 1, earlier)
+			got := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionNodesReached)
+			if got == nil || got.Status != metav1.ConditionFalse || got.Reason != test.reason || !strings.Contains(got.Message, test.message) {
+				t.Errorf("condition %+v, want reason %s, and %q in the message", got, test.reason, test.message)
+			}
+			if isReady := meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady); isReady == o.Watch.CutOff {
+				t.Errorf("ready is %t", isReady)
+			}
+			for _, condition := range build(good(), told, 1, earlier).Conditions {
+				if condition.Type == millracev1beta1.ConditionNodesReached {
+					t.Errorf("condition %+v, want none", condition)
+				}
+			}
+		})
 	}
 }

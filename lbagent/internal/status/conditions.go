@@ -178,6 +178,11 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 		condition.Reason = millracev1beta1.ReasonCutOff
 		condition.Message = "one of two nodes stopped answering at UDP port 6081, so this node may be cut off; " +
 			"packets still go to the other node: " + firstOf(o.Watch.Held)
+	case o.Watch.Lossy:
+		condition.Reason, condition.Message = millracev1beta1.ReasonLossyPath, lossyPath
+		if len(o.Watch.Down) > 0 {
+			condition.Message += "; nodes that do not answer: " + firstOf(o.Watch.Down)
+		}
 	case len(o.Watch.Down) > 0:
 		condition.Reason = millracev1beta1.ReasonNodesDown
 		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)
@@ -188,6 +193,8 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	}
 	return condition, true
 }
+
+const lossyPath = "probes to more than half of the nodes lose 5 % or more: check this node's link, its cable and its port at the switch"
 
 const otherUplink = "packets of other nodes come in by an uplink on which this node does not reach those nodes, and are dropped: " +
 	"forged ones, or routing is asymmetric; `millrace drops --reason tunnel_uplink` shows senders and interfaces"

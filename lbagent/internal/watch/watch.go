@@ -170,6 +170,9 @@ func (w *Watch) log(verdict membership.Verdict) {
 		w.logger.Info("Half of the nodes, or more, stopped answering at once: none of them is taken for down",
 			"held", len(verdict.Held))
 	}
+	if verdict.Lossy.IsZero() != w.verdict.Lossy.IsZero() {
+		w.logger.Info("Paths to more than half of the nodes lose packets, as this node's own link would", "lossy", !verdict.Lossy.IsZero())
+	}
 	if verdict.CutOff != w.verdict.CutOff {
 		w.logger.Info("This node may be cut off from the others: it leaves VIPs with endpoints there to them",
 			"cutOff", verdict.CutOff, "held", len(verdict.Held), "down", len(verdict.Down))
@@ -229,6 +232,9 @@ func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 		return names
 	}
 	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}
+	if since := w.verdict.Lossy; !since.IsZero() {
+		told.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0
+	}
 	told.CutOff = w.verdict.CutOff && len(told.Down)+len(told.Held) > 0
 	return told, again
 }

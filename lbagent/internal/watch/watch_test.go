@@ -121,13 +121,14 @@ func TestCutOffIsReported(t *testing.T) {
 		"held":      {membership.Verdict{Held: since, CutOff: true}, ReportAfter / 6, true},
 		"down":      {membership.Verdict{Down: since, CutOff: true}, ReportAfter / 6, true},
 		"two nodes": {membership.Verdict{Held: since}, ReportAfter, false},
+		"lossy":     {membership.Verdict{Down: since, Lossy: lost}, ReportAfter, false},
 	} {
 		w := watchBy(&judge{verdict: test.verdict})
 		w.See(&model.Snapshot{})
-		if told, again := w.Observe(0, lost); told.CutOff || again != test.want {
+		if told, again := w.Observe(0, lost); told.CutOff || told.Lossy || again != test.want {
 			t.Errorf("%s: at once %+v is reported, again after %s; want %s", name, told, again, test.want)
 		}
-		if told, _ := w.Observe(0, lost.Add(test.want)); told.CutOff != test.cutOff || len(told.Held)+len(told.Down) != 2 {
+		if told, _ := w.Observe(0, lost.Add(test.want)); told.CutOff != test.cutOff || told.Lossy == test.verdict.Lossy.IsZero() || len(told.Held)+len(told.Down) != 2 {
 			t.Errorf("%s: reported is %+v", name, told)
 		}
 	}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package membership
+
+import "time"
+
+const (
+	// windowSize is the number of probes after which the loss of a path is computed.
+	windowSize = 200
+	// lossyFrom is the number of unanswered probes of a window at which a path becomes lossy: 5 %.
+	// At losslessTo, 2 %, the path becomes lossless again.
+	lossyFrom, losslessTo = windowSize / 20, windowSize / 50
+)
+
+// A window counts the probes on the path to a node, to compute its loss.
+type window struct {
+	sent, answered int
+	// lossy is the time since which the path loses packets; zero if it does not.
+	lossy time.Time
+}
+
+// send counts a probe that is about to be sent.
+func (w *window) send(now time.Time) {
+	if w.sent == windowSize {
+		switch lost := w.sent - w.answered; {
+		case lost >= lossyFrom && w.lossy.IsZero():
+			w.lossy = now
+		case lost <= losslessTo:
+			w.lossy = time.Time{}
+		}
+		w.sent, w.answered = 0, 0
+	}
+	w.sent++
+}
+
+// lossy returns the time since which paths lose packets, if these are more than half of all paths
+// to nodes that answer: then this node's own link does. A single path may be another node's.
+func (m *Membership) lossy() (since time.Time) {
+	paths, lossy := 0, 0
+	for _, p := range m.peers {
+		if !p.seen || p.lost {
+			continue
+		}
+		paths++
+		if at := p.loss.lossy; !at.IsZero() {
+			lossy++
+			if since.IsZero() || at.Before(since) {
+				since = at
+			}
+		}
+	}
+	if 2*lossy <= paths {
+		return time.Time{}
+	}
+	return since
+}

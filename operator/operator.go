@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package operator is the part of Millrace that owns addresses: it gives
-// Services their VIPs, nodes their ids, and says of every object whether it is
-// valid.
+// Package operator implements the control plane that assigns VIPs to Services and IDs to nodes, rotates the
+// tunnel key and validates objects.
 package operator
 
 import (
@@ -41,62 +40,58 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/webhook"
 )
 
-// leaseName is the Lease that the leader holds.
+// leaseName is the Lease of the leader.
 const leaseName = "millrace-operator"
 
-// reconcileTimeout bounds one reconciliation, so that a request that hangs
-// does not hold up all Services.
+// reconcileTimeout bounds one reconciliation, so that a request without an answer does not block all Services.
 const reconcileTimeout = time.Minute
 
-// Config is how the operator runs.
+// Config configures the operator.
 type Config struct {
-	// REST is how to reach the API server.
+	// REST is the configuration of the API client.
 	REST *rest.Config
-	// LeaderElect lets one of several replicas work and the others wait.
+	// LeaderElect enables leader election between replicas.
 	LeaderElect bool
-	// LeaderElectionNamespace is where the Lease is, and the ConfigMap of node ids;
-	// empty: the namespace of the operator's own pod.
+	// LeaderElectionNamespace is the namespace of the Lease and of the ConfigMap of node IDs; default: the
+	// namespace of the operator's pod.
 	LeaderElectionNamespace string
-	// LoadBalancerClass is the class of the Services that are served; empty: millrace.io/lb.
+	// LoadBalancerClass is the loadBalancerClass of the served Services; default millrace.io/lb.
 	LoadBalancerClass string
-	// DefaultLoadBalancer serves Services without a loadBalancerClass too.
+	// DefaultLoadBalancer also serves Services without a loadBalancerClass.
 	DefaultLoadBalancer bool
-	// AnnotationsOf names other load balancers whose annotations are read beside our own.
+	// AnnotationsOf lists other load balancers whose annotations are read, too, separated by commas.
 	AnnotationsOf string
-	// Adopt has Services get the addresses that their status says, and no others.
+	// Adopt assigns only the addresses in the status of Services.
 	Adopt bool
-	// ReleaseDelay is how long an address that a Service gives up is still announced as one to be
-	// left (RFC 8326). Zero: not at all.
+	// ReleaseDelay is how long a released address is still announced with GRACEFUL_SHUTDOWN (RFC 8326). Zero
+	// releases addresses immediately.
 	ReleaseDelay time.Duration
-	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0"
-	// listens nowhere.
+	// MetricsAddress and ProbeAddress are "host:port" to listen on; "0" disables them.
 	MetricsAddress string
 	ProbeAddress   string
-	// MetricsSecure serves metrics over TLS to those whom the API server knows and permits
-	// it. Otherwise everybody gets them over plain HTTP.
+	// MetricsSecure serves metrics over TLS to clients that the API server authenticates and authorizes.
+	// Otherwise they are served to all clients over plain HTTP.
 	MetricsSecure bool
-	// MetricsCertDir has tls.crt and tls.key for the metrics. Empty, or without them: a
-	// certificate that signs itself.
+	// MetricsCertDir contains tls.crt and tls.key for metrics. If it is empty or they are missing, a
+	// self-signed certificate is used.
 	MetricsCertDir string
-	// WebhookAddress is "host:port" to serve warnings to the API server on; "0": nowhere.
+	// WebhookAddress is "host:port" of the admission webhooks; "0" disables them.
 	WebhookAddress string
-	// WebhookCertDir has tls.crt and tls.key for that.
+	// WebhookCertDir contains tls.crt and tls.key of the webhooks.
 	WebhookCertDir string
-	// WebhookSelfSigned has the leader make and renew that certificate, in a Secret that the
-	// directory is mounted from, and has the API server trust it.
+	// WebhookSelfSigned makes the leader create and renew that certificate in the mounted Secret, and set
+	// caBundle.
 	WebhookSelfSigned bool
-	// LiveSelfSigned has the leader make and renew the certificates of the aggregated API
-	// live.millrace.io and of agents towards it, in Secrets, and has the API server trust it.
+	// LiveSelfSigned makes the leader create and renew the certificates of the aggregated API live.millrace.io
+	// and of its agents, and set caBundle.
 	LiveSelfSigned bool
-	// TunnelKeyLifetime is the age at which the key of the tunnel is replaced. Zero: never.
+	// TunnelKeyLifetime is the age at which the tunnel key is replaced. Zero: never.
 	TunnelKeyLifetime time.Duration
-	// TunnelKeyNodeTimeout is how long a change of that key waits for a node that does not
-	// confirm it.
+	// TunnelKeyNodeTimeout is how long a key rotation waits for a node that does not confirm it.
 	TunnelKeyNodeTimeout time.Duration
 }
 
-// Run runs the operator until the context ends, which is no error, or until it
-// loses its leadership, which is one.
+// Run runs the operator until the context ends, or returns an error if it loses leadership.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if class := configuration.LoadBalancerClass; class != "" {
 		if err := desired.ParseClassName(class); err != nil {
@@ -144,7 +139,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	return nil
 }
 
-// setupServers adds probes, metrics, the webhook and the certificates of servers, as configured.
+// setupServers adds the configured probes, metrics, webhooks and certificates to the manager.
 func setupServers(mgr ctrl.Manager, configuration Config, reading convert.Reading) error {
 	if err := errors.Join(
 		managed.AddProbes(mgr, configuration.ProbeAddress, "caches", synced(mgr.GetCache())),
@@ -183,8 +178,7 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 		LeaderElection:          configuration.LeaderElect,
 		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: configuration.LeaderElectionNamespace,
-		// Run returns right after the manager has stopped, so that the next
-		// leader need not wait for the Lease to run out.
+		// Run returns right after the manager stopped, so the Lease can be released early.
 		LeaderElectionReleaseOnCancel: true,
 		// Package managed serves metrics.
 		Metrics:    metricsserver.Options{BindAddress: "0"},
@@ -195,7 +189,7 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Node{}:                  {Transform: controller.TransformNode},
 				&millracev1beta1.LBNodeReport{}: {Transform: controller.TransformReport},
-				// The operator may read one Secret.
+				// The operator may read only one Secret.
 				&corev1.Secret{}: {
 					Namespaces: map[string]cache.Config{nodes.TunnelKeySecret().Namespace: {}},
 					Field:      fields.OneTermEqualSelector(metav1.ObjectNameField, nodes.TunnelKeySecret().Name),
@@ -205,8 +199,8 @@ func managerOptions(configuration Config, scheme *runtime.Scheme, logger logr.Lo
 	}
 }
 
-// ownNamespace returns the configured namespace, else that of the pod (which the kubelet
-// mounts beside the token), else that of our manifests.
+// ownNamespace returns the configured namespace, else that of the pod (mounted beside its token), else that of
+// our manifests.
 func ownNamespace(configured string) string {
 	const mounted = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	if configured != "" {
@@ -218,7 +212,7 @@ func ownNamespace(configured string) string {
 	return "millrace-system"
 }
 
-// synced is a probe that fails while a cache is still being filled.
+// synced returns a probe that fails until the caches have synced.
 func synced(informers cache.Cache) healthz.Checker {
 	return func(request *http.Request) error {
 		ctx, cancel := context.WithTimeout(request.Context(), 100*time.Millisecond)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command operator gives Services of type LoadBalancer their addresses.
+// Command operator assigns addresses to Services of type LoadBalancer.
 package main
 
 import (
@@ -49,7 +49,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	return operator.Run(ctx, *configuration, logger)
 }
 
-// register adds the flags and returns where they are read into.
+// register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *operator.Config {
 	c := &operator.Config{}
 	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas work and the others wait")

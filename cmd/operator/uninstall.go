@@ -29,25 +29,24 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation says, on the operator's Deployment, that an uninstallation takes the addresses from Services.
-	// Values of the chart could not say it: a release whose uninstallation was refused takes no upgrade.
-	// Where the Deployment is gone, the annotation of the agents' DaemonSet counts: a try that was told
-	// leaves it there.
+	// annotation on the operator's Deployment confirms that uninstalling removes the addresses from Services.
+	// Chart values cannot confirm it, because a release whose uninstallation failed cannot be upgraded. If the
+	// Deployment is already deleted, the annotation of the agents' DaemonSet counts; a confirmed attempt copies
+	// it there.
 	annotation = "millrace.io/release-services"
-	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup, and on no node, so that
-	// the DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with
-	// it.
+	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup and on no node, so that the
+	// DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with it.
 	holdLabel = "millrace.io/uninstalling"
 )
 
-// uninstallation is what the hooks of the Helm chart run before anything is deleted.
+// An uninstallation runs the hooks of the Helm chart before anything is deleted.
 type uninstallation struct {
 	client kubernetes.Interface
-	// namespace is that of the installation.
+	// namespace is the namespace of the installation.
 	namespace string
-	// release takes the addresses from Services, whatever the workloads' annotations say.
+	// release removes the addresses from Services regardless of annotations.
 	release bool
-	// helm is the release of the hook; nil: an administrator runs the program.
+	// helm is the release of the hook, or nil if an administrator runs the program.
 	helm *helmRelease
 	out  io.Writer
 }
@@ -75,7 +74,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w: run in a cluster or give --kubeconfig", err)
 	}
-	// Helm's record may be any of helm-revisions; the client would limit itself to five requests a second.
+	// There are up to helm-revisions records; the default limit is five requests per second.
 	rest.QPS = -1
 	if u.client, err = kubernetes.NewForConfig(rest); err != nil {
 		return fmt.Errorf("reaching the API server: %w", err)
@@ -91,7 +90,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	return u.prepare(ctx)
 }
 
-// prepare ends the agents, when no Service has an address any more.
+// prepare stops the agents after no Service has an address any more.
 func (u uninstallation) prepare(ctx context.Context) error {
 	services, err := u.holders(ctx)
 	if err != nil {
@@ -101,7 +100,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 		if err := u.mayTake(ctx, services); err != nil {
 			return err
 		}
-		// Otherwise it would give them addresses again.
+		// A running operator would assign the addresses again.
 		if err := u.remove(ctx, operators, u.client.AppsV1().Deployments(u.namespace).Delete); err != nil {
 			return err
 		}
@@ -115,8 +114,8 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// mayTake returns nil where somebody said that the addresses may be taken. Then a try that is interrupted
-// goes on with the next one, whose Deployment of the operator is gone.
+// mayTake returns nil if the removal of addresses is confirmed. After an interrupted attempt the operator's
+// Deployment may be deleted already.
 func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) error {
 	if u.release {
 		return nil
@@ -135,7 +134,7 @@ func (u uninstallation) mayTake(ctx context.Context, services []corev1.Service) 
 	return u.record(ctx)
 }
 
-// mayTakeWithout is mayTake where the operator is gone, so that nobody gives the addresses back.
+// mayTakeWithout is mayTake without the operator, which would be needed to assign addresses again.
 func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	switch {
@@ -152,7 +151,7 @@ func (u uninstallation) mayTakeWithout(ctx context.Context, have string) error {
 	return nil
 }
 
-// record keeps on the agents' DaemonSet what the operator's Deployment says, which goes first.
+// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is deleted first.
 func (u uninstallation) record(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -162,7 +161,7 @@ func (u uninstallation) record(ctx context.Context) error {
 	return nil
 }
 
-// holders are the Services that have an address.
+// holders returns the Services that have an address.
 func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 	list, err := u.client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -173,7 +172,7 @@ func (u uninstallation) holders(ctx context.Context) ([]corev1.Service, error) {
 	}), nil
 }
 
-// names are those of the first few Services.
+// names returns the names of the first few Services.
 func names(services []corev1.Service) string {
 	const most = 10
 	var list []string
@@ -186,7 +185,7 @@ func names(services []corev1.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// free takes address and finalizers from a Service, so that it can be deleted without an operator.
+// free removes addresses and finalizers from a Service, so that it can be deleted without an operator.
 func (u uninstallation) free(ctx context.Context, service *corev1.Service) error {
 	services := u.client.CoreV1().Services(service.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -210,7 +209,7 @@ func (u uninstallation) free(ctx context.Context, service *corev1.Service) error
 	return nil
 }
 
-// remove deletes a workload of the installation, and waits until none of its pods is left.
+// remove deletes a workload of the installation and waits until its pods are gone.
 func (u uninstallation) remove(ctx context.Context, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
 	foreground := metav1.DeletePropagationForeground
 	err := remove(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
@@ -234,8 +233,7 @@ func (u uninstallation) remove(ctx context.Context, name string, remove func(con
 	return nil
 }
 
-// awaitCleanup lets the cleanup's pods run, and waits until one on each node reports that nothing is left
-// there.
+// awaitCleanup starts the cleanup pods and waits until each node reports that it is clean.
 func (u uninstallation) awaitCleanup(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {%q: null}}}}}`, holdLabel)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, cleanup, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -277,8 +275,8 @@ func (u uninstallation) pods(ctx context.Context, component string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// poll asks until check is done. An error is only told when the time is over: the API server may be
-// away for a moment.
+// poll calls check until it is done. Errors are reported only after the timeout, because the API server may be
+// unavailable briefly.
 func (u uninstallation) poll(ctx context.Context, check func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {

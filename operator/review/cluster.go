@@ -16,9 +16,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Objects are those of a cluster that is yet to be made.
+// Objects are the manifests of a cluster to analyze.
 type Objects struct {
-	// Class says which Services are ours.
+	// Class selects the Services of the operator.
 	Class          desired.Class
 	Pools          []millracev1beta1.VIPPool
 	VIPs           []millracev1beta1.VIP
@@ -30,38 +30,36 @@ type Objects struct {
 	ServiceCIDRs   []networkingv1.ServiceCIDR
 	Namespaces     []corev1.Namespace
 	Secrets        []corev1.Secret
-	// AssumeSecrets takes every Secret that an LBPeer names for one with a good password.
+	// AssumeSecrets assumes that each Secret named by an LBPeer has a valid password.
 	AssumeSecrets bool
 }
 
-// Result is what would come of objects.
+// A Result is the outcome of applying the objects.
 type Result struct {
-	// VIPs are those that there would be.
+	// VIPs are the resulting VIPs.
 	VIPs     []millracev1beta1.VIP
 	Problems []desired.Problem
-	// Remarks say what could not be judged, and what may surprise.
+	// Remarks are messages about checks that were not possible and surprising results.
 	Remarks []string
 }
 
-// Reasons of millrace analyze: problems that it finds itself. All others are reasons of conditions and
-// of routes.
+// Reasons of problems that only millrace analyze reports. All others are reasons of conditions and of routes.
 const (
-	// ReasonRefused: the API server would refuse the object, or a field of it.
+	// ReasonRefused: the API server would reject the object or a field of it.
 	ReasonRefused = "Refused"
-	// ReasonDuplicate: another, older object already has what this one says.
+	// ReasonDuplicate: an older object has the same settings.
 	ReasonDuplicate = "Duplicate"
-	// ReasonServiceMismatch: the Service that a VIPRoute is for does not exist, is of another type, or does
-	// not have the port.
+	// ReasonServiceMismatch: the Service of a VIPRoute does not exist, is of another type, or does not have the
+	// port.
 	ReasonServiceMismatch = "ServiceMismatch"
-	// ReasonBackendInvalid: a VIPRoute leads to a Service that does not exist, or not with that port. Its
-	// share is refused.
+	// ReasonBackendInvalid: a backend Service of a VIPRoute, or its port, does not exist. Its share of
+	// connections is refused.
 	ReasonBackendInvalid = "BackendInvalid"
-	// ReasonSelectsNothing: a selector, or a list of names, selects none of the objects that there
-	// are.
+	// ReasonSelectsNothing: a selector or a list of names matches no object.
 	ReasonSelectsNothing = "SelectsNothing"
 )
 
-// Cluster says what would come of all objects of a cluster together.
+// Cluster reviews all objects of a cluster together.
 func Cluster(objects *Objects) *Result {
 	c := newCluster(objects)
 	c.pools()
@@ -77,14 +75,14 @@ func Cluster(objects *Objects) *Result {
 	return &c.result
 }
 
-// cluster is the review of objects.
+// A cluster is a review in progress.
 type cluster struct {
 	*Objects
 	occupied   []desired.Occupied
 	namespaces map[string]labels.Set
 	// nodes are the labels of the Nodes.
 	nodes []labels.Set
-	// labels are those of each Service.
+	// labels are the labels of each Service.
 	labels map[types.NamespacedName]labels.Set
 	// routers and advertised are the valid LBPeers and VIPAdvertisements, by name.
 	routers    []desired.Peer
@@ -111,7 +109,7 @@ func newCluster(objects *Objects) *cluster {
 	return c
 }
 
-// withName are the labels of a namespace with the one that the API server adds.
+// withName adds the label that the API server sets on namespaces.
 func withName(name string, of labels.Set) labels.Set {
 	return labels.Merge(of, labels.Set{corev1.LabelMetadataName: name})
 }
@@ -120,7 +118,7 @@ func (c *cluster) add(problems ...desired.Problem) {
 	c.result.Problems = append(c.result.Problems, problems...)
 }
 
-// warn adds sentences about an object that is used all the same.
+// warn adds warnings about an object that is used nevertheless.
 func (c *cluster) warn(object desired.Object, reason string, messages ...string) {
 	for _, message := range messages {
 		c.add(desired.Problem{Object: object, Reason: reason, Message: message})
@@ -146,7 +144,7 @@ func Occupied(nodes []corev1.Node, peers []millracev1beta1.LBPeer, networks []ne
 	return occupied
 }
 
-// state is what the review of one object goes by.
+// state returns the input for the review of one object.
 func (c *cluster) state() *State {
 	return &State{
 		Pools: c.Pools, VIPs: c.VIPs, Peers: c.Peers, Advertisements: c.Advertisements,
@@ -192,7 +190,7 @@ func (c *cluster) peers() {
 	}
 }
 
-// anyNode reports whether selectors select a common Node; they are not judged without Nodes.
+// anyNode reports whether all selectors match a common Node, or there are no Nodes.
 func (c *cluster) anyNode(selectors ...labels.Selector) bool {
 	return len(c.nodes) == 0 || slices.ContainsFunc(c.nodes, func(node labels.Set) bool {
 		return !slices.ContainsFunc(selectors, func(selector labels.Selector) bool { return !selector.Matches(node) })
@@ -208,7 +206,7 @@ func (c *cluster) advertisements() {
 	}
 }
 
-// selects tells where an advertisement selects no node or no peer.
+// selects reports advertisements that select no node or no peer.
 func (c *cluster) selects(advertisement *desired.Advertisement) {
 	name := desired.Object{Kind: "VIPAdvertisement", Name: advertisement.Name}
 	if !c.anyNode(advertisement.Nodes) {
@@ -230,7 +228,7 @@ func (c *cluster) selects(advertisement *desired.Advertisement) {
 	}
 }
 
-// conflicts tells the advertisements that yield to others, and those that select no VIP.
+// conflicts reports advertisements that yield to others or select no VIP.
 func (c *cluster) conflicts() {
 	all := c.advertisedVIPs()
 	nodes := c.nodes
@@ -251,12 +249,12 @@ func (c *cluster) conflicts() {
 	}
 }
 
-// told reports whether an object has a problem.
+// told reports whether the object has a problem.
 func (c *cluster) told(object desired.Object) bool {
 	return slices.ContainsFunc(c.result.Problems, func(problem desired.Problem) bool { return problem.Object == object })
 }
 
-// valid returns what can be used of objects.
+// valid returns the valid objects.
 func valid[O, T any](objects []O, parse func(*O) (T, []desired.Problem)) []T {
 	var found []T
 	for i := range objects {

@@ -14,32 +14,31 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Change is a field of a Service that gets another value.
+// A Change is a field of a Service with a new value.
 type Change struct {
-	// Field is below spec.
+	// Field is relative to spec.
 	Field string
 	Value any
 }
 
-// Fields of Service.spec that get defaults.
+// Fields of Service.spec that have defaults.
 const (
 	fieldClass     = "loadBalancerClass"
 	fieldNodePorts = "allocateLoadBalancerNodePorts"
 	fieldFamilies  = "ipFamilyPolicy"
 )
 
-// Write is a Service that is written. Before is what was there; nil where it is created.
+// A Write is a write of a Service. Before is nil for a create.
 type Write struct{ Service, Before *corev1.Service }
 
-// Defaults returns what a Service leaves out, in a namespace that asks for our defaults: those of an
-// operator of a class. Applied again it changes nothing. Where it cannot tell whether a user has said
-// something, a warning says what became of it.
+// Defaults returns the defaults for a Service in a namespace with the label, for the operator's class. It is
+// idempotent. If it is unclear whether a user has set a field, a warning says what was done.
 func Defaults(class desired.Class, write Write, namespace labels.Set, state *State) (changes []Change, warnings []string) {
 	service, before := write.Service, write.Before
 	name := cmp.Or(class.Name, millracev1beta1.Class)
-	// The class is fixed once a Service is a load balancer.
+	// The class is immutable once the Service is a load balancer.
 	begins := before == nil || before.Spec.Type != corev1.ServiceTypeLoadBalancer
-	// One that comes without it is sent as a whole: a patch begins with what is there.
+	// A Service without its class was sent as a whole (PUT): a patch would keep the class.
 	again := !begins && service.Spec.LoadBalancerClass == nil && desired.Class{Name: name}.Serves(before)
 	if !concerns(name, service, begins || again) {
 		return nil, nil
@@ -69,7 +68,7 @@ func concerns(name string, service *corev1.Service, mayGetClass bool) bool {
 	return class == nil && mayGetClass || class != nil && *class == name
 }
 
-// leavesNodePorts reports whether nobody has said that the Service is to have node ports or not.
+// leavesNodePorts reports whether no user has decided about node ports.
 func leavesNodePorts(service *corev1.Service) bool {
 	return !isFalse(service.Spec.AllocateLoadBalancerNodePorts) && !namesNodePort(service) && !saysNodePorts(service)
 }
@@ -85,9 +84,8 @@ func namesNodePort(service *corev1.Service) bool {
 	return false
 }
 
-// saysNodePorts reports whether a user has written the field. The API's default is there before any
-// webhook is called, so it shows only where the request itself is kept: by server-side apply in the
-// fields that it manages, and by kubectl apply in an annotation.
+// saysNodePorts reports whether a user has set the field. The API server defaults it before webhooks run, so
+// only records of the request show it: managed fields of server-side apply, or the annotation of kubectl apply.
 func saysNodePorts(service *corev1.Service) bool {
 	for _, entry := range service.ManagedFields {
 		if entry.Operation == metav1.ManagedFieldsOperationApply && entry.FieldsV1 != nil &&
@@ -98,7 +96,7 @@ func saysNodePorts(service *corev1.Service) bool {
 	return says([]byte(service.Annotations[corev1.LastAppliedConfigAnnotation]), "spec", fieldNodePorts)
 }
 
-// says reports whether a JSON object has a field of one of its objects.
+// says reports whether a field is set in a nested object of a JSON document.
 func says(content []byte, object, field string) bool {
 	var all map[string]json.RawMessage
 	var fields map[string]json.RawMessage
@@ -114,7 +112,7 @@ func leavesFamilies(service *corev1.Service) bool {
 		service.Spec.ClusterIP == "" && len(service.Spec.ClusterIPs) == 0
 }
 
-// hasBoth reports whether a Service of both families would get an address of each.
+// hasBoth reports whether a Service with both families would get an address of each.
 func hasBoth(service *corev1.Service, namespace labels.Set, state *State) bool {
 	both := service.DeepCopy()
 	both.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}

@@ -14,9 +14,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// unannouncedFamilies returns a message for each family of the pool's addresses that no peer of the
-// pool's advertisements announces. It returns none for a pool without advertisements or without peers,
-// which have messages of their own.
+// unannouncedFamilies returns a message for each family of the pool's addresses that no peer of the pool's
+// advertisements announces. It returns none for a pool without advertisements or without peers, which have
+// messages of their own.
 func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisement, peers []desired.Peer) (messages []string) {
 	var selected []desired.Peer
 	for i := range advertisements {
@@ -63,7 +63,7 @@ func names(peers []desired.Peer) string {
 	return strings.Join(slices.Compact(found), ", ")
 }
 
-// prefixed returns messages with the field that they are about.
+// prefixed returns messages with the field in front.
 func prefixed(field string, messages []string) (texts []string) {
 	for _, message := range messages {
 		texts = append(texts, field+": "+message)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package review says what would come of an object before it is written: it makes the plans of the
-// operator without carrying them out, by the same parsers. It is pure.
+// Package review predicts the effect of an object before it is written: it makes the same plans as the
+// operator, with the same parsers, without writing them. It is pure.
 package review
 
 import (
@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// State is what is in the cluster.
+// State holds the cluster's objects.
 type State struct {
-	// Reading says how the operator reads Services.
+	// Reading parses Services.
 	Reading        convert.Reading
 	Pools          []millracev1beta1.VIPPool
 	VIPs           []millracev1beta1.VIP
@@ -28,15 +28,14 @@ type State struct {
 	Advertisements []millracev1beta1.VIPAdvertisement
 	// Occupied are addresses of nodes, pods, routers and Services.
 	Occupied []desired.Occupied
-	// Namespaces are the labels of each, where a pool has quotas.
+	// Namespaces holds the labels of namespaces, for pools with quotas.
 	Namespaces map[string]labels.Set
-	// Endpoints are those with an address of the pool that is reviewed.
+	// Endpoints are the endpoints with an address of the reviewed pool.
 	Endpoints []desired.Endpoint
 }
 
-// Service returns what would come of a Service of ours in a namespace with these labels: the
-// addresses that it would get in addition, and what it would not get. The state is that of the
-// moment: others may be faster.
+// Service returns the new addresses that a Service in a namespace with these labels would get, and warnings
+// about refused ones. Concurrent writes may change the result.
 func Service(service *corev1.Service, namespace labels.Set, state *State) (gets, warnings []string) {
 	plan, err := plan(service, namespace, state)
 	if err != nil {
@@ -61,7 +60,7 @@ func Service(service *corev1.Service, namespace labels.Set, state *State) (gets,
 	return gets, warnings
 }
 
-// plan is what the operator would do for a Service.
+// plan returns the operator's plan for a Service.
 func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Plan, error) {
 	pools, _ := desired.Pools(state.Pools, desired.NewOccupation(state.Occupied))
 	request, err := state.Reading.Request(service, namespace, pools)
@@ -71,7 +70,7 @@ func plan(service *corev1.Service, namespace labels.Set, state *State) (ipam.Pla
 	return ipam.Make(table(state), convert.Pools(pools), request), nil
 }
 
-// table has the VIPs that there are.
+// table returns the existing VIPs.
 func table(state *State) *ipam.Table {
 	table := ipam.NewTable()
 	for i := range state.VIPs {
@@ -82,7 +81,7 @@ func table(state *State) *ipam.Table {
 	return table
 }
 
-// askedBy is the field by which a Service asks for certain addresses, for the beginning of a message.
+// askedBy returns the field that requests addresses, as a prefix for messages.
 func askedBy(reading convert.Reading, service *corev1.Service) string {
 	for _, annotation := range reading.Asking() {
 		if service.Annotations[annotation] != "" {
@@ -110,8 +109,7 @@ func announced(pool string, service labels.Set, advertisements []millracev1beta1
 	})
 }
 
-// Pool returns what is wrong with a pool among the others: addresses that it would not give out, and
-// quotas that are less than what namespaces have.
+// Pool returns warnings about a pool: addresses that it would not assign, and quotas below the current usage.
 func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
 	others := slices.DeleteFunc(slices.Clone(state.Pools), func(other millracev1beta1.VIPPool) bool {
 		return other.Name == pool.Name
@@ -130,7 +128,7 @@ func Pool(pool *millracev1beta1.VIPPool, state *State) []string {
 	return warnings
 }
 
-// overlapping returns why the operator will hold a pool that adds addresses.
+// overlapping returns the reason why the operator will hold a pool that adds addresses.
 func overlapping(added *netipx.IPSet, state *State) []string {
 	vips := table(state)
 	message := desired.OverlapMessage(slices.DeleteFunc(slices.Clone(state.Endpoints), func(endpoint desired.Endpoint) bool {
@@ -143,10 +141,10 @@ func overlapping(added *netipx.IPSet, state *State) []string {
 	return []string{message}
 }
 
-// namespacesInWarnings is how many namespaces are named whose quota is less than what they have.
+// namespacesInWarnings is the maximum number of listed namespaces above their quota.
 const namespacesInWarnings = 5
 
-// exceeded names the namespaces that have more addresses of a pool than it gives to them.
+// exceeded lists the namespaces above their quota.
 func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 	table, planned := table(state), convert.Pools([]desired.Pool{*pool})[0]
 	more := 0
@@ -169,8 +167,7 @@ func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 	return warnings
 }
 
-// Advertisement returns what is wrong with an advertisement: also references to what does not
-// exist.
+// Advertisement returns warnings about an advertisement, including references to objects that do not exist.
 func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []string {
 	problems := desired.Advertisements([]millracev1beta1.VIPAdvertisement{*object}, state.Pools, state.Peers)
 	warnings := messages(problems, desired.Object{Kind: "VIPAdvertisement", Name: object.Name})
@@ -187,8 +184,8 @@ func Advertisement(object *millracev1beta1.VIPAdvertisement, state *State) []str
 	return warnings
 }
 
-// Peer returns what keeps the sessions of an LBPeer down: the password that its Secret does not have.
-// The Secret is nil where there is none.
+// Peer returns warnings about an LBPeer whose Secret has no valid password. The Secret is nil if it does not
+// exist.
 func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	reference := peer.Spec.PasswordSecretRef
 	if reference == nil {
@@ -210,7 +207,7 @@ func Peer(peer *millracev1beta1.LBPeer, secret *corev1.Secret) []string {
 	return nil
 }
 
-// messages returns those of an object's problems.
+// messages returns the messages of an object's problems.
 func messages(problems []desired.Problem, object desired.Object) []string {
 	var texts []string
 	for _, problem := range problems {

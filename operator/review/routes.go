@@ -12,8 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// routes tells the ports of VIPRoutes that have no effect, and their backends whose share is refused, as
-// agents would find them.
+// routes reports ports of VIPRoutes without an effect, and backends whose share is refused, like the agents.
 func (c *cluster) routes() {
 	services := map[types.NamespacedName]*corev1.Service{}
 	for i := range c.Services {
@@ -45,7 +44,7 @@ func (c *cluster) routes() {
 	}
 }
 
-// backends tells the backends of a port whose share is refused.
+// backends reports the backends of a port whose share is refused.
 func (c *cluster) backends(name desired.Object, port *desired.RoutePort, services map[types.NamespacedName]*corev1.Service) {
 	for i := range port.Backends {
 		backend := &port.Backends[i]

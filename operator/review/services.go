@@ -19,14 +19,13 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
-// planned is a Service with what it would get.
+// A planned Service and its plan.
 type planned struct {
 	service *corev1.Service
 	plan    ipam.Plan
 }
 
-// services gives all Services of ours their addresses, one after the other, and tells what they
-// would not get.
+// services plans all Services of the operator one after another and reports refused addresses.
 func (c *cluster) services() {
 	ours := c.ours()
 	if len(ours) == 0 {
@@ -55,9 +54,8 @@ func (c *cluster) services() {
 	}
 }
 
-// ours are the Services that the operator serves, as it sees them: with the defaults of their
-// namespaces and of the API. Those that ask for certain addresses come first, so that none of them
-// is refused for one that another got by chance.
+// ours returns the Services of the operator with the defaults of their namespaces and of the API. Services that
+// request addresses come first, so that these are not assigned to others.
 func (c *cluster) ours() []*corev1.Service {
 	state, unknown := c.state(), map[string]bool{}
 	var found []*corev1.Service
@@ -91,7 +89,7 @@ func (c *cluster) ours() []*corev1.Service {
 	return found
 }
 
-// fill writes defaults into a Service.
+// fill applies defaults to a Service.
 func fill(service *corev1.Service, changes []Change) {
 	for _, change := range changes {
 		switch value := change.Value.(type) {
@@ -105,7 +103,7 @@ func fill(service *corev1.Service, changes []Change) {
 	}
 }
 
-// complete writes what the API server fills in: the families, and a UID.
+// complete sets the fields that the API server fills in: the families and a UID.
 func (c *cluster) complete(service *corev1.Service) {
 	spec := &service.Spec
 	if len(spec.IPFamilies) == 0 {
@@ -128,13 +126,13 @@ func (c *cluster) complete(service *corev1.Service) {
 	service.UID = UIDOf(service)
 }
 
-// UIDOf is the UID of a Service or, where it has none yet, what claims of VIPs have in its place.
+// UIDOf returns the UID of a Service, or a placeholder for claims of VIPs.
 func UIDOf(service *corev1.Service) types.UID {
 	return cmp.Or(service.UID, types.UID(service.Namespace+"/"+service.Name))
 }
 
-// family is that of Services that name none: the first of the cluster's Service networks or, where
-// these are unknown, IPv4, unless no pool has an IPv4 address.
+// family returns the default family of Services: the first of the cluster's Service networks or, if these are
+// unknown, IPv4, unless no pool has an IPv4 address.
 func (c *cluster) family() corev1.IPFamily {
 	texts := []string{}
 	for i := range c.ServiceCIDRs {
@@ -157,7 +155,7 @@ func (c *cluster) family() corev1.IPFamily {
 	return corev1.IPv6Protocol
 }
 
-// plan carries out what the operator would do for a Service.
+// plan applies the operator's plan for a Service to the table.
 func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desired.Pool) (ipam.Plan, bool) {
 	name := objectOf(service)
 	namespace, known := c.namespaces[service.Namespace]
@@ -181,7 +179,7 @@ func (c *cluster) plan(service *corev1.Service, table *ipam.Table, pools []desir
 	return plan, true
 }
 
-// carryOut writes the claims of a plan.
+// carryOut adds the claims of a plan to the table.
 func carryOut(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
 	for _, write := range slices.Concat(plan.Create, plan.Bind) {
 		vip, exists := table.Get(write.Address)
@@ -196,8 +194,7 @@ func carryOut(table *ipam.Table, plan ipam.Plan, owner ipam.Owner) {
 	}
 }
 
-// objectsOf returns the VIPs of a table: those that were there, with the claims that they have now,
-// and the new ones.
+// objectsOf returns the VIPs of a table: existing ones with their new claims, and new ones.
 func objectsOf(table *ipam.Table, before []millracev1beta1.VIP) []millracev1beta1.VIP {
 	var found []millracev1beta1.VIP
 	known := map[string]*millracev1beta1.VIP{}
@@ -227,7 +224,8 @@ func claimOf(claim ipam.Claim) millracev1beta1.VIPClaim {
 	return object
 }
 
-// judge tells what of a Service with addresses is not served. Sessions and links are taken for good.
+// judge reports the parts of a Service with addresses that are not served. Sessions and links are assumed to be
+// up.
 func (c *cluster) judge(one *planned, table *ipam.Table) {
 	subject := served.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
 	for _, address := range one.plan.Addresses {
@@ -260,7 +258,7 @@ func objectOf(service *corev1.Service) desired.Object {
 	return desired.Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}
 }
 
-// labelsOn are those of the Services that have a VIP.
+// labelsOn returns the labels of all Services that share a VIP.
 func (c *cluster) labelsOn(vip ipam.VIP) []labels.Set {
 	var sets []labels.Set
 	for _, claim := range vip.Claims {
@@ -272,7 +270,7 @@ func (c *cluster) labelsOn(vip ipam.VIP) []labels.Set {
 	return sets
 }
 
-// host names a node or router that has an address.
+// host returns the name of a node or router with an address.
 func (c *cluster) host(address netip.Addr) string {
 	for _, occupied := range c.occupied {
 		if occupied.Host && occupied.Range.From() == address {
@@ -292,7 +290,7 @@ func (c *cluster) zones() int {
 	return len(zones)
 }
 
-// advertisedVIPs are those that a Service would have.
+// advertisedVIPs returns the VIPs that would have a Service.
 func (c *cluster) advertisedVIPs() []desired.AdvertisedVIP {
 	var found []desired.AdvertisedVIP
 	for i := range c.result.VIPs {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificate makes the certificates of the operator's webhook and of the aggregated API,
-// and replaces them so that each is trusted before it is used and for as long as somebody may still
-// use it.
+// Package certificate creates and rotates the certificates of the operator's webhooks and of the aggregated
+// API. Each certificate is trusted before its first use and until its last one.
 package certificate
 
 import (
@@ -16,19 +15,19 @@ import (
 // Times of a certificate.
 const (
 	lifetime = 90 * 24 * time.Hour
-	// announcedFor is how long before its end a certificate has a successor, and usedFor how long
-	// before its end that one takes over.
+	// announcedFor is how long before its expiry a certificate has a successor; usedFor is how long before its
+	// expiry the successor replaces it.
 	announcedFor = 30 * 24 * time.Hour
 	usedFor      = 29 * 24 * time.Hour
-	// skew is how far clocks may differ.
+	// skew is the tolerated clock skew.
 	skew = time.Hour
 )
 
-// ErrExpired means that a certificate has ended, or not begun.
+// ErrExpired is returned for a certificate that has expired or is not valid yet.
 var ErrExpired = errors.New("a certificate is not valid at present")
 
-// webhook is how the Secret of the webhook has its certificates. Those in use have the keys of a
-// Secret of type kubernetes.io/tls, which replicas mount.
+// webhook describes the Secret of the webhooks. The current certificate has the keys of a Secret of type
+// kubernetes.io/tls, which replicas mount.
 func webhook(host string) generations {
 	return generations{
 		current: "tls.", next: "next.", previous: "previous.", files: []string{"crt", "key"}, trusted: "crt",
@@ -42,17 +41,16 @@ func webhook(host string) generations {
 	}
 }
 
-// Renew returns what the webhook's Secret must have at a time, and whether that differs from what
-// it has. What cannot be read is made again.
+// Renew returns the desired content of the webhooks' Secret, and whether it differs from data. Invalid content
+// is replaced.
 func Renew(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return webhook(host).renew(now, data)
 }
 
-// Trusted returns the certificates that the API server is to trust.
+// Trusted returns the certificates for caBundle.
 func Trusted(data map[string][]byte) []byte { return webhook("").bundle(data) }
 
-// Verify returns why a client that asks for a host and trusts a bundle does not believe a server
-// with this certificate, nil if it does.
+// Verify returns an error if a client that trusts the bundle would reject the served certificate for the host.
 func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) error {
 	roots, intermediates := x509.NewCertPool(), x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
@@ -67,7 +65,7 @@ func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) 
 		DNSName: host, Roots: roots, Intermediates: intermediates, CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
-	// The text of x509 has the time of the day: it would be another one each time.
+	// The error of x509 contains the current time and would differ each time.
 	if invalid := (x509.CertificateInvalidError{}); errors.As(err, &invalid) && invalid.Reason == x509.Expired {
 		return fmt.Errorf("%w: that of %q is valid from %s to %s", ErrExpired, invalid.Cert.Subject,
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
@@ -75,7 +73,7 @@ func Verify(now time.Time, host string, served *tls.Certificate, bundle []byte) 
 	return err
 }
 
-// remaining is for how long a certificate is valid; 0 if it is of no use.
+// remaining returns how long a certificate is valid, or 0 if it is invalid.
 func remaining(now time.Time, host string, certificate, private []byte) time.Duration {
 	pair, err := tls.X509KeyPair(certificate, private)
 	if err != nil || pair.Leaf.VerifyHostname(host) != nil || now.Before(pair.Leaf.NotBefore) {
@@ -84,7 +82,7 @@ func remaining(now time.Time, host string, certificate, private []byte) time.Dur
 	return max(pair.Leaf.NotAfter.Sub(now), 0)
 }
 
-// makePair makes a key and a certificate for a host that signs itself.
+// makePair creates a key and a self-signed certificate for a host.
 func makePair(now time.Time, host string) (certificate, private []byte, err error) {
 	template, err := newTemplate(now, "millrace-webhook")
 	if err != nil {

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// generations is how a Secret has certificates that replace each other: those in use, those that
-// come into use next and are trusted already, and of those before what is trusted still, since
-// somebody may not have read their successors yet.
+// generations describes a Secret with certificates that replace each other: the current ones, their successors,
+// which are trusted already, and their predecessors, which are still trusted because some clients may not have
+// read the successors yet.
 type generations struct {
-	// current, next and previous are the prefixes of keys.
+	// current, next and previous are prefixes of keys.
 	current, next, previous string
-	// files are the rest of the keys, and trusted is the one whose holders are believed.
+	// files are the suffixes of keys; trusted is the file that goes into the trust bundle.
 	files   []string
 	trusted string
-	// left is for how long files are valid; 0 if they are of no use.
+	// left returns how long files are valid, or 0 if they are invalid.
 	left func(now time.Time, files map[string][]byte) time.Duration
 	make func(now time.Time) (map[string][]byte, error)
 }
 
-// renew returns what the Secret must have at a time, and whether that differs from what it has.
-// What cannot be read is made again.
+// renew returns the desired content of the Secret, and whether it differs from data. Invalid content is
+// replaced.
 func (g generations) renew(now time.Time, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	current, next, previous := g.read(data, g.current), g.read(data, g.next), data[g.previous+g.trusted]
 	left := g.left(now, current)
@@ -63,7 +63,7 @@ func (g generations) read(data map[string][]byte, prefix string) map[string][]by
 	return files
 }
 
-// bundle is whom to believe.
+// bundle returns the trusted certificates of all generations.
 func (g generations) bundle(data map[string][]byte) []byte {
 	return bytes.Join([][]byte{data[g.current+g.trusted], data[g.next+g.trusted], data[g.previous+g.trusted]}, nil)
 }

@@ -10,27 +10,27 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// Files of one generation of the aggregated API's certificates, behind its prefix. All are signed
-// by one CA, whose key is gone once it has signed them: nobody can make others.
+// Files of one generation of the aggregated API's certificates. All are signed by one CA, whose key is
+// discarded after signing.
 const (
 	fileCA                    = "ca.crt"
 	fileAPI, fileAPIKey       = "api.crt", "api.key"
 	fileClient, fileClientKey = "client.crt", "client.key"
 	fileAgents, fileAgentsKey = "agents.crt", "agents.key"
 	liveCurrent               = "current."
-	// What a server shows has the keys of a Secret of type kubernetes.io/tls.
+	// The serving certificate has the keys of a Secret of type kubernetes.io/tls.
 	servedCertificate, servedKey = "tls.crt", "tls.key"
 )
 
-// role is what a certificate of the aggregated API is for, and nothing else.
+// A role is the only usage of a certificate of the aggregated API.
 type role struct {
 	certificate, key string
 	host             string
 	usage            x509.ExtKeyUsage
 }
 
-// roles are the aggregated API towards the API server, the same towards agents, and agents. Nodes
-// hold the last one: it serves for no client, and under no other name.
+// roles returns the aggregated API as a server, the aggregated API as a client of agents, and agents as
+// servers. Nodes hold the last one, which is not valid for clients or under other names.
 func roles(host string) []role {
 	return []role{
 		{fileAPI, fileAPIKey, host, x509.ExtKeyUsageServerAuth},
@@ -39,7 +39,7 @@ func roles(host string) []role {
 	}
 }
 
-// aggregated is how a Secret has all of them. host is that of the aggregated API.
+// aggregated describes the Secret with all certificates. host is that of the aggregated API.
 func aggregated(host string) generations {
 	files := []string{fileCA}
 	for _, role := range roles(host) {
@@ -52,16 +52,16 @@ func aggregated(host string) generations {
 	}
 }
 
-// RenewLive returns what the Secret with all certificates of the aggregated API must have at a
-// time, and whether that differs from what it has. What cannot be read is made again.
+// RenewLive returns the desired content of the Secret with all certificates of the aggregated API, and whether
+// it differs from data. Invalid content is replaced.
 func RenewLive(now time.Time, host string, data map[string][]byte) (renewed map[string][]byte, changed bool, err error) {
 	return aggregated(host).renew(now, data)
 }
 
-// LiveTrusted returns the CAs that the API server is to trust.
+// LiveTrusted returns the CAs for caBundle.
 func LiveTrusted(data map[string][]byte) []byte { return aggregated("").bundle(data) }
 
-// LiveAPI returns what the aggregated API reads.
+// LiveAPI returns the files of the aggregated API.
 func LiveAPI(data map[string][]byte) map[string][]byte {
 	return map[string][]byte{
 		servedCertificate: data[liveCurrent+fileAPI], servedKey: data[liveCurrent+fileAPIKey],
@@ -70,7 +70,7 @@ func LiveAPI(data map[string][]byte) map[string][]byte {
 	}
 }
 
-// LiveAgents returns what agents read.
+// LiveAgents returns the files of agents.
 func LiveAgents(data map[string][]byte) map[string][]byte {
 	return map[string][]byte{
 		servedCertificate: data[liveCurrent+fileAgents], servedKey: data[liveCurrent+fileAgentsKey], fileCA: LiveTrusted(data),
@@ -111,7 +111,7 @@ func makeAll(now time.Time, host string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// leftOfAll is for how long all are valid; 0 if one is of no use.
+// leftOfAll returns how long all files are valid, or 0 if one is invalid.
 func leftOfAll(now time.Time, host string, files map[string][]byte) time.Duration {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(files[fileCA]) {

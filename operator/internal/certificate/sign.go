@@ -20,7 +20,7 @@ type signed struct {
 	key         *ecdsa.PrivateKey
 }
 
-// newTemplate returns what all certificates have in common.
+// newTemplate returns the common fields of all certificates.
 func newTemplate(now time.Time, name string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -28,7 +28,7 @@ func newTemplate(now time.Time, name string) (*x509.Certificate, error) {
 	}
 	return &x509.Certificate{
 		SerialNumber: serial,
-		// Different subjects let a verifier find the right one of several.
+		// Different subjects let a verifier select one of several CAs.
 		Subject:               pkix.Name{CommonName: fmt.Sprintf("%s %x", name, serial)},
 		NotBefore:             now.Add(-skew),
 		NotAfter:              now.Add(lifetime),
@@ -36,7 +36,7 @@ func newTemplate(now time.Time, name string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// sign makes a key, and the certificate of a template, signed by a parent; nil: by itself.
+// sign creates a key and a certificate from a template, signed by parent, or self-signed if parent is nil.
 func sign(template *x509.Certificate, parent *signed) (*signed, error) {
 	name := template.Subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -57,7 +57,7 @@ func sign(template *x509.Certificate, parent *signed) (*signed, error) {
 	return &signed{certificate, key}, nil
 }
 
-// encode returns both as files have them.
+// encode returns the certificate and the key in PEM.
 func (s *signed) encode() (certificate, private []byte, err error) {
 	encoded, err := x509.MarshalPKCS8PrivateKey(s.key)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package control has what all controllers of the operator share: how they are begun and come back to
-// what failed, events, and patches.
+// Package control implements the parts that all controllers of the operator share: construction with back-off,
+// events and patches.
 package control
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Bounds of the pause before what failed is tried again; it doubles each time.
+// Bounds of the exponential back-off after failures.
 const (
 	FirstPause   = 5 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -28,7 +28,7 @@ const (
 // FieldOwner is the field manager of the operator's writes.
 const FieldOwner = "millrace-operator"
 
-// New begins a controller that comes back to what failed.
+// New returns a builder of a controller that retries failures with back-off.
 func New(mgr ctrl.Manager, name string, workers int) *builder.Builder {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named(name).
@@ -39,15 +39,14 @@ func pauses() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](FirstPause, longestPause)
 }
 
-// Queue is that of a controller.
+// Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// Coalesce is how long changes of VIPs and pools are Gathered before the
-// statuses that count them, or are about Services beside them, are written.
+// Coalesce is how long changes of VIPs and pools are gathered before dependent statuses are written.
 const Coalesce = 500 * time.Millisecond
 
-// Gathered is a handler that makes one request of all events in the time of
-// Coalesce, with no name: it is about all objects.
+// Gathered returns a handler that coalesces events within Coalesce into one request without a name, for all
+// objects.
 func Gathered() handler.EventHandler {
 	add := func(q Queue) { q.AddAfter(reconcile.Request{}, Coalesce) }
 	return handler.Funcs{
@@ -57,7 +56,7 @@ func Gathered() handler.EventHandler {
 	}
 }
 
-// NamespaceMetadata is a Namespace of which only the metadata are read.
+// NamespaceMetadata returns an empty Namespace for reading metadata only.
 func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

@@ -13,10 +13,11 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// slicesPerPage is the number of EndpointSlices that one request reads: 500 have 50,000 endpoints at most.
+// slicesPerPage is the number of EndpointSlices per request; 500 have 50,000 endpoints at most.
 const slicesPerPage = 500
 
-// EndpointsWithin reads from the API server which endpoints of all EndpointSlices have an address of a set.
+// EndpointsWithin lists all EndpointSlices from the API server and returns the endpoints with an address of a
+// set.
 func EndpointsWithin(ctx context.Context, live client.Reader, set *netipx.IPSet) (found []desired.Endpoint, err error) {
 	for next := ""; ; {
 		list := &discoveryv1.EndpointSliceList{}

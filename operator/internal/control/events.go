@@ -18,23 +18,23 @@ import (
 // recorderName is the reportingController of events.
 const recorderName = "millrace-operator"
 
-// maxNote is the longest note of an event, in bytes (events.k8s.io/v1).
+// maxNote is the maximum length of an event's note, in bytes (events.k8s.io/v1).
 const maxNote = 1024
 
-// lookTimeout bounds the look at a namespace before an event.
+// lookTimeout bounds the read of a namespace before an event.
 const lookTimeout = 5 * time.Second
 
-// Recorder writes events that the API server takes: none is too long, and none
-// is for a namespace that is being deleted, where nothing can be created.
+// A Recorder emits events that the API server accepts: it truncates long notes and drops events in namespaces
+// that are being deleted.
 type Recorder struct {
 	events.EventRecorder
-	// Cached and Live tell which namespaces are being deleted. Live reads past the cache.
+	// Cached and Live read namespaces. Live reads past the cache.
 	Cached, Live client.Reader
 }
 
 var _ events.EventRecorder = Recorder{}
 
-// NewRecorder returns the one of a manager.
+// NewRecorder returns the recorder of a manager.
 func NewRecorder(mgr ctrl.Manager) Recorder {
 	return Recorder{EventRecorder: mgr.GetEventRecorder(recorderName), Cached: mgr.GetClient(), Live: mgr.GetAPIReader()}
 }
@@ -50,9 +50,8 @@ func (r Recorder) Eventf(regarding, related runtime.Object, severity, reason, ac
 	r.EventRecorder.Eventf(regarding, related, severity, reason, action, "%s", message)
 }
 
-// isTerminating reports whether the namespace of an object is being deleted. An
-// object that is itself being deleted may be the first sign of that, so the API
-// server is asked then.
+// isTerminating reports whether the namespace of an object is being deleted. The deletion of the object may
+// precede the event of its namespace, so then the API server is asked.
 func (r Recorder) isTerminating(object runtime.Object) bool {
 	accessor, err := meta.Accessor(object)
 	if err != nil || accessor.GetNamespace() == "" {

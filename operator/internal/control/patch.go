@@ -11,11 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// SameObject is a patch that the API server refuses, as a conflict, for
-// another object of the same name.
+// SameObject is a patch that fails with a conflict if the object was deleted and created again under the same
+// name.
 type SameObject struct {
 	client.Patch
-	// UID is that of the object.
+	// UID is the UID of the object.
 	UID types.UID
 }
 
@@ -46,10 +46,10 @@ func (p SameObject) Data(object client.Object) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// MaxNamed is how many of several objects a message names.
+// MaxNamed is the maximum number of objects that a message lists.
 const MaxNamed = 5
 
-// Truncate cuts a message to a number of bytes, between characters.
+// Truncate cuts a message to a number of bytes at a character boundary.
 func Truncate(message string, longest int) string {
 	if len(message) <= longest {
 		return message

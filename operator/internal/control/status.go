@@ -15,10 +15,10 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// MaxMessage is the longest message of a condition (metav1.Condition).
+// MaxMessage is the maximum length of a condition's message (metav1.Condition).
 const MaxMessage = 32768
 
-// Ready is condition Ready of an object with these problems. Without any, the note is its message.
+// Ready returns the condition Ready for problems; without any, its message is note.
 func Ready(generation int64, problems []desired.Problem, note string) metav1.Condition {
 	condition := metav1.Condition{
 		Type:               millracev1beta1.ConditionReady,
@@ -48,8 +48,7 @@ func ByObject(problems []desired.Problem) map[string][]desired.Problem {
 	return grouped
 }
 
-// PatchStatus writes the status of changed where it differs from that of base,
-// an object as it was read. statusOf returns the status.
+// PatchStatus patches the status if changed differs from base. statusOf returns the status of an object.
 func PatchStatus[T client.Object](ctx context.Context, writer client.StatusClient, base, changed T, statusOf func(T) any) error {
 	if equality.Semantic.DeepEqual(statusOf(base), statusOf(changed)) {
 		return nil

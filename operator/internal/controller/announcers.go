@@ -18,27 +18,26 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// announcers knows which nodes can announce anything: those with an established BGP session and, where
-// an advertisement has nodes answer on their links, all that are ready. As a
-// handler it enqueues the Services with addresses when a VIPAdvertisement gets its first such
-// node, or loses its last one. What one node does with one VIP is not known here.
+// announcers counts the nodes that can announce VIPs: nodes with an established BGP session and, for a
+// VIPAdvertisement with L2, all ready nodes. As an event handler it enqueues the Services with addresses when a
+// VIPAdvertisement gets its first such node or loses its last one. It does not track individual VIPs.
 type announcers struct {
 	ledger *ledger
 
 	mu    sync.Mutex
 	nodes map[string]announcer
-	// notReady is how many nodes are.
+	// notReady is the number of nodes that are not ready.
 	notReady int
-	// asked are the advertisements that were asked about, by name, with the answer.
+	// asked caches the result for each advertisement, by name.
 	asked map[string]announced
 }
 
-// announcer is a node; it is known by its Node, its LBNodeReport, or both.
+// An announcer is a node, known by its Node, its LBNodeReport or both.
 type announcer struct {
-	// exists reports whether there is a Node; these are its labels.
+	// exists reports whether the Node exists; labels are its labels.
 	exists bool
 	labels labels.Set
-	// established reports whether a BGP session is, notReady that the Node is not.
+	// established reports whether the node has an established BGP session; notReady, that it is not ready.
 	established, notReady bool
 }
 
@@ -70,10 +69,10 @@ func (a *announcers) able(advertisement desired.Advertisement) bool {
 	return known.able
 }
 
-// anyFor ends at the first node that can, so it is short where most can.
+// anyFor stops at the first node that can announce, so it is cheap while most nodes can.
 func (a *announcers) anyFor(asked *announced) bool {
 	for _, node := range a.nodes {
-		// Whether a node has a link with the VIP is told by its LBNode, not here.
+		// The LBNode, not this type, shows whether a node has a link in the network of the VIP.
 		node.established = node.established || asked.l2
 		if a.can(node) && asked.nodes.Matches(node.labels) {
 			return true
@@ -82,15 +81,16 @@ func (a *announcers) anyFor(asked *announced) bool {
 	return false
 }
 
-// can reports whether a node announces, as far as its agent said. Of a node that is not ready that
-// may not hold any more. But where most are not, it is the API server that was away.
+// can reports whether a node announces according to its agent's last report. The report of a node that is not
+// ready may be stale. If most nodes are not ready, the API server was unreachable, and reports count
+// nevertheless.
 func (a *announcers) can(node announcer) bool {
 	return node.established && node.exists && (!node.notReady || a.mostNotReady())
 }
 
 func (a *announcers) mostNotReady() bool { return 2*a.notReady > len(a.nodes) }
 
-// change takes note of a node, and reports whether any answer is another one now.
+// change applies change to a node and reports whether the result for any advertisement changed.
 func (a *announcers) change(name string, change func(*announcer)) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +113,7 @@ func (a *announcers) change(name string, change func(*announcer)) bool {
 	return a.review(before, after, most != a.mostNotReady())
 }
 
-// review answers again what a node's change may be about, and all where all nodes count otherwise.
+// review recomputes the results that a node's change may affect, or all results if all is true.
 func (a *announcers) review(before, after announcer, all bool) (changed bool) {
 	for name, known := range a.asked {
 		concerns := all || known.l2 || !known.able && a.can(after) || known.able && before.established
@@ -128,7 +128,8 @@ func (a *announcers) review(before, after announcer, all bool) (changed bool) {
 	return changed
 }
 
-// events returns a handler; read takes what an object says, nil where it is gone.
+// events returns an event handler. read copies an object into the announcer; gone is called when the object is
+// deleted.
 func (a *announcers) events(read func(client.Object, *announcer), gone func(*announcer)) handler.EventHandler {
 	note := func(q queue, object client.Object, change func(*announcer)) {
 		if a.change(object.GetName(), change) {
@@ -145,7 +146,7 @@ func (a *announcers) events(read func(client.Object, *announcer), gone func(*ann
 	}
 }
 
-// ofNodes handles Nodes: their labels are what advertisements select by.
+// ofNodes handles Nodes, by whose labels advertisements select.
 func (a *announcers) ofNodes() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
 		node.exists, node.labels = true, object.GetLabels()
@@ -153,7 +154,7 @@ func (a *announcers) ofNodes() handler.EventHandler {
 	}, func(node *announcer) { node.exists, node.labels, node.notReady = false, nil, false })
 }
 
-// ofReports handles LBNodeReports: their sessions are what agents announce by.
+// ofReports handles LBNodeReports, whose sessions show what agents announce.
 func (a *announcers) ofReports() handler.EventHandler {
 	return a.events(func(object client.Object, node *announcer) {
 		node.established = slices.ContainsFunc(object.(*millracev1beta1.LBNodeReport).Status.Sessions, isEstablished)
@@ -164,11 +165,11 @@ func isEstablished(session millracev1beta1.SessionStatus) bool {
 	return session.State == millracev1beta1.SessionEstablished
 }
 
-// maxSessions is how many sessions an LBNodeReport lists; those that are established come last.
+// maxSessions is the maximum number of sessions in an LBNodeReport. Established sessions come last.
 const maxSessions = 64
 
-// oneEstablished returns a session that is established, if there is any. Where the list is full
-// there may be.
+// oneEstablished returns one established session, if any. If the list is full, established sessions may have
+// been cut off.
 func oneEstablished(sessions []millracev1beta1.SessionStatus) []millracev1beta1.SessionStatus {
 	if len(sessions) >= maxSessions || slices.ContainsFunc(sessions, isEstablished) {
 		return []millracev1beta1.SessionStatus{{State: millracev1beta1.SessionEstablished}}

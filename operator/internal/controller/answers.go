@@ -11,16 +11,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// answerCensus knows, by the LBNodeReports, which node answers for a VIP on its links. As a
-// handler of LBNodeReports it enqueues what is about the addresses for which that is another one
-// than before. It believes the node that came last: the one before may be gone without a report. A
-// node that is not ready
-// counts no more.
+// answerCensus maps VIPs to the node that answers for them on its links, from LBNodeReports. As an event
+// handler it enqueues the objects of addresses whose node changed. The node that reported last wins, because
+// the previous one may have gone without a report. Nodes that are not ready do not count.
 type answerCensus struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
 	mu sync.Mutex
-	// nodes are by address, the one that came last at the end; byNode has the addresses of a node.
+	// nodes lists the nodes of an address, the most recent last; byNode lists the addresses of a node.
 	nodes  map[netip.Addr][]string
 	byNode map[string][]netip.Addr
 }
@@ -29,7 +27,7 @@ func newAnswerCensus(enqueue func(q queue, addresses []netip.Addr)) *answerCensu
 	return &answerCensus{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
 }
 
-// of returns the node that answers for an address, or nothing.
+// of returns the node that answers for an address, or "".
 func (c *answerCensus) of(address netip.Addr) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,7 +41,7 @@ func (c *answerCensus) last(address netip.Addr) string {
 	return ""
 }
 
-// set notes for what a node answers, and returns the addresses for which another node does now.
+// set replaces the addresses of a node and returns the addresses whose node changed.
 func (c *answerCensus) set(node string, answering []string) (changed []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/api/contest"
 )
 
-// ownStatus is what of a Service's status is ours. Its fields are exported to be compared.
+// ownStatus is the part of a Service's status that the operator writes. Its fields are exported for semantic
+// comparison.
 type ownStatus struct {
 	Ingress    []corev1.LoadBalancerIngress
 	Conditions []metav1.Condition
@@ -31,18 +32,17 @@ func ownStatusOf(service *corev1.Service) ownStatus {
 	return own
 }
 
-// isSame reports whether another status has the same of ours.
 func (s ownStatus) isSame(other ownStatus) bool { return equality.Semantic.DeepEqual(s, other) }
 
-// statusContest is what is known of who writes the status of one Service.
+// statusContest tracks other writers of one Service's status.
 type statusContest struct {
 	contest.Contest[ownStatus]
 	uid types.UID
-	// told are the conditions as they were last told in events, by type.
+	// told holds the conditions of the last events, by type.
 	told map[string]metav1.Condition
 }
 
-// contests are those of all Services, for the worker whose turn it is (turns).
+// contests holds the contest of each Service. Only the worker that holds the turn uses it.
 type contests map[types.NamespacedName]*statusContest
 
 func (c contests) of(service *corev1.Service) *statusContest {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller reconciles the objects of the cluster with the plans of
-// the pure packages: get, plan, patch.
+// Package controller implements the reconcilers of VIPs, VIPPools and Services around the pure packages: get,
+// plan, patch.
 package controller
 
 // What the operator may do in the cluster. Leases, the ConfigMap of node ids, the Secret of the

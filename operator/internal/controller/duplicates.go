@@ -15,15 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
-// duplicateCensus knows, by the LBNodeReports, which hosts have the address of a VIP. As a handler
-// of LBNodeReports it enqueues what is about the addresses of which it would say something else
-// than before. It tells of one node alone, so what it says hardly depends on how many find the
-// host.
+// duplicateCensus maps VIPs to hosts that use the same address, from LBNodeReports. As an event handler it
+// enqueues the objects of addresses whose reported duplicate changed. It reports one node only, so its result
+// hardly depends on how many nodes find the host.
 type duplicateCensus struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
 	mu sync.Mutex
-	// hosts are by address, then by node; byNode has the addresses of a node.
+	// hosts is indexed by address, then by node; byNode lists the addresses of a node.
 	hosts  map[netip.Addr]map[string]millracev1beta1.DuplicateAddress
 	byNode map[string][]netip.Addr
 }
@@ -34,7 +33,7 @@ func newDuplicateCensus(enqueue func(q queue, addresses []netip.Addr)) *duplicat
 	}
 }
 
-// of returns what is to be said of an address; the zero value where no host has it.
+// of returns the duplicate of an address, or the zero value.
 func (c *duplicateCensus) of(address netip.Addr) served.Duplicate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +47,7 @@ func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
 	}
 	nodes := slices.Sorted(maps.Keys(hosts))
 	node := nodes[0]
-	// A node that withholds the VIP comes first.
+	// Nodes that withhold the VIP come first.
 	for _, name := range nodes {
 		if hosts[name].Withheld {
 			node = name
@@ -61,8 +60,7 @@ func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
 	}
 }
 
-// set notes the hosts that a node has found, and returns the addresses of which something else is
-// to be said now.
+// set replaces the duplicates that a node has found and returns the addresses whose reported duplicate changed.
 func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddress) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +106,7 @@ func (c *duplicateCensus) update(q queue, name string, report *millracev1beta1.L
 	c.enqueue(q, c.set(name, found))
 }
 
-// setUnique has a VIP's conditions say whether a host has its address.
+// setUnique sets the condition Unique of a VIP.
 func setUnique(conditions *[]metav1.Condition, generation int64, duplicate served.Duplicate) {
 	if duplicate == (served.Duplicate{}) {
 		meta.RemoveStatusCondition(conditions, millracev1beta1.ConditionUnique)

@@ -20,11 +20,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// finalizers are those that we put on a Service.
+// finalizers are the finalizers that the operator adds to Services with addresses.
 var finalizers = []string{millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer}
 
-// addFinalizers keeps a Service that has an address from vanishing before it has given it back, and
-// notes the class that the address is for. It reports whether that changes the Service.
+// addFinalizers adds the finalizers and records the class of the Service. It reports whether the Service
+// changed.
 func addFinalizers(service *corev1.Service) (changed bool) {
 	for _, finalizer := range finalizers {
 		changed = controllerutil.AddFinalizer(service, finalizer) || changed
@@ -32,7 +32,7 @@ func addFinalizers(service *corev1.Service) (changed bool) {
 	return noteClass(service, service.Spec.LoadBalancerClass) || changed
 }
 
-// ensureFinalizers writes the finalizers of a Service with addresses where they are not there.
+// ensureFinalizers adds the finalizers to a Service with addresses if any are missing.
 func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev1.Service, plan ipam.Plan) error {
 	if len(plan.Addresses) == 0 {
 		return nil
@@ -44,8 +44,8 @@ func (r *serviceReconciler) ensureFinalizers(ctx context.Context, service *corev
 	return r.unlessGoing(ctx, base, r.patchFinalizers(ctx, base, service, "adding the finalizers to"))
 }
 
-// unlessGoing returns the error of a write that adds finalizers. None can be added to what is being
-// deleted.
+// unlessGoing returns the error of a write that adds finalizers, or errServiceChanged if the Service is being
+// deleted: the API server rejects new finalizers then.
 func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Service, err error) error {
 	if apierrors.IsInvalid(err) && r.isGoing(ctx, service) {
 		return errServiceChanged
@@ -53,8 +53,8 @@ func (r *serviceReconciler) unlessGoing(ctx context.Context, service *corev1.Ser
 	return err
 }
 
-// noteClass writes the class that a Service has its address for into its annotation, none for nil. It
-// reports whether that changes the Service.
+// noteClass records the class of the address in an annotation, or removes the annotation for nil. It reports
+// whether the Service changed.
 func noteClass(service *corev1.Service, class *string) (changed bool) {
 	noted, exists := service.Annotations[millracev1beta1.AnnotationClass]
 	if class == nil {
@@ -65,14 +65,13 @@ func noteClass(service *corev1.Service, class *string) (changed bool) {
 	return !exists || noted != *class
 }
 
-// isGoing asks the API server whether a Service is being deleted.
+// isGoing reads from the API server whether a Service is being deleted.
 func (r *serviceReconciler) isGoing(ctx context.Context, service *corev1.Service) bool {
 	live := &corev1.Service{}
 	err := r.live.Get(ctx, client.ObjectKeyFromObject(service), live)
 	return apierrors.IsNotFound(err) || err == nil && (live.UID != service.UID || live.DeletionTimestamp != nil)
 }
 
-// removeFinalizers lets a Service go.
 func (r *serviceReconciler) removeFinalizers(ctx context.Context, service *corev1.Service) error {
 	base, changed := service.DeepCopy(), false
 	for _, finalizer := range finalizers {
@@ -93,10 +92,10 @@ func (r *serviceReconciler) patchFinalizers(ctx context.Context, base, service *
 	return nil
 }
 
-// isOurs reports whether the finalizers of a Service are for us to take away. The shared one does
-// not say so: every load balancer has the same. What does is our own, our class, or a trace of an
-// address from us: Services of earlier versions have no more. Of these the condition goes last. It
-// says so of no Service that is left alone because of another load balancer.
+// isOurs reports whether the operator may remove the finalizers of a Service. The shared finalizer does not
+// show it, because every load balancer adds it. The operator's own finalizer, its class or a trace of its
+// address do; the condition AddressAssigned is removed last for that reason. A Service that was left alone
+// because of another load balancer's address is not ours.
 func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 	alive := *service
 	alive.DeletionTimestamp = nil
@@ -107,7 +106,7 @@ func (r *serviceReconciler) isOurs(service *corev1.Service) bool {
 		len(r.heldBy(service)) > 0
 }
 
-// hasTraces reports whether anything of ours is left on a Service.
+// hasTraces reports whether the Service has finalizers, claims or conditions of the operator.
 func (r *serviceReconciler) hasTraces(service *corev1.Service) bool {
 	finalizer := slices.ContainsFunc(service.Finalizers, func(f string) bool { return slices.Contains(finalizers, f) })
 	return len(r.heldBy(service)) > 0 || finalizer && r.isOurs(service) ||

@@ -20,10 +20,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
-// heldAddresses remember which addresses Services have had of us, so that what a Service's status
-// still says of a VIP that was deleted manually is not taken for another load balancer's. They
-// last as long as the operator runs; the VIPs themselves are the rest of its memory. Only the one
-// worker of Services uses it.
+// heldAddresses records the addresses that Services have had from this operator, so that a status entry of a
+// manually deleted VIP is not mistaken for another load balancer's. It lasts as long as the process; after a
+// restart only the VIPs are known. Only the worker that holds the turn uses it.
 type heldAddresses map[types.NamespacedName]*holding
 
 type holding struct {
@@ -31,7 +30,6 @@ type holding struct {
 	addresses map[netip.Addr]struct{}
 }
 
-// note adds addresses of a Service.
 func (h heldAddresses) note(key types.NamespacedName, uid types.UID, addresses ...netip.Addr) {
 	of := h[key]
 	if of == nil || of.uid != uid {
@@ -43,7 +41,7 @@ func (h heldAddresses) note(key types.NamespacedName, uid types.UID, addresses .
 	}
 }
 
-// has reports whether a Service has, or had, an address of us.
+// has reports whether a Service has or had an address from this operator.
 func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address netip.Addr) bool {
 	of := h[key]
 	if of == nil || of.uid != uid {
@@ -53,7 +51,7 @@ func (h heldAddresses) has(key types.NamespacedName, uid types.UID, address neti
 	return ok
 }
 
-// hasAny reports whether a Service has, or had, any address of us.
+// hasAny reports whether a Service has or had any address from this operator.
 func (h heldAddresses) hasAny(key types.NamespacedName, uid types.UID) bool {
 	of := h[key]
 	return of != nil && of.uid == uid && len(of.addresses) > 0
@@ -84,8 +82,8 @@ func (r *serviceReconciler) refreshUnclaimed(ctx context.Context, service *corev
 	return nil
 }
 
-// foreignIngress returns the entries of a Service's status that are no address of ours. One with
-// a host name, or with what cannot be read, is none.
+// foreignIngress returns the entries of a Service's status for which ours returns false, and entries without a
+// valid IP address.
 func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev1.LoadBalancerIngress {
 	return slices.DeleteFunc(slices.Clone(service.Status.LoadBalancer.Ingress), func(entry corev1.LoadBalancerIngress) bool {
 		address, err := desired.ParseAddress(entry.IP)
@@ -93,7 +91,8 @@ func foreignIngress(service *corev1.Service, ours func(netip.Addr) bool) []corev
 	})
 }
 
-// namesOf returns the addresses or host names of entries, a few of many.
+// foreignIngress returns the entries of a Service's status that ours rejects, and entries without a valid IP
+// address.
 func namesOf(entries []corev1.LoadBalancerIngress) string {
 	var names []string
 	for _, entry := range entries[:min(len(entries), control.MaxNamed)] {
@@ -105,9 +104,9 @@ func namesOf(entries []corev1.LoadBalancerIngress) string {
 	return strings.Join(names, ", ")
 }
 
-// ingressOf returns Service.status.loadBalancer.ingress: our addresses, then what others have
-// written; that which is there where nothing differs. The mode VIP tells kube-proxy that packets
-// arrive with the address itself as destination.
+// ingressOf returns Service.status.loadBalancer.ingress: the assigned addresses followed by foreign entries. It
+// returns the current list if nothing differs. With ipMode VIP, kube-proxy expects packets with the address as
+// destination.
 func ingressOf(
 	service *corev1.Service, addresses []netip.Addr, failed []served.PortError, foreign []corev1.LoadBalancerIngress,
 ) []corev1.LoadBalancerIngress {

@@ -20,21 +20,21 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// ledger is what is known of VIPs: what the watch delivered and, ahead of it,
-// what this operator wrote itself. A plan that was made from the cache alone
-// could give an address twice in the time that the watch lags behind.
+// A ledger is the operator's view of VIPs: objects from the watch and, ahead of it, its own writes. Plans from
+// the cache alone could assign an address twice while the watch lags behind.
 type ledger struct {
-	// changes counts what may help a Service that waits: an address or a port that got free, or one that
-	// can be shared. It is counted with the lock, so that whoever plans with it knows of it.
+	// changes counts changes that may help a waiting Service: an address or port became free or sharable. It is
+	// incremented with mu held, so that a plan made with mu held has seen all counted changes.
 	changes atomic.Uint64
 
 	mu      sync.Mutex
 	table   *ipam.Table
 	objects map[netip.Addr]*millracev1beta1.VIP
-	// promised are the addresses that a plan gives which is being carried out. The table has its
-	// claims already.
+	// promised is the set of addresses of plans that are being written. The table already contains their
+	// claims.
 	promised map[netip.Addr]struct{}
-	// former are UIDs in claims that no Service has any more. Plans treat these claims as reservations.
+	// former is the set of UIDs in claims whose Service no longer exists. Plans treat these claims as
+	// reservations.
 	former map[string]struct{}
 }
 
@@ -47,15 +47,15 @@ func newLedger() *ledger {
 	return l
 }
 
-// addressOf returns the address of a VIP object, unless its name is not that
-// of the address: the API server does not keep such a one from being a second.
+// addressOf returns the address of a VIP, and false if its name does not match: the API server would not keep
+// such a VIP from being a second one for the address.
 func addressOf(object *millracev1beta1.VIP) (netip.Addr, bool) {
 	address, problems := desired.ParseVIP(object)
 	return address, len(problems) == 0
 }
 
-// put takes note of an object, which must not be changed afterwards. It returns
-// false when this version, or a later one, is known.
+// put stores an object, which must not be changed afterwards. It returns false if the ledger has this version
+// or a newer one.
 func (l *ledger) put(object *millracev1beta1.VIP) bool {
 	address, ok := addressOf(object)
 	if !ok {
@@ -75,7 +75,7 @@ func (l *ledger) put(object *millracev1beta1.VIP) bool {
 	return true
 }
 
-// planned returns a VIP as plans are made from it; l.mu is held.
+// planned converts a VIP for plans. l.mu must be held.
 func (l *ledger) planned(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	vip := convert.VIP(address, object)
 	for i := range vip.Claims {
@@ -97,7 +97,7 @@ func (l *ledger) inherit(object *millracev1beta1.VIP, uid string) {
 	}
 }
 
-// isFormer reports whether no Service has a UID of a claim any more.
+// isFormer reports whether no Service has the UID of a claim any more.
 func (l *ledger) isFormer(uid string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,15 +105,13 @@ func (l *ledger) isFormer(uid string) bool {
 	return former
 }
 
-// older reports whether a is an earlier version than b. Resource versions of a
-// resource are ordered numbers.
+// older reports whether a is an earlier version than b. Resource versions of one resource are ordered numbers.
 func older(a, b *millracev1beta1.VIP) bool {
 	order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return err != nil || order < 0
 }
 
-// remove takes note that an object is gone, unless the address has another one
-// by now.
+// remove deletes an object, unless the address belongs to a newer object.
 func (l *ledger) remove(object *millracev1beta1.VIP) {
 	address, ok := addressOf(object)
 	if !ok {
@@ -128,15 +126,14 @@ func (l *ledger) remove(object *millracev1beta1.VIP) {
 	}
 }
 
-// object returns the VIP of an address, or nil. It must not be changed.
+// object returns the VIP of an address, or nil. Callers must not change it.
 func (l *ledger) object(address netip.Addr) *millracev1beta1.VIP {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.objects[address]
 }
 
-// plan makes a plan, and returns the VIPs that exist of those it writes to, as
-// they were when it was made.
+// plan makes a plan and returns the existing VIPs that it updates, in the versions that it was made from.
 func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[netip.Addr]*millracev1beta1.VIP) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +145,7 @@ func (l *ledger) plan(pools []ipam.Pool, request ipam.Request) (ipam.Plan, map[n
 	return plan, objects
 }
 
-// promise has other plans see what a plan gives, before that is written.
+// promise makes the writes of a plan visible to other plans before the API server has them.
 func (l *ledger) promise(plan ipam.Plan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,7 +161,7 @@ func (l *ledger) promise(plan ipam.Plan) {
 	}
 }
 
-// settle ends a promise, and reports whether it was kept: other plans see what is so.
+// settle ends a promise and reports whether all of the plan's claims were written.
 func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,7 +183,7 @@ func (l *ledger) settle(plan ipam.Plan) (kept bool) {
 	return kept
 }
 
-// isPromised reports whether a plan writes to a VIP that another plan is being written to.
+// isPromised reports whether another plan is being written to one of the plan's VIPs.
 func (l *ledger) isPromised(plan ipam.Plan) bool {
 	return slices.ContainsFunc(writtenBy(plan), l.isPromisedAddress)
 }
@@ -199,7 +196,7 @@ func (l *ledger) isPromisedAddress(address netip.Addr) bool {
 	return promised
 }
 
-// isUsed reports whether an address has a VIP, or is promised to a Service.
+// isUsed reports whether an address has a VIP or is promised.
 func (l *ledger) isUsed(address netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,7 +211,7 @@ func (l *ledger) claimed(namespace, name string) []*millracev1beta1.VIP {
 	addresses := l.table.Claimed(namespace, name)
 	objects := make([]*millracev1beta1.VIP, 0, len(addresses))
 	for _, address := range addresses {
-		// One that is only promised does not exist.
+		// Promised VIPs do not exist yet.
 		if object := l.objects[address]; object != nil {
 			objects = append(objects, object)
 		}
@@ -237,8 +234,7 @@ func (l *ledger) owners() []types.NamespacedName {
 	return slices.Collect(maps.Keys(seen))
 }
 
-// claimObject is a claim as it is written to a VIP. It is never one that is given up: that is
-// written by advanceRelease alone.
+// claimObject converts a claim for the API, without a release: only advanceRelease sets that.
 func claimObject(claim ipam.Claim) millracev1beta1.VIPClaim {
 	object := millracev1beta1.VIPClaim{
 		Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, SharingKey: claim.SharingKey,

@@ -9,14 +9,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// linkCensus knows, by the LBNodes, in which networks nodes can answer for VIPs on their links. As a
-// handler of LBNodes it enqueues the Services with addresses when there is a network for the first time, or
-// none of the nodes has it any longer.
+// linkCensus counts the networks on the links of nodes that answer for VIPs, from LBNodes. As an event handler
+// it enqueues the Services with addresses when the first node of a network appears or the last one disappears.
 type linkCensus struct {
 	ledger *ledger
 
 	mu sync.Mutex
-	// nodes is how many nodes have a network, by the name of the VIPAdvertisement; byNode is which ones.
+	// nodes counts the nodes of each network, by the name of the VIPAdvertisement; byNode lists the networks of
+	// a node.
 	nodes  map[string]map[netip.Prefix]int
 	byNode map[string][]millracev1beta1.L2Reach
 }
@@ -35,11 +35,11 @@ func (c *linkCensus) of(advertisement string) (networks []netip.Prefix) {
 	return networks
 }
 
-// set notes the networks of a node, and reports whether a network came or went.
+// set replaces the networks of a node and reports whether any network appeared or disappeared.
 func (c *linkCensus) set(node string, reach []millracev1beta1.L2Reach) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Those that stay are never without a node in between.
+	// Adding before removing keeps unchanged networks above zero.
 	added := c.count(reach, 1)
 	removed := c.count(c.byNode[node], -1)
 	if c.byNode[node] = reach; len(reach) == 0 {
@@ -48,7 +48,7 @@ func (c *linkCensus) set(node string, reach []millracev1beta1.L2Reach) (changed 
 	return added || removed
 }
 
-// count adds a node to its networks, or takes it away.
+// count adds by to the networks of a node and reports whether any network appeared or disappeared.
 func (c *linkCensus) count(reach []millracev1beta1.L2Reach, by int) (changed bool) {
 	for _, one := range reach {
 		for _, text := range one.Networks {

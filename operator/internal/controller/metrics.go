@@ -26,25 +26,25 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// collectTimeout bounds how long a scrape waits for caches that are not filled yet.
+// collectTimeout bounds how long a scrape waits for caches to sync.
 const collectTimeout = time.Second
 
-// States of a pool's addresses, beside those of VIPs.
+// stateFree is a state of a pool's addresses in addition to the phases of VIPs.
 const stateFree = "Free"
 
-// reasonOther stands for reasons that are none of ours: whoever may write the status of Services
-// must not be able to make series.
+// reasonOther replaces unknown reasons: users who may write the status of Services must not be able to create
+// series.
 const reasonOther = "Other"
 
-// waitingReasons are why a Service may wait for an address.
+// waitingReasons are the reasons why a Service may wait for an address.
 var waitingReasons = []string{
 	millracev1beta1.ReasonExhausted, millracev1beta1.ReasonNoPool, millracev1beta1.ReasonAddressInUse,
 	millracev1beta1.ReasonAddressForbidden, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonInvalid,
 	millracev1beta1.ReasonQuotaExceeded, millracev1beta1.ReasonForeignAddress, millracev1beta1.ReasonWriteFailed, reasonOther,
 }
 
-// nodeConditions are those of LBNodeReports that are True or absent on a node without problems.
-// Others have no series: an agent writes the report, and must not be able to make series.
+// nodeConditions are the conditions of LBNodeReports that are True or absent on a node without problems. Other
+// conditions have no series, because an agent writes the report and must not be able to create series.
 var nodeConditions = []string{
 	millracev1beta1.ConditionReady, millracev1beta1.ConditionProgrammed, millracev1beta1.ConditionAttached,
 	millracev1beta1.ConditionBGPEstablished, millracev1beta1.ConditionHostCompatible, millracev1beta1.ConditionNodesReached,
@@ -52,7 +52,7 @@ var nodeConditions = []string{
 	millracev1beta1.ConditionTunnelKeyCurrent, millracev1beta1.ConditionFlowSeed, millracev1beta1.ConditionNodeReady,
 }
 
-// announcerCounts name how many nodes can announce a VIP: none, one, and more.
+// announcerCounts are label values for the number of nodes that can announce a VIP.
 var announcerCounts = [...]string{"none", "one", "several"}
 
 var (
@@ -74,7 +74,8 @@ var (
 		"Nodes with Linux, by whether their agent has reported: true or false.", []string{"reported"}, nil)
 )
 
-// setupMetrics serves what the caches say. Only the leader does, so that sums over replicas are true.
+// setupMetrics registers metrics computed from the caches. Only the leader exposes them, so that sums over
+// replicas are right.
 func setupMetrics(mgr ctrl.Manager) error {
 	if err := metrics.Registry.Register(&collector{objects: mgr.GetClient(), elected: mgr.Elected()}); err != nil {
 		return fmt.Errorf("registering the metrics: %w", err)
@@ -82,10 +83,10 @@ func setupMetrics(mgr ctrl.Manager) error {
 	return nil
 }
 
-// collector makes the operator's own metrics from the cached objects whenever it is asked.
+// A collector computes the operator's metrics from cached objects at each scrape.
 type collector struct {
 	objects client.Reader
-	// elected is closed once this operator leads.
+	// elected is closed when this operator becomes the leader.
 	elected <-chan struct{}
 }
 
@@ -96,7 +97,7 @@ func (c *collector) Describe(descriptions chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. What cannot be read has no series.
+// Collect implements prometheus.Collector. Objects that cannot be read have no series.
 func (c *collector) Collect(series chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
@@ -117,7 +118,7 @@ func (c *collector) Collect(series chan<- prometheus.Metric) {
 	objects.collect(series)
 }
 
-// counted are the objects that are counted. They are those of the caches.
+// counted holds the cached objects of one scrape.
 type counted struct {
 	namespaces     metav1.PartialObjectMetadataList
 	pools          millracev1beta1.VIPPoolList
@@ -166,7 +167,7 @@ func (o *counted) collect(series chan<- prometheus.Metric) {
 	o.collectNodes(gauge)
 }
 
-// collectNodes tells what is wrong with nodes. A report outlives its Node for a moment only.
+// collectNodes emits the failing conditions of nodes.
 func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, values ...string)) {
 	reported := map[string]bool{}
 	for i := range o.reports.Items {
@@ -180,7 +181,7 @@ func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, value
 	}
 	counts := map[bool]int64{}
 	for i := range o.nodes.Items {
-		// Agents are on nodes with Linux alone.
+		// Agents run on Linux nodes only.
 		if system := o.nodes.Items[i].Labels[corev1.LabelOSStable]; system == "" || system == "linux" {
 			counts[reported[o.nodes.Items[i].Name]]++
 		}
@@ -190,8 +191,7 @@ func (o *counted) collectNodes(gauge func(d *prometheus.Desc, count int64, value
 	}
 }
 
-// phases counts VIPs by pool and phase. A VIP that was made manually is of the pool that has its
-// address.
+// phases counts VIPs by pool and phase. A manually created VIP counts for the pool that contains its address.
 func (o *counted) phases() map[string]map[millracev1beta1.VIPPhase]int64 {
 	counts := map[string]map[millracev1beta1.VIPPhase]int64{}
 	pools := make([]desired.Pool, 0, len(o.pools.Items))
@@ -216,13 +216,13 @@ func (o *counted) phases() map[string]map[millracev1beta1.VIPPhase]int64 {
 	return counts
 }
 
-// usedQuota is what a namespace has of a pool, and can have.
+// usedQuota is the usage and limit of a namespace in a pool.
 type usedQuota struct {
 	pool, namespace string
 	used, most      int64
 }
 
-// quotas returns those of which anything is used.
+// quotas returns the quotas with any usage.
 func (o *counted) quotas() []usedQuota {
 	pools, _ := desired.Pools(o.pools.Items, desired.NewOccupation(nil))
 	if !slices.ContainsFunc(pools, func(pool desired.Pool) bool { _, limited := pool.Quota(nil); return limited }) {
@@ -248,7 +248,7 @@ func (o *counted) quotas() []usedQuota {
 	return quotas
 }
 
-// waiting counts Services without the addresses that they ask for.
+// waiting counts Services without all requested addresses, by reason.
 func (o *counted) waiting() map[string]int64 {
 	counts := map[string]int64{}
 	for i := range o.services.Items {
@@ -265,8 +265,8 @@ func (o *counted) waiting() map[string]int64 {
 	return counts
 }
 
-// announcers counts the VIPs of Services that no node, one node, and more nodes can announce: nodes
-// that an advertisement of the VIP selects, with an established BGP session where it is for peers.
+// announcers counts the VIPs of Services that no node, one node or more nodes can announce. A node counts if an
+// advertisement of the VIP selects it and, for BGP, it has an established session.
 func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	able := o.able()
 	var advertisements []desired.Advertisement
@@ -305,7 +305,7 @@ func (o *counted) announcers() (counts [len(announcerCounts)]int64) {
 	return counts
 }
 
-// able are the nodes that can announce anything.
+// able returns the nodes that can announce.
 func (o *counted) able() *announcers {
 	all := newAnnouncers(nil)
 	for i := range o.nodes.Items {
@@ -321,7 +321,7 @@ func (o *counted) able() *announcers {
 	return all
 }
 
-// two returns the names of nodes that can announce, two at most: more make no difference.
+// two returns the names of nodes that can announce, at most two.
 func (a *announcers) two(asked *announced) (names []string) {
 	for name, node := range a.nodes {
 		node.established = node.established || asked.l2

@@ -14,10 +14,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// capacityCensus knows, by the LBNodeReports, which Services do not fit into the maps of
-// which nodes. As a handler of LBNodeReports it enqueues the Services of which it would
-// say something else than before. What it says hardly depends on how many nodes there
-// are, so that one after the other costs few writes.
+// capacityCensus maps Services to the nodes whose BPF maps cannot hold them, from LBNodeReports. As an event
+// handler it enqueues the Services whose reported nodes changed. The report names one node only, so that few
+// writes follow when nodes fill up one after another.
 type capacityCensus struct {
 	mu     sync.Mutex
 	byNode map[string][]types.NamespacedName
@@ -28,8 +27,8 @@ func newCapacityCensus() *capacityCensus {
 	return &capacityCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
 }
 
-// nodesOf names the nodes into whose maps a Service does not fit: the first one, and
-// whether there are others. It is empty where there is none.
+// nodesOf names the first node without capacity for a Service and says whether there are more. It returns "" if
+// there is none.
 func (c *capacityCensus) nodesOf(service types.NamespacedName) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,8 +46,7 @@ func (c *capacityCensus) describe(service types.NamespacedName) string {
 	return slices.Min(nodes) + " and others"
 }
 
-// set notes the Services that do not fit on a node, and returns those of which
-// something else is to be said now.
+// set replaces the Services that do not fit on a node and returns the Services whose reported nodes changed.
 func (c *capacityCensus) set(node string, references []millracev1beta1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()

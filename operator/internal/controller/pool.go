@@ -27,11 +27,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// poolReconciler writes the status of all VIPPools at once: what one can use
-// depends on the others.
+// poolReconciler writes the status of all VIPPools in one pass, because their usable addresses depend on each
+// other.
 type poolReconciler struct {
 	client client.Client
-	// live reads past the cache.
+	// live reads from the API server, past the cache.
 	live     client.Reader
 	recorder events.EventRecorder
 	pools    *poolIndex
@@ -42,7 +42,7 @@ func setupPools(mgr ctrl.Manager) error {
 	r.pools.hasAdded = true
 	at := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
 	controller := control.New(mgr, "vippool", 1).
-		// Services wait for the addresses of a new specification.
+		// Services wait for the addresses of a new specification, so these events are not coalesced.
 		Watches(&millracev1beta1.VIPPool{}, at, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&millracev1beta1.VIPPool{}, control.Gathered()).
 		Watches(&millracev1beta1.VIP{}, control.Gathered())
@@ -52,7 +52,7 @@ func setupPools(mgr ctrl.Manager) error {
 	return controller.Complete(r)
 }
 
-// Reconcile writes what changed in the statuses of pools.
+// Reconcile patches the changed statuses of pools.
 func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	list := &millracev1beta1.VIPPoolList{}
 	if err := r.client.List(ctx, list); err != nil {
@@ -84,7 +84,6 @@ func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Re
 	return ctrl.Result{}, errors.Join(failed...)
 }
 
-// fillPoolStatus writes the status of a pool.
 func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []desired.Problem, vips []ipam.VIP) {
 	var planned *ipam.Pool
 	var limits []desired.Problem
@@ -102,7 +101,7 @@ func fillPoolStatus(object *millracev1beta1.VIPPool, view poolView, problems []d
 	meta.SetStatusCondition(&object.Status.Conditions, condition)
 }
 
-// limitedCondition is Ready of a pool that can be used but for some addresses.
+// limitedCondition returns the Ready condition of a pool that can assign only part of its addresses.
 func limitedCondition(condition metav1.Condition, limits []desired.Problem) metav1.Condition {
 	var messages []string
 	for _, limit := range limits {

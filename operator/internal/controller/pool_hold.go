@@ -21,8 +21,9 @@ import (
 // actionHold is the action of events about held pools (events.k8s.io/v1, Event.action).
 const actionHold = "HoldPool"
 
-// hold sets condition OverlapsEndpoints of pools that add addresses of endpoints, and returns the view of all pools
-// with it. Agents do not accept endpoints whose address is usable for VIPs, so these pools would withdraw VIPs.
+// hold sets condition OverlapsEndpoints of pools that add addresses of endpoints and returns the resulting view
+// of all pools. Agents reject endpoints with addresses that are usable for VIPs, so such a pool would withdraw
+// VIPs.
 func (r *poolReconciler) hold(ctx context.Context, objects []millracev1beta1.VIPPool, vips []ipam.VIP) (poolView, error) {
 	view := r.pools.pools(objects)
 	var all netipx.IPSetBuilder
@@ -49,8 +50,8 @@ func (r *poolReconciler) hold(ctx context.Context, objects []millracev1beta1.VIP
 	return r.pools.pools(objects), nil
 }
 
-// holdPool sets or removes condition OverlapsEndpoints of a pool that adds addresses. Endpoints with the address of a
-// VIP are no pods.
+// holdPool sets or removes condition OverlapsEndpoints of a pool that adds addresses. Endpoints with the
+// address of a VIP are not pods.
 func holdPool(object *millracev1beta1.VIPPool, added *netipx.IPSet, endpoints []desired.Endpoint, vips []ipam.VIP) {
 	if desired.IsHeld(object) {
 		return
@@ -74,7 +75,7 @@ func holdPool(object *millracev1beta1.VIPPool, added *netipx.IPSet, endpoints []
 	})
 }
 
-// tellHeld emits an event when a pool begins to be held, or for other endpoints.
+// tellHeld emits an event when a pool becomes held or is held because of other endpoints.
 func (r *poolReconciler) tellHeld(before, now *millracev1beta1.VIPPool) {
 	held := meta.FindStatusCondition(now.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	known := meta.FindStatusCondition(before.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)

@@ -26,45 +26,44 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// poolIndex knows the pools, and the addresses that others in the cluster have:
-// nodes and their pods, routers, and the Service network.
+// A poolIndex caches the pools and the addresses that other objects occupy: nodes and their pods, routers and
+// the Service network.
 type poolIndex struct {
 	mu       sync.Mutex
 	occupied map[occupant][]desired.Occupied
-	// hosts are the nodes and routers that have an address, sorted by Occupied.By.
+	// hosts maps addresses to the nodes and routers that have them, sorted by Occupied.By.
 	hosts map[netip.Addr][]desired.Occupied
-	// version counts changes of occupied.
+	// version is incremented with each change of occupied.
 	version int
-	// madeFrom and versions are what the pools were computed from: every Service
-	// needs them, and with thousands of nodes they take milliseconds.
+	// madeFrom and versions identify the input of the cached view. Every Service needs the view, and computing
+	// it takes milliseconds with thousands of nodes.
 	madeFrom int
 	versions []poolVersion
 	made     poolView
-	// hasAdded makes views have the addresses that pools add, as the reconciler of pools needs them.
+	// hasAdded includes addresses that pools add but that are not admitted yet, for the reconciler of pools.
 	hasAdded bool
 }
 
-// poolView is what is known of all pools. It is shared and must not be changed.
+// A poolView is an immutable view of all pools.
 type poolView struct {
-	// number is another one for each view.
+	// number identifies the view.
 	number int
-	// usable pools, and the same as addresses are given from them.
+	// usable are the valid pools; planned are the same pools for plans.
 	usable  []desired.Pool
 	planned []ipam.Pool
-	// problems of the others.
+	// problems are those of invalid pools.
 	problems []desired.Problem
 }
 
-// occupant is an object that has addresses.
+// An occupant is an object that has addresses.
 type occupant struct{ kind, namespace, name string }
 
 func newPoolIndex() *poolIndex {
 	return &poolIndex{occupied: map[occupant][]desired.Occupied{}, hosts: map[netip.Addr][]desired.Occupied{}}
 }
 
-// watch keeps the index by the events of a controller, whose workers start when
-// everything that exists is in it. then is called after each change, with the addresses of nodes and
-// routers that came or went.
+// watch updates the index from the events of a controller; its workers start after the initial sync. then is
+// called after each change with the addresses of nodes and routers that appeared or disappeared.
 func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then func(q queue, hosts []netip.Addr)) error {
 	controller.Watches(&corev1.Node{}, x.events("Node", then, func(object client.Object) []desired.Occupied {
 		return desired.OccupiedByNode(object.(*corev1.Node))
@@ -76,8 +75,8 @@ func (x *poolIndex) watch(mgr ctrl.Manager, controller *builder.Builder, then fu
 	_, err := mgr.GetRESTMapper().RESTMapping(serviceCIDR.GroupKind(), serviceCIDR.Version)
 	switch {
 	case meta.IsNoMatchError(err):
-		// Before Kubernetes 1.33 the Service network is known to the API server alone:
-		// the cluster IPs that are in use have to do.
+		// Before Kubernetes 1.33 only the API server knows the Service network, so the cluster IPs in use are
+		// taken.
 		controller.Watches(&corev1.Service{}, x.events("Service", then, func(object client.Object) []desired.Occupied {
 			return desired.OccupiedByService(object.(*corev1.Service))
 		}))
@@ -106,8 +105,8 @@ func (x *poolIndex) events(
 	}
 }
 
-// put writes what an object has, and reports whether that is news; hosts are the addresses of nodes
-// and routers that came or went.
+// put stores an object's addresses and reports whether they changed. hosts are the addresses of nodes and
+// routers that appeared or disappeared.
 func (x *poolIndex) put(key occupant, occupied []desired.Occupied) (hosts []netip.Addr, changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -123,7 +122,7 @@ func (x *poolIndex) put(key occupant, occupied []desired.Occupied) (hosts []neti
 	return hosts, true
 }
 
-// putHosts replaces what an object had before by what it has now.
+// putHosts replaces the previous addresses of an object by its current ones.
 func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Addr) {
 	for _, occupied := range before {
 		address := occupied.Range.From()
@@ -148,8 +147,8 @@ func (x *poolIndex) putHosts(before, now []desired.Occupied) (changed []netip.Ad
 	return changed
 }
 
-// host returns a node or router with the address of a VIP: as occupant if it keeps the address, and as younger if the
-// VIP does. Both are empty without such a host.
+// host returns a node or router with the address of a VIP: as occupant if it keeps the address, as younger if
+// the VIP does. Both are empty without such a host.
 func (x *poolIndex) host(address netip.Addr, vip *millracev1beta1.VIP) (occupant, younger string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -162,7 +161,7 @@ func (x *poolIndex) host(address netip.Addr, vip *millracev1beta1.VIP) (occupant
 	return "", younger
 }
 
-// pools returns what is known of all pools.
+// pools returns the view of all pools.
 func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -182,7 +181,7 @@ func (x *poolIndex) pools(objects []millracev1beta1.VIPPool) poolView {
 	return x.made
 }
 
-// poolOf returns the pool that gives out an address, as they were seen last.
+// poolOf returns the pool that assigns an address, according to the latest view.
 func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -194,7 +193,7 @@ func (x *poolIndex) poolOf(address netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
-// poolVersion is the specification of a VIPPool and its usable addresses.
+// poolVersion identifies the specification of a VIPPool and its usable addresses.
 type poolVersion struct {
 	uid        types.UID
 	generation int64

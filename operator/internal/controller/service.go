@@ -28,49 +28,47 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// maxPlans is how often a plan is made again, because another operator or a
-// user was faster, before the Service is left to the back-off of the queue.
+// maxPlans bounds how often a plan is remade after conflicts before the Service is requeued with back-off.
 const maxPlans = 5
 
-// brokenPromisePause is after how long Services are tried again that were refused what another one
-// was to get, and did not.
+// brokenPromisePause is the delay before Services are retried that were refused an address because of a promise
+// that was not kept.
 const brokenPromisePause = time.Second
 
-// serviceReconciler gives Services their addresses and takes them back. Several workers run it,
-// which take turns.
+// serviceReconciler assigns and releases the addresses of Services. Several workers run it in turns.
 type serviceReconciler struct {
 	turns  turns
 	client client.Client
-	// live reads past the cache.
+	// live reads from the API server, past the cache.
 	live      client.Reader
 	recorder  events.EventRecorder
 	class     string
 	isDefault bool
-	// releaseDelay is how long a VIP that is given up is still announced; now is the clock for it.
+	// releaseDelay is how long a released VIP is still announced; now is its clock.
 	releaseDelay time.Duration
 	now          func() time.Time
 
 	ledger  *ledger
 	waiting *waitingServices
-	// serving is true while those are tried that have waited longer than another one. later brings a
-	// Service back to the queue, after a while or after a failure with 0.
+	// serving is true while Services are reconciled that have waited longer than another one. later requeues a
+	// Service after a pause or, for 0, with back-off.
 	serving      bool
 	later        func(service types.NamespacedName, pause time.Duration)
 	zones        *zoneCensus
 	overCapacity *capacityCensus
 	// duplicates are hosts with the address of a VIP.
 	duplicates *duplicateCensus
-	// announcers are the nodes that can announce, links the networks in which they can answer for VIPs.
+	// announcers are the nodes that can announce; links are the networks on their links.
 	announcers *announcers
 	links      *linkCensus
-	// reading says how Services are read.
+	// reading parses Services.
 	reading convert.Reading
 	written writtenVersions
 	had     heldAddresses
-	// unkept are the addresses that a Service was to get when the last write failed. It is given them
-	// again, if they are free.
+	// unkept holds the addresses that were planned for a Service when the last write failed. They are assigned
+	// again if they are still free.
 	unkept map[types.NamespacedName][]netip.Addr
-	// contests are about the statuses that another program writes, too.
+	// contests tracks Services whose status another program also writes.
 	contests contests
 	pools    *poolIndex
 }
@@ -109,8 +107,8 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 			}
 			return nil
 		})).
-		// The workers start when the sources are synced: all VIPs that exist
-		// are in the ledger before the first address is given.
+		// Workers start when all sources are synced, so that the ledger has all VIPs before the first address
+		// is assigned.
 		WatchesRawSource(vips).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.zones.update))).
 		WatchesRawSource(source.Kind(mgr.GetCache(), &millracev1beta1.LBNode{}, updates(r.links.update))).
@@ -130,13 +128,13 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	return controller.Complete(r)
 }
 
-// connect has others run while a worker waits for the API server, also before an event.
+// connect wraps the clients so that other workers run during calls to the API server.
 func (r *serviceReconciler) connect(objects client.Client, events control.Recorder) {
 	events.Live = reader{events.Live, &r.turns}
 	r.client, r.live, r.recorder = writer{objects, &r.turns}, events.Live, events
 }
 
-// Reconcile brings the addresses of one Service in line with what it wants.
+// Reconcile makes the addresses of one Service match its specification.
 func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request) (result ctrl.Result, err error) {
 	before := r.waiting.present()
 	defer func() {
@@ -159,7 +157,7 @@ func (r *serviceReconciler) Reconcile(ctx context.Context, request ctrl.Request)
 	return result, nil
 }
 
-// reconcile returns after how long there is more to do; 0 means there is not.
+// reconcile returns the delay after which the Service is to be reconciled again, or 0.
 func (r *serviceReconciler) reconcile(ctx context.Context, request ctrl.Request) (again time.Duration, err error) {
 	again, err = r.bringInLine(ctx, request)
 	if errors.Is(err, errServiceChanged) || errors.Is(err, errJoins) {
@@ -197,23 +195,22 @@ func (r *serviceReconciler) bringInLine(ctx context.Context, request ctrl.Reques
 	return r.assign(ctx, service)
 }
 
-// serves reports whether a Service is to have addresses of this operator.
+// serves reports whether the operator assigns addresses to the Service.
 func (r *serviceReconciler) serves(service *corev1.Service) bool {
 	return desired.Class{Name: r.class, IsDefault: r.isDefault}.Serves(service)
 }
 
-// isOfAnotherOperator reports whether a Service that is not ours has its address of an operator for
-// its own class: another one, or this one before its flag was changed. Only when the Service is
-// deleted, or leaves that class, the address is given up.
+// isOfAnotherOperator reports whether a Service of another class has its address from an operator for that
+// class: another operator, or this one before its flag changed. The address is released only when the Service
+// is deleted or leaves that class.
 func isOfAnotherOperator(service *corev1.Service) bool {
 	return service.DeletionTimestamp == nil && desired.HasClassOfAddress(service)
 }
 
-// assign plans until the plan could be carried out. It returns after how long addresses that are
-// given up go a step further; 0 means never.
+// assign remakes the plan until it could be written. It returns the delay until the next step of a release, or
+// 0.
 func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service) (again time.Duration, err error) {
-	// It waits from before the first look: a pool or VIP that changes while the
-	// plan is made and carried out enqueues it again.
+	// The Service waits from here on, so that pools and VIPs that change during the pass requeue it.
 	key := client.ObjectKeyFromObject(service)
 	r.waiting.begin(service, r.now())
 	if err := r.refreshUnclaimed(ctx, service); err != nil {
@@ -223,7 +220,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	if err != nil {
 		return 0, err
 	}
-	// Whatever changes from here on is looked at again.
+	// Later changes of views requeue the Service.
 	views := r.waiting.present().views
 	namespace, err := r.namespaceLabels(ctx, service.Namespace)
 	if err != nil {
@@ -245,7 +242,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if err != nil {
 			return 0, err
 		}
-		// Not before: until now those who came later left it what it may get.
+		// Not earlier: until now, younger Services left this one the addresses that it may get.
 		r.waiting.try(key, planned)
 		r.waiting.want(key, wishOf(service, &request, &result))
 		carriedOut, err := r.carryOut(ctx, service, plan, objects)
@@ -260,7 +257,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if !plan.Waiting {
 			r.waiting.end(key)
 		}
-		// What the status may still name is not released.
+		// Addresses that the status may still list are not released.
 		if pause := r.contests.of(service).Observe(ownStatusOf(service), r.now()); pause > 0 {
 			return pause, r.ensureFinalizers(ctx, service, plan)
 		}
@@ -278,10 +275,9 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 	return 0, fmt.Errorf("assigning addresses to Service %s: others took them %d times in a row", key, maxPlans)
 }
 
-// outcomeOf returns what becomes of a Service when a plan is carried out. Entries in its status that
-// are of no VIP which it has, had, or is given now, are another load balancer's. Where all that it
-// has is of such a one, it is left alone: a second address would send clients away from the
-// first.
+// outcomeOf returns the result for a Service if the plan is written. Status entries that the Service neither
+// has, had nor gets are another load balancer's. If all its entries are foreign, the Service is left alone,
+// because a second address would move clients away from the first.
 func (r *serviceReconciler) outcomeOf(service *corev1.Service, plan ipam.Plan, misunderstood error) outcome {
 	key := client.ObjectKeyFromObject(service)
 	for _, vip := range r.heldBy(service) {
@@ -307,7 +303,7 @@ func (r *serviceReconciler) poolView(ctx context.Context) (poolView, error) {
 		return poolView{}, fmt.Errorf("listing VIPPools: %w", err)
 	}
 	view := r.pools.pools(list.Items)
-	// Their event may be still to come.
+	// The events of these pools may not have been handled yet.
 	r.waiting.viewPools(view)
 	return view, nil
 }
@@ -316,7 +312,7 @@ func (r *serviceReconciler) namespaceLabels(ctx context.Context, name string) (l
 	namespace := control.NamespaceMetadata()
 	err := r.client.Get(ctx, types.NamespacedName{Name: name}, namespace)
 	if apierrors.IsNotFound(err) {
-		// It is new, and its own event follows, or the Service goes with it.
+		// The Namespace is new, and its event follows, or it was deleted together with the Service.
 		return nil, errServiceChanged
 	}
 	if err != nil {

@@ -14,18 +14,17 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// withdrawnFor is how long a VIP is announced no more before it can be another Service's: agents
-// have to hear of it, and routers to obey.
+// withdrawnFor is how long a VIP is withdrawn before another Service can have it, so that agents and routers
+// have applied the withdrawal.
 const withdrawnFor = 3 * time.Second
 
-// advanceRelease returns how far the release of a claim is, and after how long it goes further;
-// 0 means that the claim is to be removed. A phase takes no longer than it should where the
-// clock of an operator before was ahead.
+// advanceRelease returns the phase of a claim's release and the delay until the next step, or 0 if the claim is
+// to be removed. The delays are bounded even if the clock of a previous operator was ahead.
 func advanceRelease(
 	release *millracev1beta1.ClaimRelease, delay time.Duration, now time.Time,
 ) (_ *millracev1beta1.ClaimRelease, again time.Duration) {
 	begin := func(phase millracev1beta1.ReleasePhase) *millracev1beta1.ClaimRelease {
-		// As the API server keeps it.
+		// The API server stores microseconds.
 		return &millracev1beta1.ClaimRelease{Phase: phase, Since: metav1.NewMicroTime(now.Truncate(time.Microsecond))}
 	}
 	switch {
@@ -42,8 +41,7 @@ func advanceRelease(
 	return begin(millracev1beta1.ReleaseWithdrawn), withdrawnFor
 }
 
-// delayFor returns how long the addresses of a Service that is given up are still announced,
-// whether it is deleted or is of another type or class by now.
+// delayFor returns how long the released addresses of a Service are still announced.
 func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 	if _, confirmed := service.Annotations[millracev1beta1.AnnotationConfirmRemoval]; confirmed {
 		return 0
@@ -51,8 +49,8 @@ func (r *serviceReconciler) delayFor(service *corev1.Service) time.Duration {
 	return r.releaseDelay
 }
 
-// letGo takes the VIPs of a Service a step further in being given up, and returns after how long
-// there is more to do; 0 means that the Service has none of them any more.
+// letGo advances the release of VIPs by one step and returns the delay until the next step, or 0 if the Service
+// has no claims on them any more.
 func (r *serviceReconciler) letGo(
 	ctx context.Context, service *corev1.Service, vips []*millracev1beta1.VIP,
 ) (again time.Duration, err error) {
@@ -84,7 +82,7 @@ func (r *serviceReconciler) letGo(
 		case err != nil:
 			return 0, err
 		case !written:
-			// It changed meanwhile. What it is now is looked at again at once.
+			// The VIP changed meanwhile and is retried at once.
 			again = sooner(again, control.FirstPause)
 		case before == nil:
 			r.recorder.Eventf(service, vip, corev1.EventTypeNormal, millracev1beta1.ReasonReleasing, actionRelease,
@@ -98,7 +96,7 @@ func (r *serviceReconciler) letGo(
 	return again, nil
 }
 
-// sooner returns the shorter of two waits, of which 0 means none.
+// sooner returns the shorter of two delays; 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -30,22 +30,22 @@ const (
 	actionServe   = "Serve"
 )
 
-// serviceConditions are the types of our conditions on a Service.
+// serviceConditions are the types of the operator's conditions on a Service.
 var serviceConditions = []string{millracev1beta1.ConditionAddressAssigned, millracev1beta1.ConditionServed}
 
-// outcome is what became of a Service's wish for addresses.
+// An outcome is the result of planning for a Service.
 type outcome struct {
 	plan ipam.Plan
-	// misunderstood is what of the Service cannot be understood, or nil.
+	// misunderstood is the first invalid field of the Service, or nil.
 	misunderstood error
-	// foreign are entries of the status that another load balancer has written.
+	// foreign are status entries that another load balancer wrote.
 	foreign []corev1.LoadBalancerIngress
-	// leftAlone reports that the Service gets nothing because of them.
+	// leftAlone reports that the Service gets no address because of foreign entries.
 	leftAlone bool
 }
 
-// report writes an outcome to the Service's status, with the finalizers of one that has addresses, and
-// tells it in events where it differs from the last one. Entries of others stay in the status.
+// report writes an outcome to the Service's status, adds finalizers if it has addresses, and emits events for
+// changed conditions. Foreign entries stay in the status.
 func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service, result outcome) error {
 	base := service.DeepCopy()
 	verdict, err := r.judge(ctx, service, result)
@@ -74,12 +74,11 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	for _, condition := range conditions {
 		r.tellOnce(service, base, condition, result)
 	}
-	// An API server may take nothing but the status from such a patch.
+	// Some API servers apply only the status of such a patch.
 	return r.ensureFinalizers(ctx, service, result.plan)
 }
 
-// reportFailure writes to a Service's status that the addresses of its plan could not be written.
-// It keeps those that it has.
+// reportFailure sets AddressAssigned to False after a failed write. The Service keeps its addresses.
 func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.Service, failure error) error {
 	if ctx.Err() != nil || errors.Is(failure, errServiceChanged) {
 		return nil
@@ -108,8 +107,8 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 	return nil
 }
 
-// tellOnce makes an event of a condition unless it was the last one told. Whoever overwrites the
-// status makes no news.
+// tellOnce emits an event for a condition that differs from the last event, so that another program that
+// overwrites the status causes no repeated events.
 func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
 	contested := r.contests.of(service)
@@ -123,8 +122,8 @@ func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition me
 	r.tell(service, before, condition)
 }
 
-// isPlain reports whether a condition says no more than that the Service has what it asks for. Of a
-// new one that is no news: its status has it.
+// isPlain reports whether a condition only confirms that the Service has what it requests. New plain conditions
+// cause no event.
 func isPlain(condition metav1.Condition, result outcome) bool {
 	if condition.Status != metav1.ConditionTrue {
 		return false
@@ -133,7 +132,7 @@ func isPlain(condition metav1.Condition, result outcome) bool {
 		condition.Type == millracev1beta1.ConditionAddressAssigned && condition.Message == assignedSentence(result.plan)
 }
 
-// tell makes an event of a condition that differs from the one before.
+// tell emits an event if a condition differs from the previous one.
 func (r *serviceReconciler) tell(service *corev1.Service, before *metav1.Condition, condition metav1.Condition) {
 	if before != nil && before.Status == condition.Status && before.Reason == condition.Reason && before.Message == condition.Message {
 		return
@@ -152,8 +151,8 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	if equality.Semantic.DeepEqual(base.Status, service.Status) && equality.Semantic.DeepEqual(base.ObjectMeta, service.ObjectMeta) {
 		return nil
 	}
-	// Conditions are merged by type: those of others stay as they are. The list of ingress is
-	// replaced as a whole: an entry that another load balancer adds meanwhile must not be lost.
+	// Conditions are merged by type. The ingress list is replaced as a whole, so the patch must fail if another
+	// load balancer added an entry.
 	var options []client.MergeFromOption
 	if !equality.Semantic.DeepEqual(base.Status.LoadBalancer, service.Status.LoadBalancer) {
 		options = append(options, client.MergeFromWithOptimisticLock{})
@@ -167,7 +166,7 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	return nil
 }
 
-// tellNotes makes events of what may surprise about a plan that was carried out.
+// tellNotes emits events for the notes of a written plan.
 func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
 	for _, note := range plan.Notes {
 		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyUsed
@@ -178,7 +177,7 @@ func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
 	}
 }
 
-// assignedCondition is AddressAssigned for an outcome.
+// assignedCondition returns the condition AddressAssigned of an outcome.
 func assignedCondition(result outcome) metav1.Condition {
 	plan, misunderstood := result.plan, result.misunderstood
 	condition := metav1.Condition{
@@ -222,17 +221,16 @@ func assignedSentence(plan ipam.Plan) string {
 	return "has " + strings.Join(texts, ", ")
 }
 
-// writtenVersions remembers, per Service, the version that was written last. A
-// cache that shows an older one would make the same plan, and write and tell
-// it, twice. It is for the worker whose turn it is (turns).
+// writtenVersions records the resource version of the last write to each Service. With an older version from
+// the cache, the operator would write and report the same plan twice. Only the worker that holds the turn uses
+// it.
 type writtenVersions map[types.NamespacedName]string
 
 func (w writtenVersions) note(service *corev1.Service) {
 	w[client.ObjectKeyFromObject(service)] = service.ResourceVersion
 }
 
-// outdated reports whether a Service from the cache is older than what was
-// written. The event of that write is still to come then.
+// outdated reports whether a Service from the cache is older than the last write, whose event is still to come.
 func (w writtenVersions) outdated(service *corev1.Service) bool {
 	written, ok := w[client.ObjectKeyFromObject(service)]
 	if !ok {

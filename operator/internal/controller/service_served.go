@@ -25,7 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/served"
 )
 
-// judge decides what of that for which a Service asks cannot be served.
+// judge returns which parts of the Service cannot be served.
 func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (served.Verdict, error) {
 	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -46,7 +46,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	for _, address := range result.plan.Addresses {
 		vip := r.ledger.object(address)
 		if vip == nil {
-			// It was deleted this moment; the VIP's event follows.
+			// The VIP was just deleted; its event follows.
 			continue
 		}
 		host, _ := r.pools.host(address, vip)
@@ -58,8 +58,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 	return served.Judge(subject, surroundings), nil
 }
 
-// labelsOn returns the labels of the Services that have a VIP, which are one and
-// those that share it.
+// labelsOn returns the labels of all Services that share a VIP.
 func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.VIP, own *corev1.Service) []labels.Set {
 	sets := []labels.Set{own.Labels}
 	for _, claim := range vip.Spec.Claims {
@@ -75,7 +74,7 @@ func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.V
 	return sets
 }
 
-// servedCondition is Served for a verdict.
+// servedCondition returns the condition Served of a verdict.
 func servedCondition(verdict served.Verdict) metav1.Condition {
 	condition := metav1.Condition{
 		Type:   millracev1beta1.ConditionServed,
@@ -93,8 +92,8 @@ func servedCondition(verdict served.Verdict) metav1.Condition {
 	return condition
 }
 
-// portStatuses returns LoadBalancerIngress.ports of an address: none, unless a port
-// is not served; then all of the Service's are there, as the API asks for it.
+// portStatuses returns LoadBalancerIngress.ports of an address: all ports of the Service if any of them is not
+// served, as the API requires, or nil.
 func portStatuses(service *corev1.Service, address string, failed []served.PortError) []corev1.PortStatus {
 	here := func(e served.PortError) bool { return e.Address.String() == address }
 	if !slices.ContainsFunc(failed, here) {
@@ -114,9 +113,8 @@ func portStatuses(service *corev1.Service, address string, failed []served.PortE
 	return statuses
 }
 
-// zoneCensus counts the zones in which there are nodes. As a handler of LBNodes it
-// enqueues the Services with addresses when there get to be too many, or no longer
-// are.
+// zoneCensus counts the zones of nodes. As an event handler it enqueues the Services with addresses when the
+// number of zones exceeds the limit or falls below it again.
 type zoneCensus struct {
 	ledger *ledger
 
@@ -135,8 +133,7 @@ func (c *zoneCensus) count() int {
 	return len(c.nodes)
 }
 
-// set notes the zone of a node, "" for none, and reports whether that changes what
-// can be served.
+// set replaces the zone of a node, "" for none, and reports whether that changes what can be served.
 func (c *zoneCensus) set(node, zone string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,10 +162,9 @@ func (c *zoneCensus) update(q queue, name string, node *millracev1beta1.LBNode) 
 	}
 }
 
-// enqueueServed enqueues all Services with an address, a moment later: what changes
-// together is looked at once. They go after Services of which something else is to be done: where
-// the first node announces 20,000, their conditions take minutes to write, and a new Service would
-// get its address after them.
+// enqueueServed enqueues all Services with an address after a delay, which coalesces changes. They have a lower
+// priority than other Services: when the first node announces 20,000 Services, their conditions take minutes to
+// write, and new Services must not wait for that.
 func enqueueServed(l *ledger, q queue) {
 	options := priorityqueue.AddOpts{After: control.Coalesce, Priority: new(handler.LowPriority)}
 	for _, owner := range l.owners() {
@@ -181,7 +177,7 @@ func enqueueServed(l *ledger, q queue) {
 	}
 }
 
-// advertised enqueues, when a VIPAdvertisement changes, all Services with an address.
+// advertised enqueues all Services with an address when a VIPAdvertisement changes.
 func advertised(l *ledger) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { enqueueServed(l, q) },
@@ -190,9 +186,9 @@ func advertised(l *ledger) handler.EventHandler {
 	}
 }
 
-// serviceEvents enqueues a Service and, when its labels change, those that share an
-// address with it: a VIPAdvertisement may select them by these labels. created is called for each
-// that is new to the operator; atStart is true for those that were there before it.
+// serviceEvents enqueues a Service and, when its labels change, the Services that share an address with it,
+// because VIPAdvertisements select by these labels. created is called for each Service that is new to the
+// operator; atStart is true during the initial list.
 func serviceEvents(l *ledger, created func(service *corev1.Service, atStart bool)) handler.EventHandler {
 	add := func(q queue, service client.Object) {
 		q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)})

@@ -19,12 +19,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// errServiceChanged says that a Service, or its namespace, is no longer, or not
-// yet, what the cache shows. The event of that change enqueues the Service.
+// errServiceChanged is returned when a Service or its Namespace differs from the cache. The event of the change
+// enqueues the Service.
 var errServiceChanged = errors.New("the Service has changed meanwhile")
 
-// changedMeanwhile turns errors of writing to a Service that was deleted, or
-// made again, into errServiceChanged.
+// changedMeanwhile converts conflicts and NotFound errors of writes to a Service into errServiceChanged.
 func changedMeanwhile(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return errServiceChanged
@@ -32,9 +31,8 @@ func changedMeanwhile(err error) error {
 	return err
 }
 
-// carryOut makes the VIPs of a plan, or writes to those that it was made from.
-// False says that the plan was made from what is no longer so: the ledger
-// knows better now. Until then no other plan gives away what this one gives.
+// carryOut writes the VIPs of a plan. It returns false if the plan was made from stale VIPs; the ledger then
+// has the current ones. Until it returns, other plans see the promised claims.
 func (r *serviceReconciler) carryOut(
 	ctx context.Context, service *corev1.Service, plan ipam.Plan, objects map[netip.Addr]*millracev1beta1.VIP,
 ) (carriedOut bool, err error) {
@@ -44,18 +42,18 @@ func (r *serviceReconciler) carryOut(
 	defer func() {
 		if !r.ledger.settle(plan) {
 			r.unkept[key] = plan.Addresses
-			// What was promised may be free again, and there will be no event of it.
+			// The promised addresses may be free again, which causes no event.
 			for _, refused := range r.waiting.refused() {
 				r.later(refused, brokenPromisePause)
 			}
 		}
 		r.waiting.mayJoin()
-		// Not only when the status is written, too.
+		// Joining Services do not have to wait for the status write.
 		r.callJoining()
 		r.turns.tell()
 	}()
-	// The status brings the finalizers of a Service whose addresses are new: one that vanishes before
-	// that leaves a claim by which they are found (settleStale). Of a VIP that exists others may know.
+	// For new VIPs the status patch adds the finalizers: if the Service is deleted before, the claim leads to
+	// settleStale. An existing VIP may already be known to others, so the finalizers come first.
 	if len(plan.Bind) > 0 {
 		if err := r.ensureFinalizers(ctx, service, plan); err != nil {
 			return false, err
@@ -84,8 +82,8 @@ func (r *serviceReconciler) writeVIPs(
 	return true, nil
 }
 
-// createVIP creates a VIP. Its name is made from the address: of two operators
-// that give the same address at once the API server lets one succeed.
+// createVIP creates a VIP. Its name is the address, so that of two operators that assign the same address only
+// one succeeds.
 func (r *serviceReconciler) createVIP(ctx context.Context, write ipam.Write) (bool, error) {
 	vip := newVIP(write)
 	err := r.client.Create(ctx, vip)
@@ -110,15 +108,14 @@ func newVIP(write ipam.Write) *millracev1beta1.VIP {
 	}
 }
 
-// bindVIP writes a claim to a VIP as the plan was made from it: the update
-// carries that resource version, so that of two operators that give ports of
-// one VIP at once the API server lets one succeed.
+// bindVIP adds a claim to the version of a VIP that the plan was made from, so that of two operators that
+// assign ports of one VIP only one succeeds.
 func (r *serviceReconciler) bindVIP(ctx context.Context, planned *millracev1beta1.VIP, claim ipam.Claim) (bool, error) {
 	return r.updateClaims(ctx, boundVIP(planned, claim))
 }
 
-// boundVIP returns a VIP with a claim. It keeps its place; a new one, or one that was made
-// manually, comes last.
+// boundVIP returns a copy of a VIP with the claim. An existing claim keeps its position; a new claim, or one
+// that replaces a reservation, comes last.
 func boundVIP(planned *millracev1beta1.VIP, claim ipam.Claim) *millracev1beta1.VIP {
 	vip := planned.DeepCopy()
 	written := claimObject(claim)
@@ -131,7 +128,7 @@ func boundVIP(planned *millracev1beta1.VIP, claim ipam.Claim) *millracev1beta1.V
 	return vip
 }
 
-// updateClaims writes a VIP; false says that it changed or went meanwhile.
+// updateClaims writes a VIP. It returns false if the VIP was changed or deleted meanwhile.
 func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1beta1.VIP) (bool, error) {
 	address, _ := addressOf(vip)
 	err := r.client.Update(ctx, vip)
@@ -145,7 +142,7 @@ func (r *serviceReconciler) updateClaims(ctx context.Context, vip *millracev1bet
 	return true, nil
 }
 
-// refresh puts the live state of an address into the ledger.
+// refresh reads the VIP of an address from the API server into the ledger.
 func (r *serviceReconciler) refresh(ctx context.Context, address netip.Addr) error {
 	vip := &millracev1beta1.VIP{}
 	err := r.live.Get(ctx, types.NamespacedName{Name: millracev1beta1.VIPName(address)}, vip)

@@ -16,20 +16,20 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 )
 
-// Options of the controllers.
+// Options configures the controllers.
 type Options struct {
-	// LoadBalancerClass is the class of the Services that are ours; empty: millrace.io/lb.
+	// LoadBalancerClass is the loadBalancerClass of Services that the operator serves; default millrace.io/lb.
 	LoadBalancerClass string
-	// DefaultLoadBalancer makes Services without a loadBalancerClass ours too.
+	// DefaultLoadBalancer also serves Services without a loadBalancerClass.
 	DefaultLoadBalancer bool
-	// Reading says how Services are read.
+	// Reading parses Services.
 	Reading convert.Reading
-	// ReleaseDelay is how long the address of a Service that is deleted, or has another one
-	// instead, is still announced as one to be left. Zero: not at all.
+	// ReleaseDelay is how long a released address is still announced with low preference. Zero releases
+	// addresses immediately.
 	ReleaseDelay time.Duration
 }
 
-// Setup adds the controllers to a manager, all but those of packages nodes and routing.
+// Setup adds the controllers to a manager, except those of packages nodes and routing.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := setupServices(mgr, options); err != nil {
 		return fmt.Errorf("setting up the controller of Services: %w", err)
@@ -47,15 +47,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	return fillCaches(ctx, mgr)
 }
 
-// fillCaches has a replica that waits read what there may be much of, so that it need not once it
-// leads. Its controllers do not start before (EnableWarmup): queues, and the line of those that
-// wait, would grow for as long as nobody works on them.
+// fillCaches makes standby replicas cache the numerous objects, so that a new leader does not have to list
+// them. Their controllers do not start (EnableWarmup), because their queues would grow without workers.
 func fillCaches(ctx context.Context, mgr ctrl.Manager) error {
 	for _, object := range []client.Object{
 		&corev1.Service{}, &corev1.Node{}, control.NamespaceMetadata(), &millracev1beta1.VIP{}, &millracev1beta1.VIPPool{},
 		&millracev1beta1.VIPAdvertisement{}, &millracev1beta1.LBPeer{}, &millracev1beta1.LBNode{}, &millracev1beta1.LBNodeReport{},
 	} {
-		// The manager fills it when it starts.
+		// The manager fills the informer when it starts.
 		if _, err := mgr.GetCache().GetInformer(ctx, object); err != nil {
 			return fmt.Errorf("setting up the cache of %T: %w", object, err)
 		}

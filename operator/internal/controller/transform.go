@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// TransformNode leaves of a Node, before it is cached, what an LBNode and an LBNodeReport
-// are made from, the addresses that no pool may give out, and the labels, by which peers and
-// advertisements select. Heartbeats of a kubelet change nothing of that.
+// TransformNode reduces a Node before it is cached to the input of its LBNode and LBNodeReport, the addresses
+// that no pool may assign, and the labels by which peers and advertisements select. Heartbeats of a kubelet do
+// not change the result.
 func TransformNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -39,11 +39,8 @@ func TransformNode(object any) (any, error) {
 	return slimmed, nil
 }
 
-// TransformReport leaves of an LBNodeReport, before it is cached, whose it is, which
-// transition of the Node it tells of, which Services do not fit, which hosts have addresses of VIPs,
-// for which VIPs the node answers on its links, which node tables its agent knows, which keys of the
-// tunnel the node uses, whether it was told that those are old, how its BGP sessions are, whether one
-// is established, and what was found of canaries.
+// TransformReport reduces an LBNodeReport before it is cached to its owner, the fields that controllers read
+// and one established session.
 func TransformReport(object any) (any, error) {
 	report, ok := object.(*millracev1beta1.LBNodeReport)
 	if !ok {
@@ -70,7 +67,7 @@ func TransformReport(object any) (any, error) {
 	return slimmed, nil
 }
 
-// probed leaves the sessions with canaries, and of these what a verdict is made of.
+// probed returns the sessions with canaries, reduced to the fields that conflict verdicts need.
 func probed(sessions []millracev1beta1.SessionStatus) (kept []millracev1beta1.SessionStatus) {
 	for i := range sessions {
 		if session := &sessions[i]; len(session.Canaries) > 0 {

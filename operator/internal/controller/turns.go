@@ -11,31 +11,29 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serviceWorkers is how many Services are reconciled at once. Most of the time they wait for the
-// API server.
+// serviceWorkers is the number of Services that are reconciled concurrently. Workers mostly wait for the API
+// server.
 const serviceWorkers = 8
 
-// turns has workers take turns: one of them runs, while the others wait for the API server. So what
-// is between two calls to the API server sees and changes everything at once. Between calls all
-// may have changed but what belongs to the Service itself, which no other worker has.
+// turns serializes workers: one runs while the others wait for the API server. The code between two calls to
+// the API server is therefore atomic. During a call everything may change except the worker's own Service.
 type turns struct {
-	// alone is locked for writing by a worker that must be the only one, for reading by the others.
+	// alone is write-locked by a worker that must be the only one and read-locked by the others.
 	alone sync.RWMutex
-	// mu is held by the worker that runs.
+	// mu is held by the running worker.
 	mu sync.Mutex
-	// isAlone is true while a worker is.
+	// isAlone is true while a worker holds alone exclusively.
 	isAlone bool
-	// active are the Services that workers have.
+	// active is the set of Services that workers are reconciling.
 	active map[types.NamespacedName]struct{}
-	// progress is told of whenever somebody who waits may go on.
+	// progress is signaled when a waiting worker may continue.
 	progress sync.Cond
 }
 
-// errAlone says that a worker can go on only while there is no other.
+// errAlone is returned when a worker can continue only if there are no other workers.
 var errAlone = errors.New("others have waited longer, and must be served first")
 
-// take runs work on a Service beside that of other workers, and again alone where it returns
-// errAlone.
+// take runs work concurrently with other workers and, if it returns errAlone, again without others.
 func (t *turns) take(service types.NamespacedName, work func() error) error {
 	err := t.beside(service, work)
 	if !errors.Is(err, errAlone) {
@@ -66,7 +64,7 @@ func (t *turns) beside(service types.NamespacedName, work func() error) error {
 	return work()
 }
 
-// areActive reports whether workers have all of these Services.
+// areActive reports whether workers are reconciling all of these Services.
 func (t *turns) areActive(services []types.NamespacedName) bool {
 	for _, service := range services {
 		if _, active := t.active[service]; !active {
@@ -76,13 +74,13 @@ func (t *turns) areActive(services []types.NamespacedName) bool {
 	return true
 }
 
-// wait lets others run until one of them has gone a step further.
+// wait lets other workers run until one of them has made progress.
 func (t *turns) wait() { t.progress.Wait() }
 
-// tell lets those go on that wait.
+// tell wakes waiting workers.
 func (t *turns) tell() { t.progress.Broadcast() }
 
-// reader is a Reader of the API server itself. Others run during its calls.
+// reader reads from the API server and releases the turn during calls.
 type reader struct {
 	client.Reader
 	turns *turns
@@ -98,13 +96,13 @@ func (r reader) List(ctx context.Context, list client.ObjectList, options ...cli
 	return r.Reader.List(ctx, list, options...)
 }
 
-// leave lets others run until what it returns is called.
+// leave releases the turn until the returned function is called.
 func (t *turns) leave() (enter func()) {
 	t.mu.Unlock()
 	return t.mu.Lock
 }
 
-// writer is a Client that reads from the cache. Others run while it writes.
+// writer reads from the cache and releases the turn while it writes.
 type writer struct {
 	client.Client
 	turns *turns

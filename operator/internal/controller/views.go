@@ -18,19 +18,19 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// views are what plans are made from beside the ledger: pools and the labels of namespaces. What changes
-// there concerns those of the Services that wait which see it. In a cluster something always changes,
-// and thousands that are looked at for nothing would keep others waiting.
+// views holds the inputs of plans besides the ledger: pools and the labels of namespaces. A change requeues
+// only the waiting Services that it may affect, because something always changes in a large cluster, and
+// thousands of needless passes would delay other Services.
 type views struct {
-	// number counts the changes that concern any.
+	// number counts the changes that affect any waiting Service.
 	number uint64
-	// pools are those that the last plan was made from; its number is 0 before the first one.
+	// pools is the view of the last plan; its number is 0 before the first one.
 	pools poolView
-	// namespaces are the labels of all, as events have told them.
+	// namespaces holds the labels of all namespaces.
 	namespaces map[string]labels.Set
 }
 
-// viewPools takes note of the pools of which plans are made from now on.
+// viewPools stores the pools for further plans.
 func (w *waitingServices) viewPools(now poolView) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -53,7 +53,8 @@ func (w *waitingServices) viewPools(now poolView) {
 	})
 }
 
-// changedPools are the pools that are no longer so, and those that were not.
+// changedPools returns the previous versions of changed or deleted pools, and the new versions of changed or
+// added ones.
 func changedPools(before, now []desired.Pool) (changed []desired.Pool) {
 	for _, pools := range [...][2][]desired.Pool{{before, now}, {now, before}} {
 		for _, pool := range pools[0] {
@@ -65,7 +66,7 @@ func changedPools(before, now []desired.Pool) (changed []desired.Pool) {
 	return changed
 }
 
-// viewNamespace takes note of the labels of a namespace. Most are nothing to any pool.
+// viewNamespace stores the labels of a namespace. Most labels do not matter to any pool.
 func (w *waitingServices) viewNamespace(name string, now labels.Set) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,15 +79,15 @@ func (w *waitingServices) viewNamespace(name string, now labels.Set) {
 	w.concern(func(waiting *waiter) bool { return waiting.name.Namespace == name })
 }
 
-// forgetNamespace takes note that a namespace is gone.
 func (w *waitingServices) forgetNamespace(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.views.namespaces, name)
 }
 
-// concern has those looked at that a change of views may help, or makes what they were told untrue; w.mu
-// is held. One that was not planned for, or is just now, may have seen the change or not.
+// concern marks the Services that a change of views may help or whose reported refusal it may make wrong.
+// Services that are being planned may or may not have seen the change and are marked as well. w.mu must be
+// held.
 func (w *waitingServices) concern(may func(*waiter) bool) {
 	w.views.number++
 	for _, waiting := range w.line {
@@ -97,18 +98,17 @@ func (w *waitingServices) concern(may func(*waiter) bool) {
 	w.waking.isDue = true
 }
 
-// lookAtPools is what workers are asked for when pools may be others: with no name, it is about all
-// Services.
+// lookAtPools is a request without a name that makes a worker check all pools.
 var lookAtPools = reconcile.Request{}
 
-// poolEvents have a worker look at the pools.
+// poolEvents enqueues lookAtPools.
 func poolEvents() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{lookAtPools}
 	})
 }
 
-// poolChanges passes events that may change what pools give out.
+// poolChanges passes events that may change the addresses a pool assigns.
 func poolChanges() predicate.Predicate {
 	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, wasPool := e.ObjectOld.(*millracev1beta1.VIPPool)
@@ -117,10 +117,10 @@ func poolChanges() predicate.Predicate {
 	}})
 }
 
-// lookAtPoolsSoon has a worker look at the pools, once for all nodes that come in a while.
+// lookAtPoolsSoon enqueues lookAtPools with a delay that coalesces events of many nodes.
 func lookAtPoolsSoon(q queue) { q.AddAfter(lookAtPools, control.Coalesce) }
 
-// namespaceEvents keep the labels of namespaces, and have a worker wake those whom it concerns.
+// namespaceEvents stores the labels of namespaces and requeues affected Services.
 func namespaceEvents(waiting *waitingServices) handler.EventHandler {
 	note := func(q queue, namespace client.Object) {
 		waiting.viewNamespace(namespace.GetName(), namespace.GetLabels())

@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// indexPool indexes VIPs by spec.pool.
+// indexPool is the field index of VIPs by spec.pool.
 const indexPool = "spec.pool"
 
 // vipReconciler writes the status of VIPs.
@@ -58,7 +58,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 	return controller.Complete(r)
 }
 
-// enqueueVIPs adds the VIPs of addresses, which need not exist.
+// enqueueVIPs enqueues the VIPs of addresses, which need not exist.
 func enqueueVIPs(q queue, addresses []netip.Addr) {
 	for _, address := range addresses {
 		q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Name: millracev1beta1.VIPName(address)}})
@@ -68,7 +68,7 @@ func enqueueVIPs(q queue, addresses []netip.Addr) {
 func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.Request {
 	list := &millracev1beta1.VIPList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexPool: pool.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		// A list from the cache fails only when the manager stops.
+		// Listing from the cache fails only when the manager stops.
 		return nil
 	}
 	requests := make([]ctrl.Request, 0, len(list.Items))
@@ -78,7 +78,7 @@ func (r *vipReconciler) vipsOf(ctx context.Context, pool client.Object) []ctrl.R
 	return requests
 }
 
-// Reconcile writes the phase and condition of one VIP.
+// Reconcile writes the phase and conditions of one VIP.
 func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	vip := &millracev1beta1.VIP{}
 	if err := r.client.Get(ctx, request.NamespacedName, vip); err != nil {
@@ -103,8 +103,8 @@ func (r *vipReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ct
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isPlainVIP reports whether the spec of a VIP says all that its status does: one Service has it, no node
-// answers for it on its links, and nothing is wrong. The status of such a one is written only where there is one to be corrected.
+// isPlainVIP reports whether the status of a VIP adds nothing to its spec: one Service has it, no node answers
+// for it on its links, and no condition has a message. Such a status is written only to replace a previous one.
 func isPlainVIP(vip *millracev1beta1.VIP) bool {
 	return len(vip.Spec.Claims) == 1 && isBound(vip) && vip.Status.AnsweredBy == "" &&
 		!slices.ContainsFunc(vip.Status.Conditions, func(condition metav1.Condition) bool {
@@ -112,7 +112,6 @@ func isPlainVIP(vip *millracev1beta1.VIP) bool {
 		})
 }
 
-// phaseOf is the phase of a VIP by its claims.
 func phaseOf(vip *millracev1beta1.VIP) millracev1beta1.VIPPhase {
 	switch _, usable := addressOf(vip); {
 	case !usable || !isBound(vip):
@@ -123,19 +122,19 @@ func phaseOf(vip *millracev1beta1.VIP) millracev1beta1.VIPPhase {
 	return millracev1beta1.VIPBound
 }
 
-// isBound reports whether a Service has a VIP: claims without a UID reserve it.
+// isBound reports whether a Service has a VIP. Claims without a UID are reservations.
 func isBound(vip *millracev1beta1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID != "" })
 }
 
-// isReleasing reports whether all Services that have a VIP give it up.
+// isReleasing reports whether all Services of a VIP are releasing it.
 func isReleasing(vip *millracev1beta1.VIP) bool {
 	return !slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 		return claim.UID != "" && claim.Release == nil
 	})
 }
 
-// claimants names Services, the first few of many.
+// claimants lists the Services of claims, at most control.MaxNamed of them.
 func claimants(claims []millracev1beta1.VIPClaim) string {
 	var names []string
 	for _, claim := range claims[:min(len(claims), control.MaxNamed)] {
@@ -181,8 +180,7 @@ func (r *vipReconciler) condition(ctx context.Context, vip *millracev1beta1.VIP)
 	return control.Ready(vip.Generation, nil, note), nil
 }
 
-// portsTwice tells the ports that two claims list, as only manual claims can:
-// the first one has them.
+// portsTwice reports ports that two claims list. Only manual claims can do that; the first one has the port.
 func portsTwice(vip *millracev1beta1.VIP) []desired.Problem {
 	var problems []desired.Problem
 	owners := map[ipam.Port]millracev1beta1.VIPClaim{}

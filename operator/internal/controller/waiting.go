@@ -24,41 +24,42 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// waitingServices are Services that want an address, or another one, and may
-// get it when a VIP, a pool or a namespace changes. They are a line: who has
-// waited longer is tried first.
+// waitingServices is the queue of Services that need an address and may get it when a VIP, a pool or a
+// namespace changes, ordered by how long they have waited.
 type waitingServices struct {
 	mu       sync.Mutex
 	services map[types.NamespacedName]*waiter
-	// line are the same in their order.
+	// line holds the waiting Services in order.
 	line   []*waiter
 	waking waking
-	// changes counts what may help one of them: VIPs that get free, or ports of them.
+	// changes counts changes of VIPs that may help a waiting Service.
 	changes *atomic.Uint64
 	views   views
-	// joining are those that join VIPs of others as soon as nobody writes to these.
+	// joining holds the Services that will add a claim to a VIP as soon as no other plan is being written to
+	// it.
 	joining map[types.NamespacedName]*waiter
-	// recall is true where others of them than those that were called may join now.
+	// recall is true if further joining Services may be called.
 	recall bool
 }
 
-// waiter is a Service that waits.
+// A waiter is a waiting Service.
 type waiter struct {
 	name types.NamespacedName
 	uid  types.UID
-	// since is when it began to wait; of those that began at once, created counts.
+	// since is when the Service began to wait; created breaks ties.
 	since, created time.Time
-	// tried and viewed are how many changes there were, of VIPs and of views, when it was tried last, and
-	// wish is what it did not get then. isKnown is true once it was tried, isPlanned while it is.
+	// tried and viewed are the numbers of the last changes of VIPs and views before the last plan, and wish is
+	// the part that it did not get. isKnown is true after the first plan, isPlanned during one.
 	tried, viewed      uint64
 	wish               wish
 	isKnown, isPlanned bool
-	// owed and concerned are the last changes, of VIPs and of views, that may help it, looked and seen
-	// the last ones before a worker looked at it. isWoken is true while it is in the queue for that.
+	// owed and concerned are the numbers of the last changes of VIPs and views that may help the Service;
+	// looked and seen those of the last changes before a worker reconciled it. isWoken is true while it is
+	// queued for that.
 	owed, looked    uint64
 	concerned, seen uint64
 	isWoken         bool
-	// joins are the addresses that it joins, isCalled is true once it is in the queue again for that.
+	// joins are the addresses that the Service will share; isCalled is true once it was requeued for that.
 	joins    []netip.Addr
 	isCalled bool
 }
@@ -70,8 +71,8 @@ func newWaitingServices(l *ledger) *waitingServices {
 	}
 }
 
-// begin takes note that a Service waits, since a time if it does not already. A Service whose
-// condition says so has waited since it does: that outlives an operator.
+// begin adds a Service that has waited since a time, unless it is already waiting. The transition time of its
+// condition AddressAssigned takes precedence, since it survives restarts of the operator.
 func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	condition := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 	if condition != nil && condition.Status == metav1.ConditionFalse {
@@ -89,7 +90,7 @@ func (w *waitingServices) begin(service *corev1.Service, since time.Time) {
 	}
 }
 
-// end takes note that a Service no longer waits.
+// end removes a Service that no longer waits.
 func (w *waitingServices) end(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,7 +106,7 @@ func (w *waitingServices) forget(service types.NamespacedName) {
 	}
 }
 
-// leave takes a Service out of those that join.
+// leave removes a Service from those that join.
 func (w *waitingServices) leave(service types.NamespacedName) {
 	if known := w.joining[service]; known != nil {
 		known.joins, w.recall = nil, true
@@ -113,7 +114,8 @@ func (w *waitingServices) leave(service types.NamespacedName) {
 	}
 }
 
-// join takes note that a Service joins the VIPs that its plan writes to, once nobody else does.
+// join records that a Service will add claims to the VIPs of its plan when no other plan is being written to
+// them.
 func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -123,21 +125,21 @@ func (w *waitingServices) join(service types.NamespacedName, plan ipam.Plan) {
 	}
 }
 
-// stopJoining takes note that a worker has a Service.
+// stopJoining removes a Service from those that join because a worker reconciles it.
 func (w *waitingServices) stopJoining(service types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leave(service)
 }
 
-// mayJoin takes note that a VIP was written.
+// mayJoin records that a VIP was written, so that others may join it.
 func (w *waitingServices) mayJoin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.recall = true
 }
 
-// joinsBefore reports whether one that has waited longer joins a VIP that a Service's plan writes to.
+// joinsBefore reports whether a Service that has waited longer joins a VIP of the plan.
 func (w *waitingServices) joinsBefore(service types.NamespacedName, plan ipam.Plan) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,8 +151,8 @@ func (w *waitingServices) joinsBefore(service types.NamespacedName, plan ipam.Pl
 	return false
 }
 
-// call returns those that are to join now: as many as there are workers, the first in the line, of
-// each address that nobody writes to. They are called once.
+// call returns the Services that can join now: for each address without a pending write the first ones in the
+// line, at most as many as there are workers. Each is returned once.
 func (w *waitingServices) call(isPromised func(netip.Addr) bool) (called []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,7 +187,7 @@ func (w *waiter) isJoinedBy(plan ipam.Plan) bool {
 	return slices.ContainsFunc(w.joins, func(address netip.Addr) bool { return slices.Contains(written, address) })
 }
 
-// writtenBy are the addresses of the VIPs that a plan writes to.
+// writtenBy returns the addresses of the VIPs that a plan writes.
 func writtenBy(plan ipam.Plan) []netip.Addr {
 	addresses := make([]netip.Addr, 0, len(plan.Create)+len(plan.Bind))
 	for _, writes := range [...][]ipam.Write{plan.Create, plan.Bind} {
@@ -196,7 +198,7 @@ func writtenBy(plan ipam.Plan) []netip.Addr {
 	return addresses
 }
 
-// moment is how many changes there were, of VIPs and of views.
+// A moment identifies a state by its numbers of changes of VIPs and views.
 type moment struct{ changes, views uint64 }
 
 func (w *waitingServices) present() moment {
@@ -205,8 +207,7 @@ func (w *waitingServices) present() moment {
 	return moment{w.changes.Load(), w.views.number}
 }
 
-// plan takes note that a plan is made for a Service, with all that has changed by now, and views of
-// this number.
+// plan records that a plan is being made for a Service, from the current VIPs and from views with this number.
 func (w *waitingServices) plan(service types.NamespacedName, views uint64) moment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,7 +217,7 @@ func (w *waitingServices) plan(service types.NamespacedName, views uint64) momen
 	return moment{w.changes.Load(), views}
 }
 
-// try takes note that a Service is tried with all that had changed by a moment.
+// try records the state that a Service is tried with.
 func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,7 +226,7 @@ func (w *waitingServices) try(service types.NamespacedName, with moment) {
 	}
 }
 
-// want takes note of what a Service did not get when it was tried.
+// want records the part of its request that a Service did not get.
 func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,9 +235,8 @@ func (w *waitingServices) want(service types.NamespacedName, wish wish) {
 	}
 }
 
-// ahead returns those that have waited longer than a Service and may want what its plan gives, and
-// were not tried since the last change, the first in the line first. Of one that joins a VIP it is
-// known that it wants nothing else.
+// ahead returns the Services, in order, that have waited longer than a Service, may want an address of its
+// plan, and were not tried since the last change. Services that join a VIP want no other address.
 func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,11 +255,11 @@ func (w *waitingServices) ahead(service types.NamespacedName, plan ipam.Plan) []
 	return ahead
 }
 
-// compare orders Services that wait by how long they do.
+// compare orders Services by how long they have waited.
 func (w *waitingServices) compare(a, b types.NamespacedName) int {
 	x, y := w.services[a], w.services[b]
 	if x == nil || y == nil {
-		// Who does not wait is behind all others.
+		// Services that do not wait come last.
 		return cmp.Or(cmp.Compare(rankOf(x), rankOf(y)), cmp.Compare(a.String(), b.String()))
 	}
 	return x.compare(y)
@@ -276,7 +276,7 @@ func rankOf(w *waiter) int {
 	return 0
 }
 
-// refused returns those that did not get what they want when they were tried.
+// refused returns the Services that did not get all that they want.
 func (w *waitingServices) refused() []types.NamespacedName {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -289,8 +289,8 @@ func (w *waitingServices) refused() []types.NamespacedName {
 	return refused
 }
 
-// noteWaiting takes note of a Service that is new to the operator: until it is looked at, it waits.
-// Of those that were there at its start the older ones go first.
+// noteWaiting adds a Service that is new to the operator, until its first pass. Services that existed when the
+// operator started are ordered by age.
 func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	if !r.serves(service) {
 		return
@@ -302,32 +302,31 @@ func (r *serviceReconciler) noteWaiting(service *corev1.Service, atStart bool) {
 	r.waiting.begin(service, since)
 }
 
-// errJoins says that a Service joins a VIP as soon as others have. It is called then.
+// errJoins is returned if a Service has to wait until other plans are written to a VIP. It is requeued then.
 var errJoins = errors.New("others write to the VIP at the moment")
 
-// callJoining has those come back that can join a VIP now.
+// callJoining requeues the Services that can join a VIP now.
 func (r *serviceReconciler) callJoining() {
 	for _, service := range r.waiting.call(r.ledger.isPromisedAddress) {
 		r.later(service, atOnce)
 	}
 }
 
-// serveAhead tries those that have waited longer than a Service, before that one is given what its
-// plan says. It returns the plan that is left for it, made by plan. What it leaves to do for
-// others, and failures, are for the queue. Beside other workers it waits for those that they have,
-// and returns errAlone where there are more. Where others write to a VIP that it is to join, or are to
-// do so first, it returns errJoins: a worker that waited would keep all other Services waiting, too.
+// serveAhead lets Services that have waited longer be planned first, and returns the resulting plan of this
+// Service. Failures and remaining work of the others go to the queue. With other workers running, it waits for
+// the Services that these have and returns errAlone if there are more. It returns errJoins if another plan is
+// being or must first be written to one of its VIPs, because a waiting worker would delay all other Services.
 func (r *serviceReconciler) serveAhead(
 	ctx context.Context, service types.NamespacedName, plan func() ipam.Plan,
 ) (ipam.Plan, error) {
 	planned := plan()
 	if r.serving {
-		// This one is among them.
+		// This Service is one of those being served.
 		return planned, nil
 	}
 	for !r.turns.isAlone {
 		if len(planned.Create)+len(planned.Bind) == 0 {
-			// Nothing that others could want. Thousands that wait are not compared with each other.
+			// The plan takes nothing from others. Comparing thousands of waiting Services would be expensive.
 			return planned, nil
 		}
 		ahead := r.waiting.ahead(service, planned)
@@ -348,7 +347,7 @@ func (r *serviceReconciler) serveAhead(
 	defer func() { r.serving = false }()
 	for _, other := range r.waiting.ahead(service, planned) {
 		if len(planned.Create)+len(planned.Bind) == 0 {
-			// Nothing is left that others could be kept from.
+			// The plan no longer takes anything from others.
 			break
 		}
 		r.waiting.try(other, r.waiting.present())

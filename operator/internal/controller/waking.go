@@ -16,44 +16,44 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// waking is which of the Services that wait are looked at when a VIP changes. A freed address can
-// serve one of those that want any of its pool: the first of them in the line is woken, and the next
-// one where that one cannot use it. All that a change may help for another reason are owed a look.
-// They are woken a few at a time: thousands in the queue would keep all others waiting.
+// waking selects the waiting Services to requeue when VIPs change. A freed address can serve any Service that
+// wants an address of its pool: the first one in the line is requeued, and the next one if that one cannot use
+// it. Services that a change may help in another way are owed a pass. Only a few are requeued at a time,
+// because thousands in the queue would delay other Services.
 type waking struct {
-	// freed are the addresses that got free, for as long as they are and anybody may want them.
+	// freed holds free addresses that waiting Services may still want.
 	freed map[poolFamily]*freedAddresses
-	// isOwing is true where Services may be owed a look, isDue where others may have to be woken.
+	// isOwing is true if Services may be owed a pass; isDue, if more Services may have to be requeued.
 	isOwing, isDue bool
 }
 
-// poolFamily are the addresses of a family in a pool.
+// poolFamily identifies the addresses of one family in a pool.
 type poolFamily struct {
 	pool   string
 	family ipam.Family
 }
 
-// freedAddresses got free, the last one with the change of this number.
+// number is that of the change that freed the last address.
 type freedAddresses struct {
 	addresses []netip.Addr
 	number    uint64
 }
 
-// wish is what a Service waits for.
+// A wish is the unsatisfied part of a Service's request.
 type wish struct {
 	wants []ipam.Want
-	// sharingKey is that of the Service: what becomes of addresses with it may help, too.
+	// sharingKey is the Service's sharing key: changes of VIPs with that key may help.
 	sharingKey string
-	// isOpen is true where any change may help.
+	// isOpen is true if any change may help.
 	isOpen bool
-	// labels are those of the Service, by which pools select it. asks is true where it says more of what
-	// it wants, or what cannot be understood, or has an address: any pool may be that of the address.
+	// labels are the Service's labels, which pools may select. asks is true if the Service requests a pool or
+	// addresses, is invalid or already has an address; then any pool may matter.
 	labels labels.Set
 	asks   bool
 }
 
-// wishOf returns what a Service waits for which has this outcome. A quota that keeps one of several
-// addresses away makes them depend on each other: another pool that gives the first one may help.
+// wishOf returns the unsatisfied part of a Service's request. If a quota withholds one of several addresses,
+// they depend on each other: another pool for the first address may help.
 func wishOf(service *corev1.Service, request *ipam.Request, result *outcome) wish {
 	overQuota := slices.ContainsFunc(result.plan.Wants, func(want ipam.Want) bool { return want.OverQuota })
 	several := len(request.Families) > 1 || len(request.Asked) > 1
@@ -63,10 +63,10 @@ func wishOf(service *corev1.Service, request *ipam.Request, result *outcome) wis
 	}
 }
 
-// vipChange is a VIP of which the claims, or the VIP itself, came or went.
+// vipChange is a VIP that was created, deleted or whose claims changed.
 type vipChange struct {
 	address netip.Addr
-	// namespaces and keys are those of its claims before and after.
+	// namespaces and keys are those of its claims before and after the change.
 	namespaces, keys map[string]struct{}
 }
 
@@ -81,9 +81,9 @@ func newVIPChange(address netip.Addr, before, after []millracev1beta1.VIPClaim) 
 	return change
 }
 
-// mayHelp reports whether a change may help a Service, or makes what it was told untrue, but for an
-// address that got free and is any of a pool. One that is being planned for may have seen the change,
-// or not.
+// mayHelp reports whether a change may help a Service or makes its reported refusal wrong. It ignores freed
+// addresses that any Service of the pool could take. A Service that is being planned may or may not have seen
+// the change.
 func (c vipChange) mayHelp(w *waiter) bool {
 	if !w.isKnown || w.isPlanned || w.wish.isOpen {
 		return w.isPlanned || w.wish.isOpen
@@ -101,8 +101,7 @@ func (c vipChange) mayHelp(w *waiter) bool {
 	return isSharer && sameKey || (isSharer || overQuota) && sameNamespace
 }
 
-// change takes note of a change of a VIP, which the ledger shows already. Those that it may help are
-// owed a look.
+// change marks the Services that a change of a VIP may help. The ledger must already have the change.
 func (w *waitingServices) change(change vipChange) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +114,7 @@ func (w *waitingServices) change(change vipChange) {
 	w.waking.isDue = true
 }
 
-// free takes note of an address that got free, and is one of this pool.
+// free records that an address of a pool became free.
 func (w *waitingServices) free(address netip.Addr, pool string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,8 +130,7 @@ func (w *waitingServices) free(address netip.Addr, pool string) {
 	freed.number, w.waking.isDue = w.changes.Load(), true
 }
 
-// looked takes note that a worker has looked at a Service, with all that had changed by a moment. What
-// failed comes back by itself.
+// looked records the state that a worker reconciled a Service with. The queue retries failures.
 func (w *waitingServices) looked(service types.NamespacedName, with moment) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +140,7 @@ func (w *waitingServices) looked(service types.NamespacedName, with moment) {
 	}
 }
 
-// wake returns those that are to be looked at now. Each is woken once before it is looked at.
+// wake returns the Services to requeue now. Each is requeued once until its next pass.
 func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +155,7 @@ func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.Name
 	owed, wanted := 0, map[poolFamily]bool{}
 	for _, waiting := range w.line {
 		if len(waiting.joins) > 0 {
-			// It is called in its turn, and plans again then.
+			// A joining Service is called in its turn and is planned again then.
 			continue
 		}
 		isOwed := waiting.isOwed()
@@ -180,17 +178,17 @@ func (w *waitingServices) wake(isUsed func(netip.Addr) bool) (woken []types.Name
 	w.waking.isOwing = owed > 0
 	for of := range left {
 		if !wanted[of] {
-			// All have been tried with it. Who comes later looks by itself.
+			// All waiting Services were tried with it; new Services are planned anyway.
 			delete(w.waking.freed, of)
 		}
 	}
 	return woken
 }
 
-// isEnough reports whether nobody further down the line is woken.
+// isEnough reports whether the rest of the line needs no check.
 func isEnough(owed int, left map[poolFamily]int) bool { return owed > serviceWorkers && len(left) == 0 }
 
-// stillFree forgets what is not free any more, and returns how many addresses are.
+// stillFree removes addresses that are used again and returns the number of free addresses.
 func (w *waking) stillFree(isUsed func(netip.Addr) bool) map[poolFamily]int {
 	left := map[poolFamily]int{}
 	for of, freed := range w.freed {
@@ -203,8 +201,8 @@ func (w *waking) stillFree(isUsed func(netip.Addr) bool) map[poolFamily]int {
 	return left
 }
 
-// offer returns of which addresses that are left over by those before it a Service wants one and was
-// not tried with.
+// offer returns the pool and family of a freed address that the Service wants, was not tried with, and that is
+// not left to Services before it.
 func (w *waking) offer(waiting *waiter, left map[poolFamily]int) (poolFamily, bool) {
 	if len(left) == 0 {
 		return poolFamily{}, false
@@ -218,21 +216,20 @@ func (w *waking) offer(waiting *waiter, left map[poolFamily]int) (poolFamily, bo
 	return poolFamily{}, false
 }
 
-// known is the number of the last change of a VIP with which a Service was tried.
+// known is the number of the last change of VIPs before the Service was tried.
 func (w *waiter) known() uint64 { return max(w.tried, w.looked) }
 
-// isOwed reports whether something has changed that may help a Service since it was tried.
+// isOwed reports whether a change since the last try may help the Service.
 func (w *waiter) isOwed() bool { return w.owed > w.known() || w.concerned > max(w.viewed, w.seen) }
 
-// wakeWaiting has those come back that may get something now.
+// wakeWaiting requeues the Services that may get an address now.
 func (r *serviceReconciler) wakeWaiting() {
 	for _, service := range r.waiting.wake(r.ledger.isUsed) {
 		r.later(service, atOnce)
 	}
 }
 
-// wake adds to the queue who is to be looked at after a change of a VIP. isFreed says that there is
-// none with the address any more.
+// wake enqueues Services after a change of a VIP. isFreed reports that the address no longer has a VIP.
 func (h vipEvents) wake(q queue, before, after *millracev1beta1.VIP, isFreed bool) {
 	address, ok := addressOf(before)
 	if !ok {
@@ -251,5 +248,5 @@ func (h vipEvents) wake(q queue, before, after *millracev1beta1.VIP, isFreed boo
 	}
 }
 
-// atOnce is a pause for what is to come back at once, and not as after a failure.
+// atOnce requeues without the back-off of a failure.
 const atOnce = time.Nanosecond

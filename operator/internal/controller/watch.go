@@ -35,8 +35,8 @@ func updates[T client.Object](update func(q queue, name string, object T)) handl
 	}
 }
 
-// vipEvents keeps the ledger and enqueues the Services that a change of a VIP
-// is about: those with a claim, and those of the waiting ones that it may help.
+// vipEvents updates the ledger and enqueues the Services that a change of a VIP affects: those with a claim,
+// and waiting Services that it may help.
 type vipEvents struct {
 	ledger  *ledger
 	waiting *waitingServices
@@ -54,7 +54,7 @@ func (h vipEvents) Create(_ context.Context, e event.TypedCreateEvent[*millracev
 	}
 }
 
-// isShared reports whether others may join a VIP by a sharing key.
+// isShared reports whether the VIP has a sharing key.
 func isShared(vip *millracev1beta1.VIP) bool {
 	return slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool { return claim.SharingKey != "" })
 }
@@ -78,7 +78,7 @@ func (h vipEvents) Delete(_ context.Context, e event.TypedDeleteEvent[*millracev
 	h.wake(q, e.Object, nil, true)
 }
 
-// Generic does nothing: no source sends such events.
+// Generic is not called, because no source emits such events.
 func (h vipEvents) Generic(context.Context, event.TypedGenericEvent[*millracev1beta1.VIP], queue) {}
 
 func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1beta1.VIP) {
@@ -89,9 +89,9 @@ func (h vipEvents) enqueueClaims(q queue, objects ...*millracev1beta1.VIP) {
 	}
 }
 
-// enqueueChanged adds the Services whose claims are others now, at once. What is said of those
-// that share the address with them may differ, too, and is looked at once for several such changes:
-// each of hundreds that share an address would have all others looked at.
+// enqueueChanged enqueues the Services whose claims changed. Services that share the address may have to report
+// something else; they are enqueued with a delay that coalesces changes, because hundreds of Services may share
+// one address.
 func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPClaim) {
 	request := func(claim *millracev1beta1.VIPClaim) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}}
@@ -114,7 +114,7 @@ func (h vipEvents) enqueueChanged(q queue, before, after []millracev1beta1.VIPCl
 	}
 }
 
-// enqueueClaimants adds the Services that have one of the addresses.
+// enqueueClaimants enqueues the Services that have one of the addresses.
 func enqueueClaimants(q queue, l *ledger, addresses []netip.Addr) {
 	for _, address := range addresses {
 		vip := l.object(address)

@@ -13,19 +13,18 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Reading says how Services are read.
+// Reading configures how Services are parsed.
 type Reading struct {
-	// Others are annotations that are read where a Service has not ours.
+	// Others are annotations of other load balancers that are read if a Service does not have ours.
 	Others Annotations
-	// Adopt has Services get what their status says, and nothing else.
+	// Adopt makes the addresses in the status of a Service its request and assigns no others.
 	Adopt bool
 }
 
-// Annotations are names of annotations. Of several that mean the same the first that a Service has
-// counts.
+// Annotations are names of annotations. The first one that a Service has counts.
 type Annotations struct{ Addresses, Pools, SharingKeys []string }
 
-// others are the annotations of other load balancers that mean the same as ours.
+// others are the equivalent annotations of other load balancers.
 var others = map[string]Annotations{
 	"metallb": {
 		Addresses:   []string{"metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"},
@@ -41,8 +40,7 @@ var others = map[string]Annotations{
 	},
 }
 
-// ParseAnnotations returns the annotations of other load balancers, which are named with commas
-// between them.
+// ParseAnnotations returns the annotations of other load balancers, given as a comma-separated list.
 func ParseAnnotations(names string) (Annotations, error) {
 	var all Annotations
 	for name := range strings.SplitSeq(names, ",") {
@@ -61,14 +59,14 @@ func ParseAnnotations(names string) (Annotations, error) {
 	return all, nil
 }
 
-// Asking returns the annotations by which a Service may ask for something.
+// Asking returns the annotations that request addresses.
 func (r Reading) Asking() []string {
 	own := []string{millracev1beta1.AnnotationAddresses, millracev1beta1.AnnotationPool, millracev1beta1.AnnotationSharingKey}
 	return slices.Concat(own, r.Others.Addresses, r.Others.Pools, r.Others.SharingKeys)
 }
 
-// valueOf returns what our annotation says or, without it, the first of others, and its name as a
-// field for messages, which is empty where the Service has none.
+// valueOf returns the value of our annotation or else of the first of others, and the name of the field for
+// messages, which is empty if the Service has none.
 func valueOf(service *corev1.Service, own string, others []string) (text, field string) {
 	for _, name := range append([]string{own}, others...) {
 		if text, found := service.Annotations[name]; found {

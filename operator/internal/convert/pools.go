@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// Pools returns pools as ipam plans with them, in the same order.
+// Pools converts pools for plans, in the same order.
 func Pools(pools []desired.Pool) []ipam.Pool {
 	converted := make([]ipam.Pool, 0, len(pools))
 	for i := range pools {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// Reason returns the reason of the API for conditions.
+// Reason returns the condition reason of the API.
 func Reason(reason ipam.Reason) string {
 	switch reason {
 	case ipam.PoolExhausted:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package convert turns what the API holds into what ipam plans with. It is pure.
+// Package convert converts API objects to the types of package ipam. It is pure.
 package convert
 
 import (
@@ -23,9 +23,8 @@ func OwnerOf(service *corev1.Service) ipam.Owner {
 	return ipam.Owner{Namespace: service.Namespace, Name: service.Name, UID: string(service.UID)}
 }
 
-// Request returns what a Service, in a namespace with these labels, wants. The
-// error names the field or annotation that cannot be understood; the request
-// then asks for nothing new and keeps what the Service has.
+// Request returns the request of a Service in a namespace with these labels. The error names the invalid field
+// or annotation; the request then keeps the Service's addresses and asks for no new ones.
 func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []desired.Pool) (ipam.Request, error) {
 	policy := service.Spec.IPFamilyPolicy
 	request := ipam.Request{
@@ -67,16 +66,15 @@ func (r Reading) Request(service *corev1.Service, namespace labels.Set, pools []
 	return request, nil
 }
 
-// adopt has a request be for what the Service's status says.
+// adopt requests the addresses in the Service's status.
 func adopt(request *ipam.Request) {
 	request.Adopt = true
 	request.Asked = slices.Clone(request.Hints)
-	// A load balancer that gave one address of two gave what it had.
+	// A load balancer that assigned one of two families assigned what it had.
 	request.RequireAll = false
 }
 
-// ports returns the ports of a Service, sorted; an absent protocol is TCP, as
-// in the API.
+// ports returns the ports of a Service, sorted. The default protocol is TCP, as in the API.
 func ports(service *corev1.Service) []ipam.Port {
 	var list []ipam.Port
 	for _, port := range service.Spec.Ports {
@@ -86,7 +84,7 @@ func ports(service *corev1.Service) []ipam.Port {
 	return slices.Compact(list)
 }
 
-// maxSharingKey is the longest key that a VIP's claim can hold, in bytes.
+// maxSharingKey is the maximum length of a key in a VIP's claim, in bytes.
 const maxSharingKey = 253
 
 func (r Reading) sharingKey(service *corev1.Service) (string, error) {
@@ -97,11 +95,10 @@ func (r Reading) sharingKey(service *corev1.Service) (string, error) {
 	return key, nil
 }
 
-// maxAsked is how many addresses of a family a Service can ask for.
+// maxAsked is the maximum number of requested addresses of a family.
 const maxAsked = 8
 
-// askedAddresses reads the annotation or, without it, the deprecated
-// Service.spec.loadBalancerIP.
+// askedAddresses parses the annotation or, without it, the deprecated Service.spec.loadBalancerIP.
 func (r Reading) askedAddresses(service *corev1.Service) ([]netip.Addr, error) {
 	text, source := valueOf(service, millracev1beta1.AnnotationAddresses, r.Others.Addresses)
 	if source == "" {

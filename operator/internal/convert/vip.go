@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// VIP returns a VIP object, whose address is known, as ipam plans with it.
+// VIP converts a VIP with this address for plans.
 func VIP(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	claims := make([]ipam.Claim, 0, len(object.Spec.Claims))
 	for _, claim := range object.Spec.Claims {
@@ -26,7 +26,7 @@ func VIP(address netip.Addr, object *millracev1beta1.VIP) ipam.VIP {
 	}
 }
 
-// ClaimedPorts returns the ports that a claim lists, sorted.
+// ClaimedPorts returns the ports of a claim, sorted.
 func ClaimedPorts(claim millracev1beta1.VIPClaim) []ipam.Port {
 	ports := make([]ipam.Port, 0, len(claim.Ports))
 	for _, port := range claim.Ports {

@@ -9,9 +9,8 @@ import (
 	"slices"
 )
 
-// runs are addresses without gaps between them, from each of which a search goes on behind the
-// run. An address is added, never removed. Each address has where to look next; a search shortens
-// the way for those after it, so that long runs cost next to nothing (union-find).
+// runs maps used addresses to a later address of the same run of consecutive addresses (union-find). Addresses
+// are added but never removed. Searches shorten the paths, so that long runs are cheap.
 type runs map[netip.Addr]netip.Addr
 
 func (r runs) add(address netip.Addr) {
@@ -20,8 +19,7 @@ func (r runs) add(address netip.Addr) {
 	}
 }
 
-// behind returns the first address that is none of the runs', from an address on: that itself, or
-// one behind it. It is invalid where the family ends before.
+// behind returns the first unused address at or after an address. It is invalid if the family ends before.
 func (r runs) behind(address netip.Addr) netip.Addr {
 	end := address
 	for next, known := r[end]; known; next, known = r[end] {
@@ -33,21 +31,21 @@ func (r runs) behind(address netip.Addr) netip.Addr {
 	return end
 }
 
-// freedAddresses are free addresses that were used before, by the order in which they got free.
-// Those of one block are found together.
+// freedAddresses are free addresses that were used before, in the order in which they became free, indexed by
+// block.
 type freedAddresses struct {
 	order map[netip.Addr]uint64
-	// retired is how often an address got free.
+	// retired counts how often any address became free.
 	retired uint64
 	all     freedQueue
 	blocks  map[netip.Prefix]*freedBlock
 }
 
-// freedQueue are addresses in the order in which they got free, and among them some that are not
-// free any more, or were again later.
+// A freedQueue holds addresses in the order in which they became free. It may contain entries that are stale:
+// used again, or freed again later.
 type freedQueue []freedAddress
 
-// freedBlock are the addresses of a block.
+// A freedBlock holds the freed addresses of one block.
 type freedBlock struct {
 	queue freedQueue
 	count int
@@ -58,7 +56,7 @@ type freedAddress struct {
 	order uint64
 }
 
-// blockBits is how many bits tell addresses of one block from each other.
+// blockBits is the number of host bits of a block.
 const blockBits = 8
 
 func newFreedAddresses() freedAddresses {
@@ -71,7 +69,7 @@ func blockOf(address netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(address, address.BitLen()-blockBits).Masked()
 }
 
-// add notes that an address got free.
+// add records that an address became free.
 func (f *freedAddresses) add(address netip.Addr) {
 	f.remove(address)
 	f.retired++
@@ -87,8 +85,8 @@ func (f *freedAddresses) add(address netip.Addr) {
 	f.push(&f.all, address, len(f.order))
 }
 
-// push adds the address that got free last to a queue that holds so many free ones. Others are
-// removed once they are the most.
+// push appends the address that became free last to a queue with count valid entries, and compacts the queue
+// when stale entries prevail.
 func (f *freedAddresses) push(queue *freedQueue, address netip.Addr, count int) {
 	*queue = append(*queue, freedAddress{address, f.retired})
 	if len(*queue) > 2*count+1<<blockBits {
@@ -96,7 +94,7 @@ func (f *freedAddresses) push(queue *freedQueue, address netip.Addr, count int) 
 	}
 }
 
-// head returns what of a queue has been free for longest, if anything is.
+// head returns the valid entry that has been free for longest, if any.
 func (f *freedAddresses) head(queue *freedQueue) (freedAddress, bool) {
 	for len(*queue) > 0 && f.isOver((*queue)[0]) {
 		*queue = (*queue)[1:]
@@ -107,10 +105,10 @@ func (f *freedAddresses) head(queue *freedQueue) (freedAddress, bool) {
 	return (*queue)[0], true
 }
 
-// isOver reports whether an address is not free any more, or was again later.
+// isOver reports whether an entry is stale.
 func (f *freedAddresses) isOver(freed freedAddress) bool { return f.order[freed.Addr] != freed.order }
 
-// remove notes that an address is free no more, if it was.
+// remove records that an address is used again.
 func (f *freedAddresses) remove(address netip.Addr) {
 	if _, known := f.order[address]; !known {
 		return
@@ -124,7 +122,7 @@ func (f *freedAddresses) remove(address netip.Addr) {
 	}
 }
 
-// forget leaves only so many, those that got free last.
+// forget keeps only the addresses freed last, as many as left.
 func (f *freedAddresses) forget(left int) {
 	longest := slices.SortedFunc(maps.Keys(f.order), func(a, b netip.Addr) int { return cmp.Compare(f.order[a], f.order[b]) })
 	for _, address := range longest[:len(longest)-left] {
@@ -132,7 +130,7 @@ func (f *freedAddresses) forget(left int) {
 	}
 }
 
-// first returns the address among those of a set that has been free for longest.
+// first returns the address of a set that has been free for longest.
 func (f *freedAddresses) first(addresses Addresses, family Family) (netip.Addr, bool) {
 	if longest, ok := f.head(&f.all); ok && FamilyOf(longest.Addr) == family && addresses.Contains(longest.Addr) {
 		return longest.Addr, true

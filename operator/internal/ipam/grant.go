@@ -43,12 +43,12 @@ func (p *planner) grantAsked() {
 		}
 		maps.Copy(p.granted, wanted)
 	}
-	// In place of what it does not get it keeps what it has.
+	// Instead of the addresses that it does not get, the Service keeps those that it has.
 	p.keepSpares()
 }
 
-// grantMissing gives addresses to the families that have none, and new ones to
-// those whose address is not of the pool that is asked for.
+// grantMissing assigns addresses to families without one, and replaces addresses that are not from the
+// requested pool.
 func (p *planner) grantMissing() {
 	var missing []Family
 	for _, family := range p.request.Families {
@@ -78,7 +78,7 @@ func (p *planner) grantMissing() {
 	}
 }
 
-// refuseToAllocate tells that a Service without any address is to have one by its status first.
+// refuseToAllocate refuses a Service that may only adopt an address, but whose status has none.
 func (p *planner) refuseToAllocate(missing []Family) {
 	if len(missing) == 0 || len(p.held)+len(p.granted)+len(p.refusals) > 0 {
 		return
@@ -87,7 +87,7 @@ func (p *planner) refuseToAllocate(missing []Family) {
 		"no address yet, and the operator's flag --adopt has it give none of its own"})
 }
 
-// firstOf is the only slot of a family of which nothing is asked for.
+// firstOf returns the only slot of a family without requested addresses.
 func firstOf(family Family) slot { return slot{family: family} }
 
 func (p *planner) asked(family Family) bool {
@@ -105,15 +105,14 @@ func (p *planner) served(name string) bool {
 		slices.Contains(p.request.Eligible, name)
 }
 
-// ofAnotherPool reports whether a VIP was not taken from the pool that is asked
-// for.
+// ofAnotherPool reports whether a VIP was not taken from the requested pool.
 func (p *planner) ofAnotherPool(address netip.Addr) bool {
 	pool := p.table.vips[address].Pool
 	return p.request.Pool != "" && pool != "" && pool != p.request.Pool
 }
 
-// candidates are the pools that addresses may be taken from, best first: those
-// that the Service has another address of, then by priority and name.
+// candidates returns the pools to assign addresses from, best first: pools of the Service's other addresses,
+// then by priority and name.
 func (p *planner) candidates() []Pool {
 	var candidates []Pool
 	for _, pool := range p.pools {
@@ -161,8 +160,7 @@ func (p *planner) hinted(candidates []Pool, family Family) (grant, bool) {
 	return grant{}, false
 }
 
-// grantFromOne gives all families addresses of the first pool that has one
-// free for each.
+// grantFromOne assigns addresses to all families from the first pool that has a free one for each.
 func (p *planner) grantFromOne(candidates []Pool, families []Family) bool {
 	for _, pool := range candidates {
 		grants := map[slot]grant{}
@@ -221,7 +219,7 @@ func (p *planner) refuseMissing(candidates []Pool, family Family) {
 	}
 	refusal.Message = strings.Join(messages, "; ")
 	if _, held := p.held[firstOf(family)]; held {
-		// It keeps its address, but not in the pool that is asked for.
+		// The Service keeps its address, but not from the requested pool.
 		p.askedRefused = true
 	}
 	p.refusals = append(p.refusals, refusal)
@@ -240,7 +238,7 @@ func (p *planner) noPool(family Family) string {
 	return fmt.Sprintf("pool %q, which is asked for, has no %s addresses", name, family)
 }
 
-// poolOf returns the eligible pool that may give an address.
+// poolOf returns the eligible pool that contains an address.
 func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
 	for _, pool := range p.pools {
 		if p.mayServe(pool) && pool.Addresses.Contains(address) {
@@ -250,7 +248,7 @@ func (p *planner) poolOf(address netip.Addr) (Pool, bool) {
 	return Pool{}, false
 }
 
-// mayServe reports whether a pool is one that the Service wants and may have addresses of.
+// mayServe reports whether the Service may have addresses of a pool and requests no other one.
 func (p *planner) mayServe(pool Pool) bool {
 	return (p.request.Pool == "" || p.request.Pool == pool.Name) && slices.Contains(p.request.Eligible, pool.Name)
 }

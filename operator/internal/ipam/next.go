@@ -8,37 +8,32 @@ import (
 	"time"
 )
 
-// An address that was given back is given again last: packets of its previous
-// clients may still arrive, and caches of names still have it. Two things keep
-// it from coming early. The order in which addresses got free is known as long
-// as the table lives. What outlives it are the VIPs themselves: the search goes
-// on behind the one that was made last, and a table that is filled again after
-// a restart finds it by the times at which the VIPs were made.
+// Freed addresses are reused last, because packets of previous clients may still arrive and DNS caches still
+// have them. While the table lives, it knows the order in which addresses became free. After a restart only the
+// VIPs are known: the search continues after the VIP that was created last, by creation time.
 
-// maxFreed is how many free addresses are remembered as formerly used; beyond,
-// those that have been free for longest count as never used.
+// maxFreed bounds the number of remembered freed addresses; beyond, those that have been free for longest count
+// as never used.
 const maxFreed = 65536
 
-// series are the addresses of one family that a pool gives out, one after the
-// other.
+// A series is the sequence of addresses of one family in a pool.
 type series struct {
 	pool   string
 	family Family
 }
 
-// place is the address of a VIP, and when the VIP was made.
+// A place is the address of a VIP and its creation time.
 type place struct {
 	made    time.Time
 	address netip.Addr
 }
 
-// compare orders places by time and, where VIPs were made in the same second,
-// by address.
+// compare orders places by time, and by address within the same second.
 func (p place) compare(other place) int {
 	return cmp.Or(p.made.Compare(other.made), p.address.Compare(other.address))
 }
 
-// advance notes that a VIP exists.
+// advance records that a VIP exists.
 func (t *Table) advance(vip VIP) {
 	t.freed.remove(vip.Address)
 	t.taken.add(vip.Address)
@@ -49,7 +44,7 @@ func (t *Table) advance(vip VIP) {
 	}
 }
 
-// retire notes that an address got free.
+// retire records that an address became free.
 func (t *Table) retire(address netip.Addr) {
 	t.freed.add(address)
 	if t.freed.len() <= maxFreed {
@@ -65,12 +60,11 @@ func (t *Table) retire(address netip.Addr) {
 	}
 }
 
-// next returns the address of a pool to be given next: the first free one behind
-// that of the VIP which was made last, from the end on to the beginning, and of
-// those that were used before the one that has been free for longest.
+// next returns the next address of a pool to assign: the first free one after the VIP created last, wrapping
+// around at the end, and of previously used addresses the one that has been free for longest.
 func (t *Table) next(pool Pool, family Family) (netip.Addr, bool) {
 	if last, known := t.last[series{pool.Name, family}]; known {
-		// Behind the last address of a family there is none.
+		// The last address of a family has no successor.
 		if from := last.address.Next(); from.IsValid() {
 			if address, ok := pool.Addresses.firstFree(from, t.taken.behind); ok {
 				return address, true

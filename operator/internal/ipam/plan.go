@@ -8,116 +8,109 @@ import (
 	"slices"
 )
 
-// Pool is a valid pool; the addresses of two pools never overlap.
+// A Pool is a valid pool. The addresses of pools never overlap.
 type Pool struct {
 	Name string
-	// Priority orders pools: the highest is tried first, then by name.
+	// Priority orders pools, highest first, then by name.
 	Priority int32
-	// AutoAssign is false for a pool that has to be asked for.
+	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses may be given out: those of the pool less the reserved ones.
+	// Addresses are the assignable addresses, without reserved ones.
 	Addresses Addresses
 	// SharedByAll lets Services of different namespaces share an address.
 	SharedByAll bool
 }
 
-// Request is what a Service wants.
+// A Request is a Service's request for addresses.
 type Request struct {
 	Owner Owner
-	// Families in the order of Service.spec.ipFamilies: one address each, or as many as are asked
-	// for.
+	// Families are in the order of Service.spec.ipFamilies: one address each, or as many as are requested.
 	Families []Family
-	// RequireAll is false when one family alone is of use as well
-	// (PreferDualStack).
+	// RequireAll is false if one family is enough (PreferDualStack).
 	RequireAll bool
 	// Eligible are the names of the pools that may serve the Service.
 	Eligible []string
-	// Pool is the only pool that the Service wants; empty: any.
+	// Pool is the requested pool; empty: any.
 	Pool string
-	// Asked are the addresses that the Service wants, each once; several of a family are as many
-	// addresses.
+	// Asked are the requested addresses, each once; a family may have several.
 	Asked []netip.Addr
-	// Adopt gives the Service nothing but what it asks for.
+	// Adopt assigns no addresses except requested ones.
 	Adopt bool
-	// Hints are addresses that the Service had according to its own status:
-	// taken again when they are free.
+	// Hints are addresses from the Service's status, which are assigned again if they are free.
 	Hints []netip.Addr
-	// SharingKey names the address that the Service wants together with others
-	// that have the same key; empty: one of its own.
+	// SharingKey requests an address that is shared with Services of the same key; empty: an exclusive address.
 	SharingKey string
-	// Ports of the Service, sorted, each once.
+	// Ports of the Service, sorted, without duplicates.
 	Ports []Port
-	// Quotas are how many addresses of a pool the Services of the namespace can have, by the pool's
-	// name. A pool that is not there has no limit.
+	// Quotas limits the addresses of a pool that the Services of the namespace can have, by pool name. Pools
+	// without an entry are unlimited.
 	Quotas map[string]int
 }
 
-// Reason says why an address was refused.
+// Reason is the reason why an address was refused.
 type Reason uint8
 
 // Reasons of refusals.
 const (
 	// NoMatchingPool: no eligible pool has addresses of the family.
 	NoMatchingPool Reason = iota + 1
-	// PoolExhausted: eligible pools have the family, but nothing free.
+	// PoolExhausted: eligible pools have the family, but no free address.
 	PoolExhausted
-	// AddressInUse: another Service has the address that was asked for, and
-	// does not share it with this one.
+	// AddressInUse: another Service has the requested address and does not share it with this one.
 	AddressInUse
-	// AddressNotInPool: no eligible pool has the address that was asked for.
+	// AddressNotInPool: no eligible pool has the requested address.
 	AddressNotInPool
-	// NotRequested: an address was asked for in a family that the Service
-	// does not have.
+	// NotRequested: the requested address is of a family that the Service does not have.
 	NotRequested
 	// PortConflict: another Service on the address has a port of this one.
 	PortConflict
-	// AddressFull: as many Services share the address that was asked for as can.
+	// AddressFull: the requested address has the maximum number of Services.
 	AddressFull
-	// QuotaExceeded: the namespace has as many addresses as the pools give to it.
+	// QuotaExceeded: the namespace has as many addresses as its quotas permit.
 	QuotaExceeded
-	// NothingToAdopt: the Service does not say which address it has, and gets no other one.
+	// NothingToAdopt: the status of the Service has no address to adopt.
 	NothingToAdopt
-	// OtherAddress: the Service keeps its address though others have another
-	// one under its sharing key. It has all that it requires.
+	// OtherAddress: the Service keeps its address although Services with its sharing key have another one. Its
+	// requirements are met.
 	OtherAddress
 )
 
-// Refusal is an address that was not given.
+// A Refusal is an address that was not assigned.
 type Refusal struct {
 	Family  Family
 	Reason  Reason
 	Message string
 }
 
-// Note tells what may surprise about what a Service gets.
+// A Note is a message about a surprising assignment.
 type Note struct {
 	Kind    NoteKind
 	Message string
 }
 
-// NoteKind is what a note is about.
+// NoteKind is the kind of a note.
 type NoteKind uint8
 
 // Kinds of notes.
 const (
-	// QuotaNearlyUsed: the namespace has most of what a pool gives to it.
+	// QuotaNearlyUsed: the namespace uses most of a quota.
 	QuotaNearlyUsed NoteKind = iota + 1
 	// AnotherAddress: the address of the sharing key had no room for the Service.
 	AnotherAddress
 )
 
-// Want is something that a Service does not get because others have it: an address or, where that
-// is invalid, any of a family in a pool.
+// A Want is an address that a Service does not get because other Services have it or, if Address is invalid,
+// any address of a family in a pool.
 type Want struct {
 	Address netip.Addr
 	Pool    string
 	Family  Family
-	// OverQuota is true where the quota of the Service's namespace keeps it away: free or not, only
-	// what else the namespace has matters.
+	// OverQuota is true if the quota of the Service's namespace prevents the assignment: only other addresses
+	// of the namespace matter, not whether one is free.
 	OverQuota bool
 }
 
-// Takes reports whether a plan gives something away that is wanted.
+// Takes reports whether a plan assigns an address that is wanted.
 func (p Plan) Takes(wants []Want) bool {
 	for _, writes := range [][]Write{p.Create, p.Bind} {
 		for _, write := range writes {
@@ -131,52 +124,47 @@ func (p Plan) Takes(wants []Want) bool {
 	return false
 }
 
-// Write is a claim to be written to a VIP. A VIP that exists keeps its pool
-// and its other claims.
+// A Write is a claim to be written to a VIP. An existing VIP keeps its pool and its other claims.
 type Write struct {
 	Address netip.Addr
 	Pool    string
 	Claim   Claim
 }
 
-// Conflict is a port of the Service that another owner has on one of its
-// addresses.
+// A Conflict is a port of the Service that another owner has on one of its addresses.
 type Conflict struct {
 	Address netip.Addr
 	Port    Port
 	Owner   Owner
 }
 
-// Plan is what has to be done for a request.
+// A Plan is the result for a request.
 type Plan struct {
-	// Addresses are those of the Service once the plan is carried out, in the
-	// order of its families and of those that it asks for.
+	// Addresses are the Service's addresses after the plan, in the order of its families and requested
+	// addresses.
 	Addresses []netip.Addr
 	// Create are addresses that need a VIP.
 	Create []Write
-	// Bind are existing VIPs whose claim of the Service is missing or says
-	// something else.
+	// Bind are existing VIPs without an up-to-date claim of the Service.
 	Bind []Write
-	// Release are VIPs that the Service gives up.
+	// Release are VIPs that the Service no longer needs.
 	Release []netip.Addr
-	// Refusals say what the Service wants and does not get.
+	// Refusals are the addresses that the Service does not get.
 	Refusals []Refusal
-	// Wants are what of that others have.
+	// Wants are the refused addresses that other Services have.
 	Wants []Want
-	// Conflicts are the ports that the Service does not have on Addresses.
+	// Conflicts are the ports that the Service does not get on Addresses.
 	Conflicts []Conflict
-	// Notes say what may surprise about what the plan gives. One that gives nothing new says nothing.
+	// Notes are messages about new assignments. A plan without new assignments has none.
 	Notes []Note
-	// Satisfied reports whether the Service has what it requires; refusals, if any,
-	// are then of a family that it can do without.
+	// Satisfied reports whether the Service has what it requires; refusals are then of an optional family.
 	Satisfied bool
-	// Waiting reports whether another VIP, pool or label may improve the plan.
+	// Waiting reports whether a change of VIPs, pools or labels may improve the plan.
 	Waiting bool
 }
 
-// Make plans a request. Addresses that the owner has are kept unless the
-// request itself asks for others which can be had; a plan without Create, Bind
-// and Release changes nothing.
+// Make plans a request. The owner keeps its addresses unless it requests others that are available. A plan
+// without Create, Bind and Release changes nothing.
 func Make(table *Table, pools []Pool, request Request) Plan {
 	p := newPlanner(table, pools, request)
 	p.grantAsked()
@@ -184,14 +172,14 @@ func Make(table *Table, pools []Pool, request Request) Plan {
 	return p.finish()
 }
 
-// grant is an address for the owner, and its pool.
+// A grant is an address for the owner and its pool.
 type grant struct {
 	address netip.Addr
 	pool    string
 }
 
-// slot is one of the addresses of a Service: the only one of a family or, where any of it are asked
-// for, the one for that of this number.
+// A slot is one address of a Service: the only one of a family or, if addresses of the family are requested,
+// the one with this index.
 type slot struct {
 	family Family
 	number int
@@ -202,35 +190,32 @@ type planner struct {
 	pools   []Pool
 	request Request
 
-	// slots are all that the owner can have, in the order of its families.
+	// slots are all addresses that the owner can have, in the order of its families.
 	slots []slot
-	// held and granted are what the owner has in a slot, and what it gets
-	// instead or in addition.
+	// held and granted are the current address of a slot and its replacement or addition.
 	held    map[slot]netip.Addr
 	granted map[slot]grant
-	// spare is what the owner has beside that, the best first.
+	// spare are the owner's other addresses, best first.
 	spare []netip.Addr
 
 	refusals  []Refusal
 	wants     []Want
 	conflicts []Conflict
-	// full says by family why the Service cannot have the address of its sharing key, where it
-	// gets another one instead.
+	// full holds, by family, the reason why the Service gets another address than that of its sharing key.
 	full map[Family]Refusal
-	// askedRefused says that something which was asked for by name, or a port
-	// of the Service, is not given.
+	// askedRefused reports that a requested address, pool or port is refused.
 	askedRefused bool
 }
 
-// newPlanner begins a plan with what the owner has.
+// newPlanner returns a planner with the owner's current addresses.
 func newPlanner(table *Table, pools []Pool, request Request) *planner {
 	p := &planner{table: table, pools: pools, request: request, slots: slotsOf(&request), full: map[Family]Refusal{}}
 	p.keepHeld()
 	return p
 }
 
-// keepHeld keeps what the owner has and asks for and, of families of which it asks for nothing, the
-// best of what it has.
+// keepHeld keeps the requested addresses that the owner has and, for families without requested addresses, the
+// best of its addresses.
 func (p *planner) keepHeld() {
 	p.held, p.granted = map[slot]netip.Addr{}, map[slot]grant{}
 	for _, address := range p.table.Held(p.request.Owner) {
@@ -240,7 +225,7 @@ func (p *planner) keepHeld() {
 			p.held[at] = address
 		}
 	}
-	// They are in order, and stay so among equals.
+	// The addresses are sorted, and a stable sort keeps that order for equal ranks.
 	slices.SortStableFunc(p.spare, func(a, b netip.Addr) int { return cmp.Compare(p.rank(a), p.rank(b)) })
 	for _, at := range p.slots {
 		if !p.asked(at.family) {
@@ -249,7 +234,7 @@ func (p *planner) keepHeld() {
 	}
 }
 
-// keepSpare keeps the best of what the owner has and does not ask for in a slot that is empty.
+// keepSpare fills an empty slot with the best spare address.
 func (p *planner) keepSpare(at slot) {
 	if p.has(at) {
 		return
@@ -260,16 +245,15 @@ func (p *planner) keepSpare(at slot) {
 	}
 }
 
-// keepSpares does so in all slots.
+// keepSpares fills all empty slots with spare addresses.
 func (p *planner) keepSpares() {
 	for _, at := range p.slots {
 		p.keepSpare(at)
 	}
 }
 
-// rank orders what the owner has and does not ask for: the lowest comes first. That is one of the
-// pool that is asked for, then one that the status tells. What it gives up already comes later, and
-// what is only reserved for it last.
+// rank orders spare addresses, lowest first: addresses of the requested pool, then those in the status, then
+// those being released, and reservations last.
 func (p *planner) rank(address netip.Addr) int {
 	switch {
 	case p.request.Pool != "" && p.table.vips[address].Pool == p.request.Pool:
@@ -284,8 +268,7 @@ func (p *planner) rank(address netip.Addr) int {
 	return 3
 }
 
-// slotsOf returns the slots of a request: one for each family, or for each address of it that is
-// asked for.
+// slotsOf returns the slots of a request: one for each family, or for each requested address of it.
 func slotsOf(request *Request) []slot {
 	var slots []slot
 	for _, family := range request.Families {
@@ -302,7 +285,7 @@ func slotsOf(request *Request) []slot {
 	return slots
 }
 
-// slotOf returns the slot of an address that is asked for.
+// slotOf returns the slot of a requested address.
 func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
 	at.family = FamilyOf(address)
 	for _, other := range p.request.Asked {
@@ -316,7 +299,7 @@ func (p *planner) slotOf(address netip.Addr) (at slot, asked bool) {
 	return slot{}, false
 }
 
-// has reports whether the owner has or gets an address in a slot.
+// has reports whether a slot has an address.
 func (p *planner) has(at slot) bool {
 	_, held := p.held[at]
 	_, granted := p.granted[at]
@@ -325,8 +308,7 @@ func (p *planner) has(at slot) bool {
 
 func (p *planner) finish() Plan {
 	if p.request.RequireAll && !p.complete() {
-		// All or nothing: an address that cannot be used yet would be kept
-		// from a Service that can.
+		// All or nothing: a useless single address would be withheld from another Service.
 		p.granted = map[slot]grant{}
 		p.keepSpares()
 	}
@@ -344,8 +326,7 @@ func (p *planner) finish() Plan {
 	return plan
 }
 
-// changes says which addresses the owner has from now on, and what must be
-// done for that.
+// changes returns the plan for the chosen addresses.
 func (p *planner) changes() Plan {
 	plan := Plan{}
 	final := map[netip.Addr]bool{}
@@ -369,7 +350,7 @@ func (p *planner) changes() Plan {
 		final[write.Address] = true
 	}
 	for _, address := range p.table.Held(p.request.Owner) {
-		// A manual reservation is not ours to give up.
+		// Manual reservations are not released.
 		if !final[address] && !p.reservedByName(address) {
 			plan.Release = append(plan.Release, address)
 		}
@@ -377,12 +358,12 @@ func (p *planner) changes() Plan {
 	return plan
 }
 
-// complete reports whether there is an address in every slot.
+// complete reports whether all slots have an address.
 func (p *planner) complete() bool {
 	return !slices.ContainsFunc(p.slots, func(at slot) bool { return !p.has(at) })
 }
 
-// releasing reports whether the owner gives an address up that it has.
+// releasing reports whether the owner is releasing an address.
 func (p *planner) releasing(address netip.Addr) bool {
 	vip := p.table.vips[address]
 	i := vip.claimOf(p.request.Owner)

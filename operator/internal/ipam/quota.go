@@ -10,18 +10,17 @@ import (
 	"slices"
 )
 
-// A quota is how many addresses of a pool the Services of a namespace can have. A VIP counts once in
-// each namespace that has a claim on it: who shares an address with others of the namespace needs
-// none in addition. A claim that is only reserved counts, too, and one that is being given up as
-// long as it is there.
+// A quota limits the addresses of a pool that the Services of a namespace can have. A VIP counts once for each
+// namespace with a claim on it, so sharing an address within a namespace is free. Reservations count, and so do
+// claims that are being released.
 
-// nearQuotaPercent is which share of a quota, in percent, is told before all of it is used.
+// nearQuotaPercent is the share of a quota from which its usage is reported.
 const nearQuotaPercent = 80
 
-// spender is a namespace that has addresses of a pool.
+// A quotaOwner is a namespace with addresses of a pool.
 type spender struct{ pool, namespace string }
 
-// spend counts a VIP for the namespaces of its claims, or no longer.
+// charge adds a VIP to the usage of its claims' namespaces, or removes it.
 func (t *Table) spend(vip VIP, times int) {
 	namespaces := map[string]struct{}{}
 	for _, claim := range vip.Claims {
@@ -42,8 +41,8 @@ func (t *Table) spend(vip VIP, times int) {
 	}
 }
 
-// Spent returns how many addresses of a pool a namespace has. A VIP that was made manually and names
-// no pool counts for the one that has its address.
+// Used returns the number of addresses of a pool that a namespace has. A manually created VIP without a pool
+// counts for the pool that contains its address.
 func (t *Table) Spent(pool Pool, namespace string) int {
 	spent := t.spent[spender{pool.Name, namespace}]
 	for address := range t.unpooled[namespace] {
@@ -54,7 +53,7 @@ func (t *Table) Spent(pool Pool, namespace string) int {
 	return spent
 }
 
-// Spenders are the namespaces that have addresses of a pool, sorted.
+// Users returns the namespaces that have addresses of a pool, sorted.
 func (t *Table) Spenders(pool Pool) []string {
 	namespaces := map[string]struct{}{}
 	for key := range t.spent {
@@ -70,9 +69,8 @@ func (t *Table) Spenders(pool Pool) []string {
 	return slices.Sorted(maps.Keys(namespaces))
 }
 
-// bill returns how many addresses of a pool the namespace has, and will have once these and all
-// other grants of the plan are carried out. Who moves has both addresses for a while, so the one that
-// is given up still counts.
+// usage returns the namespace's usage of a pool before and after the given and all other grants of the plan.
+// During a move both addresses count, because the old one is released later.
 func (p *planner) bill(pool Pool, wanted map[slot]grant) (has, will int) {
 	has = p.table.Spent(pool, p.request.Owner.Namespace)
 	will = has
@@ -88,19 +86,19 @@ func (p *planner) bill(pool Pool, wanted map[slot]grant) (has, will int) {
 	return has, will
 }
 
-// payer is the pool that an address counts for: that of its VIP, or the one that it comes from.
+// chargedPool returns the pool whose quota an address uses: that of its VIP, or the one that it is taken from.
 func (p *planner) payer(granted grant) string {
 	return cmp.Or(p.table.vips[granted.address].Pool, granted.pool)
 }
 
-// isPaid reports whether an address counts for the namespace already.
+// isCharged reports whether the namespace is already charged for an address.
 func (p *planner) isPaid(address netip.Addr) bool {
 	return slices.ContainsFunc(p.table.vips[address].Claims, func(claim Claim) bool {
 		return claim.Namespace == p.request.Owner.Namespace
 	})
 }
 
-// overQuota says that the namespace may not have these addresses as well; it is empty where it may.
+// overQuota returns why the namespace cannot have these addresses, or "".
 func (p *planner) overQuota(wanted map[slot]grant) string {
 	for _, at := range p.slots {
 		granted, ok := wanted[at]
@@ -122,7 +120,7 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 	return ""
 }
 
-// nearQuota tells the quotas of which most is used, of pools of which the plan gives addresses.
+// nearQuota returns notes for the nearly used quotas of pools that the plan takes addresses from.
 func (p *planner) nearQuota() []Note {
 	given := map[string]struct{}{}
 	for _, granted := range p.granted {

@@ -11,11 +11,10 @@ import (
 	"go4.org/netipx"
 )
 
-// MaxCount is the highest number of addresses that is told; larger sets say
-// this one (2^53-1, the largest integer that every JSON reader keeps exact).
+// MaxCount is the highest reported number of addresses, 2^53-1: the largest integer that every JSON reader
+// keeps exact.
 const MaxCount = 1<<53 - 1
 
-// Family is an IP family.
 type Family uint8
 
 // IP families.
@@ -24,7 +23,7 @@ const (
 	IPv6 Family = 6
 )
 
-// String is "IPv4" or "IPv6", as in Service.spec.ipFamilies.
+// String returns "IPv4" or "IPv6", as in Service.spec.ipFamilies.
 func (f Family) String() string {
 	if f == IPv4 {
 		return "IPv4"
@@ -47,12 +46,10 @@ func lowest(family Family) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Addresses are a set of addresses that many searches go through. The zero value is
-// the empty set.
+// Addresses is a set of addresses for many searches. The zero value is the empty set.
 type Addresses struct {
 	set *netipx.IPSet
-	// ranges of the set, sorted and apart from each other; a set copies its ranges
-	// whenever it is asked for them.
+	// ranges are the sorted, disjoint ranges of the set, which copies them at each call of Ranges.
 	ranges []netipx.IPRange
 }
 
@@ -61,12 +58,12 @@ func NewAddresses(set *netipx.IPSet) Addresses {
 	return Addresses{set, set.Ranges()}
 }
 
-// Contains reports whether an address is one of them.
+// Contains reports whether the set contains an address.
 func (a Addresses) Contains(address netip.Addr) bool {
 	return a.set != nil && a.set.Contains(address)
 }
 
-// hasFamily reports whether any address is of a family.
+// hasFamily reports whether the set contains addresses of a family.
 func (a Addresses) hasFamily(family Family) bool {
 	return slices.ContainsFunc(a.ranges, func(r netipx.IPRange) bool { return FamilyOf(r.From()) == family })
 }
@@ -90,14 +87,13 @@ func countRange(r netipx.IPRange) uint64 {
 	return low + 1
 }
 
-// overlaps reports whether any address is of a block.
+// overlaps reports whether the set contains an address of a block.
 func (a Addresses) overlaps(block netip.Prefix) bool {
 	return a.set != nil && a.set.OverlapsPrefix(block)
 }
 
-// firstFree returns the lowest address that is free and not before from, of the family of from.
-// behind returns the first free address that is not before another one. It takes as many steps as
-// there are ranges behind from.
+// firstFree returns the lowest free address of the set at or after from, of the same family. behind returns the
+// first free address at or after its argument. The cost is linear in the number of ranges after from.
 func (a Addresses) firstFree(from netip.Addr, behind func(netip.Addr) netip.Addr) (netip.Addr, bool) {
 	first, _ := slices.BinarySearchFunc(a.ranges, from, func(r netipx.IPRange, from netip.Addr) int {
 		return r.To().Compare(from)

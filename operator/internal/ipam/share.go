@@ -9,16 +9,14 @@ import (
 	"strings"
 )
 
-// maxClaims is how many Services can share a VIP (maxItems of its claims).
+// maxClaims is the maximum number of Services that share a VIP (maxItems of its claims).
 const maxClaims = 64
 
-// maxNamed is how many ports a message names.
+// maxNamed is the number of ports that a message lists.
 const maxNamed = 5
 
-// join gives a family the address that others with the Service's sharing key
-// have, or refuses it. It returns false where the Service is to have another one:
-// where nobody has one yet that is of the pool which is asked for, and where there is
-// no room for it on theirs.
+// join assigns the address of the Service's sharing key to a family, or refuses it. It returns false if the
+// Service needs another address: if no Service has one of the requested pool yet, or theirs has no room.
 func (p *planner) join(family Family) bool {
 	if p.request.SharingKey == "" {
 		return false
@@ -42,7 +40,7 @@ func (p *planner) join(family Family) bool {
 			reason, message = QuotaExceeded, p.overQuota(map[slot]grant{firstOf(family): {refused, pool.Name}})
 		}
 	}
-	// An address of the namespace that no pool may give is why, too.
+	// An address of the namespace that no pool may assign is a reason, too.
 	if lost := p.lostShare(family); lost.IsValid() && (!refused.IsValid() || lost.Less(refused)) {
 		reason, message = AddressNotInPool, p.notInPool(lost)
 	}
@@ -60,7 +58,7 @@ func (p *planner) join(family Family) bool {
 	return true
 }
 
-// isReleased reports whether those that have ports of the Service on an address are giving it up.
+// isReleased reports whether all owners of the Service's ports on an address are releasing it.
 func (p *planner) isReleased(address netip.Addr) bool {
 	vip := p.table.vips[address]
 	return !slices.ContainsFunc(p.taken(vip), func(conflict Conflict) bool {
@@ -68,7 +66,7 @@ func (p *planner) isReleased(address netip.Addr) bool {
 	})
 }
 
-// notes tells what may surprise about what is given.
+// notes returns notes about new assignments.
 func (p *planner) notes() []Note {
 	notes := p.nearQuota()
 	for _, family := range p.request.Families {
@@ -80,8 +78,8 @@ func (p *planner) notes() []Note {
 	return notes
 }
 
-// lostShare returns the lowest address that others of the Service's namespace have under its sharing
-// key, where that is one that no pool can give to it. With a pool that is asked for there is none.
+// lostShare returns the lowest address of the Service's sharing key in its namespace that no pool can assign to
+// it. With a requested pool there is none.
 func (p *planner) lostShare(family Family) netip.Addr {
 	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
 	if own == nil || p.request.Pool != "" {
@@ -99,14 +97,14 @@ func (p *planner) lostShare(family Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// canShare reports whether refuseShare has nothing against it.
+// canShare reports whether refuseShare returns no reason.
 func (p *planner) canShare(address netip.Addr, pool Pool) bool {
 	_, refused := p.refuseShare(address, pool)
 	return refused == ""
 }
 
-// refuseShare returns why the Service cannot share an address of a pool with the
-// Services that have it; the message is empty where it can.
+// refuseShare returns why the Service cannot share an address of a pool with its current Services; the message
+// is empty if it can.
 func (p *planner) refuseShare(address netip.Addr, pool Pool) (Reason, string) {
 	vip := p.table.vips[address]
 	inUse := func(claim Claim, why string) (Reason, string) {
@@ -145,8 +143,8 @@ func conflictMessage(address netip.Addr, taken []Conflict) string {
 	return fmt.Sprintf("others have ports of %s: %s", address, strings.Join(names, ", "))
 }
 
-// taken returns the ports of the Service that others have on a VIP. Of two
-// claims that list a port, as only manual claims can, the first has it.
+// taken returns the ports of the Service that others have on a VIP. If two claims list a port, which only
+// manual claims can do, the first one has it.
 func (p *planner) taken(vip VIP) []Conflict {
 	owners := map[Port]int{}
 	for i := len(vip.Claims) - 1; i >= 0; i-- {
@@ -164,10 +162,9 @@ func (p *planner) taken(vip VIP) []Conflict {
 	return found
 }
 
-// tellOtherAddresses tells which address of the sharing key the Service could
-// have instead of the one that it keeps for itself, the lowest of each family: nobody is
-// moved because of a key. Who is with others already is told nothing: a key has as many addresses
-// as its ports need.
+// tellOtherAddresses adds refusals for addresses of the sharing key that the Service could have instead of its
+// exclusive one, the lowest of each family. Services are not moved because of a key. A Service that already
+// shares gets none, because a key has as many addresses as its ports need.
 func (p *planner) tellOtherAddresses() {
 	if p.request.SharingKey == "" {
 		return
@@ -190,8 +187,7 @@ func (p *planner) tellOtherAddresses() {
 	}
 }
 
-// claim is what the Service's claim on one of its addresses has to say. A port
-// of the Service that another has there is refused.
+// claim returns the Service's claim on one of its addresses. Ports that another Service has there are refused.
 func (p *planner) claim(address netip.Addr) Claim {
 	claim := Claim{Owner: p.request.Owner, SharingKey: p.request.SharingKey}
 	vip := p.table.vips[address]
@@ -212,7 +208,7 @@ func (p *planner) claim(address netip.Addr) Claim {
 		}
 		return claim
 	}
-	// Both are in the order of the request.
+	// Both lists are in the order of the request.
 	for _, port := range p.request.Ports {
 		if len(taken) > 0 && taken[0].Port == port {
 			taken = taken[1:]
@@ -223,9 +219,8 @@ func (p *planner) claim(address netip.Addr) Claim {
 	return claim
 }
 
-// unsettled reports whether a claim before this one has to list its ports first:
-// that of a Service which had the address for itself, and listed none, until
-// a manual claim was added.
+// unsettled reports whether an earlier claim has to list its ports first: that of a Service which had the
+// address exclusively, and listed none, until a manual claim was added.
 func unsettled(vip VIP, mine int) bool {
 	before := vip.Claims
 	if mine >= 0 && vip.Claims[mine].UID != "" {

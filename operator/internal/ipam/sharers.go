@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// sharing is what Services have in common that may share addresses of a family. The namespace is
-// empty for those of all namespaces.
+// sharing identifies Services that may share addresses of a family. The namespace is empty for pools that all
+// namespaces share.
 type sharing struct {
 	namespace, key string
 	family         Family
@@ -18,7 +18,7 @@ type sharing struct {
 type sharers struct {
 	// addresses are sorted.
 	addresses []netip.Addr
-	// ports is by how many of them each port is listed.
+	// ports counts the addresses that list each port.
 	ports map[Port]int
 }
 
@@ -32,12 +32,12 @@ func (s *sharers) within(from, to netip.Addr) []netip.Addr {
 	return s.addresses[first:end]
 }
 
-// haveAny reports whether each of the addresses lists one port of these.
+// haveAny reports whether each of the addresses lists one of the ports.
 func (s *sharers) haveAny(ports []Port) bool {
 	return slices.ContainsFunc(ports, func(port Port) bool { return s.ports[port] == len(s.addresses) })
 }
 
-// share adds a VIP to the sharers of its claims' keys, or removes it from them.
+// share adds a VIP to the sharers of its claims' keys, or removes it.
 func (t *Table) share(vip VIP, add bool) {
 	listed := map[Port]bool{}
 	groups := map[sharing]bool{}
@@ -79,10 +79,9 @@ func (s *sharers) list(ports map[Port]bool, times int) {
 	}
 }
 
-// shared returns the lowest address that others have under the Service's sharing key and that fits,
-// of the pools that may serve it. What others call their keys in other namespaces is their business,
-// unless the pool lets all share. Addresses that list a port which is not to be there are left out
-// together where that is all of them.
+// shared returns the lowest fitting address of the Service's sharing key in the pools that may serve it. Keys
+// of other namespaces matter only if the pool is shared by all. If all addresses of a range list a port of
+// without, they are skipped together.
 func (p *planner) shared(family Family, without []Port, fits func(address netip.Addr, pool Pool) bool) (lowest netip.Addr, of Pool) {
 	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
 	all := p.table.keyed[sharing{"", p.request.SharingKey, family}]

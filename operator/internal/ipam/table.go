@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ipam decides which Service gets which address. It is pure: pools,
-// the VIPs that exist and a request go in, a plan comes out.
+// Package ipam plans the assignment of addresses to Services from pools, existing VIPs and a request. It is
+// pure.
 package ipam
 
 import (
@@ -12,14 +12,13 @@ import (
 	"time"
 )
 
-// Owner is a Service that has, or wants, an address. An empty UID is a
-// reservation for whatever Service has the name: one made manually, or what a
-// Service that is gone has left.
+// An Owner is a Service that has or requests an address. An empty UID is a reservation for any Service of the
+// name, made manually or left by a deleted Service.
 type Owner struct {
 	Namespace, Name, UID string
 }
 
-// String is "namespace/name".
+// String returns "namespace/name".
 func (o Owner) String() string {
 	return o.Namespace + "/" + o.Name
 }
@@ -28,13 +27,13 @@ func (o Owner) sameName(other Owner) bool {
 	return o.Namespace == other.Namespace && o.Name == other.Name
 }
 
-// Port is a port of a VIP; Protocol is as in Service.spec.ports, never empty.
+// A Port is a port of a VIP. Protocol is as in Service.spec.ports, never empty.
 type Port struct {
 	Number   uint16
 	Protocol string
 }
 
-// String is "53/UDP".
+// String returns "53/UDP".
 func (p Port) String() string {
 	return fmt.Sprintf("%d/%s", p.Number, p.Protocol)
 }
@@ -44,15 +43,14 @@ func (p Port) Compare(other Port) int {
 	return cmp.Or(cmp.Compare(p.Number, other.Number), cmp.Compare(p.Protocol, other.Protocol))
 }
 
-// Claim is an owner's right to a VIP.
+// A Claim is an owner's right to a VIP.
 type Claim struct {
 	Owner
 	// SharingKey lets Services with the same key share the VIP; empty: none.
 	SharingKey string
-	// Ports are those that no other owner can have, sorted. A VIP that has one
-	// owner, without a sharing key, needs none.
+	// Ports are exclusive to the owner, sorted. The only owner of a VIP without a sharing key needs none.
 	Ports []Port
-	// Releasing is true where the owner gives the VIP up. It can still keep it.
+	// Releasing is true while the owner is releasing the VIP. It can still keep it.
 	Releasing bool
 }
 
@@ -61,19 +59,18 @@ func (c Claim) equal(other Claim) bool {
 		c.Releasing == other.Releasing
 }
 
-// VIP is an address that exists as an object and so is not free. Without
-// claims it is reserved.
+// A VIP is an address with a VIP object, which is therefore not free. Without claims it is reserved.
 type VIP struct {
 	Address netip.Addr
-	// Pool that the address was taken from; empty when it was made manually.
+	// Pool that the address was taken from; empty for manually created VIPs.
 	Pool string
-	// Made is when the VIP was made, in whole seconds.
+	// Made is the creation time, in whole seconds.
 	Made time.Time
-	// Claims in the order in which they were made.
+	// Claims in order of creation.
 	Claims []Claim
 }
 
-// claimOf returns the place of an owner's claim, -1 where it has none.
+// claimOf returns the index of an owner's claim, or -1.
 func (v VIP) claimOf(owner Owner) int {
 	return slices.IndexFunc(v.Claims, func(c Claim) bool {
 		return c.sameName(owner) && (c.UID == "" || c.UID == owner.UID)
@@ -90,24 +87,23 @@ type ownerName struct {
 
 type addressSet map[netip.Addr]struct{}
 
-// Table holds the VIPs that exist. It is not safe for concurrent use.
+// A Table holds the existing VIPs. It is not safe for concurrent use.
 type Table struct {
 	vips map[netip.Addr]VIP
-	// held are the addresses by the names of their owners.
+	// held maps the names of owners to their addresses.
 	held map[ownerName]addressSet
-	// spent counts the addresses of a pool that a namespace has; unpooled are those without a pool.
+	// used counts the addresses of a pool that a namespace has; unpooled are addresses without a pool.
 	spent    map[spender]int
 	unpooled map[string]addressSet
-	// keyed are the addresses by the sharing keys of their claims.
+	// keyed indexes addresses by the sharing keys of their claims.
 	keyed map[sharing]*sharers
-	// last is the VIP of each series that was made last, also when it is gone.
+	// last is the VIP of each series that was created last, even if it was deleted.
 	last map[series]place
-	// freed are the free addresses that were used before; taken are these and those of the VIPs.
+	// freed are free addresses that were used before; taken are those and the addresses of VIPs.
 	freed freedAddresses
 	taken runs
 }
 
-// NewTable returns a table with VIPs.
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
@@ -132,7 +128,7 @@ func (t *Table) Put(vip VIP) {
 	t.spend(vip, 1)
 }
 
-// Delete removes the VIP of an address, if there is one.
+// Delete removes the VIP of an address, if it exists.
 func (t *Table) Delete(address netip.Addr) {
 	if t.used(address) {
 		t.forget(address)
@@ -163,19 +159,17 @@ func remove[K comparable](index map[K]addressSet, key K, address netip.Addr) {
 	}
 }
 
-// Get returns the VIP of an address.
 func (t *Table) Get(address netip.Addr) (VIP, bool) {
 	vip, ok := t.vips[address]
 	return vip, ok
 }
 
-// Claimed returns, sorted, the addresses with a claim of a Service of that
-// name, whatever its UID.
+// Claimed returns the addresses with a claim of a Service of that name and any UID, sorted.
 func (t *Table) Claimed(namespace, name string) []netip.Addr {
 	return t.held[ownerName{namespace, name}].sorted()
 }
 
-// Held returns, sorted, the addresses that an owner has.
+// Held returns the addresses of an owner, sorted.
 func (t *Table) Held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(t.Claimed(owner.Namespace, owner.Name), func(address netip.Addr) bool {
 		return !t.vips[address].heldBy(owner)
@@ -196,7 +190,7 @@ func (t *Table) used(address netip.Addr) bool {
 	return ok
 }
 
-// Addresses returns those of all VIPs, sorted.
+// Addresses returns the addresses of all VIPs, sorted.
 func (t *Table) Addresses() []netip.Addr {
 	addresses := make([]netip.Addr, 0, len(t.vips))
 	for address := range t.vips {

@@ -9,16 +9,15 @@ import (
 
 // Usage counts the VIPs of a pool.
 type Usage struct {
-	// Assigned VIPs were taken from the pool or have an address of it.
+	// Assigned VIPs were taken from the pool or have one of its addresses.
 	Assigned int64
-	// Free addresses can still be given out, at most MaxCount.
+	// Free is the number of assignable addresses, at most MaxCount.
 	Free int64
-	// Stray VIPs were taken from the pool, which has lost their address since.
+	// Stray VIPs were taken from the pool, which no longer contains their address.
 	Stray []netip.Addr
 }
 
-// UsageOf counts VIPs for the pool of a name, which is nil when it cannot be
-// used: nothing is free then.
+// UsageOf counts VIPs for a pool. pool is nil if it is invalid; then no address is free.
 func UsageOf(name string, pool *Pool, vips []VIP) Usage {
 	var usage Usage
 	var inside int64

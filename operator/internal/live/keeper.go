@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live keeps the certificates of the aggregated API live.millrace.io: it makes and renews
-// them, gives the aggregated API and agents theirs, and has the API server trust them.
+// Package live creates and renews the certificates of the aggregated API live.millrace.io, distributes them to
+// the aggregated API and the agents, and sets the caBundle of the APIService.
 package live
 
 import (
@@ -24,30 +24,29 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Names of config/liveapi.
+// Names of objects in config/liveapi.
 const (
 	serviceName    = "millrace-liveapi"
 	apiServiceName = "v1alpha1.live.millrace.io"
-	// secretName has all certificates, and is mounted nowhere. The other two are mounted.
+	// secretName is the Secret with all certificates, which is not mounted. The other two are mounted.
 	secretName       = "millrace-live-certificates"
 	apiSecretName    = "millrace-live-api"
 	agentsSecretName = "millrace-live-agents"
 )
 
-// lookEvery is how often all of them are looked at.
+// lookEvery is the interval of checks.
 const lookEvery = 5 * time.Second
 
-// keeper does it, on the leader.
+// A keeper maintains the certificates on the leader.
 type keeper struct {
-	// live reads past the caches: the operator may read these objects alone, not all of their kind.
+	// live reads past the caches: the operator may read only these objects, not all of their kinds.
 	live      client.Reader
 	client    client.Client
 	namespace string
 	logger    logr.Logger
 }
 
-// KeepCertificates adds to a manager that the certificates are made and renewed. The namespace is
-// that of the Service.
+// KeepCertificates adds the keeper to a manager. namespace is that of the Service.
 func KeepCertificates(mgr ctrl.Manager, namespace string) error {
 	return mgr.Add(&keeper{
 		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace,
@@ -55,8 +54,8 @@ func KeepCertificates(mgr ctrl.Manager, namespace string) error {
 	})
 }
 
-// Start implements manager.Runnable. It never ends before the operator: without certificates there is
-// no live state, and nothing else is missing.
+// Start implements manager.Runnable. It runs as long as the operator: without certificates only the live API is
+// unavailable.
 func (k *keeper) Start(ctx context.Context) error {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -72,8 +71,8 @@ func (k *keeper) Start(ctx context.Context) error {
 	}
 }
 
-// keep brings everything to what it must be by now. A new CA is trusted by all a day before it is
-// used, so the order of writes does not matter.
+// keep updates all objects. A new CA is distributed a day before its first use, so the order of writes does not
+// matter.
 func (k *keeper) keep(ctx context.Context) error {
 	var all map[string][]byte
 	host := fmt.Sprintf("%s.%s.svc", serviceName, k.namespace)
@@ -95,7 +94,7 @@ func (k *keeper) keep(ctx context.Context) error {
 	return k.keepTrust(ctx, certificate.LiveTrusted(all))
 }
 
-// keepSecret writes a Secret where it differs from what it must be.
+// keepSecret writes a Secret that differs from its desired content.
 func (k *keeper) keepSecret(
 	ctx context.Context, name string, kind corev1.SecretType, wanted func(data map[string][]byte) (map[string][]byte, error),
 ) error {
@@ -124,8 +123,8 @@ func (k *keeper) keepSecret(
 	return nil
 }
 
-// keepTrust writes whom the API server trusts. An APIService that is not there stays so: it is removed
-// before everything else.
+// keepTrust sets the caBundle of the APIService. A missing APIService is not created, because uninstalling
+// removes it first.
 func (k *keeper) keepTrust(ctx context.Context, bundle []byte) error {
 	service := &unstructured.Unstructured{}
 	service.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"})

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeid gives nodes their ids (LBNode.spec.id). An id that became free is given
-// again late, so that no packet or agent takes the new node for the one before it. Ids that
-// no node has ever had come first, then those that have been free for longest. But longer ids
-// come after short ones. The package is pure; what must survive a restart is in a State.
+// Package nodeid assigns node IDs (LBNode.spec.id). Freed IDs are reused late, so that packets and agents do
+// not mistake a new node for its predecessor: IDs that were never used come first, then those that have been
+// free for longest. Short IDs come before long ones. The package is pure; State must be persisted.
 package nodeid
 
 import (
@@ -14,27 +13,24 @@ import (
 )
 
 const (
-	// Max is the highest id: ids have 14 bits in encapsulated packets.
+	// Max is the highest ID: IDs have 14 bits in encapsulated packets.
 	Max = 16383
-	// Short is the highest id of 12 bits. Packets to and from nodes with a longer one are longer.
+	// Short is the highest ID of 12 bits. Longer IDs make packets to and from the node longer.
 	Short = 4095
-	// resting is how many short ids, those freed last, are not given while there are others.
+	// resting is the number of short IDs, freed last, that are not assigned while there are others.
 	resting = 64
 )
 
-// State remembers which ids have been given, and which of them are free. The zero State
-// is that of a cluster that never had a node.
+// A State records which IDs were assigned and which of them are free. The zero State is that of a new cluster.
 type State struct {
-	// Highest is the highest id that was ever given.
+	// Highest is the highest ID that was ever assigned.
 	Highest int32
-	// Free are ids up to Highest that no node has, the one that became free first as
-	// the first.
+	// Free are unused IDs up to Highest, in the order in which they became free.
 	Free []int32
 }
 
-// Observe returns the state after nodes have been seen to have these ids. Ids that became
-// free since the last time count as freed now, in the order of their numbers. Ids out of
-// range are ignored.
+// Observe returns the state for the given used IDs. IDs that became free since the last call are appended in
+// ascending order. IDs out of range are ignored.
 func (s State) Observe(used map[int32]struct{}) State {
 	next := State{Highest: s.Highest}
 	for id := range used {
@@ -61,8 +57,8 @@ func (s State) Observe(used map[int32]struct{}) State {
 	return next
 }
 
-// Give returns an id for a new node and the state afterwards; false when all are in use.
-// The state must be stored before the id is used.
+// Give returns an ID for a new node and the next state, or false if all IDs are in use. The state must be
+// persisted before the ID is used.
 func (s State) Give() (int32, State, bool) {
 	i, rested := s.freeShort()
 	switch {
@@ -76,8 +72,8 @@ func (s State) Give() (int32, State, bool) {
 	return s.Free[i], State{Highest: s.Highest, Free: slices.Delete(slices.Clone(s.Free), i, i+1)}, true
 }
 
-// freeShort returns the place of the short id that is free for longest, and whether more than those
-// that rest are free.
+// freeShort returns the index of the short ID that has been free for longest, and whether more than resting are
+// free.
 func (s State) freeShort() (place int, rested bool) {
 	count := 0
 	for i, id := range s.Free {
@@ -92,18 +88,17 @@ func (s State) freeShort() (place int, rested bool) {
 	return place, count > resting
 }
 
-// Equal reports whether two states are the same.
 func (s State) Equal(other State) bool {
 	return s.Highest == other.Highest && slices.Equal(s.Free, other.Free)
 }
 
-// Keys of the texts of a State.
+// Keys of a persisted State.
 const (
 	keyHighest = "highest"
 	keyFree    = "free"
 )
 
-// Texts returns the state as it is stored: at most 100 KB.
+// Texts returns the state for storage, at most 100 KB.
 func (s State) Texts() map[string]string {
 	free := make([]string, 0, len(s.Free))
 	for _, id := range s.Free {
@@ -112,7 +107,7 @@ func (s State) Texts() map[string]string {
 	return map[string]string{keyHighest: strconv.Itoa(int(s.Highest)), keyFree: strings.Join(free, ",")}
 }
 
-// Parse reads a stored state; texts without any key are the zero State.
+// Parse parses a stored state. Without keys it returns the zero State.
 func Parse(texts map[string]string) (State, error) {
 	var s State
 	var err error

@@ -18,31 +18,31 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// idsName is the ConfigMap, in the operator's namespace, that has the nodeid.State.
+// idsName is the ConfigMap with the nodeid.State in the operator's namespace.
 const idsName = "millrace-node-ids"
 
-// idStore gives ids to nodes, and stores which were given, so that an operator after
-// this one does not give them again soon. Of two operators at once, only one can store.
+// idStore assigns node IDs and persists the state, so that IDs are reused late even after the operator is
+// replaced. If two operators run, only one write succeeds.
 type idStore struct {
 	client client.Client
 	// live reads the ConfigMap, which is not cached.
 	live      client.Reader
 	namespace string
 
-	// storing is held by the worker that reads or writes what is stored.
+	// storing is held by the worker that reads or writes the stored state.
 	storing sync.Mutex
-	// stored is the ConfigMap as it was last read or written; nil: it must be read.
+	// stored is the last version of the ConfigMap that was read or written; nil if it must be read.
 	stored *corev1.ConfigMap
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu sync.Mutex
-	// given are ids of LBNodes that the cache may not show yet, by name.
+	// given holds IDs of LBNodes that the cache may not have yet, by name.
 	given map[string]int32
-	// asking are those that want an id: the worker that stores next gives one to each.
+	// asking holds pending requests. The worker that stores next assigns an ID to each.
 	asking []*askedID
 }
 
-// askedID is a request for an id, and the answer.
+// askedID is a request for an ID and its result.
 type askedID struct {
 	node   string
 	id     int32
@@ -51,9 +51,8 @@ type askedID struct {
 	isDone bool
 }
 
-// give returns an id that no node has; false when all are in use. It is stored as given
-// before it is used. Workers that ask at once share one write. A node that was given one, and whose
-// LBNode was not seen yet, keeps it.
+// give returns an unused ID, or false if all are in use. The state is stored before the ID is used. Concurrent
+// requests share one write. A node whose LBNode is not in the cache yet keeps the ID that it was given.
 func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	asked := &askedID{node: node}
 	n.mu.Lock()
@@ -77,7 +76,7 @@ func (n *idStore) give(ctx context.Context, node string) (int32, bool, error) {
 	return asked.id, asked.ok, asked.err
 }
 
-// answer gives an id to each that asks. Only the worker that stores calls it.
+// answer assigns an ID to each request. The caller must hold storing.
 func (n *idStore) answer(ctx context.Context, all []*askedID) {
 	err := func() error {
 		state, next, err := n.observe(ctx)
@@ -99,14 +98,14 @@ func (n *idStore) answer(ctx context.Context, all []*askedID) {
 	}
 }
 
-// shown takes note that the cache shows the LBNode of a node, or that the node is gone.
+// shown records that the cache has the LBNode of a node, or that the node was deleted.
 func (n *idStore) shown(node string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.given, node)
 }
 
-// note stores which ids have become free.
+// note stores the IDs that became free.
 func (n *idStore) note(ctx context.Context) error {
 	n.storing.Lock()
 	defer n.storing.Unlock()
@@ -117,7 +116,7 @@ func (n *idStore) note(ctx context.Context) error {
 	return n.write(ctx, state, next)
 }
 
-// observe returns the state as it is stored, and as it is with the ids that are used now.
+// observe returns the stored state and the state updated with the used IDs.
 func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err error) {
 	used, err := n.used(ctx)
 	if err != nil {
@@ -127,9 +126,9 @@ func (n *idStore) observe(ctx context.Context) (stored, now nodeid.State, err er
 	return stored, stored.Observe(used), err
 }
 
-// used are the ids of all LBNodes.
+// used returns the IDs of all LBNodes.
 func (n *idStore) used(ctx context.Context) (map[int32]struct{}, error) {
-	// Before the list: what is shown in between is in it.
+	// Read before the list, so that LBNodes that appear in between are counted.
 	used := n.notShown()
 	list := &millracev1beta1.LBNodeList{}
 	if err := n.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -162,7 +161,7 @@ func (n *idStore) read(ctx context.Context) (nodeid.State, error) {
 	}
 	state, err := nodeid.Parse(n.stored.Data)
 	if err != nil {
-		// Better to forget what was given than to give nothing.
+		// Losing the order of freed IDs is better than assigning none.
 		log.FromContext(ctx).Error(err, "ConfigMap is unreadable and will be written again", "name", idsName)
 		return nodeid.State{}, nil
 	}
@@ -175,7 +174,7 @@ func (n *idStore) write(ctx context.Context, before, after nodeid.State) error {
 	}
 	changed := n.stored.DeepCopy()
 	changed.Data = after.Texts()
-	// Whatever the answer, what is stored then has to be read again unless it is ours.
+	// After a failed write the stored state is unknown and must be read again.
 	n.stored = nil
 	var err error
 	if changed.ResourceVersion == "" {

@@ -27,15 +27,15 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// lbNodeReconciler keeps one LBNode per Node.
+// lbNodeReconciler maintains one LBNode per Node.
 type lbNodeReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
 	ids      *idStore
 }
 
-// indexID is the index of LBNodes by spec.id. It saves looking through all of them for each event:
-// that would be quadratic where a cluster's nodes come at once.
+// indexID is the index of LBNodes by spec.id. Without it each event would scan all LBNodes, which is quadratic
+// when a cluster starts.
 const indexID = "spec.id"
 
 func byID(object client.Object) []string {
@@ -62,8 +62,7 @@ func setupLBNodes(ctx context.Context, mgr ctrl.Manager, namespace string) error
 		Complete(r)
 }
 
-// nodeChanged leaves out the updates of a Node, such as heartbeats, which
-// change nothing of its LBNode.
+// nodeChanged drops updates of a Node that do not change its LBNode, such as heartbeats.
 func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -76,7 +75,7 @@ func nodeChanged() predicate.Predicate {
 	}}
 }
 
-// sharingID maps an LBNode to itself and to those with the same id.
+// sharingID maps an LBNode to itself and to the LBNodes with the same ID.
 func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) []ctrl.Request {
 	requests := []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(object)}}
 	node, ok := object.(*millracev1beta1.LBNode)
@@ -85,7 +84,7 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 	}
 	others, err := r.withID(ctx, node)
 	if err != nil {
-		// A list from the cache fails only when the manager stops.
+		// Listing from the cache fails only when the manager stops.
 		return requests
 	}
 	for i := range others {
@@ -94,7 +93,7 @@ func (r *lbNodeReconciler) sharingID(ctx context.Context, object client.Object) 
 	return requests
 }
 
-// withID returns the other LBNodes that have the id of one. They are those of the cache.
+// withID returns the other LBNodes with the same ID, from the cache. Callers must not change them.
 func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBNode) ([]millracev1beta1.LBNode, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := r.client.List(ctx, list, client.MatchingFields{indexID: byID(node)[0]}, client.UnsafeDisableDeepCopy); err != nil {
@@ -103,8 +102,7 @@ func (r *lbNodeReconciler) withID(ctx context.Context, node *millracev1beta1.LBN
 	return slices.DeleteFunc(list.Items, func(other millracev1beta1.LBNode) bool { return other.Name == node.Name }), nil
 }
 
-// Reconcile creates or updates the LBNode of one Node. The garbage collector
-// of the cluster removes it after the Node.
+// Reconcile creates or updates the LBNode of one Node. The garbage collector deletes it after the Node.
 func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	node := &corev1.Node{}
 	if err := r.client.Get(ctx, request.NamespacedName, node); apierrors.IsNotFound(err) {
@@ -124,7 +122,7 @@ func (r *lbNodeReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	// Two operators gave it at the same time.
+	// Two operators assigned the ID at the same time.
 	if slices.ContainsFunc(others, func(other millracev1beta1.LBNode) bool { return desired.Older(&other, existing) }) {
 		return ctrl.Result{}, r.remove(ctx, existing)
 	}
@@ -176,7 +174,7 @@ func (r *lbNodeReconciler) update(ctx context.Context, node *corev1.Node, lbNode
 	return nil
 }
 
-// remove deletes an LBNode, to be created again with an id of its own.
+// remove deletes an LBNode, so that it is created again with a new ID.
 func (r *lbNodeReconciler) remove(ctx context.Context, lbNode *millracev1beta1.LBNode) error {
 	err := r.client.Delete(ctx, lbNode, client.Preconditions{UID: &lbNode.UID})
 	if client.IgnoreNotFound(err) != nil {

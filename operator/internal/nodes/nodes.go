@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodes keeps what the operator says of nodes: their LBNodes with ids, their LBNodeReports where
-// the agent cannot, and the keys of the tunnel between them.
+// Package nodes implements the controllers of LBNodes, of LBNodeReports of nodes that are not ready, and of the
+// tunnel keys.
 package nodes
 
 import (
@@ -19,14 +19,14 @@ const (
 	actionRotate = "RotateTunnelKey"
 )
 
-// workers is how many nodes are reconciled at once. They wait for the API server.
+// workers is the number of nodes that are reconciled concurrently. Workers mostly wait for the API server.
 const workers = 8
 
-// Options of the controllers of nodes.
+// Options configures the controllers.
 type Options struct {
-	// Namespace is where the operator keeps what must outlive it.
+	// Namespace is the namespace of persistent objects.
 	Namespace string
-	// TunnelKey says when the key of the tunnel is replaced.
+	// TunnelKey configures the rotation of the tunnel key.
 	TunnelKey rotation.Settings
 }
 

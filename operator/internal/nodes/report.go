@@ -22,11 +22,11 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// reportReconciler keeps one LBNodeReport per LBNode, and has it say that
-// nothing is known of a node that is not ready. Everything else there is the agent's.
+// reportReconciler maintains one LBNodeReport per LBNode and sets the conditions of nodes that are not ready.
+// Agents write the rest of the status.
 type reportReconciler struct {
 	client client.Client
-	// live reads reports as they are: the cache holds only parts of them.
+	// live reads whole reports: the cache holds only parts of them.
 	live client.Reader
 }
 
@@ -39,14 +39,14 @@ func setupReports(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// replaced leaves out the updates of an object that is the same one afterwards.
+// replaced drops updates that keep the object's UID.
 func replaced() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
 	}}
 }
 
-// reportChanged leaves out what agents write.
+// reportChanged drops updates by agents.
 func reportChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -57,8 +57,7 @@ func reportChanged() predicate.Predicate {
 	}}
 }
 
-// readinessChanged leaves out the updates of a Node, such as heartbeats, between which
-// it is as ready as before.
+// readinessChanged drops updates of a Node that do not change its readiness, such as heartbeats.
 func readinessChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -67,9 +66,8 @@ func readinessChanged() predicate.Predicate {
 	}}
 }
 
-// NotReady returns the condition NodeReady that the report of a node should have: that
-// the Node is not ready, since when. It is nil for a Node that is ready, and for one of
-// which nobody has said either.
+// NotReady returns the condition NodeReady for the report of a node that is not ready, with the Node's
+// transition time. It is nil if the Node is ready or has no Ready condition.
 func NotReady(node *corev1.Node) *metav1.Condition {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type != corev1.NodeReady || condition.Status == corev1.ConditionTrue {
@@ -103,8 +101,8 @@ func sameReadiness(a, b *metav1.Condition) bool {
 	return a.Status == b.Status && a.LastTransitionTime.Equal(&b.LastTransitionTime)
 }
 
-// Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector
-// of the cluster removes it after the LBNode.
+// Reconcile creates or updates the LBNodeReport of one LBNode. The garbage collector deletes it after the
+// LBNode.
 func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	lbNode := &millracev1beta1.LBNode{}
 	if err := r.client.Get(ctx, request.NamespacedName, lbNode); err != nil {
@@ -122,7 +120,7 @@ func (r *reportReconciler) Reconcile(ctx context.Context, request ctrl.Request) 
 		return ctrl.Result{}, err
 	}
 	if !equality.Semantic.DeepEqual(report.OwnerReferences, owners) {
-		// Its event brings this report back.
+		// The event of this write enqueues the report again.
 		return ctrl.Result{}, r.own(ctx, report, owners)
 	}
 	node := &corev1.Node{}
@@ -144,7 +142,7 @@ func (r *reportReconciler) create(ctx context.Context, name string, owners []met
 	return nil
 }
 
-// own makes the report go with the present LBNode, not with one before it.
+// own sets the current LBNode as the owner of the report.
 func (r *reportReconciler) own(
 	ctx context.Context, report *millracev1beta1.LBNodeReport, owners []metav1.OwnerReference,
 ) error {
@@ -156,10 +154,9 @@ func (r *reportReconciler) own(
 	return nil
 }
 
-// tell writes into a report that the Node is not ready, and that Ready is therefore
-// unknown; or, without a condition, that it is ready again. What an agent that lives all
-// the same writes after that stands: the operator does not repeat itself until the Node
-// changes, so that the two never write in turns.
+// tell sets NodeReady to False and Ready to Unknown in the report of a node that is not ready, or resets them
+// if notReady is nil. An agent that still runs may overwrite the conditions: the operator writes them again
+// only when the Node changes, so that the two do not alternate.
 func (r *reportReconciler) tell(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, notReady *metav1.Condition,
 ) error {
@@ -176,7 +173,7 @@ func (r *reportReconciler) tell(
 	if equality.Semantic.DeepEqual(base.Status, report.Status) {
 		return nil
 	}
-	// The patch replaces all conditions, so it must be made of the newest ones.
+	// The patch replaces all conditions, so the report must be current.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
@@ -184,8 +181,7 @@ func (r *reportReconciler) tell(
 	return nil
 }
 
-// setNotReady takes over the Node's time of transition, by which a later one is told
-// from this one.
+// setNotReady copies the Node's transition time, which distinguishes this transition from later ones.
 func setNotReady(report *millracev1beta1.LBNodeReport, notReady metav1.Condition) {
 	notReady.ObservedGeneration = report.Generation
 	meta.RemoveStatusCondition(&report.Status.Conditions, millracev1beta1.ConditionNodeReady)

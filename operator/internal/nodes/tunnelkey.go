@@ -29,20 +29,20 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
-// tunnelKeyReconciler keeps the Secret with the keys of the tunnel. It sees no other Secret.
+// tunnelKeyReconciler maintains the Secret with the tunnel keys. It has no access to other Secrets.
 type tunnelKeyReconciler struct {
 	client   client.Client
 	live     client.Reader
 	recorder events.EventRecorder
 	settings rotation.Settings
 	now      func() time.Time
-	// invalid is what was last said of a Secret that cannot be read.
+	// invalid is the last reported error of an unreadable Secret.
 	invalid string
-	// seed is that of the flow hash in the Secret as it was last read. It outlives the Secret.
+	// seed is the seed of the flow hash from the Secret. It is kept if the Secret is deleted.
 	seed flowhash.Seed
 }
 
-// TunnelKeySecret is the Secret that the operator watches, and the only one.
+// TunnelKeySecret returns the name of the only Secret that the operator watches.
 func TunnelKeySecret() types.NamespacedName {
 	return types.NamespacedName{Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName}
 }
@@ -59,7 +59,7 @@ func setupTunnelKey(mgr ctrl.Manager, settings rotation.Settings) error {
 		Complete(r)
 }
 
-// agentAppeared leaves out the updates of an LBNode whose agent was there before.
+// agentAppeared drops updates of an LBNode whose agent has run before.
 func agentAppeared() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNode)
@@ -68,7 +68,7 @@ func agentAppeared() predicate.Predicate {
 	}}
 }
 
-// keysChanged leaves out the updates of a report that say nothing else of keys.
+// keysChanged drops updates of a report that do not change its keys.
 func keysChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -79,7 +79,7 @@ func keysChanged() predicate.Predicate {
 	}}
 }
 
-// Reconcile does the next step of the life of the tunnel's key, if it is due.
+// Reconcile takes the next step of the key rotation if it is due.
 func (r *tunnelKeyReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	nodes, reports, err := r.nodes(ctx)
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *tunnelKeyReconciler) nodes(
 		lbNode := &lbNodes.Items[i]
 		node, report := byNode[lbNode.Name], byName[lbNode.Name]
 		if node == nil || lbNode.Status.BootID == "" && (report == nil || report.Status.Version == "") {
-			// It is gone, or no agent has ever run there.
+			// The node was deleted, or no agent has run there.
 			continue
 		}
 		known = append(known, knownNode(node, report))
@@ -176,7 +176,7 @@ func (r *tunnelKeyReconciler) create(ctx context.Context, nodes []rotation.Node)
 	return nil
 }
 
-// update stores a step. Of two operators only one can.
+// update stores a step. If two operators run, only one write succeeds.
 func (r *tunnelKeyReconciler) update(ctx context.Context, cached *corev1.Secret, before *tunnelkey.State, step rotation.Step) error {
 	secret := cached.DeepCopy()
 	secret.Data = step.Next.Data()
@@ -210,8 +210,8 @@ func firstNames(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:control.MaxNamed], ", "), len(names)-control.MaxNamed)
 }
 
-// tellInvalid tells of a Secret that cannot be read. It is left alone: agents keep the keys
-// that they have, and nobody knows what was meant.
+// tellInvalid emits an event for an unreadable Secret. The Secret is not replaced: agents keep their keys, and
+// its intended content is unknown.
 func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Secret, err error) {
 	if message := secret.ResourceVersion + err.Error(); message != r.invalid {
 		r.invalid = message
@@ -221,7 +221,7 @@ func (r *tunnelKeyReconciler) tellInvalid(ctx context.Context, secret *corev1.Se
 	}
 }
 
-// KeyCurrent returns the condition of a report that its node lags behind, or nil.
+// KeyCurrent returns the condition TunnelKeyCurrent of a report, or nil.
 func KeyCurrent(conditions []metav1.Condition) *metav1.Condition {
 	i := slices.IndexFunc(conditions, func(c metav1.Condition) bool {
 		return c.Type == millracev1beta1.ConditionTunnelKeyCurrent

@@ -19,18 +19,17 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/rotation"
 )
 
-// lagTold is how long a phase lasts before nodes that do not follow are told of.
+// lagTold is how long a phase lasts before nodes that do not follow are reported.
 const lagTold = 5 * time.Minute
 
-// tell keeps the condition TunnelKeyCurrent of all reports. It returns after how long it is to
-// be called again; zero means no such time.
+// tell updates the condition TunnelKeyCurrent of all reports. It returns the delay until the next call, or 0.
 func (r *tunnelKeyReconciler) tell(
 	ctx context.Context, state *tunnelkey.State, nodes []rotation.Node,
 	reports map[string]*millracev1beta1.LBNodeReport, now time.Time,
 ) (again time.Duration, err error) {
 	lagging := sets.New(rotation.Lagging(state, nodes)...)
 	if wait := state.Since.Add(lagTold).Sub(now); wait > 0 && len(lagging) > 0 {
-		// What was told of a phase before this one stays meanwhile.
+		// Conditions of a previous phase stay meanwhile.
 		again = wait
 		for name := range lagging {
 			if reports[name] == nil || KeyCurrent(reports[name].Status.Conditions) == nil {
@@ -55,7 +54,7 @@ func (r *tunnelKeyReconciler) tell(
 	return again, allOf(writes)
 }
 
-// allOf carries out writes, as many at once as there are workers, and returns all errors.
+// allOf runs writes concurrently, at most as many as there are workers, and returns all errors.
 func allOf(writes []func() error) error {
 	var group errgroup.Group
 	group.SetLimit(workers)
@@ -69,7 +68,7 @@ func allOf(writes []func() error) error {
 	return errors.Join(group.Wait(), errors.Join(failed...))
 }
 
-// lagMessage says what a node that lags behind holds up, or what becomes of it.
+// lagMessage describes the effect of a node that lags behind.
 func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	newest := state.Newest().Generation
 	until := state.Since.Add(r.settings.NodeTimeout).UTC().Format(time.RFC3339)
@@ -86,7 +85,7 @@ func (r *tunnelKeyReconciler) lagMessage(state *tunnelkey.State) string {
 	return fmt.Sprintf("the agent has not reported that it sends with key %d: the other nodes drop its packets until it does", newest)
 }
 
-// tellReport sets the condition of one report, or removes it.
+// tellReport sets or removes the condition of one report.
 func (r *tunnelKeyReconciler) tellReport(
 	ctx context.Context, cached *millracev1beta1.LBNodeReport, want *metav1.Condition,
 ) error {
@@ -102,7 +101,7 @@ func (r *tunnelKeyReconciler) tellReport(
 		told.ObservedGeneration = report.Generation
 		meta.SetStatusCondition(&report.Status.Conditions, told)
 	}
-	// The patch replaces all conditions, so it must be made of the newest ones.
+	// The patch replaces all conditions, so the report must be current.
 	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Status().Patch(ctx, report, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status of LBNodeReport %s: %w", report.Name, err))
@@ -110,7 +109,7 @@ func (r *tunnelKeyReconciler) tellReport(
 	return nil
 }
 
-// soonest returns the shorter of two waits, of which 0 means none.
+// soonest returns the shorter of two delays; 0 means no delay.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rotation decides the next step in the life of the tunnel's key, so that no packet
-// meets a node that refuses it: nodes first learn to accept a new key, then send with it, and
-// only then forget the old one. It is pure.
+// Package rotation plans the rotation of the tunnel key so that no node drops packets of another: nodes first
+// accept a new key, then send with it, and only then remove the old one. It is pure.
 package rotation
 
 import (
@@ -13,23 +12,23 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// Settle is how long a phase lasts at least. Meanwhile packets that are on their way arrive,
-// and an agent that has just started reads the newest Secret.
+// Settle is the minimum duration of a phase. It lets packets in flight arrive and agents that just started read
+// the newest Secret.
 const Settle = 5 * time.Second
 
-// Node is what is known of a node whose agent has run.
+// A Node is the state of a node whose agent has run.
 type Node struct {
 	Name string
-	// Does is what its agent reported last. Zero: nothing, as an agent without tags.
+	// Does is the ring that its agent reported last. The zero value means none, as for an agent without tags.
 	Does tunnelkey.Ring
-	// LostSince is since when nothing was heard of the node itself. Zero: it is there.
+	// LostSince is the time since when the node itself is lost, or zero.
 	LostSince time.Time
-	// Served reports whether its agent has ever had a data plane. One that waits for the first
-	// Secret has none, and says only that the node has booted.
+	// Served reports whether its agent has ever had a data plane. Without one, the agent is waiting for the
+	// first Secret and has only reported the boot of its node.
 	Served bool
 }
 
-// Settings are those of the operator.
+// Settings configures the rotation.
 type Settings struct {
 	// Lifetime is the age at which a key is replaced. Zero: never.
 	Lifetime time.Duration
@@ -37,25 +36,24 @@ type Settings struct {
 	NodeTimeout time.Duration
 }
 
-// Step is what follows from a State.
+// A Step is the result for a State.
 type Step struct {
-	// Next is the State to store. It may be the same.
+	// Next is the State to store, possibly unchanged.
 	Next *tunnelkey.State
-	// Again is after how long to look again, though nothing was heard. Zero: no such time.
+	// Again is the delay until the next check without an event. Zero: none.
 	Again time.Duration
-	// Waits are the names of the nodes that hold the next step up, sorted.
+	// Waits are the names of the nodes that delay the next step, sorted.
 	Waits []string
-	// Until is when the step is done without them. Zero: it is not.
+	// Until is the time when the step is taken without them. Zero: never.
 	Until time.Time
-	// Left are the names of the nodes without whose confirmation this step is done.
+	// Left are the names of the nodes that have not confirmed this step, which is taken nevertheless.
 	Left []string
 }
 
-// First returns the State where there is no Secret, with one new key. Nodes that have keys
-// keep them meanwhile.
+// First returns the State for a missing Secret, with one new key. Nodes that have keys keep them meanwhile.
 //
-// seed is that of the flow hash which the Secret had before it was lost; zero where it had none or
-// nobody knows it. A new one is made where no node has ever served: later it would move flows.
+// seed is the seed of the flow hash from a lost Secret, or zero if it had none or is unknown. A new seed is
+// chosen only if no node has served yet: later it would move flows.
 func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	if seed == (flowhash.Seed{}) && !slices.ContainsFunc(nodes, func(node Node) bool { return node.Served }) {
 		seed = flowhash.NewSeed()
@@ -80,8 +78,8 @@ func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	}
 }
 
-// Next returns the step that a State is ready for. asked is whether somebody asks for a new
-// key; it is done when the Step's phase is another.
+// Next returns the next step of a State. asked requests a new key; the request is done when the phase of the
+// Step changes.
 func Next(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, now time.Time) Step {
 	if wait := state.Since.Add(Settle).Sub(now); wait > 0 {
 		return Step{Next: state, Again: wait}
@@ -107,7 +105,7 @@ func Next(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, n
 	}
 }
 
-// advance copies a State into another phase.
+// advance returns a copy of a State in another phase.
 func advance(state *tunnelkey.State, phase tunnelkey.Phase, now time.Time) *tunnelkey.State {
 	next := *state
 	next.Accepted = slices.Clone(state.Accepted)
@@ -115,13 +113,12 @@ func advance(state *tunnelkey.State, phase tunnelkey.Phase, now time.Time) *tunn
 	return &next
 }
 
-// confirm returns a Step that waits for the nodes that do not what they should, until the
-// phase has lasted too long.
+// confirm returns a Step that waits for nodes without the required ring, up to the timeout of the phase.
 func confirm(
 	state *tunnelkey.State, nodes []Node, settings Settings, now time.Time, does func(tunnelkey.Ring) bool,
 ) Step {
 	if !state.Required && state.Sending == 0 {
-		// A node whose agent knows no tags may never confirm, and serves all the same.
+		// An agent without support for tags may never confirm, but serves nevertheless.
 		return patient(state, nodes, settings, now, does)
 	}
 	step := Step{Next: state}
@@ -141,7 +138,7 @@ func confirm(
 	return step
 }
 
-// patient is confirm without a limit. Only nodes that are lost for long are not waited for.
+// patient is confirm without a timeout. Only nodes that have been lost for long are not waited for.
 func patient(
 	state *tunnelkey.State, nodes []Node, settings Settings, now time.Time, does func(tunnelkey.Ring) bool,
 ) Step {
@@ -165,8 +162,7 @@ func patient(
 	return step
 }
 
-// steady requires tags once every node sends them, and begins a change of keys when it is
-// time.
+// steady requires tags once every node sends them, and starts a rotation when it is due.
 func steady(state *tunnelkey.State, nodes []Node, settings Settings, asked bool, now time.Time) Step {
 	step := Step{Next: state}
 	if !state.Required {
@@ -191,7 +187,7 @@ func steady(state *tunnelkey.State, nodes []Node, settings Settings, asked bool,
 	return step
 }
 
-// Lagging are the names of the nodes that do not what a State asks of them, sorted.
+// Lagging returns the names of the nodes that do not have the required ring, sorted.
 func Lagging(state *tunnelkey.State, nodes []Node) []string {
 	newest := state.Newest().Generation
 	var names []string
@@ -208,7 +204,7 @@ func Lagging(state *tunnelkey.State, nodes []Node) []string {
 	return names
 }
 
-// soonest returns the shorter of two waits, of which 0 means none.
+// soonest returns the shorter of two delays; 0 means no delay.
 func soonest(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routing reconciles what routers are told: it writes the statuses of LBPeers and
-// VIPAdvertisements, and events about the BGP sessions of nodes.
+// Package routing implements the controllers of LBPeers and VIPAdvertisements, which write statuses, and emits
+// events about the BGP sessions of nodes.
 package routing
 
 import (

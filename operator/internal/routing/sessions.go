@@ -22,24 +22,24 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// sessionPause is the shortest time between two events about the sessions of one node: one
-// that flaps must not cost the API server a write each time.
+// sessionPause is the minimum time between two events about the sessions of one node, so that flapping sessions
+// do not cost a write each time.
 const sessionPause = 5 * time.Minute
 
-// sessionReconciler writes an event for a node when not all of its BGP sessions are established
-// any more, and when they are again. Agents themselves may write no events.
+// sessionReconciler emits an event when not all BGP sessions of a node are established any more, and when they
+// are again. Agents may not write events.
 type sessionReconciler struct {
 	client   client.Client
 	recorder events.EventRecorder
 	now      func() time.Time
-	// told is, by the name of the node, what was said last. One worker runs the reconciler.
+	// told holds the last event of each node, by name. Only one worker uses it.
 	told map[string]toldSessions
 }
 
 type toldSessions struct {
 	uid    types.UID
 	status metav1.ConditionStatus
-	// at is zero where nothing was said since the operator started.
+	// at is zero if no event was emitted since the operator started.
 	at time.Time
 }
 
@@ -50,7 +50,7 @@ func setupSessions(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// sessionsChanged leaves out the updates that say the same of the sessions.
+// sessionsChanged drops updates without changes of sessions.
 func sessionsChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*millracev1beta1.LBNodeReport)
@@ -70,8 +70,8 @@ func established(conditions []metav1.Condition) *metav1.Condition {
 	return meta.FindStatusCondition(conditions, millracev1beta1.ConditionBGPEstablished)
 }
 
-// Reconcile says how the sessions of one node are, where that differs from what was said last.
-// What an operator sees first it takes for said.
+// Reconcile emits an event if the state of a node's sessions differs from the last one. The first state after a
+// start is not reported.
 func (r *sessionReconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	report := &millracev1beta1.LBNodeReport{}
 	if err := r.client.Get(ctx, request.NamespacedName, report); err != nil {

@@ -9,17 +9,16 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Duplicate is a host that is no node or router and has the address of a VIP. The zero value is
-// none.
+// A Duplicate is a host, neither node nor router, with the address of a VIP. The zero value is none.
 type Duplicate struct {
 	Address netip.Addr
-	// Host is its hardware address, Network where it was found: an interface and a node.
+	// Host is its hardware address; Network is the interface and node where it was found.
 	Host, Network string
-	// Withheld is true where a node does not announce the VIP for that.
+	// Withheld reports whether a node withholds the VIP because of the host.
 	Withheld bool
 }
 
-// Reason is that of conditions.
+// Reason returns the condition reason.
 func (d Duplicate) Reason() string {
 	if d.Withheld {
 		return millracev1beta1.ReasonDuplicateAddress
@@ -27,7 +26,7 @@ func (d Duplicate) Reason() string {
 	return millracev1beta1.ReasonDuplicateInUse
 }
 
-// Message is a sentence.
+// Message returns the condition message.
 func (d Duplicate) Message() string {
 	if d.Withheld {
 		return fmt.Sprintf("%s was in use before by host %s on the network of %s, so nodes there do not announce it until the host "+

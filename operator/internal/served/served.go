@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package served decides what of that for which a Service asks cannot be served, as
-// far as the objects of the API say so. It is pure.
+// Package served reports which parts of a Service cannot be served, from API objects alone. It is pure.
 package served
 
 import (
@@ -18,79 +17,75 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// MaxZones is how many zones of nodes are told apart.
+// MaxZones is the maximum number of distinguished zones.
 const MaxZones = 7
 
-// Subject is a Service with what it has.
+// A Subject is a Service and its addresses.
 type Subject struct {
 	Service   *corev1.Service
 	Addresses []Address
-	// Conflicts are ports of the Service that others have on its addresses.
+	// Conflicts are ports of the Service that other Services have on its addresses.
 	Conflicts []ipam.Conflict
-	// OverCapacity names the nodes whose maps have no room for all of the Service; empty:
-	// none.
+	// OverCapacity names the nodes whose maps cannot hold the Service; empty: none.
 	OverCapacity string
-	// Foreign names the addresses in the Service's status that another load balancer gave it;
-	// empty: none.
+	// Foreign lists the addresses in the Service's status that another load balancer assigned; empty: none.
 	Foreign string
-	// Contested is true while another program overwrites the Service's status again and again.
+	// Contested is true while another program keeps overwriting the Service's status.
 	Contested bool
 }
 
-// Address is a VIP of a Service.
+// An Address is a VIP of a Service.
 type Address struct {
 	netip.Addr
 	// Pool is VIP.spec.pool.
 	Pool string
 	// Services are the labels of all Services that have the VIP.
 	Services []labels.Set
-	// Host names a node or router that has the address; empty where none has.
+	// Host names a node or router that has the address, or is empty.
 	Host string
 	// Duplicate is a host that answers for the address.
 	Duplicate Duplicate
 }
 
-// Surroundings are what else decides.
+// Surroundings are the other inputs.
 type Surroundings struct {
-	// Advertisements are the valid ones.
+	// Advertisements are the valid VIPAdvertisements.
 	Advertisements []desired.Advertisement
-	// Announced says of each of them whether it selects a node with an established BGP session or,
-	// where it has nodes answer on their links, one that is ready.
+	// Announced reports for each advertisement whether it selects a node that can announce: one with an
+	// established BGP session or, with L2, a ready one.
 	Announced []bool
-	// Networks are, for each of those that have nodes answer on their links, the networks in which any
-	// node can.
+	// Networks lists for each L2 advertisement the networks on the links of its nodes.
 	Networks [][]netip.Prefix
-	// Zones is the number of zones in which there are nodes.
+	// Zones is the number of zones with nodes.
 	Zones int
 }
 
-// Problem is something that a Service asks for and does not get.
+// A Problem is a requested feature that the Service does not get.
 type Problem struct {
-	// Reason is one of the reasons of the API for conditions.
+	// Reason is a condition reason of the API.
 	Reason string
 	// Message is a sentence.
 	Message string
 }
 
-// PortError is a port of a Service that is not served on an address; Reason is
-// one of the reasons of the API for conditions.
+// A PortError is a port of a Service that is not served on an address. Reason is a condition reason of the API.
 type PortError struct {
 	Address netip.Addr
 	Port    ipam.Port
 	Reason  string
 }
 
-// Verdict says what is not served.
+// A Verdict lists the parts of a Service that are not served.
 type Verdict struct {
-	// Problems keep clients, or some of them, out; the gravest comes first.
+	// Problems affect some or all clients; the most severe comes first.
 	Problems []Problem
-	// Notes tell of what is ignored: all clients are served all the same.
+	// Notes are ignored settings that affect no client.
 	Notes []string
-	// Ports are those that are not served, each once for an address.
+	// Ports are the unserved ports, each once for an address.
 	Ports []PortError
 }
 
-// Judge decides what is not served.
+// Judge returns the parts of a Service that are not served.
 func Judge(subject Subject, surroundings Surroundings) Verdict {
 	j := &judge{subject: subject, surroundings: surroundings}
 	if subject.Contested {
@@ -131,8 +126,7 @@ func (j *judge) refusePort(address netip.Addr, port ipam.Port, reason string) {
 	}
 }
 
-// checkHosts tells the addresses that nodes and routers have, which no agent serves, and those for
-// which other hosts answer.
+// checkHosts reports addresses that nodes, routers or other hosts have.
 func (j *judge) checkHosts() {
 	for _, address := range j.subject.Addresses {
 		if address.Duplicate != (Duplicate{}) {
@@ -152,7 +146,7 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 	return ipam.Port{Number: uint16(spec.Port), Protocol: cmp.Or(string(spec.Protocol), string(corev1.ProtocolTCP))}
 }
 
-// checkAdvertisements tells the addresses that no node announces.
+// checkAdvertisements reports addresses that no node announces.
 func (j *judge) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
 		j.checkAnnounced(address)
@@ -160,7 +154,7 @@ func (j *judge) checkAdvertisements() {
 }
 
 func (j *judge) checkAnnounced(address Address) {
-	// Of several advertisements the first by name is told, and the first without a link.
+	// The message names the first advertisement, and the first one without a link.
 	var first, unlinked *desired.Advertisement
 	for i := range j.surroundings.Advertisements {
 		advertisement := &j.surroundings.Advertisements[i]
@@ -201,8 +195,7 @@ func (j *judge) isLinked(advertisement int, address netip.Addr) bool {
 	return slices.ContainsFunc(j.surroundings.Networks[advertisement], func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
-// checkSources tells the source ranges that cannot be read, and the addresses to
-// which they admit nobody.
+// checkSources reports invalid source ranges, and addresses of families without any admitted source.
 func (j *judge) checkSources() {
 	sources, problems := desired.ParseSources(j.subject.Service)
 	for _, problem := range problems {
@@ -223,7 +216,7 @@ func (j *judge) checkSources() {
 	}
 }
 
-// checkConflicts tells the ports that others have.
+// checkConflicts reports ports that other Services have.
 func (j *judge) checkConflicts() {
 	for _, conflict := range j.subject.Conflicts {
 		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s is served for Service %s",
@@ -232,8 +225,8 @@ func (j *judge) checkConflicts() {
 	}
 }
 
-// checkPorts tells the ports that nobody could serve. Endpoints that have a port by
-// name may have another one than the Service, which only the agents see.
+// checkPorts reports ports that no endpoint could serve. Named ports may differ between endpoints, which only
+// agents see.
 func (j *judge) checkPorts() {
 	for i := range j.subject.Service.Spec.Ports {
 		spec := &j.subject.Service.Spec.Ports[i]
@@ -249,8 +242,7 @@ func (j *judge) checkPorts() {
 	}
 }
 
-// unserved returns why a port cannot be served, beginning with the field; empty
-// where it can.
+// unserved returns why a port cannot be served, starting with the field, or "".
 func unserved(port *corev1.ServicePort) string {
 	switch port.Protocol {
 	case corev1.ProtocolTCP, corev1.ProtocolUDP, "":
@@ -264,7 +256,7 @@ func unserved(port *corev1.ServicePort) string {
 	return fmt.Sprintf("protocol: %s is not supported, only TCP, UDP and SCTP are", port.Protocol)
 }
 
-// checkZones tells where the wish to stay in the zone is ignored.
+// checkZones reports that the traffic distribution by zone is ignored.
 func (j *judge) checkZones() {
 	spec := &j.subject.Service.Spec
 	if j.surroundings.Zones <= MaxZones || spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {

@@ -15,20 +15,20 @@ import (
 const (
 	warningsName = "millrace-warnings"
 	defaultsName = "millrace-service-defaults"
-	// serviceName is that of the Service, and of the Secret that replicas mount.
+	// serviceName is the name of the Service, and of the Secret that replicas mount.
 	serviceName = "millrace-webhook"
 )
 
-// configuration is what tells the API server of webhooks.
+// A configuration is a webhook configuration of the API server.
 type configuration struct {
 	object client.Object
 	// kind and name are for messages.
 	kind, name string
-	// calls say how each webhook is reached, and whom the API server trusts there.
+	// calls are the client configurations of its webhooks: the address and the trusted CAs.
 	calls []*admissionregistrationv1.WebhookClientConfig
 }
 
-// readConfigurations returns those of config/webhook that there are: who needs none removes it.
+// readConfigurations returns the existing configurations of config/webhook; each is optional.
 func readConfigurations(ctx context.Context, reader client.Reader) ([]configuration, error) {
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: warningsName}, validating); client.IgnoreNotFound(err) != nil {
@@ -49,7 +49,7 @@ func readConfigurations(ctx context.Context, reader client.Reader) ([]configurat
 	return []configuration{warnings, defaults}, nil
 }
 
-// serverName is whose certificate the API server wants to see.
+// serverName returns the host that the certificate must be valid for.
 func serverName(call *admissionregistrationv1.WebhookClientConfig) string {
 	if call.Service != nil {
 		return hostOf(call.Service.Name, call.Service.Namespace)

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
-// operation changes one field (RFC 6902). Nothing else of an object is touched: fields of a newer API
-// that this program does not know stay.
+// An operation changes one field (RFC 6902). Other fields, including those of newer API versions, are
+// preserved.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// fillIn answers with what a Service leaves out. Where it cannot tell, the Service stays as it is.
+// fillIn returns defaults for a Service as a JSON patch. After an error it leaves the Service unchanged.
 func (h *handler) fillIn(ctx context.Context, request admission.Request) admission.Response {
 	response := admission.Allowed("")
 	changes, warnings, err := h.defaults(ctx, request)

@@ -23,30 +23,30 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Reasons of the webhook's certificate: events of the Service millrace-webhook. The API server tells
-// nobody that it does not believe an operator.
+// Reasons of events about the certificate, on the Service millrace-webhook. The API server does not report that
+// it rejects a certificate.
 const (
-	// reasonMissing: see why the Secret millrace-webhook is absent or cannot be read.
+	// reasonMissing: find out why the Secret millrace-webhook is absent or invalid.
 	reasonMissing = "CertificateMissing"
-	// reasonExpired: nothing is to do with --webhook-self-signed; else renew it.
+	// reasonExpired: renewed automatically with --webhook-self-signed; otherwise renew it.
 	reasonExpired = "CertificateExpired"
-	// reasonNotTrusted: the API server does not trust it. Nothing is to do with
-	// --webhook-self-signed; else correct caBundle.
+	// reasonNotTrusted: the API server does not trust the certificate. Corrected automatically with
+	// --webhook-self-signed; otherwise correct caBundle.
 	reasonNotTrusted = "CertificateNotTrusted"
-	// reasonTrusted: nothing is to do: it is over.
+	// reasonTrusted: the certificate is trusted again.
 	reasonTrusted = "CertificateTrusted"
-	// reasonRestored: the operator has put caBundle right. Find who writes it.
+	// reasonRestored: the operator corrected caBundle. Find out which program overwrites it.
 	reasonRestored = "CABundleRestored"
 )
 
-// problem is why the API server does not believe a replica. The zero value is none.
+// A problem is the reason why the API server rejects a replica's certificate. The zero value is none.
 type problem struct{ reason, message string }
 
-// mountTime is how long a kubelet may take to mount a Secret that was just made.
+// mountTime is how long a kubelet may take to mount a new Secret.
 const mountTime = 3 * time.Minute
 
-// inspector tells where the API server does not believe this replica: it says so to nobody, and
-// goes on without warnings. Every replica has one, since each has its own copy of the certificate.
+// An inspector reports that the API server does not trust the certificate of this replica, since the API server
+// silently proceeds without warnings. Every replica runs one, because each has its own copy of the certificate.
 type inspector struct {
 	live            client.Reader
 	directory       string
@@ -120,7 +120,7 @@ func findProblem(now time.Time, pair *tls.Certificate, configurations []configur
 	return problem{}
 }
 
-// tell says what is wrong, once, and when it is over.
+// tell emits an event and a log entry when a problem starts, and when it ends.
 func (i *inspector) tell(ctx context.Context, found problem) {
 	none := found == problem{}
 	i.trusted.Set(0)
@@ -141,7 +141,7 @@ func (i *inspector) tell(ctx context.Context, found problem) {
 	i.teller.event(ctx, corev1.EventTypeWarning, found.reason, "Inspect", replica+": there are no warnings: "+found.message)
 }
 
-// teller writes events about the webhook, on its Service.
+// A teller emits events about the webhook on its Service.
 type teller struct {
 	services  client.Reader
 	recorder  events.EventRecorder
@@ -154,7 +154,7 @@ func newTeller(mgr ctrl.Manager, namespace string) teller {
 
 func (t teller) event(ctx context.Context, severity, reason, action, message string) {
 	service := &corev1.Service{}
-	// Without a Service the API server asks by a URL, and the log has to do.
+	// If the API server uses a URL, there is no Service, and only the log has the problem.
 	if err := t.services.Get(ctx, client.ObjectKey{Namespace: t.namespace, Name: serviceName}, service); err == nil {
 		t.recorder.Eventf(service, nil, severity, reason, action, "%s", message)
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// lookEvery is how often the Secret, the configurations and the certificate are looked at.
+// lookEvery is the interval of checks of the Secret, the configurations and the certificate.
 const lookEvery = 5 * time.Second
 
-// keeper makes and renews the certificate, and has the API server trust it. The leader does it. It
-// never ends before the operator: without a certificate there are no warnings, and nothing else.
+// A keeper creates and renews the certificate and sets caBundle, on the leader. It runs as long as the
+// operator: without a certificate only warnings are missing.
 type keeper struct {
-	// live reads past the caches: the operator may read these objects alone, not all of their kind.
+	// live reads past the caches: the operator may read only these objects, not all of their kinds.
 	live      client.Reader
 	client    client.Client
 	namespace string
@@ -32,8 +32,7 @@ type keeper struct {
 	logger    logr.Logger
 }
 
-// KeepCertificate adds to a manager that the webhook's certificate is made and renewed. The
-// namespace is that of the Service.
+// KeepCertificate adds the keeper to a manager. namespace is that of the Service.
 func KeepCertificate(mgr ctrl.Manager, namespace string) error {
 	return mgr.Add(&keeper{
 		live: mgr.GetAPIReader(), client: mgr.GetClient(), namespace: namespace,
@@ -51,7 +50,7 @@ func (k *keeper) Start(ctx context.Context) error {
 	return nil
 }
 
-// every calls a function at once and then every lookEvery, until the context ends.
+// every calls look immediately and then every lookEvery until ctx ends.
 func every(ctx context.Context, look func()) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -89,7 +88,7 @@ func (k *keeper) keep(ctx context.Context) error {
 		if err := k.client.Update(ctx, configuration.object); err != nil {
 			return fmt.Errorf("writing caBundle of the %s %s: %w", configuration.kind, configuration.name, err)
 		}
-		// A replica that was ended between its two writes leaves the same: that is told, too.
+		// A replica that was stopped between its two writes leaves the same state, which is reported, too.
 		if foreign && !renewed {
 			message := fmt.Sprintf("caBundle of the %s %s was not that of the operator's certificate: it is again",
 				configuration.kind, configuration.name)
@@ -100,7 +99,7 @@ func (k *keeper) keep(ctx context.Context) error {
 	return nil
 }
 
-// keepSecret returns what the Secret has by now, and whether that was just written.
+// keepSecret returns the content of the Secret, and whether it was just written.
 func (k *keeper) keepSecret(ctx context.Context) (data map[string][]byte, renewed bool, err error) {
 	secret := &corev1.Secret{}
 	err = k.live.Get(ctx, client.ObjectKey{Namespace: k.namespace, Name: serviceName}, secret)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package webhook warns of objects that are legal and will not do what they say, and fills in what
-// Services leave out in namespaces that ask for it. It refuses nothing: what it cannot judge it lets
-// pass without a word.
+// Package webhook implements admission webhooks that warn of valid objects without the intended effect, and
+// that default Services in namespaces with a label. It never rejects an object; after an error it accepts
+// without warnings.
 package webhook
 
 import (
@@ -36,7 +36,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/review"
 )
 
-// Where the webhooks are served.
+// Paths of the webhooks.
 const (
 	warningsPath = "/warnings"
 	defaultsPath = "/service-defaults"
@@ -48,22 +48,22 @@ var connections = serving.Limits{Connections: 128, PerSource: 32}
 // requests bounds the memory of reviews. A review has at most two objects of 1 MiB each.
 var requests = serving.Requests{BodyBytes: 3 << 20, InFlight: 8, PerSource: 2}
 
-// Options say where and for whom warnings are served.
+// Options configures the webhooks.
 type Options struct {
 	// Address is "host:port" to listen on.
 	Address string
-	// CertDir has tls.crt and tls.key. They are read again for each connection, so they may be
-	// replaced, and may come later than the operator.
+	// CertDir contains tls.crt and tls.key. They are read for each connection, so they may be replaced or
+	// appear later.
 	CertDir string
-	// Namespace is that of the Service, which events about the certificate are told on.
+	// Namespace is that of the Service, which events about the certificate refer to.
 	Namespace string
-	// Class says which Services are ours.
+	// Class selects the Services of the operator.
 	Class desired.Class
-	// Reading says how they are read.
+	// Reading parses Services.
 	Reading convert.Reading
 }
 
-// Setup adds the webhook to a manager. Every replica serves it, the leader or not.
+// Setup adds the webhooks to a manager. All replicas serve them.
 func Setup(mgr ctrl.Manager, options Options) error {
 	h := &handler{
 		reader:  mgr.GetClient(),
@@ -82,8 +82,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	server := webhook.NewServer(webhook.Options{})
 	server.Register(warningsPath, &webhook.Admission{Handler: h})
 	server.Register(defaultsPath, &webhook.Admission{Handler: admission.HandlerFunc(h.fillIn)})
-	// The first request needs not wait for the caches, of which those of a replica that does not
-	// lead are empty.
+	// Fill the caches before the first request; on replicas that do not lead they are empty.
 	filled := manager.RunnableFunc(func(ctx context.Context) error {
 		if _, err := h.state(ctx); err != nil {
 			h.logger.Error(err, "warnings begin later")
@@ -101,7 +100,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		mgr.Add(everywhere{filled}), mgr.Add(everywhere{inspector}))
 }
 
-// everywhere runs also where the replica does not lead.
+// everywhere also runs on replicas that do not lead.
 type everywhere struct{ manager.Runnable }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -109,7 +108,7 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 type handler struct {
 	reader client.Reader
-	// live reads past the caches: of Secrets there is none.
+	// live reads past the caches, which have no Secrets.
 	live    client.Reader
 	mapper  meta.RESTMapper
 	decoder admission.Decoder
@@ -118,11 +117,11 @@ type handler struct {
 	logger  logr.Logger
 }
 
-// Handle answers with warnings and never refuses.
+// Handle responds with warnings and never rejects.
 func (h *handler) Handle(ctx context.Context, request admission.Request) admission.Response {
 	warnings, err := h.warnings(ctx, request)
 	if err != nil {
-		// The request goes on, as it would without us.
+		// The request is accepted, as without the webhook.
 		h.logger.Error(err, "no warnings", "kind", request.Kind.Kind, "namespace", request.Namespace, "name", request.Name)
 	}
 	return admission.Allowed("").WithWarnings(warnings...)
@@ -171,7 +170,7 @@ func (h *handler) ofPool(ctx context.Context, request admission.Request) ([]stri
 	return review.Pool(pool, state), nil
 }
 
-// namespaces returns the labels of all of them.
+// namespaces returns the labels of all namespaces.
 func (h *handler) namespaces(ctx context.Context) (map[string]labels.Set, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -224,7 +223,7 @@ func (h *handler) ofService(ctx context.Context, request admission.Request) ([]s
 	return warnings, nil
 }
 
-// services returns a Service as it is to be, and as it was; nil where it is created.
+// services returns the new and the old version of a Service; the old one is nil for a create.
 func (h *handler) services(request admission.Request) (service, before *corev1.Service, err error) {
 	service = &corev1.Service{}
 	if err := h.decoder.Decode(request, service); err != nil {
@@ -239,7 +238,7 @@ func (h *handler) services(request admission.Request) (service, before *corev1.S
 	return service, before, nil
 }
 
-// around reads what a Service's plan depends on: the labels of its namespace and the state.
+// around reads the labels of the Service's namespace and the state.
 func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.State, error) {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -250,13 +249,13 @@ func (h *handler) around(ctx context.Context, name string) (labels.Set, *review.
 	return namespace.Labels, state, err
 }
 
-// asksForTheSame reports whether two versions of a Service ask for the same addresses.
+// asksForTheSame reports whether two versions of a Service request the same addresses.
 func asksForTheSame(a, b *corev1.Service) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations)
 }
 
-// state reads what is in the cluster, from the caches.
+// state reads the cluster's objects from the caches.
 func (h *handler) state(ctx context.Context) (*review.State, error) {
 	pools, vips := &millracev1beta1.VIPPoolList{}, &millracev1beta1.VIPList{}
 	peers, advertisements := &millracev1beta1.LBPeerList{}, &millracev1beta1.VIPAdvertisementList{}
@@ -273,8 +272,8 @@ func (h *handler) state(ctx context.Context) (*review.State, error) {
 	return state, err
 }
 
-// serviceNetworks returns the addresses of cluster IPs: of ServiceCIDRs or, before Kubernetes 1.33,
-// of the Services that there are.
+// serviceNetworks returns the addresses of cluster IPs, from ServiceCIDRs or, before Kubernetes 1.33, from
+// existing Services.
 func (h *handler) serviceNetworks(ctx context.Context) ([]desired.Occupied, error) {
 	var occupied []desired.Occupied
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")

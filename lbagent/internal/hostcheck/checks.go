@@ -40,6 +40,7 @@ type Checks struct {
 	firewall    firewall
 	order       tcxOrder
 	drops       transmitDrops
+	conntrack   conntrackTable
 	otherUplink recentCounter
 }
 
@@ -54,6 +55,7 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
 	group.Go(func() error { return c.drops.run(ctx, c.plane.Losses, changed, c.logger) })
+	group.Go(func() error { return c.conntrack.run(ctx, changed, c.logger) })
 	group.Go(func() error { return c.firewall.run(ctx, forwardpolicy.Dropping, changed, c.logger) })
 	group.Go(func() error { return c.order.run(ctx, c.plane.ProgramsBefore, changed, c.logger) })
 	return group.Wait()
@@ -64,7 +66,7 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 	c.firewall.want(m, uplinks)
 	attachments := c.plane.Attachments()
 	return slices.Concat(tagsBeside(attachments), c.drops.problems(c.plane.LossesUncounted()), c.firewall.problems(),
-		c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
+		c.conntrack.problems(), c.order.problems(), notExempt(c.exempt()), netdev.FilterProblems(netdev.StrictlyFiltered(uplinks)),
 		netdev.UnspreadTunnel(cards(attachments)))
 }
 

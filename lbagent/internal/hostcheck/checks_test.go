@@ -41,9 +41,10 @@ func (host) WrongUplinks() (uint64, error)                { return 0, nil }
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
 	checks.order.tell("eth0: program 12")
+	checks.conntrack.observe(262143, 262144)
 	checks.firewall.tell("ip filter FORWARD")
 	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
-	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "ip filter FORWARD"} {
+	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "262144", "ip filter FORWARD"} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("%q is told %d times in %q", want, strings.Count(got, want), got)
 		}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package hostcheck
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+)
+
+const (
+	// conntrackDir has the size and the limit of the kernel's connection table.
+	conntrackDir = "/proc/sys/net/netfilter"
+	// nearlyFull is the percentage of the limit at which the table is reported, roomAgain the one
+	// below which it is not.
+	nearlyFull, roomAgain = 90, 80
+)
+
+// conntrackTable reports whether the kernel's connection table is nearly full. Once it is full, the
+// kernel drops packets of new connections that its filter would track.
+type conntrackTable struct {
+	// notice is the limit of the table.
+	notice
+}
+
+// observe records the size of the table and its limit, and reports whether the notice changed. A limit
+// of 0 is none.
+func (c *conntrackTable) observe(count, limit uint64) (changed bool) {
+	switch {
+	case count*100 < limit*roomAgain || limit == 0:
+		return c.tell("")
+	case count*100 >= limit*nearlyFull:
+		return c.tell(strconv.FormatUint(limit, 10))
+	}
+	return false
+}
+
+// run reads the table's size until ctx is done, and calls changed when the notice changes.
+func (c *conntrackTable) run(ctx context.Context, changed func(), logger logr.Logger) error {
+	return watchCounter(ctx, func() (bool, error) {
+		count, limit, err := readConntrack(conntrackDir)
+		return err == nil && c.observe(count, limit), err
+	}, changed, logger)
+}
+
+// problems returns the problem for the report, if any.
+func (c *conntrackTable) problems() []string {
+	if c.text() == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("the kernel's connection table is filled to 90 %% of its limit of %s: when it is full, the kernel drops "+
+		"packets of new connections to pods; raise net.netfilter.nf_conntrack_max, or see `conntrack -L` for the connections", c.text())}
+}
+
+// readConntrack returns the size of the connection table and its limit, which are 0 if the kernel
+// tracks no connections.
+func readConntrack(dir string) (count, limit uint64, err error) {
+	for name, value := range map[string]*uint64{"nf_conntrack_count": &count, "nf_conntrack_max": &limit} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, 0, nil
+		}
+		if err == nil {
+			*value, err = strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+		}
+		if err != nil {
+			return 0, 0, fmt.Errorf("read the size of the connection table: %w", err)
+		}
+	}
+	return count, limit, nil
+}

@@ -98,8 +98,8 @@ func TestGuards(t *testing.T) {
 		})
 	}
 	for name, want := range map[string][2]string{
-		"guarded-odd":   {gatewayroute.ReasonAnnotationRefused, "it is not UTF-8"},
-		"unguarded-odd": {gatewayroute.ReasonInvalid, "it is not UTF-8"},
+		"guarded-odd":   {gatewayroute.ReasonAnnotationRefused, "it is not valid UTF-8"},
+		"unguarded-odd": {gatewayroute.ReasonInvalid, "it is not valid UTF-8"},
 		"lookahead":     {gatewayroute.ReasonInvalid, "requests that it could match get 500"},
 		"guarded-room":  {gatewayroute.ReasonNoRoom, ""},
 	} {

@@ -36,7 +36,7 @@ type External struct {
 }
 
 // WantedURL is the form of auth-url that is always supported.
-const WantedURL = "name the Service itself, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
+const WantedURL = "use the URL of a Service, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
 
 // authURL parses auth-url and its related annotations.
 func (r *reader) authURL(text string) error {
@@ -52,14 +52,14 @@ func (r *reader) authURL(text string) error {
 	}
 	for _, name := range splitList(r.values["auth-response-headers"]) {
 		if !isToken(name) || messageHeaders[strings.ToLower(name)] {
-			return fmt.Errorf("auth-response-headers has %s, which cannot be a header for the backend", quoted(name))
+			return fmt.Errorf("auth-response-headers has %s, which cannot be set for the backend", quoted(name))
 		}
 		found.ResponseHeaders = append(found.ResponseHeaders, name)
 	}
 	found.SignIn = r.signIn()
 	if text, is := r.values["auth-request-redirect"]; is {
 		if found.Redirect, err = replaceVariables(text); err != nil {
-			r.reportInvalid("auth-request-redirect", fmt.Errorf("%w: the path of the request counts", err))
+			r.reportInvalid("auth-request-redirect", fmt.Errorf("%w: the path of the request is used", err))
 		}
 	}
 	r.settings.External = found
@@ -88,7 +88,7 @@ func parseExternal(text string) (*External, error) {
 	}
 	if len(labels) < 3 || labels[2] != "svc" {
 		if port := target.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[target.Scheme] {
-			return nil, fmt.Errorf("%s has a port that no Ingress serves: %s", quoted(text), WantedURL)
+			return nil, fmt.Errorf("%s has a port that Ingresses do not have: %s", quoted(text), WantedURL)
 		}
 		return &External{Host: strings.ToLower(target.Hostname()), Path: target.RequestURI()}, nil
 	}
@@ -101,7 +101,7 @@ func parseExternal(text string) (*External, error) {
 	if text := target.Port(); text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return nil, fmt.Errorf("%s has a port that cannot be read", quoted(text))
+			return nil, fmt.Errorf("%s has an invalid port", quoted(text))
 		}
 		found.Port = int32(port)
 	}
@@ -113,11 +113,11 @@ func parsePlainURL(text string) (*url.URL, error) {
 	target, err := url.Parse(text)
 	switch {
 	case err != nil || target.Host == "" || target.User != nil || !isPrintable(text) || strings.ContainsAny(text, " #"):
-		return nil, fmt.Errorf("%s is no URL", quoted(text))
+		return nil, fmt.Errorf("%s is not a URL", quoted(text))
 	case strings.Contains(text, "$"):
 		return nil, fmt.Errorf("%s has variables of nginx", quoted(text))
 	case target.Scheme != "http" && target.Scheme != "https":
-		return nil, fmt.Errorf("%s is no URL of http or https", quoted(text))
+		return nil, fmt.Errorf("%s is not an http or https URL", quoted(text))
 	}
 	for element := range strings.SplitSeq(target.Path, "/") {
 		if element == "." || element == ".." {
@@ -167,7 +167,7 @@ func (r *reader) signIn() string {
 		if parameterName.MatchString(name) {
 			parameter = name
 		} else {
-			r.reportInvalid("auth-signin-redirect-param", fmt.Errorf("%s is no name of a parameter: rd counts", quoted(name)))
+			r.reportInvalid("auth-signin-redirect-param", fmt.Errorf("%s is not the name of a parameter: rd is used", quoted(name)))
 		}
 	}
 	_, query, asks := strings.Cut(found, "?")
@@ -189,7 +189,7 @@ func checkClientURL(text string) error {
 		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)
 	target, err := url.Parse(plain)
 	if err != nil || target.Host == "" && !strings.HasPrefix(plain, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
-		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+		return fmt.Errorf("%s is not an http or https URL", quoted(text))
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ func replaceVariables(text string) (string, error) {
 // refuseWithAuthURL refuses an annotation that changes the authorization request in an unsupported way.
 func (r *reader) refuseWithAuthURL(text string) error {
 	if !IsOff(r.values["auth-url"]) && !IsOff(text) {
-		r.refuse("it is not carried out: %s", annotations[r.name].note)
+		r.refuse("it is not supported: %s", annotations[r.name].note)
 	}
 	return nil
 }
@@ -242,24 +242,24 @@ func (r *reader) refuseWithAuthURL(text string) error {
 // externalAuth are the annotations for external authorization.
 func externalAuth() map[string]annotation {
 	group := map[string]annotation{
-		"auth-url": strict("asks for each request; a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace by a ReferenceGrant; or `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",
+		"auth-url": strict("sends an authorization request for each request; to a Service, as `http://NAME.NAMESPACE.svc:PORT/PATH`, of another namespace with a ReferenceGrant; or to `https://$host/PATH` or `https://NAME/PATH`, if another Ingress of the class serves it",
 			(*reader).authURL),
-		"auth-method":                supported("`GET` where there is none", nil),
-		"auth-response-headers":      supported("what clients send under these names is removed", nil),
+		"auth-method":                supported("default `GET`", nil),
+		"auth-response-headers":      supported("headers of clients with these names are removed", nil),
 		"auth-signin":                supported("target of the redirect for 401; `$scheme`, `$host`, `$request_uri`, `$escaped_request_uri`, `$request_method`, `$uri`, `$args`, `$remote_addr`", nil),
-		"auth-signin-redirect-param": supported("`rd` where there is none", nil),
-		"auth-request-redirect":      supported("`$request_uri` where there is none", nil),
-		"auth-always-set-cookie":     ignored("cookies of the service always reach clients"),
+		"auth-signin-redirect-param": supported("default `rd`", nil),
+		"auth-request-redirect":      supported("default `$request_uri`", nil),
+		"auth-always-set-cookie":     ignored("cookies of the service are always sent to clients"),
 		"auth-proxy-set-headers": {
-			handling: Refused, note: "the service may decide by these headers", read: (*reader).refuseWithAuthURL,
+			handling: Refused, note: "the service may depend on these headers", read: (*reader).refuseWithAuthURL,
 		},
-		"auth-snippet": {handling: Refused, note: "only headers that the service gets anyway, such as `X-Forwarded-Method`, can be set", read: (*reader).authSnippet},
+		"auth-snippet": {handling: Refused, note: "only headers that the service gets by default, such as `X-Forwarded-Method`, can be set", read: (*reader).authSnippet},
 	}
 	for _, name := range []string{"auth-cache-duration", "auth-cache-key"} {
-		group[name] = ignored("each request is asked for")
+		group[name] = ignored("responses are not cached")
 	}
 	for _, name := range []string{"auth-keepalive", "auth-keepalive-requests", "auth-keepalive-share-vars", "auth-keepalive-timeout"} {
-		group[name] = ignored("connections to the service are kept, as to backends")
+		group[name] = ignored("connections to the service are reused, like those to backends")
 	}
 	return group
 }

@@ -27,7 +27,7 @@ const (
 
 // String returns the name in documentation and command output.
 func (h Handling) String() string {
-	return [...]string{"carried out", "ignored", "not carried out", "refuses the Ingress"}[h]
+	return [...]string{"supported", "ignored", "not supported", "refuses the Ingress"}[h]
 }
 
 // Annotation is an annotation of ingress-nginx.
@@ -55,9 +55,9 @@ func lookup(name string) Annotation {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
 	}
 	if Protects(name) {
-		return Annotation{Name: name, Handling: Refused, Note: "it is not known, and by its name keeps clients out"}
+		return Annotation{Name: name, Handling: Refused, Note: "it is unknown, and its name suggests that it restricts clients"}
 	}
-	return Annotation{Name: name, Handling: Unsupported, Note: "it is not known"}
+	return Annotation{Name: name, Handling: Unsupported, Note: "it is unknown"}
 }
 
 // restrictingWords are words in the names of annotations that restrict clients.
@@ -129,8 +129,8 @@ func (r *reader) read(of annotation, value string) {
 			r.problems = append(r.problems, Problem{Name: r.name, Invalid: true, Refuses: of.isStrict, Message: err.Error()})
 		}
 	case found.Handling == Unsupported && !IsOff(value):
-		r.reportUnsupported("it is not carried out: %s", found.Note)
+		r.reportUnsupported("it is not supported: %s", found.Note)
 	case found.Handling == Refused && !IsOff(value):
-		r.refuse("it is not carried out: %s", found.Note)
+		r.refuse("it is not supported: %s", found.Note)
 	}
 }

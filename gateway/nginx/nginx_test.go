@@ -192,7 +192,7 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s keeps clients out, and the Ingress is served without it", each.Name)
 		}
 		if each.Handling != Supported && each.Note == "" {
-			t.Errorf("%s is not carried out, and nothing says why", each.Name)
+			t.Errorf("%s is not supported, and nothing says why", each.Name)
 		}
 	}
 }

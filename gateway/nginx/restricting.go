@@ -29,13 +29,13 @@ func (r *reader) satisfy(text string) error {
 	hasPassword, hasURL := !IsOff(r.values["auth-type"]), !IsOff(r.values["auth-url"])
 	switch {
 	case text != "all" && text != "any":
-		return fmt.Errorf("%s is neither all nor any: all counts", quoted(text))
+		return fmt.Errorf("%s is neither all nor any: all is used", quoted(text))
 	case text == "any":
 		r.settings.SatisfyAny = isAllowing
 		if hasPassword && hasURL {
-			r.reportUnsupported("it is carried out in part: a client without an allowed address needs a password and the consent of auth-url")
+			r.reportUnsupported("it is supported in part: a client without an allowed address needs a password and the permission of auth-url")
 		} else if !isAllowing && r.values["denylist-source-range"] != "" && (hasPassword || hasURL) {
-			r.reportUnsupported("it is not carried out: clients of denylist-source-range are kept out with a password, too")
+			r.reportUnsupported("it is not supported: clients of denylist-source-range are rejected even with a password")
 		}
 	}
 	return nil
@@ -43,17 +43,17 @@ func (r *reader) satisfy(text string) error {
 
 func (r *reader) authType(text string) error {
 	if text != "basic" {
-		return fmt.Errorf("%s is not carried out: basic is", quoted(text))
+		return fmt.Errorf("%s is not supported, only basic", quoted(text))
 	}
 	auth := &Auth{Secret: r.values["auth-secret"], Realm: r.values["auth-realm"]}
 	if auth.Secret == "" {
-		return errors.New("there is no annotation auth-secret with the users")
+		return errors.New("the annotation auth-secret is missing")
 	}
 	if auth.Realm == "" {
 		auth.Realm = "Authentication Required"
 	}
 	if !isPrintable(auth.Realm) {
-		r.reportInvalid("auth-realm", errors.New("it has control characters: another text counts"))
+		r.reportInvalid("auth-realm", errors.New("it has control characters: the default is used"))
 		auth.Realm = "Authentication Required"
 	}
 	switch kind := r.values["auth-secret-type"]; kind {
@@ -77,7 +77,7 @@ func (r *reader) authSecret(text string) error {
 
 func (r *reader) authTLS(string) error {
 	if verify := r.values["auth-tls-verify-client"]; verify != "off" {
-		r.refuse("it is not carried out: %s", noteClientCert)
+		r.refuse("it is not supported: %s", noteClientCert)
 	}
 	return nil
 }

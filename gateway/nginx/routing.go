@@ -41,7 +41,7 @@ func (r *reader) sslPassthrough(text string) (err error) {
 
 func (r *reader) appRoot(text string) error {
 	if !strings.HasPrefix(text, "/") || strings.HasPrefix(text, "//") || text == "/" {
-		return fmt.Errorf("%s is no path below /", quoted(text))
+		return fmt.Errorf("%s is not a path below /", quoted(text))
 	}
 	if err := checkLocation(text); err != nil {
 		return err
@@ -53,13 +53,13 @@ func (r *reader) appRoot(text string) error {
 // checkLocation returns why a text is not the target of a redirect, or nil.
 func checkLocation(text string) error {
 	if strings.Contains(text, "$") {
-		return fmt.Errorf("%s has a variable that is not known", quoted(text))
+		return fmt.Errorf("%s has an unknown variable", quoted(text))
 	}
 	if !isPrintable(text) || strings.ContainsAny(text, " \"\\") {
-		return fmt.Errorf("%s is no URL", quoted(text))
+		return fmt.Errorf("%s is not a URL", quoted(text))
 	}
 	if _, err := url.Parse(text); err != nil {
-		return fmt.Errorf("%s is no URL", quoted(text))
+		return fmt.Errorf("%s is not a URL", quoted(text))
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (r *reader) temporalRedirect(text string) error {
 func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	switch found := r.number(name, 300, 308, otherwise); found {
 	case 300, 304, 305, 306:
-		r.reportInvalid(name, fmt.Errorf("%d is no status of a redirect: %d counts", found, otherwise))
+		r.reportInvalid(name, fmt.Errorf("%d is not the status of a redirect: %d is used", found, otherwise))
 		return otherwise
 	default:
 		return found
@@ -106,7 +106,7 @@ func (r *reader) redirect(text string, status uint32) error {
 func (to *Redirect) readLocation(text string) error {
 	target, err := url.Parse(text)
 	if err != nil || target.Host == "" && !strings.HasPrefix(text, "/") || target.Scheme != "" && target.Scheme != "http" && target.Scheme != "https" {
-		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+		return fmt.Errorf("%s is not an http or https URL", quoted(text))
 	}
 	to.Location = text
 	return checkLocation(text)
@@ -117,7 +117,7 @@ func (to *Redirect) readSite(text string) error {
 	scheme, host, is := strings.Cut(text, "://")
 	switch {
 	case !is || scheme != "$scheme" && scheme != "http" && scheme != "https":
-		return fmt.Errorf("%s is no URL of http or https", quoted(text))
+		return fmt.Errorf("%s is not an http or https URL", quoted(text))
 	case scheme != "$scheme":
 		to.Scheme = scheme
 	}
@@ -127,13 +127,13 @@ func (to *Redirect) readSite(text string) error {
 	}
 	target, err := url.Parse("http://" + host)
 	if err != nil || target.Host != host || target.Hostname() == "" || strings.ContainsAny(host, "$@ ") {
-		return fmt.Errorf("%s has a host that cannot be read", quoted(text))
+		return fmt.Errorf("%s has an invalid host", quoted(text))
 	}
 	to.Host = target.Hostname()
 	if port := target.Port(); port != "" {
 		number, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || number == 0 {
-			return fmt.Errorf("%s has a port that cannot be read", quoted(text))
+			return fmt.Errorf("%s has an invalid port", quoted(text))
 		}
 		to.Port = uint32(number)
 	}
@@ -145,11 +145,11 @@ func (r *reader) rewriteTarget(text string) error {
 		return fmt.Errorf("%s does not begin with / or a group", quoted(text))
 	}
 	if !isPrintable(text) || strings.ContainsAny(text, " #\"\\") {
-		return fmt.Errorf("%s is no path", quoted(text))
+		return fmt.Errorf("%s is not a path", quoted(text))
 	}
 	for i := range len(text) {
 		if text[i] == '$' && (i+1 == len(text) || text[i+1] < '1' || text[i+1] > '9') {
-			return fmt.Errorf("%s has a variable that is not known: groups are $1 to $9", quoted(text))
+			return fmt.Errorf("%s has an unknown variable: groups are $1 to $9", quoted(text))
 		}
 	}
 	r.settings.RewriteTarget = text
@@ -174,14 +174,14 @@ func (r *reader) upstreamVhost(text string) error {
 		return name
 	})
 	if target, err := url.Parse("http://" + text); err != nil || target.Host != text || strings.ContainsAny(text, "$@ ") {
-		return fmt.Errorf("%s is no host name: only $service_name, $service_port, $namespace and $ingress_name, or $host alone, are replaced", quoted(text))
+		return fmt.Errorf("%s is not a host name: only $service_name, $service_port, $namespace and $ingress_name, or $host alone, are replaced", quoted(text))
 	}
 	return nil
 }
 
 func (r *reader) forwardedPrefix(text string) error {
 	if !isPrintable(text) || strings.Contains(text, "$") {
-		return fmt.Errorf("%s is no value of a header", quoted(text))
+		return fmt.Errorf("%s is not the value of a header", quoted(text))
 	}
 	r.settings.ForwardedPrefix = text
 	return nil
@@ -193,14 +193,14 @@ const maxAliases = 100
 func (r *reader) serverAlias(text string) error {
 	for _, name := range splitList(text) {
 		if strings.ContainsAny(name, "~^$()\\ ") {
-			r.reportUnsupported("%s is a regular expression: write the names", quoted(name))
+			r.reportUnsupported("%s is a regular expression: list the names", quoted(name))
 			continue
 		}
 		r.settings.Aliases = append(r.settings.Aliases, name)
 	}
 	if len(r.settings.Aliases) > maxAliases {
 		r.settings.Aliases = nil
-		return fmt.Errorf("there are at most %d names", maxAliases)
+		return fmt.Errorf("there are more than %d names", maxAliases)
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (r *reader) serverAlias(text string) error {
 func (r *reader) backendProtocol(text string) error {
 	protocol, is := map[string]Protocol{"HTTP": HTTP, "HTTPS": HTTPS, "GRPC": GRPC, "GRPCS": GRPCS}[strings.ToUpper(text)]
 	if !is {
-		return fmt.Errorf("%s is not spoken: HTTP, HTTPS, GRPC and GRPCS are", quoted(text))
+		return fmt.Errorf("%s is not supported, only HTTP, HTTPS, GRPC and GRPCS", quoted(text))
 	}
 	r.settings.Protocol = protocol
 	return nil
@@ -237,7 +237,7 @@ func (r *reader) readTimeout(text string) error {
 	seconds, err := parseNumber(strings.TrimSuffix(text, "s"), 0, 1<<31)
 	// Values up to the default of responseTimeout differ only in how early a slow backend gets 504.
 	if err != nil || seconds > 60 {
-		r.reportUnsupported("it is not carried out: the class's responseTimeout bounds the wait for an answer, 60s where it is not set")
+		r.reportUnsupported("it is not supported: the class's responseTimeout limits the wait for a response, 60s by default")
 	}
 	return nil
 }

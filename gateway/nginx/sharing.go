@@ -53,7 +53,7 @@ func (r *reader) origins() []string {
 	var all []string
 	for _, each := range splitList(text) {
 		if each != "*" && each != "null" && !origin.MatchString(each) {
-			r.reportInvalid("cors-allow-origin", fmt.Errorf("%s is no origin, and is left out", quoted(each)))
+			r.reportInvalid("cors-allow-origin", fmt.Errorf("%s is not an origin and is ignored", quoted(each)))
 			continue
 		}
 		all = append(all, each)
@@ -70,7 +70,7 @@ func (r *reader) tokens(name, otherwise string) []string {
 	var all []string
 	for _, each := range splitList(text) {
 		if !isToken(each) {
-			r.reportInvalid(name, fmt.Errorf("%s is no name, and is left out", quoted(each)))
+			r.reportInvalid(name, fmt.Errorf("%s is not a token and is ignored", quoted(each)))
 			continue
 		}
 		all = append(all, each)
@@ -83,21 +83,21 @@ const maxSession = 10 * 365 * 24 * 60 * 60
 
 func (r *reader) affinity(text string) error {
 	if text != "cookie" {
-		return fmt.Errorf("%s is not known: cookie is", quoted(text))
+		return fmt.Errorf("%s is not supported, only cookie", quoted(text))
 	}
 	session := &Session{Cookie: "INGRESSCOOKIE"}
 	if name, found := r.values["session-cookie-name"]; found {
 		if isToken(name) {
 			session.Cookie = name
 		} else {
-			r.reportInvalid("session-cookie-name", fmt.Errorf("%s is no name of a cookie: %s counts", quoted(name), session.Cookie))
+			r.reportInvalid("session-cookie-name", fmt.Errorf("%s is not the name of a cookie: %s is used", quoted(name), session.Cookie))
 		}
 	}
 	if path, found := r.values["session-cookie-path"]; found {
 		if strings.HasPrefix(path, "/") && isPrintable(path) && !strings.ContainsAny(path, ";,\" ") {
 			session.Path = path
 		} else {
-			r.reportInvalid("session-cookie-path", fmt.Errorf("%s is not a path: the path of the rule counts", quoted(path)))
+			r.reportInvalid("session-cookie-path", fmt.Errorf("%s is not a path: the path of the rule is used", quoted(path)))
 		}
 	}
 	seconds := r.number("session-cookie-expires", 0, maxSession, 0)
@@ -111,14 +111,14 @@ func (r *reader) affinity(text string) error {
 
 func (r *reader) sameSite(text string) error {
 	if _, is := r.values["affinity"]; is && !strings.EqualFold(text, "lax") {
-		r.reportUnsupported("it is not carried out: the cookie has SameSite=Lax")
+		r.reportUnsupported("it is not supported: the cookie has SameSite=Lax")
 	}
 	return nil
 }
 
 func (r *reader) canaryBehavior(text string) error {
 	if text != "sticky" {
-		r.reportUnsupported("it is not carried out: a session stays with its backend")
+		r.reportUnsupported("it is not supported: a session stays with its backend")
 	}
 	return nil
 }
@@ -134,18 +134,18 @@ func (r *reader) canary(text string) error {
 	}
 	canary.Weight = r.number("canary-weight", 0, canary.Total, 0)
 	if canary.Header != "" && !isToken(canary.Header) {
-		r.reportInvalid("canary-by-header", fmt.Errorf("%s is no name of a header", quoted(canary.Header)))
+		r.reportInvalid("canary-by-header", fmt.Errorf("%s is not the name of a header", quoted(canary.Header)))
 		canary.Header = ""
 	}
 	if canary.Cookie != "" && !isToken(canary.Cookie) {
-		r.reportInvalid("canary-by-cookie", fmt.Errorf("%s is no name of a cookie", quoted(canary.Cookie)))
+		r.reportInvalid("canary-by-cookie", fmt.Errorf("%s is not the name of a cookie", quoted(canary.Cookie)))
 		canary.Cookie = ""
 	}
 	if canary.Value != "" {
 		canary.Pattern = ""
 	}
 	if _, err := syntax.Parse(canary.Pattern, syntax.Perl); err != nil {
-		r.reportInvalid("canary-by-header-pattern", errors.New("it is no regular expression of RE2: no request goes by it"))
+		r.reportInvalid("canary-by-header-pattern", errors.New("it is not an RE2 expression and matches no request"))
 		canary.Header, canary.Pattern = "", ""
 	}
 	r.settings.Canary = canary
@@ -158,17 +158,17 @@ func (r *reader) mirrorTarget(text string) error {
 	site := strings.TrimSuffix(strings.TrimSuffix(text, "$request_uri"), "/")
 	target, err := url.Parse(site)
 	if err != nil || target.Host == "" || strings.Contains(site, "$") {
-		return fmt.Errorf("%s is no URL", quoted(text))
+		return fmt.Errorf("%s is not a URL", quoted(text))
 	}
 	labels := strings.Split(target.Hostname(), ".")
 	if target.Scheme != "http" || target.Path != "" || target.RawQuery != "" || len(labels) < 2 || len(labels) > 2 && labels[2] != "svc" {
-		r.reportUnsupported("it is not carried out: copies go to a Service alone, as http://NAME.NAMESPACE.svc:PORT$request_uri")
+		r.reportUnsupported("it is not supported: the target must be a Service, as http://NAME.NAMESPACE.svc:PORT$request_uri")
 		return nil
 	}
 	port := uint64(80)
 	if text := target.Port(); text != "" {
 		if port, err = strconv.ParseUint(text, 10, 16); err != nil {
-			return fmt.Errorf("%s has a port that cannot be read", quoted(text))
+			return fmt.Errorf("%s has an invalid port", quoted(text))
 		}
 	}
 	r.settings.Mirror = &Mirror{Namespace: labels[1], Service: labels[0], Port: int32(port)}
@@ -202,7 +202,7 @@ func (r *reader) nextUpstream(string) error {
 			retry.Statuses = append(retry.Statuses, status)
 		default:
 			r.name = "proxy-next-upstream"
-			r.reportUnsupported("%s is not carried out", quoted(word))
+			r.reportUnsupported("%s is not supported", quoted(word))
 		}
 	}
 	return nil

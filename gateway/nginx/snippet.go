@@ -59,7 +59,7 @@ func (h *Headers) add(words []string) error {
 	case name == "proxy_set_header" && len(arguments) == 2:
 		return addChange(arguments[0], arguments[1], &h.SetRequest, &h.RemoveRequest)
 	}
-	return fmt.Errorf("%s is not carried out: more_set_headers, more_clear_headers, add_header and proxy_set_header with fixed values are",
+	return fmt.Errorf("%s is not supported: only more_set_headers, more_clear_headers, add_header and proxy_set_header with fixed values are",
 		quoted(strings.Join(words, " ")))
 }
 
@@ -69,7 +69,7 @@ func addChange(name, value string, set *[]Header, remove *[]string) error {
 	case !isToken(name) || messageHeaders[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
 		return fmt.Errorf("%s is not a header that can be changed", quoted(name))
 	case strings.Contains(value, "$"):
-		return fmt.Errorf("%s of the header %s has a variable: only fixed values are carried out", quoted(value), name)
+		return fmt.Errorf("%s of the header %s has a variable: only fixed values are supported", quoted(value), name)
 	case !isPrintable(value):
 		return fmt.Errorf("%s is not the value of a header", quoted(value))
 	case value == "" && remove != nil:
@@ -99,11 +99,11 @@ func (r *reader) authSnippet(text string) error {
 	for _, words := range directives {
 		if len(words) != 3 || words[0] != "proxy_set_header" ||
 			!slices.Contains(strings.Fields(sentHeaders[strings.ToLower(words[1])]), strings.NewReplacer("{", "", "}", "").Replace(words[2])) {
-			err = errors.New("it has a directive that is not carried out")
+			err = errors.New("it has an unsupported directive")
 		}
 	}
 	if err != nil {
-		r.refuse("it is not carried out: %s", annotations[r.name].note)
+		r.refuse("it is not supported: %s", annotations[r.name].note)
 	}
 	return nil
 }
@@ -127,7 +127,7 @@ func parseDirectives(text string) (all [][]string, err error) {
 			words, text = nil, text[1:]
 			continue
 		case '{', '}':
-			return nil, errors.New("blocks are not carried out")
+			return nil, errors.New("blocks are not supported")
 		case '"', '\'':
 			if word, text, err = parseQuoted(text); err != nil {
 				return nil, err
@@ -138,13 +138,13 @@ func parseDirectives(text string) (all [][]string, err error) {
 				end = len(text)
 			}
 			if word, text = text[:end], text[end:]; strings.ContainsAny(word, `"'\`) {
-				return nil, fmt.Errorf("%s is not carried out", quoted(word))
+				return nil, fmt.Errorf("%s is not supported", quoted(word))
 			}
 		}
 		words = append(words, word)
 	}
 	if len(words) > 0 {
-		return nil, fmt.Errorf("%s has no semicolon behind it", quoted(strings.Join(words, " ")))
+		return nil, fmt.Errorf("no semicolon after %s", quoted(strings.Join(words, " ")))
 	}
 	return all, nil
 }
@@ -159,12 +159,12 @@ func parseQuoted(text string) (word, rest string, err error) {
 			b.WriteByte(text[i])
 		case c == text[0]:
 			if rest = text[i+1:]; rest != "" && strings.IndexByte(" \t\r\n;", rest[0]) < 0 {
-				return "", "", errors.New("a quotation mark has text behind it")
+				return "", "", errors.New("text follows a closing quotation mark")
 			}
 			return b.String(), rest, nil
 		default:
 			b.WriteByte(c)
 		}
 	}
-	return "", "", errors.New("a quotation has no end")
+	return "", "", errors.New("a quotation mark is not closed")
 }

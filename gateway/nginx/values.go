@@ -97,9 +97,9 @@ func parsePrefixes(text string) ([]netip.Prefix, error) {
 	parts := splitList(text)
 	switch {
 	case len(parts) == 0:
-		return nil, errors.New("it names no address")
+		return nil, errors.New("it is empty")
 	case len(parts) > maxPrefixes:
-		return nil, fmt.Errorf("a list has at most %d prefixes, this one has %d", maxPrefixes, len(parts))
+		return nil, fmt.Errorf("the list has %d prefixes, the limit is %d", len(parts), maxPrefixes)
 	}
 	found := make([]netip.Prefix, 0, len(parts))
 	for _, part := range parts {
@@ -127,7 +127,7 @@ func parseSize(text string) (int64, error) {
 	}
 	value, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || value < 0 || value > 1<<40/unit {
-		return 0, fmt.Errorf("%s is no size, such as 8m", quoted(text))
+		return 0, fmt.Errorf("%s is not a size, such as 8m", quoted(text))
 	}
 	return value * unit, nil
 }

@@ -107,7 +107,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 	unverified := spec.unverified && policy == nil
 	if spec.tls && policy == nil && !unverified {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
-			"port %d of Service %s/%s is to be spoken with over TLS: add a BackendTLSPolicy that says whom to trust",
+			"port %d of Service %s/%s requires TLS: add a BackendTLSPolicy with the trusted CA",
 			port.Port, of.namespace, of.name)
 	}
 	if protocol != resource.Backend_TCP {
@@ -117,7 +117,7 @@ func (c *compilation) backend(of key, port *corev1.ServicePort, spec upstream) (
 		case appProtocolWSS, appProtocolHTTPS, appProtocolHTTPSName:
 			if policy == nil && !unverified {
 				return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedProtocol,
-					"port %d of Service %s/%s speaks %s: add a BackendTLSPolicy that says whom to trust",
+					"port %d of Service %s/%s has appProtocol %s: add a BackendTLSPolicy with the trusted CA",
 					port.Port, of.namespace, of.name, *port.AppProtocol)
 			}
 		}
@@ -153,7 +153,7 @@ func (c *compilation) wantsProxyProtocol(of key, protocol resource.Backend_Proto
 	}
 	if ok && asked != "v2" {
 		return false, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"Service %s/%s, annotation %s: %q is not v2, the one known version", of.namespace, of.name, AnnotationProxyProtocol, asked)
+			"Service %s/%s, annotation %s: %q is not supported, only v2", of.namespace, of.name, AnnotationProxyProtocol, asked)
 	}
 	return ok, nil
 }

@@ -88,7 +88,7 @@ func (p *policy) readOptions(into *resource.BackendTLS) bool {
 		case OptionCipherSuites:
 			into.CipherSuites, err = parseCipherSuites(text)
 		default:
-			p.notes = append(p.notes, fmt.Sprintf("spec.options: %s is not known, and changes nothing; known are %s and %s",
+			p.notes = append(p.notes, fmt.Sprintf("spec.options: unknown key %s is ignored; known keys are %s and %s",
 				name, OptionMinVersion, OptionCipherSuites))
 		}
 		if err != nil {
@@ -105,7 +105,7 @@ func parseCipherSuites(text string) (numbers []uint32, err error) {
 		name = strings.TrimSpace(name)
 		at := slices.IndexFunc(suites, func(suite *tls.CipherSuite) bool { return suite.Name == name })
 		if at < 0 {
-			return nil, fmt.Errorf("cipher suite %q is not known: use names of IANA, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
+			return nil, fmt.Errorf("unknown cipher suite %q: use IANA names, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
 		}
 		numbers = append(numbers, uint32(suites[at].ID))
 	}
@@ -158,7 +158,7 @@ func (c *compilation) readTargets(of *policy) {
 func (c *compilation) refuseTarget(of *policy, index int) {
 	reference := of.object.Spec.TargetRefs[index]
 	field := fmt.Sprintf("spec.targetRefs[%d]", index)
-	message := fmt.Sprintf("%s %s is no Service of the core group; Millrace applies no policy to it", reference.Kind, reference.Name)
+	message := fmt.Sprintf("%s %s is not a Service of the core group: the policy has no effect on it", reference.Kind, reference.Name)
 	of.notes = append(of.notes, field+": "+message)
 	c.problem(Object{Kind: kindBackendTLSPolicy, Namespace: of.object.Namespace, Name: of.object.Name}, field, ReasonUnsupported, message)
 }
@@ -218,7 +218,7 @@ func (c *compilation) readPolicy(of *policy) {
 				Kind: &resource.SubjectAltName_Uri{Uri: string(name.URI)}})
 		default:
 			of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
-				"spec.validation.subjectAltNames[%d]: %s names nothing", i, name.Type)
+				"spec.validation.subjectAltNames[%d]: type %s has no value", i, name.Type)
 			return
 		}
 	}
@@ -234,7 +234,7 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 			return true
 		}
 		of.accepted = refuse(ReasonInvalid, gatewayv1.PolicyReasonInvalid,
-			"spec.validation: neither caCertificateRefs nor wellKnownCACertificates System")
+			"spec.validation: caCertificateRefs or wellKnownCACertificates System is required")
 		return false
 	}
 	for i, reference := range validation.CACertificateRefs {
@@ -256,7 +256,7 @@ func (c *compilation) readAuthorities(of *policy, into *resource.BackendTLS) boo
 	}
 	if len(of.authorities) == 0 {
 		of.accepted = refuse(ReasonInvalid, gatewayv1.BackendTLSPolicyReasonNoValidCACertificate,
-			"spec.validation.caCertificateRefs: none can be used")
+			"spec.validation.caCertificateRefs: no reference can be resolved")
 		return false
 	}
 	return true
@@ -324,7 +324,7 @@ func (c *compilation) policyStatuses() {
 func (p *policy) conditions() []metav1.Condition {
 	generation, notes := p.object.Generation, slices.Clone(p.notes)
 	if len(p.excluded) > 0 {
-		notes = append(notes, fmt.Sprintf("status.ancestors: there is room for %d entries; %d more Gateways refuse the Services of the policy: the first is %s/%s",
+		notes = append(notes, fmt.Sprintf("status.ancestors has room for %d entries; %d more Gateways refuse the Services of the policy, the first is %s/%s",
 			maxAncestors, len(p.excluded), p.excluded[0].namespace, p.excluded[0].name))
 	}
 	message := strings.Join(notes, "; ")

@@ -54,8 +54,8 @@ spec:
 `)), route.DefaultSettings())
 	wanted := map[string][]string{
 		"older": {""},
-		"younger": {"spec.targetRefs[0]: BackendTLSPolicy older is older", "spec.options: example.com/pinning is not known",
-			"spec.targetRefs[2]: Backend three is no Service of the core group"},
+		"younger": {"spec.targetRefs[0]: BackendTLSPolicy older is older", "spec.options: unknown key example.com/pinning is ignored",
+			"spec.targetRefs[2]: Backend three is not a Service of the core group"},
 		"typo": {"spec.targetRefs[0].sectionName: Service infra/two has no TCP port htps"},
 	}
 	for _, status := range result.Statuses.BackendTLSPolicies {
@@ -75,7 +75,7 @@ spec:
 	}
 	told := route.Problem{
 		Object: route.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: route.ReasonUnsupported,
-		Message: "spec.targetRefs[2]: Backend three is no Service of the core group; Millrace applies no policy to it",
+		Message: "spec.targetRefs[2]: Backend three is not a Service of the core group: the policy has no effect on it",
 	}
 	if !slices.Contains(result.Problems, told) {
 		t.Errorf("the problems are %v, want %v", result.Problems, told)
@@ -96,7 +96,7 @@ func TestPolicyOptions(t *testing.T) {
 			suites:  []uint32{uint32(tls.TLS_RSA_WITH_AES_128_CBC_SHA), uint32(tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256)},
 		},
 		"{millrace.io/tls-min-version: '1.4'}":       {message: `spec.options: millrace.io/tls-min-version: "1.4" is not`},
-		"{millrace.io/tls-cipher-suites: ECDHE-RSA}": {message: `spec.options: millrace.io/tls-cipher-suites: cipher suite "ECDHE-RSA" is not known`},
+		"{millrace.io/tls-cipher-suites: ECDHE-RSA}": {message: `spec.options: millrace.io/tls-cipher-suites: unknown cipher suite "ECDHE-RSA"`},
 	} {
 		t.Run(options, func(t *testing.T) {
 			result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
@@ -148,8 +148,8 @@ func TestProxyProtocolAnnotation(t *testing.T) {
 		header  bool
 		message string
 	}{
-		"v2": {header: true}, "": {message: `annotation millrace.io/proxy-protocol: "" is not v2`},
-		"true": {message: `annotation millrace.io/proxy-protocol: "true" is not v2`},
+		"v2": {header: true}, "": {message: `annotation millrace.io/proxy-protocol: "" is not supported, only v2`},
+		"true": {message: `annotation millrace.io/proxy-protocol: "true" is not supported, only v2`},
 	} {
 		t.Run(value, func(t *testing.T) {
 			result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
@@ -219,7 +219,7 @@ func TestPolicyRetainsAuthorities(t *testing.T) {
 		{"valid", valid, "True ", "True "},
 		{"invalid", "x", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
 		{"invalid, once more", "y", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
-		{"removed", "''", "False spec.validation.caCertificateRefs: none can be used", "False "},
+		{"removed", "''", "False spec.validation.caCertificateRefs: no reference can be resolved", "False "},
 		{"valid again", valid, "True ", "True "},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -313,7 +313,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	}
 	for _, ancestor := range ancestors {
 		message := ancestor.Conditions[0].Message
-		if !strings.HasPrefix(message, "status.ancestors: ") || !strings.HasSuffix(message, "2 more Gateways refuse the Services of the policy: the first is a/g14") {
+		if !strings.HasPrefix(message, "status.ancestors has room for ") || !strings.HasSuffix(message, "2 more Gateways refuse the Services of the policy, the first is a/g14") {
 			t.Errorf("the entry of %s says %q", ancestor.AncestorRef.Name, message)
 		}
 	}

@@ -104,9 +104,9 @@ func (b *budget) share(total int64) bool {
 // without room.
 func (s *Settings) noRoom(field, namespace string) *refusal {
 	return refuse(ReasonNoRoom, ReasonNoRoom,
-		"%s: older objects of namespace %s use its room in the configuration of these proxies: %d bytes, "+
-			"and less where all namespaces want more than %d; delete or shorten some of them, or give "+
-			"more by --namespace-configuration and --proxy-configuration of the gateway",
+		"%s: older objects of namespace %s use its share of the configuration of these proxies: %d bytes, "+
+			"or less if all namespaces need more than %d; delete or shorten some of them, or raise "+
+			"--namespace-configuration and --proxy-configuration of the gateway",
 		field, namespace, s.NamespaceBytes, s.ProxyBytes)
 }
 

@@ -259,7 +259,7 @@ func TestRoomOfIngresses(t *testing.T) {
 	}
 	told := 0
 	for _, problem := range result.Problems {
-		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its room") &&
+		if problem.Reason == route.ReasonNoRoom && problem.Object.Namespace == "many" && strings.HasPrefix(problem.Message, "spec: older objects of namespace many use its share") &&
 			strings.Contains(problem.Message, "49000 bytes") {
 			told++
 		}

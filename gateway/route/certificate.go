@@ -113,7 +113,7 @@ func parseCertificate(secret *corev1.Secret) *certificate {
 		}
 	}
 	if len(chain) > maxChain {
-		return &certificate{problem: fmt.Sprintf("%s has at most %d bytes, this one %d", corev1.TLSCertKey, maxChain, len(chain))}
+		return &certificate{problem: fmt.Sprintf("%s has %d bytes, the limit is %d", corev1.TLSCertKey, len(chain), maxChain)}
 	}
 	chain, flaw := readableBlocks(chain)
 	pair, err := tls.X509KeyPair(chain, secretKey)
@@ -151,7 +151,7 @@ func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	if found == begun || found == 0 {
 		return chain, ""
 	}
-	return readable, fmt.Sprintf("%d of %d blocks of %s are no certificates and are not served", begun-found, begun, corev1.TLSCertKey)
+	return readable, fmt.Sprintf("%d of %d blocks of %s are not certificates and are not served", begun-found, begun, corev1.TLSCertKey)
 }
 
 type version struct {
@@ -227,7 +227,7 @@ func (c *certificate) at(now time.Time) *certificate {
 	case now.Before(c.leaf.NotBefore):
 		flawed.flaw = "the certificate is not valid before " + c.leaf.NotBefore.UTC().Format(time.RFC3339)
 	case now.After(c.leaf.NotAfter):
-		flawed.flaw = "the certificate has expired at " + c.leaf.NotAfter.UTC().Format(time.RFC3339)
+		flawed.flaw = "the certificate expired at " + c.leaf.NotAfter.UTC().Format(time.RFC3339)
 	default:
 		return c
 	}

@@ -41,7 +41,7 @@ func conflicts(listeners []*listener) {
 		use := uses[found.transport()]
 		if use == nil && len(uses) == maxPorts {
 			found.accepted = refuse(ReasonUnsupported, gatewayv1.ListenerReasonPortUnavailable,
-				"port: the Gateway has %d with those of older ListenerSets, and no more can be opened", maxPorts)
+				"port: the Gateway and its older ListenerSets use %d ports, the maximum", maxPorts)
 			continue
 		}
 		if use == nil {
@@ -94,7 +94,7 @@ func conflict(a, b *listener) *refusal {
 	}
 	if family(a) != family(b) || a.layer4() {
 		return refuse(ReasonConflict, gatewayv1.ListenerReasonProtocolConflict,
-			"port: %s has the same one and speaks %s", a.nameOf(b), b.spec.Protocol)
+			"port: %s has the same port and protocol %s", a.nameOf(b), b.spec.Protocol)
 	}
 	if a.host != b.host {
 		return nil
@@ -103,7 +103,7 @@ func conflict(a, b *listener) *refusal {
 	if a.spec.Protocol != b.spec.Protocol {
 		reason = gatewayv1.ListenerReasonProtocolConflict
 	}
-	return refuse(ReasonConflict, reason, "hostname: %s has the same one, and the port", a.nameOf(b))
+	return refuse(ReasonConflict, reason, "hostname: %s has the same host name and port", a.nameOf(b))
 }
 
 // nameOf returns the name of another listener for messages. It does not disclose names of other

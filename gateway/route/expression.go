@@ -31,19 +31,19 @@ const (
 // inside a group, too.
 func expressionSteps(text string) (int, error) {
 	if len(text) > maxExpression {
-		return 0, fmt.Errorf("a regular expression has at most %d characters, this one has %d", maxExpression, len(text))
+		return 0, fmt.Errorf("the regular expression has %d characters, the limit is %d", len(text), maxExpression)
 	}
 	if _, err := syntax.Parse(text, syntax.Perl); err != nil {
 		return 0, parseError(err)
 	}
 	parsed, err := syntax.Parse("^(?:"+text+")$", syntax.Perl)
 	if err != nil {
-		return 0, fmt.Errorf("%w, with a group around it", parseError(err))
+		return 0, fmt.Errorf("%w (inside a group)", parseError(err))
 	}
 	if found := steps(parsed); found < maxSteps {
 		return found, nil
 	}
-	return 0, fmt.Errorf("a regular expression becomes %d instructions at most, this one more: count less", maxSteps)
+	return 0, fmt.Errorf("the regular expression compiles to more than %d instructions: use smaller repetition counts", maxSteps)
 }
 
 // parseError shortens an error that contains a long expression.
@@ -110,8 +110,8 @@ func (r *route) addExpressions(matches []*orderedRule) *refusal {
 			widen(match.rule.Match)
 		}
 		return refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-			"matches: the regular expressions of a route become %d instructions at most, those up to this rule %d",
-			maxRouteSteps, r.steps+needed)
+			"matches: the regular expressions of the route up to this rule compile to %d instructions, the limit is %d",
+			r.steps+needed, maxRouteSteps)
 	}
 	r.steps += needed
 	return nil

@@ -19,7 +19,7 @@ func (c *compilation) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuth
 		return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: ExternalAuth has no settings")
 	case filter.ExternalAuthProtocol != gatewayv1.HTTPRouteExternalAuthHTTPProtocol:
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
-			"externalAuth.protocol: %s is not supported, HTTP is", filter.ExternalAuthProtocol)
+			"externalAuth.protocol: %s is not supported, only HTTP", filter.ExternalAuthProtocol)
 	case filter.ForwardBody != nil && filter.ForwardBody.MaxSize > 0:
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
 			"externalAuth.forwardBody: bodies are not sent to authorization servers")
@@ -78,7 +78,7 @@ func limitExternalAuth(filters []*resource.Filter, most int) *refusal {
 		}
 		if most--; most < 0 {
 			return refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
-				"filters: a rule has one ExternalAuth at most, and its backends have none")
+				"filters: a rule can have only one ExternalAuth filter, and not on its backends")
 		}
 	}
 	return nil

@@ -93,9 +93,9 @@ func versionCondition(installed string, generation int64) metav1.Condition {
 	message := ""
 	switch {
 	case installed == "":
-		message = fmt.Sprintf("the CRD of GatewayClass does not say its version: %s is supported", consts.BundleVersion)
+		message = fmt.Sprintf("the CRD of GatewayClass has no version annotation: %s is supported", consts.BundleVersion)
 	case err != nil:
-		message = fmt.Sprintf("the CRDs are of version %q, which cannot be read: %s is supported", installed, consts.BundleVersion)
+		message = fmt.Sprintf("the CRDs have the invalid version %q: %s is supported", installed, consts.BundleVersion)
 	case found.Major() != made.Major() || found.Minor() != made.Minor():
 		message = fmt.Sprintf("the CRDs are of version %s: v%d.%d is supported", installed, made.Major(), made.Minor())
 	}

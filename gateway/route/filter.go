@@ -120,7 +120,7 @@ func redirect(of *gatewayv1.HTTPRequestRedirectFilter) (*resource.Filter, *refus
 	case 301, 302, 303, 307, 308:
 	default:
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
-			"requestRedirect.statusCode: %d is no redirect", found.Status)
+			"requestRedirect.statusCode: %d is not the status of a redirect", found.Status)
 	}
 	if found.Scheme != "" && found.Scheme != "http" && found.Scheme != "https" {
 		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,

@@ -98,7 +98,7 @@ func (c *compilation) gatewayClasses(objects *Objects) map[string]*gatewayClass 
 // gatewayParameters reads a ConfigMap with parameters of a GatewayClass or a Gateway.
 func (c *compilation) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind, at key) (Parameters, *refusal) {
 	if group != "" || kind != kindConfigMap {
-		return Parameters{}, refuse(ReasonUnsupported, "", "parameters are in a ConfigMap of the core group, not in a %s", kind)
+		return Parameters{}, refuse(ReasonUnsupported, "", "parameters must be a ConfigMap of the core group, not a %s", kind)
 	}
 	configMap := c.index.configMaps[at]
 	if configMap == nil {
@@ -132,10 +132,10 @@ func (c *compilation) newGateway(object *gatewayv1.Gateway, class *gatewayClass)
 	for i, address := range object.Spec.Addresses {
 		if address.Type != nil && *address.Type != gatewayv1.IPAddressType {
 			found.refused = refuse(ReasonUnsupported, gatewayv1.GatewayReasonUnsupportedAddress,
-				"spec.addresses[%d]: type %s; a VIP is an IPAddress", i, *address.Type)
+				"spec.addresses[%d]: type %s is not supported, only IPAddress", i, *address.Type)
 		} else if _, err := netip.ParseAddr(address.Value); err != nil && address.Value != "" {
 			found.refused = refuse(ReasonInvalid, gatewayv1.GatewayReasonUnsupportedAddress,
-				"spec.addresses[%d]: %q is no IP address", i, address.Value)
+				"spec.addresses[%d]: %q is not an IP address", i, address.Value)
 		}
 	}
 	if infrastructure := object.Spec.Infrastructure; infrastructure != nil {

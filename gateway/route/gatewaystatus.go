@@ -103,7 +103,7 @@ func (g *gateway) status() gatewayv1.GatewayStatus {
 	found := gatewayv1.GatewayStatus{Conditions: []metav1.Condition{accepted, programmed, g.resolvedCondition()}}
 	if insecureFallback(g.object) {
 		found.Conditions = append(found.Conditions, condition(gatewayv1.GatewayConditionInsecureFrontendValidationMode, true,
-			gatewayv1.GatewayReasonConfigurationChanged, "clients without a valid certificate are let in", generation))
+			gatewayv1.GatewayReasonConfigurationChanged, "clients without a valid certificate are admitted", generation))
 	}
 	for _, listener := range g.own() {
 		found.Listeners = append(found.Listeners, gatewayv1.ListenerStatus{

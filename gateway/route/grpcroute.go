@@ -112,12 +112,12 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *refusal) {
 // grpcPath returns the match of path /service/method. An empty service or method matches any.
 func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*resource.PathMatch, *refusal) {
 	if kind != gatewayv1.GRPCMethodMatchRegularExpression && kind != gatewayv1.GRPCMethodMatchExact && kind != "" {
-		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: there is no %s", kind)
+		return nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: unknown type %s", kind)
 	}
 	if kind != gatewayv1.GRPCMethodMatchRegularExpression {
 		if strings.Contains(service, "/") || strings.Contains(method, "/") {
 			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-				"method: %q, %q: neither service nor method has a /", service, method)
+				"method: service %q and method %q must not contain /", service, method)
 		}
 		switch {
 		case service != "" && method != "":

@@ -191,7 +191,7 @@ func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *refusal) 
 		found.Attempts = uint32(max(*of.Attempts, 0))
 	}
 	if found.Attempts > maxAttempts {
-		r.note("retry.attempts: %d; a request is sent again %d times at most", found.Attempts, maxAttempts)
+		r.note("retry.attempts: %d is lowered to the maximum of %d", found.Attempts, maxAttempts)
 		found.Attempts = maxAttempts
 	}
 	for i, code := range of.Codes {
@@ -239,7 +239,7 @@ func (r *route) persistence(of *gatewayv1.SessionPersistence, route string) (*re
 		found.Permanent = true
 		if found.AbsoluteTimeout == 0 {
 			return nil, refuse(ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue,
-				"sessionPersistence.absoluteTimeout: a permanent cookie needs it")
+				"sessionPersistence.absoluteTimeout: it is required for a permanent cookie")
 		}
 	}
 	return found, nil

@@ -54,7 +54,7 @@ func (c *compilation) ingressParameters(class *networkingv1.IngressClass) classP
 	}
 	object := Object{Kind: "IngressClass", Name: class.Name}
 	if value(reference.APIGroup) != "" || reference.Kind != "ConfigMap" {
-		c.problem(object, "spec.parameters", ReasonUnsupported, "parameters are in a ConfigMap, of the core group")
+		c.problem(object, "spec.parameters", ReasonUnsupported, "parameters must be a ConfigMap of the core group")
 		return classParameters{}
 	}
 	if value(reference.Scope) != networkingv1.IngressClassParametersReferenceScopeNamespace {

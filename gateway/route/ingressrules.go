@@ -100,7 +100,7 @@ func (r *ingressRun) addPath(
 	}
 	if older := host.rules[key]; older != nil {
 		r.problem(ingressObject(ingress), at.field()+".path", ReasonConflict,
-			fmt.Sprintf("the path is also of Ingress %s/%s, %s", older.ingress.Namespace, older.ingress.Name, older.rule.Route))
+			fmt.Sprintf("Ingress %s/%s has the same path, %s", older.ingress.Namespace, older.ingress.Name, older.rule.Route))
 		return
 	}
 	rule := &resource.Rule{
@@ -158,7 +158,7 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 			found.value = "/"
 		}
 	default:
-		return found, fmt.Errorf("there is no pathType %s", *path.PathType)
+		return found, fmt.Errorf("unknown pathType %s", *path.PathType)
 	}
 	var err error
 	if found.value, err = canonicalPath(found.value); err != nil {
@@ -210,10 +210,10 @@ func (r *ingressRun) backend(
 	invalid := []*resource.WeightedBackend{{Weight: 1}}
 	if backend.Service == nil {
 		if backend.Resource == nil {
-			r.problem(ingressObject(ingress), field(), ReasonInvalid, "it names no Service")
+			r.problem(ingressObject(ingress), field(), ReasonInvalid, "no Service is set")
 			return invalid
 		}
-		r.problem(ingressObject(ingress), field()+".resource", ReasonUnsupported, "a backend is a Service")
+		r.problem(ingressObject(ingress), field()+".resource", ReasonUnsupported, "only Services are supported as backends")
 		return invalid
 	}
 	of := key{ingress.Namespace, backend.Service.Name}

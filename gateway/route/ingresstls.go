@@ -340,7 +340,7 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 	case host == "" && r.classDefault != nil:
 		if !isSameCertificate(r.classDefault.certificates[0], found) {
 			r.problem(ingressObject(ingress), at.field(), ReasonConflict,
-				"the class gives all hosts a certificate: "+ParameterDefaultCertificate+"; name the hosts")
+				"the class has a certificate for all hosts, "+ParameterDefaultCertificate+": list the hosts")
 		}
 		return
 	case known == nil:
@@ -356,7 +356,7 @@ func (r *ingressRun) addCertificate(ingress *networkingv1.Ingress, at tlsHost, f
 	case slices.ContainsFunc(known.certificates, func(c *certificate) bool { return isSameCertificate(c, found) }):
 	case known.owner != ingress:
 		r.problem(ingressObject(ingress), at.field(), ReasonConflict,
-			fmt.Sprintf("Ingress %s/%s is older and gives %s another certificate", known.owner.Namespace, known.owner.Name, host))
+			fmt.Sprintf("the older Ingress %s/%s has another certificate for %s", known.owner.Namespace, known.owner.Name, host))
 	default:
 		known.certificates = append(known.certificates, found)
 	}

@@ -48,7 +48,7 @@ func (c *compilation) readLayer4(of *route, references []gatewayv1.BackendRef, p
 func (r *route) onlyFirst(rules int) {
 	if rules > 1 {
 		r.partial = refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue,
-			"Dropped Rule: spec.rules[1]: the first rule takes all connections")
+			"Dropped Rule: spec.rules[1]: the first rule matches all connections")
 	}
 }
 

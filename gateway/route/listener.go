@@ -120,7 +120,7 @@ func (l *listener) readKinds() {
 	kinds, known := listenerProtocols[l.spec.Protocol]
 	if !known {
 		l.accepted = refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedProtocol,
-			"protocol: there is no %s", l.spec.Protocol)
+			"protocol: %s is not supported", l.spec.Protocol)
 		l.kinds = []gatewayv1.RouteGroupKind{}
 		return
 	}

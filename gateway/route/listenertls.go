@@ -21,7 +21,7 @@ func (c *compilation) readTLS(of *listener) {
 	if of.spec.Protocol == gatewayv1.HTTPSProtocolType && of.spec.TLS != nil &&
 		value(of.spec.TLS.Mode) == gatewayv1.TLSModePassthrough {
 		of.refuseAccepted(refuse(ReasonUnsupported, gatewayv1.ListenerReasonUnsupportedValue,
-			"tls.mode: HTTPS needs Terminate; TLS that passes through is protocol TLS"))
+			"tls.mode: protocol HTTPS requires Terminate; use protocol TLS for passthrough"))
 		return
 	}
 	if !of.terminatesTLS() {
@@ -29,7 +29,7 @@ func (c *compilation) readTLS(of *listener) {
 	}
 	if of.spec.TLS == nil || len(of.spec.TLS.CertificateRefs) == 0 {
 		of.refuseResolved(refuse(ReasonNotFound, gatewayv1.ListenerReasonInvalidCertificateRef,
-			"tls.certificateRefs: there is none"))
+			"tls.certificateRefs: no certificate is set"))
 		return
 	}
 	from := referrer{of.ownerKind, of.owner.GetNamespace()}
@@ -78,7 +78,7 @@ func (c *compilation) readValidation(of *listener) {
 	}
 	if len(of.authorities) == 0 {
 		of.refuseAccepted(refuse(ReasonInvalid, gatewayv1.ListenerReasonNoValidCACertificate,
-			"spec.tls.frontend of the Gateway: validation.caCertificateRefs: none for port %d can be used", of.spec.Port))
+			"spec.tls.frontend of the Gateway: validation.caCertificateRefs: no reference for port %d can be resolved", of.spec.Port))
 		return
 	}
 	of.validation = &resource.ClientValidation{
@@ -125,7 +125,7 @@ const authorityKey = "ca.crt"
 func (c *compilation) authorityOf(from referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *refusal) {
 	if reference.Group != "" || reference.Kind != kindConfigMap {
 		return nil, refuse(ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,
-			"%s %s is no ConfigMap of the core group", reference.Kind, reference.Name)
+			"%s %s is not a ConfigMap of the core group", reference.Kind, reference.Name)
 	}
 	at := key{from.namespace, string(reference.Name)}
 	if reference.Namespace != nil {
@@ -182,7 +182,7 @@ func validAuthorities(text []byte) error {
 			break
 		}
 		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("it has a %s among the certificates", block.Type)
+			return fmt.Errorf("PEM block %s is not a certificate", block.Type)
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 			return err
@@ -190,7 +190,7 @@ func validAuthorities(text []byte) error {
 		count++
 	}
 	if count == 0 {
-		return errors.New("it has no certificate in PEM")
+		return errors.New("no PEM certificate found")
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *refusal)
 		}
 		return found, rank, nil
 	default:
-		return couldMatch(""), rankExact, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "path.type: there is no %s", kind)
+		return couldMatch(""), rankExact, refuse(ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "path.type: unknown type %s", kind)
 	}
 	canonical, err := canonicalPath(found.Value)
 	if err != nil {

@@ -50,9 +50,9 @@ func (c *compilation) readNginx(ingress *networkingv1.Ingress) {
 	c.nginxSettings[ingress] = found
 	for _, name := range broken {
 		if isGuarded(ingress) {
-			c.refuseIngress(ingress, name, "it is not UTF-8")
+			c.refuseIngress(ingress, name, "it is not valid UTF-8")
 		} else {
-			c.annotation(ingress, name, ReasonInvalid, "it is not UTF-8, and does not count")
+			c.annotation(ingress, name, ReasonInvalid, "it is not valid UTF-8 and is ignored")
 		}
 	}
 	for _, problem := range problems {
@@ -101,7 +101,7 @@ func (c *compilation) annotation(ingress *networkingv1.Ingress, name, reason, me
 func (c *compilation) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.nginxSettings[ingress].isRefused = true
 	c.annotation(ingress, name, ReasonAnnotationRefused, message+
-		"; requests of the Ingress get 500: correct the annotation, or remove it where nobody has to be kept out")
+		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 
 // refuseGuarded refuses an Ingress with restricting annotations of ingress-nginx if the parameters of its
@@ -110,7 +110,7 @@ func (c *compilation) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {
 			c.nginxSettings[ingress] = &nginxSettings{Settings: &nginx.Settings{}}
-			c.refuseIngress(ingress, strings.TrimPrefix(name, nginx.Prefix), "the parameters of the class cannot be read, which may say that it is carried out")
+			c.refuseIngress(ingress, strings.TrimPrefix(name, nginx.Prefix), "the class has invalid parameters, so the annotation may be enabled")
 			return
 		}
 	}

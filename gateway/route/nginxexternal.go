@@ -72,7 +72,7 @@ func (r *ingressRun) resolveAuthorization(ingress *networkingv1.Ingress) {
 		}
 		break
 	}
-	r.refuseAuthorization(ingress, fmt.Sprintf("no other Ingress of the namespace leads %q at the host to a Service", settings.authorization.Path))
+	r.refuseAuthorization(ingress, fmt.Sprintf("no other Ingress of the namespace routes %q at the host to a Service", settings.authorization.Path))
 }
 
 // refuseAuthorization refuses an Ingress after its rules were added.
@@ -101,10 +101,10 @@ func (r *ingressRun) resolveAuthorizationAt(ingress *networkingv1.Ingress) {
 	})
 	switch {
 	case of == nil, len(of.rule.Backends) != 1, of.rule.Backends[0].Backend == "":
-		r.refuseAuthorization(ingress, fmt.Sprintf("no Ingress of the namespace, and no older Ingress of the host's owner, leads %q at %s to a Service: %s",
+		r.refuseAuthorization(ingress, fmt.Sprintf("no Ingress of the namespace, and no older Ingress of the host's owner, routes %q at %s to a Service: %s",
 			settings.authorization.Path, settings.External.Host, nginx.WantedURL))
 	case slices.ContainsFunc(of.rule.Filters, blocksAuthorization):
-		r.refuseAuthorization(ingress, fmt.Sprintf("the Ingress that serves %q at %s has guards or another path for its Service: %s",
+		r.refuseAuthorization(ingress, fmt.Sprintf("the Ingress that serves %q at %s restricts clients or rewrites the path: %s",
 			settings.authorization.Path, settings.External.Host, nginx.WantedURL))
 	default:
 		settings.authorization.Backend = of.rule.Backends[0].Backend

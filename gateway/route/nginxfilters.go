@@ -112,7 +112,7 @@ func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.C
 func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Auth) *resource.Filter {
 	at, is := ownKey(ingress, of.Secret)
 	if !is {
-		r.refuseIngress(ingress, "auth-secret", "the Secret is of another namespace: copy it")
+		r.refuseIngress(ingress, "auth-secret", "the Secret is in another namespace: copy it")
 		return nil
 	}
 	found := &resource.Resource{Name: "users/" + at.namespace + "/" + at.name, Kind: &resource.Resource_Users{Users: &resource.Users{}}}
@@ -134,7 +134,7 @@ func (r *ingressRun) authentication(ingress *networkingv1.Ingress, of *nginx.Aut
 		}
 		if left > 0 {
 			r.annotation(ingress, "auth-secret", ReasonInvalid, fmt.Sprintf("Secret %s/%s has %d users with a password that is not bcrypt "+
-				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are not let in", at.namespace, at.name, left))
+				"(with a cost of 12 at most), $apr1$, {SHA} or {SSHA}: they are rejected", at.namespace, at.name, left))
 		}
 		if len(text) == 0 {
 			r.refuseIngress(ingress, "auth-secret", fmt.Sprintf("Secret %s/%s has no users", at.namespace, at.name))
@@ -209,8 +209,8 @@ func (r *ingressRun) customHeaders(ingress *networkingv1.Ingress) *resource.Filt
 		value := strings.TrimSpace(data[name])
 		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c == 0x7f || c == '\uFFFD' || c == '$' }) || framing[strings.ToLower(name)] {
 			r.addFailure(Object{Kind: kindConfigMap, Namespace: at.namespace, Name: at.name}, "data."+name, ReasonInvalid,
-				fmt.Sprintf("data.%s: it cannot be a header", name))
-			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s cannot be a header, and is left out", name, at.name))
+				fmt.Sprintf("data.%s: invalid header", name))
+			r.annotation(ingress, "custom-headers", ReasonInvalid, fmt.Sprintf("%q of ConfigMap %s is not a valid header and is ignored", name, at.name))
 			continue
 		}
 		change.Set = append(change.Set, &resource.Header{Name: name, Value: value})
@@ -257,7 +257,7 @@ func (r *ingressRun) mirrorTarget(ingress *networkingv1.Ingress) *resource.Filte
 		return nil
 	}
 	if of.Namespace != ingress.Namespace {
-		r.annotation(ingress, "mirror-target", ReasonAnnotationIgnored, "it is not carried out: the Service is of another namespace")
+		r.annotation(ingress, "mirror-target", ReasonAnnotationIgnored, "it is not supported: the Service is in another namespace")
 		return nil
 	}
 	name, refused := r.service(key{of.Namespace, of.Service}, "", of.Port, upstream{protocol: resource.Backend_HTTP1})

@@ -62,7 +62,7 @@ func (r *ingressRun) addAppRoot(ingress *networkingv1.Ingress, host hostname) {
 	// A younger path of a guest is no conflict.
 	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
 	if isTaken || r.hosts[host].root != nil {
-		r.annotation(ingress, "app-root", ReasonConflict, "/ of "+host.String()+" is of another Ingress")
+		r.annotation(ingress, "app-root", ReasonConflict, "path / of "+host.String()+" belongs to another Ingress")
 		return
 	}
 	r.hosts[host].root = &resource.Rule{
@@ -80,7 +80,7 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 	for _, text := range r.nginxSettings[ingress].Aliases {
 		alias, err := ownership.ParseHost(text)
 		if err != nil || alias == "" {
-			r.annotation(ingress, "server-alias", ReasonInvalid, fmt.Sprintf("%q is no host name", text))
+			r.annotation(ingress, "server-alias", ReasonInvalid, fmt.Sprintf("%q is not a host name", text))
 			continue
 		}
 		known := r.hosts[alias]
@@ -91,7 +91,7 @@ func (r *ingressRun) addAliases(ingress *networkingv1.Ingress, host hostname) {
 		case alias == host, r.aliasOf[alias] == host && host != "":
 			continue
 		case known != nil && known.isOwned:
-			r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has rules of its own")
+			r.annotation(ingress, "server-alias", ReasonConflict, string(alias)+" has its own rules")
 			continue
 		case !r.roomForAlias(ingress, host):
 			refused := r.settings.noRoom("server-alias", ingress.Namespace)
@@ -181,12 +181,12 @@ func (r *ingressRun) passThrough(ingress *networkingv1.Ingress, host hostname) {
 	settings := r.nginxSettings[ingress]
 	switch {
 	case host == "", r.hasOlder(host, ingress):
-		r.annotation(ingress, "ssl-passthrough", ReasonConflict, host.String()+" has rules of an older Ingress, or is no name")
+		r.annotation(ingress, "ssl-passthrough", ReasonConflict, host.String()+" has rules of an older Ingress, or is not a host name")
 	case settings.Auth != nil || settings.External != nil:
 		r.annotation(ingress, "ssl-passthrough", ReasonConflict,
-			"it is not carried out: nobody can be asked for a password in connections that are passed on")
+			"it is not supported with authentication, because TLS connections are passed through")
 	case root == nil || root.backend == nil || root.ingress != ingress:
-		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "there is no path / whose backend could get the connections")
+		r.annotation(ingress, "ssl-passthrough", ReasonInvalid, "the Ingress has no path / with a backend for the connections")
 	default:
 		r.passthroughs[host] = &ingressTLS{passthrough: r.passthroughRule(ingress, root.backend), owner: ingress}
 	}

@@ -77,7 +77,7 @@ func (r *ingressRun) parsePath(
 	}
 	if settings != nil {
 		if settings.steps += steps; settings.steps > maxRouteSteps {
-			return found, nil, fmt.Errorf("the regular expressions of an Ingress become %d instructions at most", maxRouteSteps)
+			return found, nil, fmt.Errorf("the regular expressions of the Ingress compile to more than %d instructions", maxRouteSteps)
 		}
 	}
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
@@ -146,9 +146,9 @@ func validRegularPath(path string) error {
 	case !strings.HasPrefix(path, "/"):
 		return fmt.Errorf("%q does not begin with /", path)
 	case len(path) > maxPath:
-		return fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
+		return fmt.Errorf("the path has %d characters, the limit is %d", len(path), maxPath)
 	case !utf8.ValidString(path), strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f }):
-		return errors.New("a path has no control characters and is UTF-8")
+		return errors.New("the path has control characters or is not valid UTF-8")
 	}
 	// The path is checked without a group first: a stray ")" must not close the surrounding group.
 	return validExpression(path)

@@ -139,7 +139,7 @@ func parseParameters(configMap *corev1.ConfigMap, ingress bool) (classParameters
 		}
 		switch {
 		case !known:
-			problems = append(problems, parameterProblem{name, ReasonUnsupported, "there is no such parameter"})
+			problems = append(problems, parameterProblem{name, ReasonUnsupported, "unknown parameter"})
 		case err != nil:
 			problems = append(problems, parameterProblem{name, ReasonInvalid, err.Error()})
 		}
@@ -241,7 +241,7 @@ func (p *classParameters) setAnnotations(text string) error {
 		p.annotations = annotationsOfNginx
 	default:
 		p.annotations = annotationsUnknown
-		return fmt.Errorf("%q is neither ingress-nginx nor none: Ingresses that ask for protection by annotations of ingress-nginx get 500", text)
+		return fmt.Errorf("%q is neither ingress-nginx nor none: Ingresses with annotations of ingress-nginx that restrict clients get 500", text)
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (p *classParameters) setHostOwnership(text string) error {
 	case "InterNamespaceAllowed":
 		p.sharing = ownership.InterNamespaceAllowed
 	default:
-		return fmt.Errorf("%q is neither Strict nor InterNamespaceAllowed: Strict holds", text)
+		return fmt.Errorf("%q is neither Strict nor InterNamespaceAllowed: Strict is used", text)
 	}
 	return nil
 }

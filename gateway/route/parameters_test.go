@@ -60,13 +60,13 @@ func TestPlacement(t *testing.T) {
 		refused   string
 	}{
 		{route.ParameterPullSecrets, "[{name: registry}]", route.Parameters{PullSecrets: []corev1.LocalObjectReference{{Name: "registry"}}}, ""},
-		{route.ParameterPullSecrets, "registry", route.Parameters{}, "not as in a pod's spec"},
+		{route.ParameterPullSecrets, "registry", route.Parameters{}, "it does not have the form of a pod's spec"},
 		{route.ParameterPullSecrets, "[{name: a}, {name: B_}]", route.Parameters{}, "item 2: a lowercase RFC 1123 subdomain"},
 		{route.ParameterPullSecrets, "[{nam: a}]", route.Parameters{}, `unknown field "nam"`},
 		{route.ParameterNodeSelector, "{kubernetes.io/arch: amd64}", route.Parameters{NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"}}, ""},
 		{route.ParameterNodeSelector, "disk: ssd\nzone: a", route.Parameters{NodeSelector: map[string]string{"disk": "ssd", "zone": "a"}}, ""},
 		{route.ParameterNodeSelector, "{disk: a b}", route.Parameters{}, "disk: a valid label must be"},
-		{route.ParameterNodeSelector, "[a]", route.Parameters{}, "not as in a pod's spec"},
+		{route.ParameterNodeSelector, "[a]", route.Parameters{}, "it does not have the form of a pod's spec"},
 		{
 			route.ParameterTolerations, "- {key: edge, operator: Exists}\n- {key: a, value: b, effect: NoExecute, tolerationSeconds: 5}",
 			route.Parameters{Tolerations: []corev1.Toleration{
@@ -77,7 +77,7 @@ func TestPlacement(t *testing.T) {
 		{route.ParameterTolerations, "[{value: a}]", route.Parameters{}, "operator must be Exists"},
 		{route.ParameterTolerations, "[{key: a, operator: Exists, value: b}]", route.Parameters{}, "value must be empty"},
 		{route.ParameterTolerations, "[{key: a, operator: In}]", route.Parameters{}, `operator "In"`},
-		{route.ParameterTolerations, "[{key: a, effect: Never}]", route.Parameters{}, `no effect "Never"`},
+		{route.ParameterTolerations, "[{key: a, effect: Never}]", route.Parameters{}, `unknown effect "Never"`},
 		{route.ParameterTolerations, "[{key: a, tolerationSeconds: 1}]", route.Parameters{}, "tolerationSeconds is for"},
 	} {
 		namespace := gatewayv1.Namespace("infra")

@@ -22,11 +22,11 @@ func canonicalPath(path string) (string, error) {
 	case !strings.HasPrefix(path, "/"):
 		return "", fmt.Errorf("%q does not begin with /", path)
 	case len(path) > maxPath:
-		return "", fmt.Errorf("a path has at most %d characters, this one has %d", maxPath, len(path))
+		return "", fmt.Errorf("the path has %d characters, the limit is %d", len(path), maxPath)
 	case !utf8.ValidString(path):
-		return "", fmt.Errorf("%q is no UTF-8", path)
+		return "", fmt.Errorf("%q is not valid UTF-8", path)
 	case strings.ContainsAny(path, "?#"):
-		return "", errors.New("a path has no ? and no #")
+		return "", errors.New("a path must not contain ? or #")
 	}
 	return plan.CanonicalPath(path), nil
 }

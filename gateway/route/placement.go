@@ -36,7 +36,7 @@ func (p *classParameters) setPlacement(name, text string) (known bool, err error
 func parseYAML[T any](text string, into *[]T, wrong func(T) []string) error {
 	var list []T
 	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
-		return fmt.Errorf("not as in a pod's spec: %w", err)
+		return fmt.Errorf("it does not have the form of a pod's spec: %w", err)
 	}
 	for i, item := range list {
 		if flaws := wrong(item); len(flaws) > 0 {
@@ -50,7 +50,7 @@ func parseYAML[T any](text string, into *[]T, wrong func(T) []string) error {
 func parseSelector(text string) (map[string]string, error) {
 	var selector map[string]string
 	if err := yaml.UnmarshalStrict([]byte(text), &selector); err != nil {
-		return nil, fmt.Errorf("not as in a pod's spec: %w", err)
+		return nil, fmt.Errorf("it does not have the form of a pod's spec: %w", err)
 	}
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if flaws := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(selector[key])...); len(flaws) > 0 {
@@ -68,12 +68,12 @@ func wrongToleration(toleration corev1.Toleration) (flaws []string) {
 	switch toleration.Operator {
 	case corev1.TolerationOpEqual, "":
 		if toleration.Key == "" {
-			flaws = append(flaws, "operator must be Exists where there is no key")
+			flaws = append(flaws, "operator must be Exists if key is empty")
 		}
 		flaws = append(flaws, validation.IsValidLabelValue(toleration.Value)...)
 	case corev1.TolerationOpExists:
 		if toleration.Value != "" {
-			flaws = append(flaws, "value must be empty where operator is Exists")
+			flaws = append(flaws, "value must be empty if operator is Exists")
 		}
 	default:
 		flaws = append(flaws, fmt.Sprintf("operator %q is neither Equal nor Exists", toleration.Operator))
@@ -81,7 +81,7 @@ func wrongToleration(toleration corev1.Toleration) (flaws []string) {
 	switch toleration.Effect {
 	case "", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute:
 	default:
-		flaws = append(flaws, fmt.Sprintf("there is no effect %q", toleration.Effect))
+		flaws = append(flaws, fmt.Sprintf("unknown effect %q", toleration.Effect))
 	}
 	if toleration.TolerationSeconds != nil && toleration.Effect != corev1.TaintEffectNoExecute {
 		flaws = append(flaws, "tolerationSeconds is for effect NoExecute")

@@ -84,7 +84,7 @@ func (c *compilation) unprotected(object Object, annotations map[string]string, 
 	}
 	if len(found) > 0 {
 		c.problem(object, "metadata.annotations", ReasonUnprotected,
-			"clients are let in whom these annotations of other controllers keep out: "+strings.Join(found, ", "))
+			"annotations of other controllers that restrict clients have no effect: "+strings.Join(found, ", "))
 	}
 }
 

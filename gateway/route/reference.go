@@ -62,7 +62,7 @@ func (c *compilation) secretOf(
 		kind = *reference.Kind
 	}
 	if value(reference.Group) != "" || kind != kindSecret {
-		return nil, refuse(ReasonUnsupported, invalid, "%s %s is no Secret of the core group", kind, reference.Name)
+		return nil, refuse(ReasonUnsupported, invalid, "%s %s is not a Secret of the core group", kind, reference.Name)
 	}
 	at := key{from.namespace, string(reference.Name)}
 	if reference.Namespace != nil {
@@ -92,7 +92,7 @@ func (c *compilation) serviceOf(
 	}
 	if value(reference.Group) != "" || kind != kindService {
 		return at, nil, refuse(ReasonUnsupported, gatewayv1.RouteReasonInvalidKind,
-			"%s %s is no Service of the core group", kind, reference.Name)
+			"%s %s is not a Service of the core group", kind, reference.Name)
 	}
 	if !c.permitted(from, kindService, at) {
 		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonRefNotPermitted,
@@ -100,7 +100,7 @@ func (c *compilation) serviceOf(
 	}
 	if reference.Port == nil {
 		return at, nil, refuse(ReasonInvalid, gatewayv1.RouteReasonBackendNotFound,
-			"a port must be named for Service %s/%s", at.namespace, at.name)
+			"Service %s/%s: a port is required", at.namespace, at.name)
 	}
 	port, refused := c.servicePort(at, "", *reference.Port, protocol)
 	return at, port, refused

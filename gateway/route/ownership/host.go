@@ -24,7 +24,7 @@ func ParseHost(text string) (Host, error) {
 	}
 	rest := strings.TrimPrefix(name, "*.")
 	if len(name) > 253 {
-		return "", fmt.Errorf("a host name has at most 253 characters, this one has %d", len(name))
+		return "", fmt.Errorf("the host name has %d characters, the limit is 253", len(name))
 	}
 	if _, err := netip.ParseAddr(rest); err == nil {
 		return "", fmt.Errorf("%q is an address, not a host name", text)

@@ -14,11 +14,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 )
 
-// probedSessions is how many sessions a report tells canaries of.
+// probedSessions is the maximum number of probed pairs of a session and a canary in a report.
 const probedSessions = 16
 
-// Observe has canaries probed through the routers of established sessions, and adds to these what is
-// known. A nil Prober probes nothing.
+// Observe sets the targets of p to canaries through the routers of established sessions, and adds the
+// results to the sessions. A nil Prober probes nothing.
 func (p *Prober) Observe(
 	m *model.Model, tunnel forwarding.TunnelKeys, decisions []announce.Decision, sessions []millracev1beta1.SessionStatus,
 ) {

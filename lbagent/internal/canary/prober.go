@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// interval is that of rounds; an answer has the rest of its round to come.
+	// interval is the interval of rounds. Answers count until the next round.
 	interval = time.Second
-	// reopen is how long after a failure sockets are opened again.
+	// reopen is the delay before failed sockets are opened again.
 	reopen = 5 * time.Second
 )
 
@@ -31,13 +31,13 @@ const (
 type Target struct {
 	// Peer is the name of the session.
 	Peer string
-	// Router is its address in BGP, with a zone where it is link-local.
+	// Router is the router's address in BGP. A link-local address has a zone.
 	Router netip.Addr
-	// Canary is of the family of Source, which is this node's address in its LBNode.
+	// Canary has the family of Source, which is this node's address in its LBNode.
 	Canary, Source netip.Addr
 }
 
-// Want is what to probe, each with whether this node announces the canary to the router.
+// Want is the set of targets. A target's value is true if this node announces the canary to the router.
 type Want struct {
 	Self    forwarding.NodeID
 	Keys    []probe.Key
@@ -48,10 +48,9 @@ func (w *Want) equal(other *Want) bool {
 	return w.Self == other.Self && slices.Equal(w.Keys, other.Keys) && maps.Equal(w.Targets, other.Targets)
 }
 
-// Counters are what a Prober has done since its start.
+// Counters count probes and answers since the start of a Prober.
 type Counters struct{ Sent, Answered uint64 }
 
-// Prober probes canaries through routers.
 type Prober struct {
 	random  *rand.Rand
 	changed chan struct{}
@@ -62,7 +61,7 @@ type Prober struct {
 	results  map[Target]Result
 	counters Counters
 
-	// Of the goroutine that runs.
+	// Used by the goroutine of Run only.
 	sources probe.Sockets[*source]
 }
 
@@ -82,7 +81,7 @@ func New(logger logr.Logger) *Prober {
 	return p
 }
 
-// Want makes these the targets. The maps must not be changed afterwards.
+// Want replaces the targets. The maps must not be modified afterwards.
 func (p *Prober) Want(want Want) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,17 +98,16 @@ func (p *Prober) Want(want Want) {
 	}
 }
 
-// Changed receives a value when results are others.
+// Changed receives a value when results have changed.
 func (p *Prober) Changed() <-chan struct{} { return p.changed }
 
-// Result returns what is known of a target.
+// Result returns the result for a target.
 func (p *Prober) Result(target Target) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.results[target]
 }
 
-// Counters returns what has been done.
 func (p *Prober) Counters() Counters {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +129,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// round ends a round, and begins the next.
+// round ends a round and starts the next.
 func (p *Prober) round(now time.Time) {
 	p.mu.Lock()
 	want := p.want
@@ -152,7 +150,7 @@ func (p *Prober) round(now time.Time) {
 	}
 }
 
-// end ends the round of all targets, and reports whether a result is another one.
+// end ends the round of all targets, and reports whether a result has changed.
 func (p *Prober) end(want *Want) (changed bool) {
 	for target, announced := range want.Targets {
 		w := p.windows[target]
@@ -169,7 +167,7 @@ func (r Result) equal(other Result) bool {
 		maps.Equal(r.Reached, other.Reached) && maps.Equal(r.Short, other.Short)
 }
 
-// open opens the ports that are needed, and closes the others.
+// open opens the sockets of all sources, and closes the others.
 func (p *Prober) open(want *Want, now time.Time) {
 	needed := map[netip.Addr]bool{}
 	for target := range want.Targets {
@@ -178,7 +176,7 @@ func (p *Prober) open(want *Want, now time.Time) {
 	p.sources.Need(needed, now)
 }
 
-// probe sends the probes of a round. One that cannot be sent is as good as lost.
+// probe sends the probes of a round. A probe that cannot be sent counts as lost.
 func (p *Prober) probe(want *Want, target Target) {
 	s, open := p.sources.At(target.Source)
 	if !open {
@@ -207,7 +205,7 @@ func (p *Prober) probe(want *Want, target Target) {
 	}
 }
 
-// answered takes in what came to a port. Only one goroutine for each port calls it.
+// answered processes a packet of a port. It is called by one goroutine for each port.
 func (p *Prober) answered(source netip.Addr, at int, from netip.AddrPort, payload []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

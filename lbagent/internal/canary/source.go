@@ -23,7 +23,7 @@ import (
 const (
 	ipv4Header, ipv6Header, udpHeader = 20, 40, 8
 	hopLimit                          = 64
-	// longest is the longest datagram that is read.
+	// longest is the maximum length of a datagram.
 	longest = 1 << 16
 )
 
@@ -34,8 +34,8 @@ func headers(address netip.Addr) int {
 	return ipv6Header + udpHeader
 }
 
-// source is one address of this node with its ports. Answers come to ordinary sockets there. Probes
-// leave by a packet socket: the kernel's routes may lead to the canary by another router.
+// source is one address of this node with its ports. Ordinary sockets receive the answers. Probes are
+// sent by a packet socket, because the kernel's routes may lead to the canary through another router.
 type source struct {
 	address netip.Addr
 	ports   [canary.Ports]*net.UDPConn
@@ -43,7 +43,7 @@ type source struct {
 	packets int
 }
 
-// openSource has what comes to the ports given to take.
+// openSource opens the ports and calls take for each received datagram.
 func openSource(address netip.Addr, take func(source netip.Addr, at int, from netip.AddrPort, payload []byte)) (*source, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -56,7 +56,7 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open a port at %s for probes through routers: %w", address, err), s.Close())
 		}
-		// It was asked for UDP.
+		// The network is UDP, so the type is known.
 		s.ports[at], _ = connection.(*net.UDPConn)
 		s.numbers[at] = connection.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	}
@@ -66,8 +66,8 @@ func openSource(address netip.Addr, take func(source netip.Addr, at int, from ne
 	return s, nil
 }
 
-// setOptions are those of a port. Answers over IPv6 come without a checksum (RFC 6935): their tag covers
-// them.
+// setOptions sets the socket options of a port. Answers over IPv6 have no checksum (RFC 6935), because
+// their tag covers them.
 func setOptions(network, _ string, c syscall.RawConn) (err error) {
 	v6 := network == "udp6"
 	failed := c.Control(func(fd uintptr) {
@@ -79,7 +79,7 @@ func setOptions(network, _ string, c syscall.RawConn) (err error) {
 	return errors.Join(failed, err)
 }
 
-// Close closes the ports, and ends what reads from them.
+// Close closes the ports and ends their goroutines.
 func (s *source) Close() error {
 	failures := []error{unix.Close(s.packets)}
 	for _, connection := range s.ports {
@@ -90,7 +90,7 @@ func (s *source) Close() error {
 	return errors.Join(failures...)
 }
 
-// read ends when the port is closed.
+// read calls take for each datagram until the port is closed.
 func (s *source) read(at int, take func(source netip.Addr, at int, from netip.AddrPort, payload []byte)) {
 	payload := make([]byte, longest)
 	for {
@@ -104,7 +104,7 @@ func (s *source) read(at int, take func(source netip.Addr, at int, from netip.Ad
 	}
 }
 
-// send sends a datagram to the Geneve port of a canary, by a router.
+// send sends a datagram to the Geneve port of a canary through a router.
 func (s *source) send(by netdev.Way, at int, to netip.Addr, payload []byte) error {
 	packet, protocol, err := encode(s.address, to, s.numbers[at], payload)
 	if err != nil {
@@ -115,7 +115,7 @@ func (s *source) send(by netdev.Way, at int, to netip.Addr, payload []byte) erro
 	return unix.Sendto(s.packets, packet, unix.MSG_DONTWAIT, link)
 }
 
-// encode writes an IP packet that routers may not fragment, and the number of its protocol.
+// encode returns an IP packet that routers may not fragment, and its EtherType.
 func encode(from, to netip.Addr, port uint16, payload []byte) (packet []byte, protocol uint16, err error) {
 	var ip interface {
 		gopacket.NetworkLayer

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package canary probes canaries through routers, each from 64 ports. The XDP program of the node
-// that the router chose answers (bpf/src/probe.h).
+// Package canary probes canaries through routers, each from 64 ports. The XDP program of the node that
+// the router has selected answers (bpf/src/probe.h).
 package canary
 
 import (
@@ -12,40 +12,41 @@ import (
 )
 
 const (
-	// misses are after how many rounds without an answer a port has none, and a node is reached no
-	// more. A route that a session's reset takes away is back before.
+	// misses is the number of rounds without an answer after which a port counts as unanswered and a node
+	// as not reached. A route that a session reset removes returns earlier.
 	misses = 4
-	// longEvery is every how manieth port long probes leave from, too.
+	// longEvery is the interval of ports that also send long probes.
 	longEvery = 4
-	// settled is after how many rounds what is announced may be expected at the router.
+	// settled is the number of rounds after which an announcement may be expected to be effective at the
+	// router.
 	settled = 6
 )
 
-// port is what one port knows of the last rounds.
+// port is the state of one port.
 type port struct {
-	// nonce and long are those of this round's probes; zero where answered.
+	// nonce and long identify this round's probes; zero after the answer.
 	nonce, long uint64
-	// node answered last. missed and longMissed count rounds since.
+	// node is the last node that answered. missed and longMissed count unanswered rounds since.
 	node               forwarding.NodeID
 	missed, longMissed int
 }
 
-// window is what probes to one canary through one router told in the last rounds.
+// window is the state of probes to one canary through one router in the last rounds.
 type window struct {
 	ports [canary.Ports]port
-	// rounds are those that have ended since the window was begun, announced those during which the
-	// node announced the canary without a break.
+	// rounds counts the ended rounds of the window, announced the latest rounds in which the node
+	// announced the canary continuously.
 	rounds, announced int
-	// heard are the rounds in which nodes answered last, of those that are reached.
+	// heard maps reached nodes to the round of their last answer.
 	heard map[forwarding.NodeID]int
 }
 
-// probed begins the round of a port. long is zero where no long probe leaves.
+// probed starts the round of a port. long is zero without a long probe.
 func (w *window) probed(at int, nonce, long uint64) {
 	w.ports[at].nonce, w.ports[at].long = nonce, long
 }
 
-// answered takes an answer in, and reports whether it is one of this round.
+// answered processes an answer, and reports whether it belongs to this round.
 func (w *window) answered(at int, nonce uint64, node forwarding.NodeID) bool {
 	p := &w.ports[at]
 	switch nonce {
@@ -65,14 +66,13 @@ func (w *window) answered(at int, nonce uint64, node forwarding.NodeID) bool {
 	return true
 }
 
-// end ends a round.
 func (w *window) end(announced bool) {
 	for i := range w.ports {
 		p := &w.ports[i]
 		if p.nonce != 0 {
 			p.missed++
 		}
-		// Where the short one is lost, too, the length is no reason.
+		// If the short probe is lost, too, the length is not the cause.
 		if p.long != 0 && p.nonce == 0 {
 			p.longMissed++
 		}
@@ -86,14 +86,15 @@ func (w *window) end(announced bool) {
 	}
 }
 
-// Result is what is known of a canary through a router.
+// Result is the result for a canary through a router.
 type Result struct {
 	Announced bool
-	// Known is false until enough rounds have ended.
+	// Known is false until settled rounds have ended.
 	Known bool
-	// Reached answered in the last rounds, Short answered short probes alone.
+	// Reached are the nodes that answered in the last rounds, Short the ones that answered short probes
+	// only.
 	Reached, Short map[int32]bool
-	// Unanswered is how many ports have no answers.
+	// Unanswered is the number of ports without answers.
 	Unanswered int32
 }
 

@@ -21,37 +21,37 @@ import (
 )
 
 const (
-	// Patience is how long an agent that starts waits for the API server, before it goes on with
-	// what the agent before it had. One that is there has answered by then, and routers keep
-	// the routes far longer.
+	// Patience is how long a starting agent waits for the API server before it uses the objects of the
+	// previous agent. A reachable API server answers within this time, and routers keep the routes far
+	// longer.
 	Patience = 3 * time.Second
-	// shortestSave is the time between two checkpoints. Where a write takes long, as
-	// in a large cluster, it is saveShare times that: writing takes 2 % of a processor at most.
+	// shortestSave is the minimum interval between two checkpoints. The interval is at least saveShare
+	// times the duration of a write, so that writing takes at most 2 % of a CPU.
 	shortestSave = 250 * time.Millisecond
 	saveShare    = 50
-	// saveAgain is how long after one that failed the next is tried.
+	// saveAgain is the delay before a failed write is retried.
 	saveAgain = 30 * time.Second
 )
 
-// Objects are those of the API server.
+// Objects reads the objects of the API server.
 type Objects interface {
 	Snapshot() *model.Snapshot
-	// Synced is closed once they have all been listed.
+	// Synced is closed when all objects have been listed.
 	Synced() <-chan struct{}
 	// PasswordsRead reports whether the Snapshot has all passwords.
 	PasswordsRead() bool
 }
 
-// Checkpointer has the objects that passes work by: those of the API server or, until they have all
-// been listed, those that the agent before this one kept. A nil one keeps nothing.
+// Checkpointer provides the objects for passes: the ones of the API server or, until all are listed, the
+// ones that the previous agent saved. A nil Checkpointer saves nothing.
 type Checkpointer struct {
 	live Objects
-	// before is what the agent before kept; nil where there is nothing to go on with.
+	// before is the state of the previous agent, or nil.
 	before *State
-	// store is where objects are kept; nil where they are not.
+	// store is nil if objects are not saved.
 	store  store
 	logger logr.Logger
-	// known are the nodes that have answered probes; nil where none is probed.
+	// known returns the nodes that have answered probes; nil if nodes are not probed.
 	known func() []membership.Known
 
 	wake chan struct{}
@@ -59,23 +59,24 @@ type Checkpointer struct {
 	next *State
 }
 
-// store is where objects are kept for the next agent.
+// store saves objects for the next agent.
 type store interface {
 	Save(state State) error
 }
 
-// Config is what a Checkpointer works with.
+// Config configures a Checkpointer.
 type Config struct {
-	// Directory is where objects are kept. Empty: they are not.
+	// Directory is where objects are saved; empty disables saving.
 	Directory string
-	// BootID and Node are the boot and the name of the node: a checkpoint is good for one of each.
+	// BootID and Node identify the boot and the node of a checkpoint. Others are not used.
 	BootID, Node string
-	// Unforwarded: nothing was forwarded before this agent, so nothing is to go on.
+	// Unforwarded is true if nothing was forwarded before this agent, so that the checkpoint is not
+	// needed.
 	Unforwarded bool
 	Logger      logr.Logger
 }
 
-// NewCheckpointer reads the checkpoint. Nothing of it is needed, so failures are only told.
+// NewCheckpointer reads the checkpoint. Errors are only logged.
 func NewCheckpointer(live Objects, config Config) *Checkpointer {
 	c := &Checkpointer{live: live, logger: config.Logger, wake: make(chan struct{}, 1)}
 	if config.Directory == "" {
@@ -98,10 +99,10 @@ func NewCheckpointer(live Objects, config Config) *Checkpointer {
 	return c
 }
 
-// KeepNodes has the nodes kept, too, that have answered probes.
+// KeepNodes adds the nodes that have answered probes to the saved state.
 func (c *Checkpointer) KeepNodes(known func() []membership.Known) { c.known = known }
 
-// Await waits for objects to work by.
+// Await waits until objects are available.
 func (c *Checkpointer) Await(ctx context.Context) error {
 	var late <-chan time.Time
 	if c.before != nil {
@@ -120,10 +121,10 @@ func (c *Checkpointer) Await(ctx context.Context) error {
 	return nil
 }
 
-// errNotRead is why a node that works by a checkpoint has no word of the Secret with the keys.
+// errNotRead is the error for the Secret with the keys on a node that uses a checkpoint.
 var errNotRead = errors.New("the API server has not answered since this agent started")
 
-// isLive reports whether the objects are those of the API server.
+// isLive reports whether Objects returns the objects of the API server.
 func (c *Checkpointer) isLive() bool {
 	select {
 	case <-c.live.Synced():
@@ -133,7 +134,7 @@ func (c *Checkpointer) isLive() bool {
 	}
 }
 
-// Objects are those to work by.
+// Objects returns the objects for a pass.
 func (c *Checkpointer) Objects() *model.Snapshot {
 	if c.isLive() {
 		objects := c.live.Snapshot()
@@ -148,7 +149,7 @@ func (c *Checkpointer) Objects() *model.Snapshot {
 	return &objects
 }
 
-// Previous are the objects of the agent before; nil where they are not known.
+// Previous returns the objects of the previous agent, or nil.
 func (c *Checkpointer) Previous() *model.Snapshot {
 	if c.before == nil {
 		return nil
@@ -156,7 +157,7 @@ func (c *Checkpointer) Previous() *model.Snapshot {
 	return c.before.Objects
 }
 
-// Generations are those of the tunnel's keys that the agent before had.
+// Generations returns the generations of the tunnel keys of the previous agent.
 func (c *Checkpointer) Generations() []uint32 {
 	if c.before == nil {
 		return nil
@@ -164,7 +165,7 @@ func (c *Checkpointer) Generations() []uint32 {
 	return c.before.Generations
 }
 
-// Nodes are those that answered probes of the agent before.
+// Nodes returns the nodes that answered probes of the previous agent.
 func (c *Checkpointer) Nodes() []membership.Known {
 	if c.before == nil {
 		return nil
@@ -172,10 +173,10 @@ func (c *Checkpointer) Nodes() []membership.Known {
 	return c.before.Nodes
 }
 
-// Touch has what is known of nodes kept, too.
+// Touch schedules a checkpoint after a change of the known nodes.
 func (c *Checkpointer) Touch() { wake.Notify(c.wake) }
 
-// state is what is to be kept; nil where there is nothing yet.
+// state returns the state to save, or nil.
 func (c *Checkpointer) state() *State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,17 +190,17 @@ func (c *Checkpointer) state() *State {
 	return &state
 }
 
-// Keep keeps the objects of a pass, with the keys of the tunnel that the node has.
+// Keep schedules saving the objects of a pass and the generations of the node's tunnel keys.
 func (c *Checkpointer) Keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 	if c == nil || c.store == nil || !c.isLive() {
 		return
 	}
 	if !c.live.PasswordsRead() && slices.ContainsFunc(objects.Peers, hasPassword) {
-		// What was kept may be better.
+		// The passwords in the checkpoint may be more complete.
 		return
 	}
 	generations := slices.Clone(ring.Accepted)
-	// The first of a number is found first.
+	// Lookups by a partial number find the first match.
 	if i := slices.Index(generations, ring.Sending); i > 0 {
 		generations[0], generations[i] = generations[i], generations[0]
 	}
@@ -211,7 +212,7 @@ func (c *Checkpointer) Keep(objects *model.Snapshot, ring tunnelkey.Ring) {
 
 func hasPassword(peer *millracev1beta1.LBPeer) bool { return peer.Spec.PasswordSecretRef != nil }
 
-// Run writes what is to be kept until ctx is done, and then the rest.
+// Run writes checkpoints until ctx is done, and then the last one.
 func (c *Checkpointer) Run(ctx context.Context) error {
 	if c.store == nil {
 		return nil
@@ -252,7 +253,7 @@ func (c *Checkpointer) Run(ctx context.Context) error {
 	}
 }
 
-// tell tells that saving begins to fail, or to work again.
+// tell logs the first failure and the recovery of saving.
 func (c *Checkpointer) tell(err error, failing bool) {
 	switch {
 	case err != nil && !failing:
@@ -263,8 +264,8 @@ func (c *Checkpointer) tell(err error, failing bool) {
 	}
 }
 
-// sameState reports whether two have the same objects. Objects are never changed, so the same
-// pointer is the same object.
+// sameState reports whether two states are equal. Objects are immutable, so equal pointers are equal
+// objects.
 func sameState(a, b *State) bool {
 	x, y := a.Objects, b.Objects
 	return x.Node == y.Node && maps.Equal(x.Passwords, y.Passwords) && slices.Equal(a.Generations, b.Generations) &&
@@ -274,7 +275,7 @@ func sameState(a, b *State) bool {
 		sameObjects(x.Peers, y.Peers) && sameObjects(x.Advertisements, y.Advertisements) && sameObjects(x.Routes, y.Routes)
 }
 
-// sameObjects compares without the order.
+// sameObjects ignores the order.
 func sameObjects[T comparable](a, b []T) bool {
 	came, went := delta.Between(a, b)
 	return len(came)+len(went) == 0

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint keeps the objects that an agent works by for the agent after it, which may find
-// the API server away. They lie in a file of one version, written as a whole, that is good for
-// one boot of one node. It has the passwords of BGP sessions, so it is written to memory only:
-// see Open.
+// Package checkpoint saves the objects of an agent for the next agent, which may start while the API
+// server is unreachable. The file has a version, is replaced atomically, and is valid for one boot of one
+// node. It contains passwords of BGP sessions, so it is written to memory only: see Open.
 package checkpoint
 
 import (
@@ -23,24 +22,24 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// header begins every file, with the version of what follows; the sum of that comes next.
+// header is the start of every file: the version of the format, before the checksum of the content.
 const header = "millrace-agent-objects 1 sha256:"
 
 // State is a checkpoint.
 type State struct {
-	// Objects are those that the agent worked by. TunnelKey and Down are not among them: the
-	// keys are in the pinned maps, and Nodes say who is down.
+	// Objects are the objects of the agent, without TunnelKey and Down: the keys are in the pinned maps,
+	// and Nodes contains which nodes are down.
 	Objects *model.Snapshot
-	// Generations are those of the tunnel's keys that the node has, of which the maps know a
-	// part of the number only.
+	// Generations are the generations of the node's tunnel keys. The maps contain only a part of each
+	// number.
 	Generations []uint32
-	// Nodes are those that have answered probes.
+	// Nodes are the nodes that have answered probes.
 	Nodes []membership.Known
 }
 
-// content is how a State is written.
+// content is the JSON encoding of a State.
 type content struct {
-	// BootID is that of the node: what was programmed in another boot is gone.
+	// BootID is the node's boot ID: the maps of another boot are gone.
 	BootID         string
 	NodeName       string
 	Node           *corev1.Node
@@ -52,13 +51,12 @@ type content struct {
 	Peers          []*millracev1beta1.LBPeer
 	Advertisements []*millracev1beta1.VIPAdvertisement
 	Routes         []*millracev1beta1.VIPRoute
-	// Passwords need not be text.
+	// Passwords may be binary.
 	Passwords   map[string][]byte
 	Generations []uint32
 	Nodes       []membership.Known
 }
 
-// encode returns the file that has a State.
 func encode(state State, bootID string) ([]byte, error) {
 	s := state.Objects
 	passwords := map[string][]byte{}
@@ -83,7 +81,7 @@ func sum(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// decode returns the State in a file, for a boot of a node.
+// decode parses a file and verifies that it is of a boot of a node.
 func decode(file []byte, bootID, nodeName string) (*State, error) {
 	rest, found := bytes.CutPrefix(file, []byte(header))
 	if !found {

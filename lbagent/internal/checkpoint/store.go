@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// name is that of the file in its directory.
+// name is the file name in the directory.
 const name = "objects"
 
 // Store is a directory with the checkpoint of a node in one boot.
@@ -21,14 +21,13 @@ type Store struct {
 	bootID, nodeName string
 }
 
-// errDisk is why nothing is kept in a directory.
+// errDisk is the error for a directory that is not in memory.
 var errDisk = errors.New("it is not in a tmpfs: passwords do not go to a disk")
 
-// Open returns the Store in a directory, which it makes where it is missing. The directory must
-// be in memory (tmpfs), for two reasons: a reboot takes it away together with the pinned maps,
-// and no password of a BGP session gets to a disk. There it is as safe as in the Secrets that
-// the kubelet mounts: root of the node alone can read it, who can read the agent's memory too.
-// One that cannot be made now may be by the next Save.
+// Open returns the Store in a directory and creates the directory. The directory must be in memory
+// (tmpfs), so that a reboot removes it together with the pinned maps, and no password of a BGP session is
+// written to a disk. The file is as protected as Secrets that the kubelet mounts: only root of the node
+// can read it. A directory that cannot be created is created by the next Save.
 func Open(directory, bootID, nodeName string) (*Store, error) {
 	s := &Store{path: filepath.Join(directory, name), bootID: bootID, nodeName: nodeName}
 	if err := s.prepare(); errors.Is(err, errDisk) {
@@ -37,7 +36,7 @@ func Open(directory, bootID, nodeName string) (*Store, error) {
 	return s, nil
 }
 
-// prepare makes the directory, and looks where it is.
+// prepare creates the directory and verifies its file system.
 func (s *Store) prepare() error {
 	directory := filepath.Dir(s.path)
 	if err := os.MkdirAll(directory, 0o700); err != nil {
@@ -53,8 +52,8 @@ func (s *Store) prepare() error {
 	return nil
 }
 
-// Load returns what was saved last; nil where nothing was. What cannot be read, is damaged, or
-// is of another boot or node is an error, and stays until the next Save.
+// Load returns the saved state, or nil. A file that is unreadable, damaged, or of another boot or node is
+// an error, and remains until the next Save.
 func (s *Store) Load() (*State, error) {
 	file, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +69,7 @@ func (s *Store) Load() (*State, error) {
 	return state, nil
 }
 
-// Save replaces what was saved before. A reader finds all of the one or of the other. Without room
-// for both, what was saved before stays.
+// Save replaces the saved state atomically. If there is no room for both, the previous state remains.
 func (s *Store) Save(state State) error {
 	file, err := encode(state, s.bootID)
 	if err != nil {
@@ -81,7 +79,7 @@ func (s *Store) Save(state State) error {
 		return err
 	}
 	temporary := s.path + ".new"
-	// One that an agent before left half written may have other rights.
+	// A partial file of a previous agent may have other permissions.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
@@ -90,21 +88,21 @@ func (s *Store) Save(state State) error {
 		err = os.Rename(temporary, s.path)
 	}
 	if err != nil {
-		// The half of it would take the room that others need.
+		// A partial file would use space that others need.
 		_ = os.Remove(temporary)
 		return fmt.Errorf("write the checkpoint: %w", err)
 	}
 	return nil
 }
 
-// Remove removes what was saved in a directory, and that where it is empty.
+// Remove removes the saved state of a directory, and the directory if it is empty.
 func Remove(directory string) error {
 	for _, path := range []string{filepath.Join(directory, name), filepath.Join(directory, name+".new")} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove the checkpoint: %w", err)
 		}
 	}
-	// It may be a mount, or have files of others.
+	// It may be a mount point, or contain other files.
 	_ = os.Remove(directory)
 	return nil
 }

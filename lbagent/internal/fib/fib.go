@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fib turns what the kernel knows of routes, interfaces and
-// neighbours into the prepared next hops towards the other nodes. It is pure: no
-// I/O, clock or logger.
+// Package fib computes the prepared next hops to other nodes from the kernel's routes, interfaces and
+// neighbors. It is pure: no I/O, clock or logger.
 //
-// A route with several paths gives one of them, the same one for all packets to
-// a node; nodes spread over the paths. Where no hop can be prepared the program
-// asks the kernel for each packet.
+// For a multipath route, all packets to a node use the same path; nodes are distributed over the paths.
+// Without a prepared hop the program looks up the route in the kernel for each packet.
 package fib
 
 import (
@@ -17,14 +15,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Target is where encapsulated packets to a node are sent.
+// Target is the address pair for encapsulated packets to a node.
 type Target struct {
 	// Source is this node's address, Destination the other node's.
 	Source, Destination netip.Addr
 }
 
-// Targets are the addresses that the program encapsulates with: IPv4 where both
-// nodes have it, else IPv6. A node without a common family has no target.
+// Targets returns the addresses for encapsulation: IPv4 if both nodes have it, else IPv6. Nodes without a
+// common family have no target.
 func Targets(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]Target {
 	targets := make(map[forwarding.NodeID]Target, len(nodes))
 	for id, node := range nodes {
@@ -38,62 +36,58 @@ func Targets(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) 
 	return targets
 }
 
-// Route is the kernel's answer for a Target.
+// Route is the kernel's route to a Target.
 type Route struct {
-	// Interface is the index of the interface that packets leave by.
+	// Interface is the index of the outgoing interface.
 	Interface int
-	// Gateway is the next router; not valid where the target is on the link.
+	// Gateway is the next router, or invalid if the target is on the link.
 	Gateway netip.Addr
-	// MTU in bytes is the route's own, or that of the path as the kernel has
-	// learnt it; zero where it has none.
+	// MTU in bytes is the MTU of the route or of the learned path; zero if there is no limit.
 	MTU int
 }
 
-// Interface is a network interface that routes lead to.
+// Interface is a network interface of a route.
 type Interface struct {
 	MAC [6]byte
 	// MTU in bytes.
 	MTU int
-	// Up is true when it is up and has carrier.
+	// Up is true if the interface is up and has carrier.
 	Up bool
-	// Lower is what an 802.1Q device lies on and tags the frames of; zero for
-	// every other interface.
+	// Lower is the lower interface of an 802.1Q device; zero for other interfaces.
 	Lower int
-	// VLAN is the number of the VLAN of an 802.1Q device.
+	// VLAN is the VLAN ID of an 802.1Q device.
 	VLAN uint16
 }
 
-// NeighbourKey names an entry of the kernel's neighbour tables.
+// NeighbourKey identifies an entry of the kernel's neighbor tables.
 type NeighbourKey struct {
 	Interface int
 	Address   netip.Addr
 }
 
-// Neighbour is an entry of the kernel's neighbour tables.
+// Neighbour is an entry of the kernel's neighbor tables.
 type Neighbour struct {
-	// MAC is zero while the kernel does not know it.
+	// MAC is zero if the entry is not resolved.
 	MAC [6]byte
-	// Kept is whether the entry stays, and somebody sees to it that it is right: the kernel, which was
-	// told so, or who made it.
+	// Kept is true if the entry is permanent, or managed by the kernel, and so remains valid.
 	Kept bool
 }
 
-// Network is what the kernel knows.
+// Network is a snapshot of the kernel's network configuration.
 type Network struct {
 	Routes     map[Target]Route
 	Interfaces map[int]Interface
 	Neighbours map[NeighbourKey]Neighbour
-	// Devices are the interfaces that run the XDP program, by their indexes: the indexes of
-	// those by which the program sees frames come in. Those of a bond come in by its members.
+	// Devices maps the index of each interface that runs the XDP program to the indexes of the interfaces
+	// that the program receives frames on. For a bond these are its members.
 	Devices map[int][]int
-	// Leads are the indexes of all interfaces by which the kernel may send to a target, or
-	// would if others failed.
+	// Leads are the indexes of all interfaces that the kernel may use to reach a target, now or after a
+	// failure.
 	Leads map[Target][]int
 }
 
-// Ingress are the interfaces, in ascending order, by which the packets of those nodes come in:
-// the ones by which this node may send to them. A node is missing where none is known, or more
-// than limit are.
+// Ingress returns the interfaces, sorted, that packets of each node may arrive on: the interfaces that
+// this node may use to send to it. Nodes with no known interface, or more than limit, are missing.
 func (n *Network) Ingress(targets map[forwarding.NodeID]Target, limit int) map[forwarding.NodeID][]int {
 	ingress := make(map[forwarding.NodeID][]int, len(targets))
 	for id, target := range targets {
@@ -110,9 +104,9 @@ func (n *Network) Ingress(targets map[forwarding.NodeID]Target, limit int) map[f
 	return ingress
 }
 
-// deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below.
+// deviceOf returns the interface below a VLAN, or below a VLAN in a VLAN.
 func (n *Network) deviceOf(link int) int {
-	// The kernel stacks no more than eight.
+	// The kernel stacks at most eight.
 	for range 8 {
 		lower := n.Interfaces[link].Lower
 		if lower == 0 {
@@ -123,8 +117,8 @@ func (n *Network) deviceOf(link int) int {
 	return link
 }
 
-// Hops are the next hops to those targets whose way is known and passes
-// interfaces that the program can use.
+// Hops returns the next hops to the targets with a resolved neighbor and interfaces that the program can
+// use.
 func (n *Network) Hops(targets map[forwarding.NodeID]Target) map[forwarding.NodeID]forwarding.Hop {
 	hops := make(map[forwarding.NodeID]forwarding.Hop, len(targets))
 	for id, target := range targets {
@@ -139,7 +133,7 @@ func (n *Network) Hops(targets map[forwarding.NodeID]Target) map[forwarding.Node
 	return hops
 }
 
-// Needed are the neighbours that hops to the targets depend on, resolved or not.
+// Needed returns the neighbors that hops to the targets depend on, resolved or not.
 func (n *Network) Needed(targets map[forwarding.NodeID]Target) map[NeighbourKey]struct{} {
 	needed := map[NeighbourKey]struct{}{}
 	for _, target := range targets {
@@ -150,8 +144,7 @@ func (n *Network) Needed(targets map[forwarding.NodeID]Target) map[NeighbourKey]
 	return needed
 }
 
-// prepare gives the hop to a target as far as it does not depend on the
-// neighbour, and the neighbour.
+// prepare returns the hop to a target without the neighbor's address, and the neighbor's key.
 func (n *Network) prepare(target Target) (forwarding.Hop, NeighbourKey, bool) {
 	route, found := n.Routes[target]
 	device, known := n.Interfaces[route.Interface]
@@ -164,7 +157,7 @@ func (n *Network) prepare(target Target) (forwarding.Hop, NeighbourKey, bool) {
 	}
 	if device.Lower != 0 {
 		lower, known := n.Interfaces[device.Lower]
-		// The program sends one tag.
+		// The program can add only one tag.
 		if !known || !lower.Up || lower.Lower != 0 {
 			return forwarding.Hop{}, NeighbourKey{}, false
 		}

@@ -9,17 +9,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// UpTargets remembers the targets of the nodes that are up, and what they follow from: with a thousand
-// nodes it takes longer to find them than to compare. The zero value is ready to use.
+// UpTargets caches the targets of the nodes that are up, because computing them for a thousand nodes is
+// slower than comparing the input. The zero value is ready to use.
 type UpTargets struct {
 	self  forwarding.Self
 	nodes map[forwarding.NodeID]forwarding.Node
 	found map[forwarding.NodeID]Target
 }
 
-// Of returns the targets of the nodes that are up: the fast path is not to send to others. The map is
-// only to be read, and is the one of before where nothing has changed. That of the nodes is not to be
-// changed.
+// Of returns the targets of the nodes that are up; the fast path must not send to others. It returns the
+// previous map if nothing changed. The result and nodes must not be modified.
 func (t *UpTargets) Of(self forwarding.Self, nodes map[forwarding.NodeID]forwarding.Node) map[forwarding.NodeID]Target {
 	if t.found != nil && t.self == self && (delta.IsSameMap(t.nodes, nodes) || maps.Equal(t.nodes, nodes)) {
 		t.nodes = nodes

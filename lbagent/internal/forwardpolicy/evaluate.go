@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Packet is what is known of a packet that is forwarded. Its ports and protocol are not.
+// Packet is a forwarded packet without ports and protocol, which are unknown.
 type Packet struct {
 	// In and Out are the names of the interfaces.
 	In, Out string
-	// Source and Destination are invalid where they are not known; one of them is.
+	// Source and Destination are invalid if unknown. One of them is known.
 	Source, Destination netip.Addr
-	// Established is true for the answer in a connection, false for its first packet.
+	// Established is true for a reply in a connection, false for its first packet.
 	Established bool
 }
 
@@ -31,7 +31,7 @@ type ruleset interface {
 	verdicts(table *nftables.Table, set string) (verdicts, error)
 }
 
-// verdicts are a verdict map. Where exact is false, its keys are ranges, or several values.
+// verdicts is a verdict map. If exact is false, its keys are ranges or concatenations.
 type verdicts struct {
 	exact   bool
 	entries []verdictEntry
@@ -42,7 +42,7 @@ type verdictEntry struct {
 	verdict expr.Verdict
 }
 
-// match reports whether a packet matches: what is not known of it may match.
+// match reports whether a packet matches. An unknown property may match.
 type match int
 
 const (
@@ -58,31 +58,31 @@ func matches(is bool) match {
 	return no
 }
 
-// outcome of a chain.
+// outcome is the result of a chain.
 type outcome struct {
-	// mayAccept is true where a rule may accept the packet.
+	// mayAccept is true if a rule may accept the packet.
 	mayAccept bool
-	// mayReturn is true where the packet may get to the chain's end.
+	// mayReturn is true if the packet may reach the end of the chain.
 	mayReturn bool
 }
 
 const (
-	// maxDepth is how deep the kernel lets chains jump (NFT_JUMP_STACK_SIZE).
+	// maxDepth is the maximum depth of jumps in the kernel (NFT_JUMP_STACK_SIZE).
 	maxDepth = 16
-	// maxRules is after how many rules a walk ends: chains can jump to others in many ways.
+	// maxRules limits a walk, because jumps can multiply the evaluated rules.
 	maxRules = 1 << 18
 )
 
-// walk is a packet's way through a base chain. What it cannot decide it takes for accepted: better
-// nothing is told than something untrue.
+// walk evaluates a base chain for a packet. Undecidable rules count as accepting: a missing report is
+// better than a false one.
 type walk struct {
 	packet *Packet
 	from   ruleset
-	// marked is true once a rule may have set the packet's mark, which is zero before.
+	// marked is true if a rule may have set the packet's mark, which is initially zero.
 	marked bool
-	// passed is how many rules were passed.
+	// passed is the number of evaluated rules.
 	passed int
-	// registers have what is known to be in them.
+	// registers are the known contents of registers.
 	registers map[uint32][]byte
 }
 
@@ -113,7 +113,7 @@ func (w *walk) chain(table *nftables.Table, name string, depth int) (outcome, er
 	return outcome{mayReturn: true}, nil
 }
 
-// rule reports whether the chain ends with this rule for certain, and how.
+// rule evaluates a rule. ends is true if the chain certainly ends with it.
 func (w *walk) rule(table *nftables.Table, rule *nftables.Rule, depth int) (result outcome, ends bool, err error) {
 	w.registers = map[uint32][]byte{}
 	matched := yes
@@ -166,7 +166,7 @@ func (w *walk) verdict(table *nftables.Table, v *expr.Verdict, matched match, de
 	}
 }
 
-// verdictMap follows the verdict of the known key, or each verdict.
+// verdictMap evaluates the verdict of the known key, or of every key.
 func (w *walk) verdictMap(table *nftables.Table, lookup *expr.Lookup, matched match, depth int) (outcome, bool, error) {
 	found, err := w.from.verdicts(table, lookup.SetName)
 	if err != nil {
@@ -190,7 +190,7 @@ func (w *walk) verdictMap(table *nftables.Table, lookup *expr.Lookup, matched ma
 	return outcome{}, false, nil
 }
 
-// expression takes in an expression that is no verdict.
+// expression evaluates an expression other than a verdict.
 func (w *walk) expression(e expr.Any) match {
 	switch e := e.(type) {
 	case *expr.Meta:
@@ -216,13 +216,13 @@ func (w *walk) expression(e expr.Any) match {
 		return w.extension(e)
 	case *expr.Counter, *expr.Log, *expr.Immediate, *expr.Notrack, *expr.FlowOffload, *expr.Objref:
 	default:
-		// Another condition, or a register that is not followed.
+		// Another condition, or an unsupported register.
 		return maybe
 	}
 	return yes
 }
 
-// load notes what is in the register: nothing where value is nil.
+// load sets the content of a register; nil means unknown.
 func (w *walk) load(register uint32, value []byte) {
 	delete(w.registers, register)
 	if value != nil {
@@ -249,7 +249,7 @@ func (w *walk) meta(key expr.MetaKey) []byte {
 	return nil
 }
 
-// interfaceName is as in a register: with zeros up to IFNAMSIZ.
+// interfaceName returns a name as in a register, padded with zeros to IFNAMSIZ.
 func interfaceName(name string) []byte {
 	if name == "" {
 		return nil
@@ -271,7 +271,7 @@ func (w *walk) conntrack(key expr.CtKey) []byte {
 	return binary.NativeEndian.AppendUint32(nil, w.state())
 }
 
-// header is the part of the IP header, where it lies in a known address.
+// header returns a part of the IP header if it is inside a known address.
 func (w *walk) header(payload *expr.Payload) []byte {
 	if payload.Base != expr.PayloadBaseNetworkHeader {
 		return nil
@@ -314,7 +314,7 @@ func compare(value []byte, cmp *expr.Cmp) match {
 	}
 }
 
-// extension is a match of iptables-nft.
+// extension evaluates a match of iptables-nft.
 func (w *walk) extension(e *expr.Match) match {
 	switch info := e.Info.(type) {
 	case *xt.Comment:
@@ -335,7 +335,7 @@ func (w *walk) extension(e *expr.Match) match {
 	return maybe
 }
 
-// ctState compares the state; a rule may compare more.
+// ctState evaluates the state. A rule with further conditions may match.
 func (w *walk) ctState(info *xt.ConntrackMtinfoBase, mask uint16) match {
 	const stateFlags = uint16(xt.ConntrackState | xt.ConntrackStateAlias)
 	if info.MatchFlags&stateFlags == 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forwardpolicy finds firewalls of the node that drop what XDP hands to the stack for pods:
-// base chains of nftables at the hook forward, those of iptables-nft among them, with policy drop and
-// without a rule that accepts these packets. It only reads. It needs CAP_NET_ADMIN.
+// Package forwardpolicy finds firewalls of the node that drop packets which XDP passes to the stack for
+// pods: base chains of nftables at the hook forward, including those of iptables-nft, with policy drop
+// and without a rule that accepts these packets. It only reads, and needs CAP_NET_ADMIN.
 package forwardpolicy
 
 import (
@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dropping are the base chains whose policy drops the packet, such as "ip filter FORWARD". A chain
-// whose rules may accept it, as far as they are understood, is not among them.
+// Dropping returns the base chains whose policy drops the packet, such as "ip filter FORWARD". A chain
+// with a rule that may accept the packet is not included.
 func Dropping(packet *Packet) ([]string, error) {
 	conn, err := nftables.New(nftables.AsLasting())
 	if err != nil {
@@ -44,7 +44,7 @@ func Dropping(packet *Packet) ([]string, error) {
 	return found, errors.Join(errs...)
 }
 
-// concerns reports whether the packet passes the chain, and its end is a drop.
+// concerns reports whether the packet passes the chain, and the policy of the chain is drop.
 func concerns(chain *nftables.Chain, packet *Packet) bool {
 	if chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward ||
 		chain.Policy == nil || *chain.Policy != nftables.ChainPolicyDrop {
@@ -62,7 +62,7 @@ func concerns(chain *nftables.Chain, packet *Packet) bool {
 	}
 }
 
-// nameOf is as nft writes it.
+// nameOf returns the name in nft syntax.
 func nameOf(chain *nftables.Chain) string {
 	family := map[nftables.TableFamily]string{
 		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
@@ -95,8 +95,8 @@ func (k kernel) verdicts(table *nftables.Table, name string) (verdicts, error) {
 	return found, nil
 }
 
-// parseVerdict reads attributes of netlink: NFTA_VERDICT_CODE, and NFTA_VERDICT_CHAIN of a jump.
-// What cannot be read becomes VerdictQueue, of which nothing is known.
+// parseVerdict parses netlink attributes: NFTA_VERDICT_CODE, and NFTA_VERDICT_CHAIN of a jump. An invalid
+// attribute becomes VerdictQueue, which counts as accepting.
 func parseVerdict(attributes []byte) expr.Verdict {
 	const header = 4
 	verdict := expr.Verdict{Kind: expr.VerdictQueue}

@@ -16,12 +16,12 @@ import (
 // listen is the state of a listening socket in /proc/net/tcp (TCP_LISTEN).
 const listen = "0A"
 
-// listening reports whether anybody on the node listens at a TCP port, at whatever address.
+// listening reports whether a process on the node listens on a TCP port, at any address.
 func listening(port uint16) (bool, error) {
 	for _, name := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		file, err := os.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			// A kernel without IPv6.
+			// The kernel has no IPv6.
 			continue
 		}
 		if err != nil {
@@ -36,11 +36,11 @@ func listening(port uint16) (bool, error) {
 	return false, nil
 }
 
-// listed reports whether a table of sockets has one that listens at a port. The kernel lists these
-// first, so the many others of a busy node are not read.
+// listed reports whether a table of sockets has one that listens on a port. The kernel lists listening
+// sockets first, so other sockets are not read.
 func listed(table io.Reader, port uint16) (bool, error) {
 	lines := bufio.NewScanner(table)
-	// The first line has the names of the columns.
+	// The first line is the header.
 	for lines.Scan(); lines.Scan(); {
 		columns := strings.Fields(lines.Text())
 		if len(columns) < 4 || columns[3] != listen {

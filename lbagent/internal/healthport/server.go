@@ -17,39 +17,39 @@ import (
 	"github.com/millrace-lb/millrace/api/serving"
 )
 
-// What an agent works with, but for tests.
+// Defaults of an agent.
 const (
-	// ProxyPatience is how long nobody has to be at the port of the service proxy before its work is
-	// done: an upgrade of kube-proxy takes a few seconds, and more where its image is not there yet.
+	// ProxyPatience is how long the port of the service proxy must be free before this agent serves the
+	// health ports. An upgrade of kube-proxy takes a few seconds, and more if its image must be pulled.
 	ProxyPatience = 30 * time.Second
-	// ProxyPause is how often that is looked at. A service proxy that comes back listens there
-	// before it asks for the ports of Services.
+	// ProxyPause is the interval for checking the port. A restarted service proxy listens on it before it
+	// opens the health ports of Services.
 	ProxyPause = 500 * time.Millisecond
-	// Retry is how often a port is tried that somebody else has.
+	// Retry is the interval for retrying a port that another process uses.
 	Retry = 10 * time.Second
 )
 
-// maxConnections bounds what untrusted clients can make a port keep: a few load balancers need a few.
+// maxConnections bounds the connections of untrusted clients to a port. A few load balancers need a few.
 const maxConnections = 256
 
-// Config is how a Server works.
+// Config configures a Server.
 type Config struct {
-	// ProxyPort is the TCP port at which the node's service proxy tells its health. While anybody
-	// listens there, the ports are its. Zero: nobody is looked for.
+	// ProxyPort is the TCP port of the service proxy's health check. While a process listens on it,
+	// health ports are left to that proxy. Zero disables the check.
 	ProxyPort uint16
-	// Patience is how long nobody has to listen there before ports are opened: longer than a
-	// service proxy takes to start again.
+	// Patience is how long ProxyPort must be free before health ports are opened: longer than a restart
+	// of the service proxy.
 	Patience time.Duration
-	// Pause is how often that is looked at, and Retry how often a port that somebody else has.
+	// Pause is the interval for checking ProxyPort, and Retry the interval for retrying a port that
+	// another process uses.
 	Pause, Retry time.Duration
-	// Alive returns why the agent does not do its work; nil where it does.
+	// Alive returns why the agent is not working, or nil.
 	Alive  func() error
 	Logger logr.Logger
 }
 
-// Server answers at ports. Only who listens at a port answers there: the kernel gives it to one, so
-// a node never has two. A service proxy goes first, because it complains of each port that it does
-// not get.
+// Server serves health ports. The kernel gives a port to one process only, so a node never has two
+// responders. A service proxy has precedence, because it logs an error for each port that it cannot open.
 type Server struct {
 	config Config
 	wake   chan struct{}
@@ -58,17 +58,17 @@ type Server struct {
 	want     map[Key]Check
 	forwards bool
 
-	// Only Run uses these.
+	// The following fields are used by Run only.
 	open map[Key]*http.Server
-	// refused says when a port that somebody else has is tried again.
+	// refused is the time of the next attempt for a port that another process uses.
 	refused map[Key]time.Time
-	// seen is when a service proxy was there last.
+	// seen is when a service proxy was last detected.
 	seen time.Time
-	// left is true while the ports are left to it.
+	// left is true while the ports are left to a service proxy.
 	left bool
 }
 
-// New returns a Server, which opens nothing before Run.
+// New returns a Server without open ports.
 func New(config Config) *Server {
 	return &Server{
 		config: config, wake: make(chan struct{}, 1),
@@ -76,8 +76,7 @@ func New(config Config) *Server {
 	}
 }
 
-// Set says which checks are answered, and whether the node forwards packets. A nil Server answers
-// none.
+// Set sets the checks to serve, and whether the node forwards packets. A nil Server serves none.
 func (s *Server) Set(want map[Key]Check, forwards bool) {
 	if s == nil {
 		return
@@ -96,7 +95,7 @@ func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(s.config.Pause)
 	defer ticker.Stop()
 	defer s.closeAll()
-	// Who starts together with us goes first, too.
+	// A service proxy that starts at the same time has precedence, too.
 	s.seen, s.left = time.Now(), true
 	for {
 		s.update(ctx, time.Now())
@@ -109,7 +108,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// update brings the open ports in line with what is wanted.
+// update opens and closes ports according to want.
 func (s *Server) update(ctx context.Context, now time.Time) {
 	s.mu.Lock()
 	want := s.want
@@ -151,8 +150,8 @@ func (s *Server) isLeft(now time.Time) bool {
 	return left
 }
 
-// listen opens a port. SO_REUSEADDR, which Go sets, lets nobody listen beside another on Linux. It
-// saves waiting for connections that are closed.
+// listen opens a port. On Linux, SO_REUSEADDR, which Go sets, does not permit two listeners on a port; it
+// avoids waiting for closed connections.
 func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	network := "tcp4"
 	if key.IPv6 {
@@ -178,7 +177,6 @@ func (s *Server) listen(ctx context.Context, key Key, now time.Time) {
 	}()
 }
 
-// closeAll closes all ports.
 func (s *Server) closeAll() {
 	for key, server := range s.open {
 		_ = server.Close()
@@ -187,7 +185,7 @@ func (s *Server) closeAll() {
 	clear(s.refused)
 }
 
-// answer is the body of an answer, as kube-proxy gives it.
+// answer is the response body of kube-proxy.
 type answer struct {
 	Service             service `json:"service"`
 	LocalEndpoints      int     `json:"localEndpoints"`
@@ -199,8 +197,8 @@ type service struct {
 	Name      string `json:"name"`
 }
 
-// answer answers at any path as kube-proxy does (k8s.io/kubernetes/pkg/proxy/healthcheck): 200 where
-// a pod on this node is ready and the node forwards, else 503.
+// answer responds at any path like kube-proxy (k8s.io/kubernetes/pkg/proxy/healthcheck): 200 if a pod on
+// this node is ready and the node forwards, else 503.
 func (s *Server) answer(w http.ResponseWriter, key Key) {
 	s.mu.Lock()
 	check, forwards := s.want[key], s.forwards

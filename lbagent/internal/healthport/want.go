@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package healthport answers at the healthCheckNodePort of Services whether the node has endpoints
-// for them, where no service proxy such as kube-proxy does it.
+// Package healthport serves the healthCheckNodePort of Services, which reports whether the node has
+// endpoints, on nodes without a service proxy such as kube-proxy.
 package healthport
 
 import (
@@ -16,15 +16,14 @@ type Key struct {
 	IPv6 bool
 }
 
-// Check is what is answered at a port.
+// Check is the response of a port.
 type Check struct {
 	Service model.ServiceName
-	// Endpoints is how many pods on this node are ready.
+	// Endpoints is the number of ready pods on this node.
 	Endpoints int
 }
 
-// Want returns the checks of the Services that have a VIP, each for the families of its VIPs. It
-// does no I/O.
+// Want returns the checks of the Services with a VIP, each for the families of its VIPs. It does no I/O.
 func Want(m *model.Model) map[Key]Check {
 	want := map[Key]Check{}
 	counted := map[Key]map[netip.Addr]bool{}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostcheck finds what of a node keeps the packets of its uplinks from being carried, or slows
-// them down: firewalls, programs of others, drivers and settings. It changes nothing.
+// Package hostcheck detects firewalls, programs, drivers and settings of a node that drop or delay
+// packets of its uplinks. It changes nothing.
 package hostcheck
 
 import (
@@ -19,21 +19,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Plane is what a data plane tells of the host.
+// Plane is the data plane as a source of observations about the host.
 type Plane interface {
 	Attachments() []dataplane.Attachment
-	// ProgramsBefore are programs of others by uplink, Losses the frames that drivers did not take, and
-	// WrongUplinks the packets of nodes that came in by an uplink on which those are not reached.
+	// ProgramsBefore returns programs of other owners by uplink. Losses returns counters of frames that
+	// drivers did not transmit. WrongUplinks counts packets of nodes that arrived on an uplink that does
+	// not lead to those nodes.
 	ProgramsBefore() (map[string][]string, error)
 	Losses() ([]dataplane.UplinkLosses, error)
 	LossesUncounted() error
 	WrongUplinks() (uint64, error)
 }
 
-// Checks are all checks of a host.
 type Checks struct {
 	plane Plane
-	// exempt is why replies are not exempt from NAT, if so.
+	// exempt returns why replies are not exempt from NAT, or nil.
 	exempt func() error
 	logger logr.Logger
 
@@ -44,13 +44,13 @@ type Checks struct {
 	otherUplink recentCounter
 }
 
-// New returns the checks of the host of a data plane. exempt returns why replies are not exempt from
-// NAT, if so. vethTransmit says that packets are sent on veths from XDP.
+// New returns the checks for the host of a data plane. exempt returns why replies are not exempt from
+// NAT, or nil. vethTransmit is true if XDP programs transmit packets on veths.
 func New(plane Plane, exempt func() error, vethTransmit bool, logger logr.Logger) *Checks {
 	return &Checks{plane: plane, exempt: exempt, logger: logger, drops: transmitDrops{vethTransmit: vethTransmit}}
 }
 
-// Run looks again and again until ctx is done, and calls changed when there is something else to tell.
+// Run checks the host periodically until ctx is done, and calls changed when problems have changed.
 func (c *Checks) Run(ctx context.Context, changed func()) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.otherUplink.run(ctx, c.plane.WrongUplinks, changed, c.logger) })
@@ -61,7 +61,7 @@ func (c *Checks) Run(ctx context.Context, changed func()) error {
 	return group.Wait()
 }
 
-// Problems are what the report says of the host, whose pods of a model are served by these uplinks.
+// Problems returns the problems for the report. m has the pods that are served through the uplinks.
 func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 	c.firewall.want(m, uplinks)
 	attachments := c.plane.Attachments()
@@ -70,11 +70,11 @@ func (c *Checks) Problems(m *model.Model, uplinks []string) []string {
 		netdev.UnspreadTunnel(cards(attachments)))
 }
 
-// OtherUplink reports whether packets of nodes lately came in by an uplink on which those nodes are not
-// reached.
+// OtherUplink reports whether packets of nodes recently arrived on an uplink that does not lead to those
+// nodes.
 func (c *Checks) OtherUplink() bool { return c.otherUplink.told.Load() }
 
-// tagsBeside says on which uplinks the VLAN of a packet cannot be seen.
+// tagsBeside returns messages about uplinks whose VLAN tags the programs cannot read.
 func tagsBeside(attachments []dataplane.Attachment) []string {
 	var found []string
 	for i := range attachments {
@@ -87,7 +87,7 @@ func tagsBeside(attachments []dataplane.Attachment) []string {
 	return found
 }
 
-// cards are the interfaces whose drivers bring packets in: members in place of what they form.
+// cards returns the interfaces whose drivers receive packets: the members in place of a bond or team.
 func cards(attachments []dataplane.Attachment) []string {
 	var names []string
 	for i := range attachments {

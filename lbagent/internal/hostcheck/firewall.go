@@ -17,28 +17,27 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// firewallEvery is how often the rules are read. They are many where kube-proxy writes them by
-// nftables.
+// firewallEvery is the interval for reading the rules. kube-proxy in nftables mode adds many.
 const firewallEvery = time.Minute
 
-// firewall tells of firewalls of the node whose policy drops packets to and from its pods.
+// firewall detects firewalls of the node whose policy drops packets to and from its pods.
 type firewall struct {
-	// served is what packets must pass for; the pass sets it.
+	// served are the pods and uplinks of the latest pass.
 	served atomic.Pointer[servedPods]
 	// notice names the chains, such as "ip filter FORWARD".
 	notice
 }
 
-// servedPods are the pods of a model, by uplinks.
+// servedPods are the pods of a model and the uplinks.
 type servedPods struct {
 	model   *model.Model
 	uplinks []string
 }
 
-// want says by which uplinks which pods are served.
+// want sets the pods and the uplinks.
 func (f *firewall) want(m *model.Model, uplinks []string) { f.served.Store(&servedPods{m, uplinks}) }
 
-// packets are those that must pass: one pod of each family stands for all.
+// packets returns the packets that must pass. One pod of each family represents all.
 func (s *servedPods) packets() (packets []forwardpolicy.Packet) {
 	for _, pod := range podsOf(s.model) {
 		for _, uplink := range s.uplinks {
@@ -50,8 +49,8 @@ func (s *servedPods) packets() (packets []forwardpolicy.Packet) {
 	return packets
 }
 
-// podsOf returns the least address of each family of an endpoint on this node. What has the
-// node's own address is not forwarded.
+// podsOf returns the lowest address of each family among the endpoints on this node, without the node's
+// own addresses, whose packets are not forwarded.
 func podsOf(m *model.Model) []netip.Addr {
 	var least4, least6 netip.Addr
 	for _, frontend := range m.Frontends {
@@ -69,7 +68,7 @@ func podsOf(m *model.Model) []netip.Addr {
 	return slices.DeleteFunc([]netip.Addr{least4, least6}, func(a netip.Addr) bool { return !a.IsValid() })
 }
 
-// observe asks which chains drop the packets, and reports whether there is something else to tell.
+// observe checks which chains drop the packets, and reports whether the result has changed.
 func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error)) (changed bool, err error) {
 	var chains []string
 	if served := f.served.Load(); served != nil {
@@ -86,14 +85,13 @@ func (f *firewall) observe(dropping func(*forwardpolicy.Packet) ([]string, error
 	return f.tell(strings.Join(slices.Compact(chains), ", ")), nil
 }
 
-// run asks again and again until ctx is done, and calls changed when there is something to tell.
+// run checks periodically until ctx is done, and calls changed when the result has changed.
 func (f *firewall) run(
 	ctx context.Context, dropping func(*forwardpolicy.Packet) ([]string, error), changed func(), logger logr.Logger,
 ) error {
 	return watchEvery(ctx, firewallEvery, func() (bool, error) { return f.observe(dropping) }, changed, logger)
 }
 
-// problems are what the report says of firewalls.
 func (f *firewall) problems() []string {
 	if f.text() == "" {
 		return nil

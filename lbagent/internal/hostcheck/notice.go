@@ -7,12 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// notice is what an observer has for the report; empty where there is nothing to tell.
+// notice is the text of an observer for the report; empty without a problem.
 type notice struct {
 	told atomic.Pointer[string]
 }
 
-// tell reports whether text is another than before.
+// tell stores the text and reports whether it has changed.
 func (n *notice) tell(text string) (changed bool) {
 	before := n.told.Swap(&text)
 	return *cmp.Or(before, new(string)) != text

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// recentEvery is how often the counter is read.
+	// recentEvery is the interval for reading the counter.
 	recentEvery = 10 * time.Second
-	// recentFor is how long a drop is told after the last one.
+	// recentFor is how long an increase is reported.
 	recentFor = 10 * time.Minute
 )
 
-// recentCounter reports whether a counter of drops grew in the last minutes.
+// recentCounter reports whether a counter of drops has increased within recentFor.
 type recentCounter struct {
-	// told is what the next report says.
+	// told is the value for the next report.
 	told atomic.Bool
 
 	count uint64
@@ -27,8 +27,8 @@ type recentCounter struct {
 	until time.Time
 }
 
-// observe takes in the counter, and reports whether there is something else to tell. What was
-// counted before the first time is old.
+// observe processes a counter value, and reports whether the reported value has changed. The first value is the
+// baseline.
 func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	if o.known && count > o.count {
 		o.until = now.Add(recentFor)
@@ -38,7 +38,7 @@ func (o *recentCounter) observe(count uint64, now time.Time) (changed bool) {
 	return o.told.Swap(recent) != recent
 }
 
-// run reads the counter until ctx is done, and calls changed when there is something to tell.
+// run reads the counter until ctx is done, and calls changed when the reported value has changed.
 func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), changed func(), logger logr.Logger) error {
 	return watchCounter(ctx, func() (bool, error) {
 		count, err := read()
@@ -46,12 +46,12 @@ func (o *recentCounter) run(ctx context.Context, read func() (uint64, error), ch
 	}, changed, logger)
 }
 
-// watchCounter looks again and again until ctx is done, and calls changed when look says so.
+// watchCounter is watchEvery for counters.
 func watchCounter(ctx context.Context, look func() (bool, error), changed func(), logger logr.Logger) error {
 	return watchEvery(ctx, recentEvery, look, changed, logger)
 }
 
-// watchEvery does so with a pause between.
+// watchEvery calls look periodically until ctx is done, and changed whenever look returns true.
 func watchEvery(
 	ctx context.Context, pause time.Duration, look func() (bool, error), changed func(), logger logr.Logger,
 ) error {

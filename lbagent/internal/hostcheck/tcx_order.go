@@ -13,16 +13,17 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// orderEvery is how often programs of others on the uplinks are looked at: nobody tells of them.
+// orderEvery is the interval for reading the programs on the uplinks, which have no change events.
 const orderEvery = 30 * time.Second
 
-// tcxOrder tells of programs of others that tcx runs before ours: they see replies first.
+// tcxOrder detects programs of other owners that tcx runs before Millrace's program, so that they process
+// replies first.
 type tcxOrder struct {
 	// notice names the programs, such as "eth0: program 12 (name)".
 	notice
 }
 
-// observe takes in the programs by uplink, and reports whether there is something else to tell.
+// observe processes the programs by uplink, and reports whether the result has changed.
 func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	var found []string
 	for _, uplink := range slices.Sorted(maps.Keys(programs)) {
@@ -31,7 +32,7 @@ func (f *tcxOrder) observe(programs map[string][]string) (changed bool) {
 	return f.tell(strings.Join(found, "; "))
 }
 
-// run looks again and again until ctx is done, and calls changed when there is something to tell.
+// run checks periodically until ctx is done, and calls changed when the result has changed.
 func (f *tcxOrder) run(
 	ctx context.Context, read func() (map[string][]string, error), changed func(), logger logr.Logger,
 ) error {
@@ -41,7 +42,6 @@ func (f *tcxOrder) run(
 	}, changed, logger)
 }
 
-// problems are what the report says of them.
 func (f *tcxOrder) problems() []string {
 	if f.text() == "" {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
 
-// transmitDrops reports which drivers took no frames from XDP in the last minutes.
+// transmitDrops detects drivers that recently did not transmit frames from XDP.
 type transmitDrops struct {
 	// vethTransmit is Config.VethTransmit.
 	vethTransmit bool
@@ -24,7 +24,7 @@ type transmitDrops struct {
 	counters map[string]*recentCounter
 }
 
-// observe takes in the counters, and reports whether there is something else to tell.
+// observe processes the counters, and reports whether the result has changed.
 func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (changed bool) {
 	counters := map[string]*recentCounter{}
 	var found []string
@@ -47,7 +47,7 @@ func (u *transmitDrops) observe(drops []dataplane.UplinkLosses, now time.Time) (
 	return u.tell(strings.Join(found, ", "))
 }
 
-// run reads the counters until ctx is done, and calls changed when there is something to tell.
+// run reads the counters until ctx is done, and calls changed when the result has changed.
 func (u *transmitDrops) run(
 	ctx context.Context, read func() ([]dataplane.UplinkLosses, error), changed func(), logger logr.Logger,
 ) error {
@@ -57,7 +57,7 @@ func (u *transmitDrops) run(
 	}, changed, logger)
 }
 
-// problems are what the report says of drops. uncounted is why they are not counted, if so.
+// problems returns the problems for the report. uncounted is why drops are not counted, or nil.
 func (u *transmitDrops) problems(uncounted error) []string {
 	var found []string
 	if text := u.text(); text != "" {

@@ -9,19 +9,19 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Card is what the kernel tells of an interface on which an XDP program is to run.
+// Card is an interface for an XDP program, with its state in the kernel.
 type Card struct {
 	Name string
-	// Kind is the kernel's name of what it is, such as veth; empty for most cards. Master is that of
-	// the interface that it belongs to.
+	// Kind is the kernel's type of the interface, such as veth, and empty for most hardware interfaces.
+	// Master is the type of its master.
 	Kind, Master string
-	// Program is the id of the XDP program that is there; 0: none.
+	// Program is the ID of the attached XDP program, or 0.
 	Program uint32
-	// Native reports whether the driver runs XDP programs itself, where Known.
+	// Native reports whether the driver supports XDP, if Known.
 	Native, Known bool
 }
 
-// Cards are those of uplinks: members in place of what they form.
+// Cards returns the interfaces of uplinks, with the members in place of a bond or team.
 func Cards(uplinks []Link) ([]Card, error) {
 	var indexes []int
 	for _, uplink := range uplinks {
@@ -57,7 +57,7 @@ func Cards(uplinks []Link) ([]Card, error) {
 	return cards, nil
 }
 
-// kindOf is empty where the kernel does not say it: netlink then says device.
+// kindOf returns the type of an interface, or "" for "device", which netlink returns for unknown types.
 func kindOf(link netlink.Link) string {
 	if kind := link.Type(); kind != "device" {
 		return kind

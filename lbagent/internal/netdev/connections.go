@@ -13,12 +13,12 @@ import (
 // Connection is an established TCP connection of the node's network namespace.
 type Connection struct {
 	Local, Remote netip.AddrPort
-	// Inode is that of the process's descriptor (sock_diag(7)).
+	// Inode is the inode of the socket (sock_diag(7)).
 	Inode uint64
 }
 
-// Connections are those of sockets of an address family, AF_INET or AF_INET6. IPv4-mapped
-// addresses of IPv6 are unmapped.
+// Connections returns the established connections of an address family, AF_INET or AF_INET6. IPv4-mapped
+// IPv6 addresses are unmapped.
 func Connections(family uint8) ([]Connection, error) {
 	sockets, err := netlink.SocketDiagTCP(family)
 	if err != nil {

@@ -16,27 +16,26 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// scope is how much of a fibCache a change makes doubtful.
+// scope is the part of a fibCache that a change invalidates.
 type scope int
 
 const (
 	nothing scope = iota
-	// neighbours only: the cache has been told of the change itself.
+	// neighbours is a change that the cache already includes.
 	neighbours
 	everything
 )
 
-// fibCache is what was read of the kernel's routes, interfaces and neighbours, as far
-// as the targets depend on it.
+// fibCache caches the kernel's routes, interfaces and neighbors that the targets depend on.
 type fibCache struct {
 	handle  *netlink.Handle
 	network fib.Network
 	targets map[forwarding.NodeID]fib.Target
-	// interfaces are those that routes to the targets lead to and those below
-	// them, also where they do not exist.
+	// interfaces are the interfaces of routes to the targets and their lower interfaces, including
+	// missing ones.
 	interfaces map[int]struct{}
 	needed     map[fib.NeighbourKey]struct{}
-	// kept are the neighbours that the kernel was told to keep resolved.
+	// kept are the neighbors that the kernel was requested to keep resolved.
 	kept map[fib.NeighbourKey]struct{}
 }
 
@@ -50,7 +49,7 @@ func newFIBCache() (*fibCache, error) {
 
 func (c *fibCache) close() { c.handle.Close() }
 
-// read brings the cache up to date for these targets and devices.
+// read updates the cache for these targets and devices.
 func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[int][]int, changed scope) error {
 	c.targets, c.network.Devices = targets, devices
 	if changed == everything {
@@ -69,8 +68,7 @@ func (c *fibCache) read(targets map[forwarding.NodeID]fib.Target, devices map[in
 	return nil
 }
 
-// readRoutes asks for the route of each target. What the kernel has no route for,
-// or none that an Ethernet header alone describes, has none here either.
+// readRoutes looks up the route of each target. It ignores routes that need more than an Ethernet header.
 func (c *fibCache) readRoutes() {
 	c.network.Routes = make(map[fib.Target]fib.Route, len(c.targets))
 	for _, target := range c.targets {
@@ -85,7 +83,7 @@ func (c *fibCache) readRoutes() {
 	}
 }
 
-// links are the interfaces that routes to the targets lead to.
+// links returns the interfaces of routes to the targets.
 func (c *fibCache) links() []int {
 	links := map[int]struct{}{}
 	for _, route := range c.network.Routes {
@@ -136,8 +134,8 @@ func (c *fibCache) readInterfaces() error {
 	return nil
 }
 
-// hopInterface describes the interface. One that is of no use, such as a VLAN of
-// a provider bridge (802.1ad), has no address.
+// hopInterface converts an interface. An unusable one, such as a VLAN of a provider bridge (802.1ad), has
+// no MAC.
 func hopInterface(link netlink.Link) fib.Interface {
 	attributes := link.Attrs()
 	result := fib.Interface{MTU: attributes.MTU, Up: isUp(attributes)}
@@ -153,7 +151,7 @@ func hopInterface(link netlink.Link) fib.Interface {
 	return result
 }
 
-// gone reports whether the error says that the interface is not there, or down.
+// gone reports whether an error means that the interface does not exist or is down.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOENT)
 }
@@ -165,8 +163,7 @@ func (c *fibCache) linkChanged(update netlink.LinkUpdate) scope {
 	return nothing
 }
 
-// routeChanged reports whether the route is one that a packet to a target might
-// take, or that of this node's own address.
+// routeChanged reports whether a route may affect packets to a target, or this node's own address.
 func (c *fibCache) routeChanged(update netlink.RouteUpdate) scope {
 	prefix, ok := destination(&update.Route)
 	if !ok {
@@ -180,7 +177,8 @@ func (c *fibCache) routeChanged(update netlink.RouteUpdate) scope {
 	return nothing
 }
 
-// destination is false for a default route: the library gives also that of IPv4 an IPv6 prefix.
+// destination returns false for a default route, because the library returns an IPv6 prefix even for
+// IPv4.
 func destination(route *netlink.Route) (netip.Prefix, bool) {
 	if route.Dst == nil {
 		return netip.Prefix{}, false

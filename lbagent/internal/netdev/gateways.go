@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gateways returns the next hops of the default routes in the main table, by netlink's family
-// (FAMILY_V4, FAMILY_V6): those of the least metric, sorted, each once. IPv6 link-local ones have
-// the interface as their zone. A default route without a gateway has none.
+// Gateways returns the next hops of the default routes in the main table with the lowest metric, by
+// netlink family (FAMILY_V4, FAMILY_V6), sorted and without duplicates. IPv6 link-local next hops have
+// the interface as their zone. A default route without a gateway has no next hop.
 func Gateways() (map[int][]netip.Addr, error) {
 	gateways := map[int][]netip.Addr{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -45,8 +45,8 @@ func gatewaysOf(route *netlink.Route) []netip.Addr {
 	return slices.DeleteFunc(gateways, func(gateway netip.Addr) bool { return !gateway.IsValid() })
 }
 
-// gatewayOf is invalid where there is none, or where a link-local one is by an interface that is
-// gone.
+// gatewayOf returns an invalid address if there is no gateway, or if the interface of a link-local
+// gateway does not exist.
 func gatewayOf(ip net.IP, index int) netip.Addr {
 	address, _ := netip.AddrFromSlice(ip)
 	address = address.Unmap()

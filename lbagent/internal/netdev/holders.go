@@ -15,11 +15,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// FindHolders asks on the links whether hosts there have addresses, by ARP (RFC 826) or Neighbor
-// Discovery (RFC 4861), until ctx is done or all have answered. It returns the hardware addresses
-// of those that have. The kernel asks, so no raw socket is needed: it forgets what it knew of these
-// neighbours, and then what it learned. A link that is gone has nobody, and an entry that an
-// administrator made is not asked for.
+// FindHolders probes whether hosts on the links have addresses, by ARP (RFC 826) or Neighbor Discovery
+// (RFC 4861), and returns the hardware addresses of hosts that answered before ctx is done. The kernel
+// sends the probes, so no raw socket is needed: existing neighbor entries are deleted before the probe,
+// and learned ones after it. Missing links and permanent entries are skipped.
 func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.NeighbourKey][6]byte, error) {
 	done := make(chan struct{})
 	updates := make(chan netlink.NeighUpdate)
@@ -47,9 +46,9 @@ func FindHolders(ctx context.Context, asked []fib.NeighbourKey) (map[fib.Neighbo
 	return awaitNeighbours(ctx, updates, waiting)
 }
 
-// askNeighbour has the kernel ask, and reports whether there is a link to ask on.
+// askNeighbour makes the kernel probe a neighbor, and reports whether the link exists.
 func askNeighbour(key fib.NeighbourKey) (bool, error) {
-	// Else the kernel takes an entry that is not old for an answer.
+	// Otherwise the kernel would use a fresh entry without a probe.
 	err := forgetNeighbour(key)
 	if err == nil {
 		err = useNeighbour(key)
@@ -60,8 +59,8 @@ func askNeighbour(key fib.NeighbourKey) (bool, error) {
 	return err == nil, nil
 }
 
-// awaitNeighbours returns the hardware addresses that the kernel learns of those that are waited
-// for, when it knows all, or when ctx is done.
+// awaitNeighbours returns the hardware addresses that the kernel learns for the waiting keys, until all
+// are learned or ctx is done.
 func awaitNeighbours(
 	ctx context.Context, updates <-chan netlink.NeighUpdate, waiting map[fib.NeighbourKey]bool,
 ) (map[fib.NeighbourKey][6]byte, error) {
@@ -86,7 +85,8 @@ func awaitNeighbours(
 	return found, nil
 }
 
-// KnownNeighbours are the hardware addresses that the kernel knows of some addresses, by interface.
+// KnownNeighbours returns the hardware addresses in the kernel's neighbor tables for some addresses, by
+// interface.
 func KnownNeighbours(addresses []netip.Addr) (map[int][][6]byte, error) {
 	known := map[int][][6]byte{}
 	list, err := retryInterrupted(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
@@ -103,7 +103,7 @@ func KnownNeighbours(addresses []netip.Addr) (map[int][][6]byte, error) {
 	return known, nil
 }
 
-// fixedNeighbours are those that the kernel does not ask for.
+// fixedNeighbours returns the entries that the kernel does not probe.
 func fixedNeighbours() (map[fib.NeighbourKey]bool, error) {
 	list, err := retryInterrupted(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {

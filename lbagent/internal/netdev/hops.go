@@ -18,38 +18,37 @@ import (
 )
 
 const (
-	// gather is how long changes are gathered before hops are prepared again, at
-	// least; and rest how many times the work's own duration, so that it takes
-	// a small part of a processor. With thousands of nodes the first time takes long, as the
-	// kernel is told of all neighbours, and what they answer must not wait: for longest at most.
+	// gather is the minimum delay between a change and the next update of the hops. The next update is
+	// also delayed by rest times the duration of the last one, to limit CPU usage. With thousands of
+	// nodes the first update is slow, because it adds all neighbors to the kernel; longest limits the
+	// delay so that their replies are processed.
 	gather  = 10 * time.Millisecond
 	rest    = 5
 	longest = time.Second
-	// refresh is how often the lease of the hops is renewed, and the kernel told of
-	// neighbours that it does not keep.
+	// refresh is the interval for renewing the lease of the hops and adding missing neighbors to the
+	// kernel.
 	refresh = 5 * time.Second
-	// resync is how often everything is read again: the kernel tells of most
-	// changes, but not of a path MTU that it forgets.
+	// resync is the interval for reading everything again. The kernel reports most changes, but not the
+	// expiry of a path MTU.
 	resync = time.Minute
 )
 
-// HopConfig is what a HopWatcher works with.
+// HopConfig configures a HopWatcher.
 type HopConfig struct {
-	// Set makes the hops the prepared ones.
+	// Set replaces the prepared hops.
 	Set func(map[forwarding.NodeID]forwarding.Hop) error
-	// SetIngress says by which interfaces the packets of each node may come in. Those of a
-	// missing node may come in by any.
+	// SetIngress sets the ingress interfaces of each node. Packets of a node without an entry are
+	// accepted on any interface.
 	SetIngress func(map[forwarding.NodeID][]int) error
-	// RenewLease confirms that the hops set last are right: the program uses them no longer
-	// than their lease.
+	// RenewLease confirms the last set of hops. The program does not use hops beyond their lease.
 	RenewLease func() error
-	// Report is told when the work begins to fail, and nil when it is well again.
+	// Report is called with the first error, and with nil after recovery.
 	Report func(error)
 }
 
-// HopWatcher keeps the prepared next hops to other nodes as the kernel's routes,
-// interfaces and neighbours say. It also has the kernel keep the neighbours resolved: packets
-// that XDP sends neither resolve nor confirm them.
+// HopWatcher keeps the prepared next hops to other nodes consistent with the kernel's routes, interfaces
+// and neighbors. It also makes the kernel keep the neighbors resolved, because packets that XDP sends
+// neither resolve nor confirm them.
 type HopWatcher struct {
 	config HopConfig
 	wake   chan struct{}
@@ -64,9 +63,8 @@ func NewHopWatcher(config HopConfig) *HopWatcher {
 	return &HopWatcher{config: config, wake: make(chan struct{}, 1)}
 }
 
-// Want says which nodes to prepare hops to, and by which interfaces: the indexes of those that
-// run the program, each with those by which it sees frames come in. The maps must not be
-// changed afterwards.
+// Want sets the target nodes, and the interfaces that run the program, each with the interfaces on which
+// it receives frames, all by index. The maps must not be modified afterwards.
 func (w *HopWatcher) Want(targets map[forwarding.NodeID]fib.Target, devices map[int][]int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,8 +84,8 @@ func (w *HopWatcher) wanted() (map[forwarding.NodeID]fib.Target, map[int][]int) 
 	return w.targets, w.devices
 }
 
-// Run works until ctx is done. While it cannot, the lease of the hops runs out,
-// and the program asks the kernel instead.
+// Run watches until ctx is done. During failures the lease of the hops expires, and the program looks up
+// routes in the kernel instead.
 func (w *HopWatcher) Run(ctx context.Context) error {
 	failing := false
 	report := func(err error) {
@@ -108,7 +106,7 @@ func (w *HopWatcher) Run(ctx context.Context) error {
 	}
 }
 
-// changes are the kernel's messages. A channel is closed when messages were lost.
+// changes are subscriptions to kernel events. A channel is closed when events were lost.
 type changes struct {
 	links      chan netlink.LinkUpdate
 	routes     chan netlink.RouteUpdate
@@ -117,7 +115,7 @@ type changes struct {
 
 func subscribe(done <-chan struct{}) (*changes, error) {
 	c := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
-	// A failed subscription closes its channel; the error says no more.
+	// A failed subscription closes its channel; the error has no further information.
 	ignore := func(error) {}
 	err := netlink.LinkSubscribeWithOptions(c.links, done, netlink.LinkSubscribeOptions{ErrorCallback: ignore})
 	if err != nil {
@@ -141,7 +139,7 @@ func (c *changes) drain() {
 
 var errLost = errors.New("the kernel ended a subscription, as it does when messages were lost")
 
-// watching is the work between two losses of messages.
+// watching is the state between two losses of events.
 type watching struct {
 	*HopWatcher
 	report func(error)
@@ -149,16 +147,16 @@ type watching struct {
 	cache  *fibCache
 	ticker *time.Ticker
 	flush  *time.Timer
-	// pending is what to read again when flush fires, nothing when it is not set.
+	// pending is the scope to read when flush fires; nothing if flush is not set.
 	pending scope
-	// pause is how long to rest after the last flush.
+	// pause is the minimum delay of the next flush.
 	pause   time.Duration
 	failure error
-	// full is when everything was read last.
+	// full is the time of the last complete read.
 	full time.Time
 }
 
-// watch works until ctx is done or messages were lost, and says which.
+// watch watches until ctx is done or events were lost, and returns the reason.
 func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -185,7 +183,7 @@ func (w *HopWatcher) watch(ctx context.Context, report func(error)) error {
 	}
 }
 
-// next waits for one thing to happen, and sees to it.
+// next waits for one event and handles it.
 func (s *watching) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -215,7 +213,7 @@ func (s *watching) next(ctx context.Context) error {
 	return nil
 }
 
-// schedule makes the next flush read what changed.
+// schedule extends the next flush by a scope.
 func (s *watching) schedule(changed scope) {
 	if s.pending == nothing && changed != nothing {
 		s.flush.Reset(max(gather, s.pause))
@@ -223,7 +221,7 @@ func (s *watching) schedule(changed scope) {
 	s.pending = max(s.pending, changed)
 }
 
-// tick renews the lease of what is right, and tries again what is not.
+// tick renews the lease, or retries after a failure.
 func (s *watching) tick() {
 	if s.failure != nil || time.Since(s.full) >= resync {
 		s.schedule(everything)
@@ -233,7 +231,7 @@ func (s *watching) tick() {
 	s.report(s.failure)
 }
 
-// prepare reads again what changed, and sets the hops.
+// prepare reads the pending changes and sets the hops.
 func (s *watching) prepare() {
 	begun := time.Now()
 	changed := s.pending
@@ -261,6 +259,6 @@ func (s *watching) set(changed scope) error {
 	if changed == everything {
 		err = s.cache.resolve()
 	}
-	// The hops that are set are right, also where a neighbour cannot be asked for.
+	// The new hops are valid even if a neighbor cannot be resolved.
 	return errors.Join(err, s.config.RenewLease())
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// readLeads finds by which interfaces the kernel may send to each target: by all next hops of
-// the route that it uses, and by the routes of the same prefix that would follow if that one
-// went. Routes of shorter prefixes do not count: with a link to the nodes, and another one that
-// has the default route, nodes are reached by the first alone.
+// readLeads computes the interfaces that the kernel may use for each target: all next hops of the
+// current route, and the routes of the same prefix that would replace it. Routes with shorter prefixes
+// are ignored: if one link leads to the nodes and another has the default route, nodes are reached by the
+// first one only.
 func (c *fibCache) readLeads() error {
 	table, err := readPrefixes()
 	if err != nil {
@@ -25,7 +25,7 @@ func (c *fibCache) readLeads() error {
 	c.network.Leads = make(map[fib.Target][]int, len(c.targets))
 	for _, target := range c.targets {
 		options := &netlink.RouteGetOptions{SrcAddr: target.Source.AsSlice(), FIBMatch: true}
-		// What the kernel has no route for is left to the table.
+		// Without a route the table is used.
 		routes, err := c.handle.RouteGetWithOptions(target.Destination.AsSlice(), options)
 		links := table.to(target.Destination)
 		for i := range routes {
@@ -38,10 +38,10 @@ func (c *fibCache) readLeads() error {
 	return nil
 }
 
-// prefixes are the interfaces that the unicast routes of the main table lead to.
+// prefixes are the interfaces of unicast routes in the main table, by prefix.
 type prefixes struct {
 	links map[netip.Prefix][]int
-	// lengths are those of the prefixes, the longest first, by whether they are of IPv4.
+	// lengths are the prefix lengths, longest first; the key is true for IPv4.
 	lengths map[bool][]int
 }
 
@@ -81,7 +81,7 @@ func (p *prefixes) add(prefix netip.Prefix, links []int) {
 	p.links[prefix.Masked()] = append(p.links[prefix.Masked()], links...)
 }
 
-// links are those of the longest prefix that has the address.
+// to returns the interfaces of the longest prefix that contains the address.
 func (p *prefixes) to(address netip.Addr) []int {
 	for _, bits := range p.lengths[address.Is4()] {
 		if links := p.links[netip.PrefixFrom(address, bits).Masked()]; len(links) > 0 {

@@ -14,26 +14,25 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// The kernel keeps 1,024 neighbours of a family for the whole machine (gc_thresh3 in ip-sysctl),
-// and refuses more to everybody on it. An entry that was learned outside of it (NTF_EXT_LEARNED)
-// does not count among them, and the kernel itself has one that is managed (NTF_EXT_MANAGED, Linux
-// 5.16) resolved at all times. So all nodes can be on one link, and no program pays for that.
+// The kernel limits the neighbors of a family for the whole machine to 1,024 by default (gc_thresh3 in
+// ip-sysctl). Entries that are learned externally (NTF_EXT_LEARNED) do not count, and the kernel keeps
+// managed entries (NTF_EXT_MANAGED, Linux 5.16) resolved. With both flags, all nodes can be on one link
+// without an effect on other programs.
 const (
 	keepFlags    = netlink.NTF_EXT_LEARNED
 	keepFlagsExt = netlink.NTF_EXT_MANAGED
-	// neighbourProtocol marks entries that Millrace has the kernel keep (NDA_PROTOCOL): numbers as
-	// those of routes, of which nobody has this one.
+	// neighbourProtocol marks the entries that Millrace adds (NDA_PROTOCOL). The value is unused by
+	// routing protocols.
 	neighbourProtocol = 77
-	// neighbourBuffer is what may wait to be read of changes, in bytes as the kernel counts, which
-	// are a thousand for each: it confirms all that it keeps at once, in steps of five seconds.
+	// neighbourBuffer is the socket buffer for events in bytes. The kernel counts about a thousand per
+	// event and confirms all managed entries at once, every five seconds.
 	neighbourBuffer = 16 << 20
 )
 
-// subscribeNeighbours sends changes of entries until done is closed. The channel is closed when
-// messages were lost.
+// subscribeNeighbours sends events until done is closed. The channel is closed when events were lost.
 func subscribeNeighbours(changes chan<- netlink.NeighUpdate, done <-chan struct{}) error {
 	err := netlink.NeighSubscribeWithOptions(changes, done, netlink.NeighSubscribeOptions{
-		// The closed channel says it, and the error no more.
+		// The closed channel is sufficient.
 		ErrorCallback: func(error) {}, ReceiveBufferSize: neighbourBuffer, ReceiveBufferForceSize: true,
 	})
 	if err != nil {
@@ -42,7 +41,7 @@ func subscribeNeighbours(changes chan<- netlink.NeighUpdate, done <-chan struct{
 	return nil
 }
 
-// readNeighbours reads all entries on the interfaces that matter.
+// readNeighbours reads all entries on relevant interfaces.
 func (c *fibCache) readNeighbours() error {
 	list, err := listNeighbours()
 	if err != nil {
@@ -65,7 +64,7 @@ func (c *fibCache) readNeighbours() error {
 	return nil
 }
 
-// neighbourEntry is an entry with the number of who made it, 0 where that is not said.
+// neighbourEntry is an entry with its protocol, or 0.
 type neighbourEntry struct {
 	netlink.Neigh
 	protocol uint8
@@ -91,7 +90,7 @@ func listNeighbours() ([]neighbourEntry, error) {
 	return entries, nil
 }
 
-// parseNeighbour reads an entry and its protocol, which the library's Neigh does not have.
+// parseNeighbour parses an entry with its protocol, which the library's Neigh does not contain.
 func parseNeighbour(message []byte) (neighbourEntry, error) {
 	neighbour, err := netlink.NeighDeserialize(message)
 	if err != nil {
@@ -129,8 +128,8 @@ func neighbourOf(neighbour *netlink.Neigh) fib.Neighbour {
 	return result
 }
 
-// resolve has the kernel keep the neighbours that hops need, and no others. It does not wait until
-// they are resolved. What fails for one neighbour is done for the others.
+// resolve adds the neighbors that hops need to the kernel, and removes its other entries. It does not
+// wait for resolution. An error of one neighbor does not affect others.
 func (c *fibCache) resolve() error {
 	var failures []error
 	for key := range c.needed {
@@ -153,18 +152,18 @@ func (c *fibCache) resolve() error {
 		}
 		delete(c.kept, key)
 	}
-	// Thousands may fail for one reason.
+	// Thousands may fail for the same reason.
 	return errors.Join(failures[:min(1, len(failures))]...)
 }
 
-// keepNeighbour has the kernel resolve the neighbour, and keep it so.
+// keepNeighbour adds a managed entry, which the kernel keeps resolved.
 func keepNeighbour(key fib.NeighbourKey) error {
 	return addNeighbour(key, keepFlags,
 		nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(keepFlagsExt)),
 		nl.NewRtAttr(netlink.NDA_PROTOCOL, []byte{neighbourProtocol}))
 }
 
-// useNeighbour makes the kernel treat the neighbour as it does when it sends a packet to it.
+// useNeighbour makes the kernel treat the neighbor like the next hop of a sent packet.
 func useNeighbour(key fib.NeighbourKey) error { return addNeighbour(key, netlink.NTF_USE) }
 
 func addNeighbour(key fib.NeighbourKey, flags uint8, attributes ...*nl.RtAttr) error {
@@ -178,7 +177,7 @@ func addNeighbour(key fib.NeighbourKey, flags uint8, attributes ...*nl.RtAttr) e
 	return err
 }
 
-// forgetNeighbour removes what the kernel knows, if anything.
+// forgetNeighbour removes an entry, if it exists.
 func forgetNeighbour(key fib.NeighbourKey) error {
 	request := nl.NewNetlinkRequest(unix.RTM_DELNEIGH, unix.NLM_F_ACK)
 	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})
@@ -190,8 +189,7 @@ func forgetNeighbour(key fib.NeighbourKey) error {
 	return err
 }
 
-// ForgetNeighbours removes the neighbours that the kernel keeps for Millrace. What else sends to
-// them has them resolved again.
+// ForgetNeighbours removes the entries that Millrace has added. Other traffic resolves them again.
 func ForgetNeighbours() error {
 	left, err := KeptNeighbours()
 	if err != nil {
@@ -206,7 +204,7 @@ func ForgetNeighbours() error {
 	return errors.Join(failures...)
 }
 
-// KeptNeighbours are those that the kernel keeps for Millrace.
+// KeptNeighbours returns the entries that Millrace has added.
 func KeptNeighbours() ([]fib.NeighbourKey, error) {
 	list, err := listNeighbours()
 	if err != nil {
@@ -228,8 +226,8 @@ func neighbourFamily(address netip.Addr) int {
 	return unix.AF_INET
 }
 
-// neighbourChanged takes note of an entry. Hops depend on its address alone: what the kernel does
-// to confirm it, for thousands of them, changes none.
+// neighbourChanged updates an entry. Hops depend only on its hardware address: state changes by the
+// kernel's frequent confirmations do not affect them.
 func (c *fibCache) neighbourChanged(update netlink.NeighUpdate) scope {
 	key, ok := neighbourKey(&update.Neigh)
 	if _, relevant := c.interfaces[key.Interface]; !ok || !relevant {

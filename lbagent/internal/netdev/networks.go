@@ -15,22 +15,20 @@ import (
 type Network struct {
 	// Interface is the name.
 	Interface string
-	// Prefix is the network: of a point-to-point address that of its peer.
+	// Prefix is the network, or the peer's network for a point-to-point address.
 	Prefix netip.Prefix
-	// Address is the node's own one.
+	// Address is the node's own address.
 	Address netip.Addr
-	// Spare is true where others do better: a secondary or temporary address, or one that the
-	// kernel does not use, or is to use no longer.
+	// Spare is true for a secondary, temporary, deprecated or unusable address.
 	Spare bool
-	// Excluded is true where the interface is no uplink by the patterns that say what is one.
+	// Excluded is true if the interface does not match the patterns for uplinks.
 	Excluded bool
 }
 
-// spare are the flags of spare addresses.
 const spare = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
 
-// Networks returns the networks of all addresses of the node's interfaces, in the kernel's order.
-// A point-to-point address has two: itself, and its peer's.
+// Networks returns the networks of all addresses of the node's interfaces, in the kernel's order. A
+// point-to-point address has two: its own and its peer's.
 func (f *Finder) Networks() ([]Network, error) {
 	held, err := retryInterrupted(func() ([]netlink.Addr, error) {
 		return netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -72,7 +70,7 @@ func (f *Finder) Networks() ([]Network, error) {
 	return networks, nil
 }
 
-// holders are the names of the interfaces that have one of addresses.
+// holders returns the names of the interfaces with one of the addresses.
 func holders(networks []Network, addresses []netip.Addr) map[string]bool {
 	holders := map[string]bool{}
 	for i := range networks {
@@ -83,8 +81,8 @@ func holders(networks []Network, addresses []netip.Addr) map[string]bool {
 	return holders
 }
 
-// reaching are the names of the interfaces with a network that has one of peers. An address of
-// the node's own is no neighbour.
+// reaching returns the names of the interfaces with a network that contains one of the peers. The node's
+// own addresses are not peers.
 func reaching(networks []Network, peers []netip.Addr) map[string]bool {
 	reaching := map[string]bool{}
 	for _, peer := range peers {

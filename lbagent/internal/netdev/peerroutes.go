@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// leads returns the uplinks by which the kernel sends packets to each peer. Of a route with
-// several next hops all are meant: the router may send by any of them.
+// leads returns the uplinks of the kernel's route to each peer. All next hops of a multipath route are
+// included, because the router may send by any of them.
 func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[netip.Addr][]int {
 	found := map[netip.Addr][]int{}
 	for _, peer := range peers {
 		if zone := peer.Zone(); zone != "" {
-			// A link-local address is on the interface that is told with it.
+			// The zone of a link-local address is its interface.
 			for index := range interfaces {
 				if interfaces[index].link.Name == zone {
 					found[peer] = append(found[peer], wholeOf(interfaces, index))
@@ -42,7 +42,7 @@ func leads(peers []netip.Addr, uplinks []Link, interfaces map[int]iface) map[net
 	return found
 }
 
-// outgoing are the indexes of the interfaces that a unicast route leads to.
+// outgoing returns the interface indexes of a unicast route.
 func outgoing(route *netlink.Route) []int {
 	if route.Type != unix.RTN_UNICAST {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/ethtool.h: the hash of IPv4's and IPv6's TCP and UDP packets, and the flag by which it
-// takes the first two bytes behind the IP header, where the source port is.
+// Constants of linux/ethtool.h: flow types of TCP and UDP, and the hash flag for the first two bytes of
+// the transport header, which are the source port.
 const (
 	tcpOverIPv4      = 0x01
 	tcpOverIPv6      = 0x05
@@ -20,23 +20,23 @@ const (
 	rxHashSourcePort = 1 << 6
 )
 
-// rxnfc is struct ethtool_rxnfc. data is the hash's flags, or the number of rings.
+// rxnfc is struct ethtool_rxnfc. data are hash flags, or a number of rings.
 type rxnfc struct {
 	command, flowType uint32
 	data              uint64
 	_                 [176]byte
 }
 
-// spread is by what a card spreads packets over its receive queues.
+// spread is the receive queue configuration of an interface.
 type spread struct {
 	queues uint64
-	// hashes are the flags of the hash by flow type. One is missing that the driver does not tell.
+	// hashes are hash flags by flow type. Flow types that the driver does not report are missing.
 	hashes map[uint32]uint64
 }
 
-// UnspreadTunnel tells of interfaces whose card puts all encapsulated packets of a node into one
-// receive queue, and so on one CPU: it hashes UDP by addresses alone. Drivers that do not tell, and
-// interfaces that are gone, are left out.
+// UnspreadTunnel returns messages about interfaces that place all encapsulated packets of a node in one
+// receive queue, and so on one CPU, because they hash UDP by addresses only. Interfaces that are missing
+// or whose driver reports no hash are skipped.
 func UnspreadTunnel(interfaces []string) []string {
 	var told []string
 	for _, name := range interfaces {
@@ -60,8 +60,8 @@ func (s *spread) problems(name string) []string {
 	}{{udpOverIPv4, tcpOverIPv4, "udp4", "IPv4"}, {udpOverIPv6, tcpOverIPv6, "udp6", "IPv6"}} {
 		hash, known := s.hashes[family.udp]
 		if hash == 0 && s.hashes[family.tcp] == 0 {
-			// A card that hashes neither has no hash that ethtool sets: queues of virtio without RSS are
-			// chosen by the hypervisor.
+			// A card without any hash, such as virtio without RSS, cannot be configured by ethtool: the
+			// hypervisor selects the queues.
 			continue
 		}
 		if known && hash&rxHashSourcePort == 0 {
@@ -86,7 +86,7 @@ func readSpread(name string) (*spread, error) {
 	s := &spread{queues: rings.data, hashes: map[uint32]uint64{}}
 	for _, flowType := range []uint32{tcpOverIPv4, udpOverIPv4, tcpOverIPv6, udpOverIPv6} {
 		hash := rxnfc{command: unix.ETHTOOL_GRXFH, flowType: flowType}
-		// Where the driver does not tell, it is left out.
+		// Flow types that the driver does not report are skipped.
 		if hash.ask(socket, name) == nil {
 			s.hashes[flowType] = hash.data
 		}
@@ -94,7 +94,7 @@ func readSpread(name string) (*spread, error) {
 	return s, nil
 }
 
-// ask has the kernel fill in the answer.
+// ask executes an ethtool ioctl.
 func (r *rxnfc) ask(socket int, name string) error {
 	request := struct {
 		name [unix.IFNAMSIZ]byte

@@ -8,14 +8,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// iface is an interface and its place among those above and below it. Indexes
-// are zero where there is none.
+// iface is an interface with its position in a stack. Missing indexes are zero.
 type iface struct {
 	link Link
-	// lower is what a VLAN interface lies on, and tag what its frames have there.
+	// lower is the lower interface of a VLAN, and tag the VLAN tag of its frames.
 	lower int
 	tag   VLANTag
-	// master is what the interface is a member of.
+	// master is the master of the interface.
 	master int
 	// aggregate is true for a bond or team.
 	aggregate bool
@@ -35,7 +34,7 @@ func describe(link netlink.Link) iface {
 		master:    attributes.MasterIndex,
 		aggregate: link.Type() == "bond" || link.Type() == "team",
 	}
-	// The index of an interface in another network namespace says nothing here.
+	// An index in another network namespace is not usable.
 	if link.Type() == "vlan" && attributes.NetNsID < 0 {
 		i.lower = attributes.ParentIndex
 	}
@@ -45,8 +44,8 @@ func describe(link netlink.Link) iface {
 	return i
 }
 
-// stack gives every interface with its device and members, and replaces members
-// among the selected, and those that carry addresses, by what they are members of.
+// stack returns every interface with its device and members. In the sets of selected and address-carrying
+// interfaces it replaces members by their bond or team.
 func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, map[int]bool) {
 	members := map[int][]int{}
 	uplinks, carriers := map[int]bool{}, map[int]bool{}
@@ -74,7 +73,7 @@ func stack(interfaces map[int]iface, selected, carrying map[int]bool) ([]Link, m
 	return links, uplinks
 }
 
-// wholeOf is the bond or team that the interface is a member of, else the interface itself.
+// wholeOf returns the bond or team of an interface, or the interface itself.
 func wholeOf(interfaces map[int]iface, index int) int {
 	if master := interfaces[index].master; interfaces[master].aggregate {
 		return master
@@ -82,10 +81,10 @@ func wholeOf(interfaces map[int]iface, index int) int {
 	return index
 }
 
-// deviceOf goes down from a VLAN, or a VLAN in a VLAN, to what is below. It returns the tags of
-// the VLANs, outermost first.
+// deviceOf returns the interface below a VLAN, or below a VLAN in a VLAN, and the VLAN tags, outermost
+// first.
 func deviceOf(interfaces map[int]iface, index int) (device int, tags []VLANTag) {
-	// The kernel stacks no more than eight.
+	// The kernel stacks at most eight.
 	for range 8 {
 		lower := interfaces[index].lower
 		if _, exists := interfaces[lower]; !exists {

@@ -10,23 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Translated is a connection, or flow of datagrams, whose destination the node's netfilter translates:
-// a service proxy's, as a rule.
+// Translated is a connection or UDP flow whose destination is translated by the node's netfilter, usually
+// for a service proxy.
 type Translated struct {
 	Client, Destination netip.AddrPort
-	// Protocol is that of the IP header.
+	// Protocol is the IP protocol number.
 	Protocol uint8
 }
 
-// States of TCP in netfilter (enum tcp_conntrack of nf_conntrack_tcp.h) of connections that have
-// ended. It remembers them for two minutes, and their clients may use the port again before.
+// TCP states of ended connections (enum tcp_conntrack of nf_conntrack_tcp.h). Netfilter keeps them for
+// two minutes, in which clients may reuse the port.
 const (
 	tcpTimeWait = 7
 	tcpClosed   = 8
 )
 
-// TranslatedConnections are those of the node's network namespace, of both address families, without
-// those that have ended.
+// TranslatedConnections returns the connections of the node's network namespace, of both address
+// families, except for ended ones.
 func TranslatedConnections() ([]Translated, error) {
 	var all []Translated
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package netdev finds the node's uplinks: the interfaces through which
-// packets for VIPs come in and their replies leave.
+// Package netdev reads interfaces, routes and neighbors from the kernel, and finds the node's uplinks:
+// the interfaces that receive packets for VIPs and send replies.
 package netdev
 
 import (
@@ -23,62 +23,58 @@ type Link struct {
 	Index int
 	// MTU in bytes.
 	MTU int
-	// MAC is the hardware address as text; empty for an interface without.
+	// MAC is the hardware address as text, or empty.
 	MAC string
-	// Ethernet reports whether packets on the interface have an Ethernet header. Those of a
-	// tun device or of WireGuard have none, and no program of ours can run there.
+	// Ethernet reports whether packets have an Ethernet header. The programs cannot run on interfaces
+	// without, such as tun and WireGuard.
 	Ethernet bool
-	// Carries reports whether the interface, or a member of it, has one of the node's addresses.
+	// Carries reports whether the interface or a member has one of the node's addresses.
 	Carries bool
-	// Up is true when the interface is up and has carrier.
+	// Up is true if the interface is up and has carrier.
 	Up bool
-	// Device is the index of the interface whose driver brings the frames in: that
-	// below a VLAN, else the interface itself.
+	// Device is the index of the interface whose driver receives the frames: the one below a VLAN, else
+	// the interface itself.
 	Device int
-	// Members are the indexes of the interfaces that Device consists of, in
-	// ascending order, where it is a bond or a team.
+	// Members are the indexes of Device's members, sorted, if it is a bond or team.
 	Members []int
-	// Tags are those of the interface's frames on Device, outermost first, where it is a VLAN.
+	// Tags are the VLAN tags of the interface's frames on Device, outermost first.
 	Tags []VLANTag
 }
 
-// VLANTag is what tells the frames of a VLAN from others.
+// VLANTag is the tag of a VLAN.
 type VLANTag struct {
 	// Protocol is the tag's EtherType.
 	Protocol uint16
 	ID       uint16
 }
 
-// HoldOff is how long an existing interface stays an uplink after its default
-// route or address has gone. So one that goes and comes back, as when a lease is
-// renewed, interrupts nothing. A new uplink has as long to get its program.
+// HoldOff is how long an existing interface remains an uplink after its default route or address is
+// removed, so that a short absence, for example during a DHCP renewal, has no effect. It is also the time
+// for a new uplink to get its program.
 const HoldOff = 10 * time.Second
 
-// Uplinks is what Find found.
+// Uplinks is the result of Find.
 type Uplinks struct {
 	// Links are the uplinks, sorted by name.
 	Links []Link
-	// Leads are the uplinks, by their indexes, by which the kernel sends packets to a BGP
-	// peer, by the peer's address. A peer is missing to which no route is known, or none by
-	// an uplink.
+	// Leads maps the address of a BGP peer to the indexes of the uplinks with the kernel's route to it.
+	// Peers without a route by an uplink are missing.
 	Leads map[netip.Addr][]int
-	// Again is after how long to look again though nothing changed; 0 means never.
+	// Again is the delay until the result may change without an event; 0 means never.
 	Again time.Duration
 }
 
 // Finder finds the node's uplinks.
 type Finder struct {
 	patterns []string
-	// seen is when an interface, by its index, was last selected.
+	// seen is the time when each interface, by index, was last selected.
 	seen map[int]time.Time
 }
 
-// NewFinder returns a Finder for interface names, or globs of names as in
-// path.Match: every interface that exists and matches is an uplink, the
-// loopback interface excepted. Without patterns the uplinks are the interfaces
-// that carry a default route of the main table, one of the node's addresses or a
-// network with a BGP peer.
-// In place of a member of a bond or team, that is the uplink.
+// NewFinder returns a Finder for interface names or path.Match patterns: every existing interface that
+// matches is an uplink, except for the loopback interface. Without patterns the uplinks are the
+// interfaces with a default route of the main table, one of the node's addresses, or a network with a BGP
+// peer. A bond or team replaces its members.
 func NewFinder(patterns []string) *Finder {
 	return &Finder{patterns: patterns, seen: map[int]time.Time{}}
 }
@@ -126,8 +122,7 @@ func isUp(attributes *netlink.LinkAttrs) bool {
 	return attributes.RawFlags&unix.IFF_UP != 0 && attributes.RawFlags&unix.IFF_LOWER_UP != 0
 }
 
-// choose returns those of the existing interfaces that are selected or were so
-// a short time ago.
+// choose returns the interfaces that are selected or were selected within HoldOff.
 func (f *Finder) choose(existing []Link, selected map[int]bool, now time.Time) (uplinks []Link, again time.Duration) {
 	seen := map[int]time.Time{}
 	for _, link := range existing {
@@ -150,8 +145,7 @@ func (f *Finder) choose(existing []Link, selected map[int]bool, now time.Time) (
 	return uplinks, again
 }
 
-// CheckPatterns returns an error that names the first pattern that can match
-// nothing because its syntax is wrong.
+// CheckPatterns returns an error for the first pattern with invalid syntax.
 func CheckPatterns(patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
@@ -168,7 +162,7 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// addDefaultRoutes adds the indexes of the interfaces that carry a default route.
+// addDefaultRoutes adds the indexes of the interfaces with a default route.
 func addDefaultRoutes(indexes map[int]bool) error {
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := retryInterrupted(func() ([]netlink.Route, error) {
@@ -204,8 +198,8 @@ func isDefault(route netlink.Route) bool {
 	return ones == 0 && route.Dst.IP.IsUnspecified()
 }
 
-// retryInterrupted calls list again while the kernel's answer was inconsistent
-// since what it listed changed meanwhile (NLM_F_DUMP_INTR).
+// retryInterrupted retries list if its result is inconsistent because of a concurrent change
+// (NLM_F_DUMP_INTR).
 func retryInterrupted[T any](list func() ([]T, error)) ([]T, error) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {

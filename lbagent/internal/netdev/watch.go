@@ -10,11 +10,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// resubscribe is how long Watch waits before it subscribes again.
+// resubscribe is the delay before subscribing again.
 const resubscribe = time.Second
 
-// Watch calls changed after something changed that the uplinks depend on, and
-// once whenever a change may have been missed, until ctx is done.
+// Watch calls changed after each change that may affect the uplinks, and whenever a change may have been
+// missed, until ctx is done.
 func Watch(ctx context.Context, changed func()) error {
 	for {
 		if err := watchOnce(ctx, changed); err != nil {
@@ -29,15 +29,14 @@ func Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// watchOnce returns nil when the kernel ended a subscription, as it does when
-// messages were lost.
+// watchOnce returns nil when the kernel ended a subscription because events were lost.
 func watchOnce(ctx context.Context, changed func()) error {
 	done := make(chan struct{})
 	defer close(done)
 	links := make(chan netlink.LinkUpdate)
 	addresses := make(chan netlink.AddrUpdate)
 	routes := make(chan netlink.RouteUpdate)
-	// A failed subscription closes its channel; the error says no more.
+	// A failed subscription closes its channel; the error has no further information.
 	ignore := func(error) {}
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
 		return fmt.Errorf("subscribe to changes of interfaces: %w", err)
@@ -48,7 +47,7 @@ func watchOnce(ctx context.Context, changed func()) error {
 	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
 		return fmt.Errorf("subscribe to changes of routes: %w", err)
 	}
-	// What changed before the subscriptions stood.
+	// Changes before the subscription.
 	changed()
 	for {
 		open := true
@@ -75,7 +74,7 @@ func watchOnce(ctx context.Context, changed func()) error {
 	}
 }
 
-// drain lets a subscription's goroutine, which may be about to send, end.
+// drain lets a subscription's goroutine end, which may be blocked in a send.
 func drain[T any](updates <-chan T) {
 	go func() {
 		for range updates {

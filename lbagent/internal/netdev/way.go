@@ -14,17 +14,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// Way is where packets to a router leave.
+// Way is the next hop to a router.
 type Way struct {
 	Interface int
-	// MAC is the router's, or that of the next one on the way to it.
+	// MAC is the address of the router, or of the gateway to it.
 	MAC [6]byte
 	MTU int
 }
 
 var errUnresolved = errors.New("the kernel knows no Ethernet address of it")
 
-// WayTo asks the kernel for the way to a router, whose address has a zone where it is link-local.
+// WayTo looks up the next hop to a router. A link-local address must have a zone.
 func WayTo(router netip.Addr) (Way, error) {
 	hop := router.WithZone("")
 	routes, err := netlink.RouteGetWithOptions(hop.AsSlice(), &netlink.RouteGetOptions{Oif: router.Zone()})
@@ -48,7 +48,7 @@ func WayTo(router netip.Addr) (Way, error) {
 	return Way{link.Attrs().Index, neighbour.MAC, link.Attrs().MTU}, nil
 }
 
-// neighbourAt asks the kernel for one neighbour. netlink's own functions list all that a link has.
+// neighbourAt looks up one neighbor. The functions of the netlink library list all neighbors of a link.
 func neighbourAt(key fib.NeighbourKey) (fib.Neighbour, error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	request.AddData(&netlink.Ndmsg{Family: uint8(neighbourFamily(key.Address)), Index: uint32(key.Interface)})

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of linux/netdev.h (Linux 6.3).
+// Constants of linux/netdev.h (Linux 6.3).
 const (
 	netdevFamily      = "netdev"
 	netdevVersion     = 1
@@ -23,31 +23,31 @@ const (
 	xdpTransmits      = 1 << 2
 )
 
-// genericHeader is struct genlmsghdr: command, version and two bytes that must be zero. nl.Genlmsg
-// sends there what lies behind it in memory, and this family refuses that.
+// genericHeader is struct genlmsghdr: command, version and two reserved bytes. nl.Genlmsg does not set
+// the reserved bytes to zero, and the kernel rejects that for this family.
 type genericHeader [nl.SizeofGenlmsg]byte
 
 func (genericHeader) Len() int { return nl.SizeofGenlmsg }
 
 func (h genericHeader) Serialize() []byte { return h[:] }
 
-// TakesRedirects reports whether the driver of an interface sends frames that an XDP program of
-// another one redirects to it (NETDEV_XDP_ACT_NDO_XMIT). Some drivers do only while they have an XDP
-// program themselves. It is true where the kernel does not tell, below Linux 6.3, and of an interface
-// that is gone.
+// TakesRedirects reports whether the driver of an interface transmits frames that an XDP program of
+// another interface redirects to it (NETDEV_XDP_ACT_NDO_XMIT). Some drivers do only while they have an
+// XDP program themselves. It returns true for a missing interface, and before Linux 6.3, where this is
+// unknown.
 func TakesRedirects(index int) (bool, error) {
 	features, known, err := xdpFeatures(index)
 	return !known || features&xdpTransmits != 0, err
 }
 
-// RunsPrograms reports whether the driver of an interface runs XDP programs itself, in native mode
-// (NETDEV_XDP_ACT_BASIC). It is not known below Linux 6.3.
+// RunsPrograms reports whether the driver of an interface supports native XDP (NETDEV_XDP_ACT_BASIC).
+// known is false before Linux 6.3.
 func RunsPrograms(index int) (runs, known bool, err error) {
 	features, known, err := xdpFeatures(index)
 	return features&xdpBasic != 0, known, err
 }
 
-// xdpFeatures are what the driver of an interface does for XDP, where the kernel tells it.
+// xdpFeatures returns the XDP features of an interface's driver, if the kernel reports them.
 func xdpFeatures(index int) (features uint64, known bool, err error) {
 	family, err := netlink.GenlFamilyGet(netdevFamily)
 	if errors.Is(err, unix.ENOENT) {
@@ -56,8 +56,8 @@ func xdpFeatures(index int) (features uint64, known bool, err error) {
 	if err != nil {
 		return 0, false, fmt.Errorf("look for the netlink family %s: %w", netdevFamily, err)
 	}
-	// One at a time: a list of all comes without NLM_F_MULTI, and the library takes its first
-	// message alone.
+	// One interface per request: a dump has no NLM_F_MULTI flag, so that the library reads only its first
+	// message.
 	messages, err := retryInterrupted(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(int(family.ID), 0)
 		request.AddData(genericHeader{netdevDeviceGet, netdevVersion})
@@ -80,7 +80,7 @@ func xdpFeatures(index int) (features uint64, known bool, err error) {
 	return features, true, nil
 }
 
-// parseXDPFeatures returns the flags of an interface, 0 where it has none.
+// parseXDPFeatures returns the flags of an interface, or 0.
 func parseXDPFeatures(message []byte) (features uint64, err error) {
 	if len(message) < nl.SizeofGenlmsg {
 		return 0, fmt.Errorf("%d bytes are no message", len(message))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package reconcile brings the maps of the data plane to what models want, step by step: what is new
-// is added first, and what waits for routers is removed last.
+// Package reconcile updates the maps of the data plane to the desired state in steps: additions first,
+// and removals that wait for routers last.
 package reconcile
 
 import (
@@ -19,65 +19,66 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// Plane has the maps.
+// Plane reads and writes the maps.
 type Plane interface {
 	Apply(op forwarding.Op) error
 	Dump() (*forwarding.State, error)
 	ReadBack(state *forwarding.State, failed []forwarding.Op) error
 }
 
-// removal is an operation that takes something out of the maps.
+// removal is an operation that removes an entry.
 type removal = forwarding.Op
 
-// Config is how maps are brought to what is wanted.
+// Config configures Maps.
 type Config struct {
 	Plane  Plane
 	Limits forwarding.Limits
-	// WithdrawDelay is how long what a withdrawn route led to keeps working.
+	// WithdrawDelay is the minimum time between the withdrawal of a route and the removal of its entries.
 	WithdrawDelay time.Duration
-	// Take has new connections of what is in the maps be ours, and no service proxy's; nil where they
-	// are anyway.
+	// Take takes over new connections to the entries in the maps from the service proxy; nil if that is
+	// not necessary.
 	Take func(have *forwarding.State) error
-	// Explain adds to an error of the Plane what to do about it.
+	// Explain adds a remedy to an error of the Plane.
 	Explain func(err error) error
-	// Moved is called before each write: a pass that writes makes progress.
+	// Moved is called before each write, as a sign of progress.
 	Moved func()
-	// Repaired is told how many entries another program has written to.
+	// Repaired is called with the number of entries that another program has modified.
 	Repaired func(entries int)
 	Logger   logr.Logger
 }
 
-// Maps are those of a data plane, and what is known of them. All retries are the caller's: what fails
-// in a pass is tried again by the next one.
+// Maps are the maps of a data plane with their known content. The caller retries: an operation that fails
+// is attempted again by the next pass.
 type Maps struct {
 	Config
 	planner *plan.Planner
-	// verifier has what the maps hold compared with what was written; nil where nothing does.
+	// verifier compares the maps with the written content; nil disables it.
 	verifier *verifier
-	// have is what the maps hold; nil when that must be read from them. copied is true where it is
-	// this one's alone: neither a plan nor read.
+	// have is the content of the maps; nil if it must be read. copied is true if no plan or reader shares
+	// it.
 	have   *forwarding.State
 	copied bool
-	// fill is how many entries it has; nil where they are to be counted.
+	// fill is the number of entries in have; nil if they must be counted.
 	fill *forwarding.Fill
-	// pending is what of it waits to be removed; nil where the maps do not hold what the last pass
-	// wanted beside it.
+	// pending is the part of have that waits for removal; nil if the maps differ from the last desired
+	// state otherwise.
 	pending *forwarding.Pending
-	// due is when each removal that waits may be done. None waits on over a pass in which the
-	// maps could not be read or a route not withdrawn: what it removes may be announced since.
+	// due is the time at which each waiting removal is permitted. A removal does not keep waiting over a
+	// pass in which the maps could not be read or a route not withdrawn, because its entry may be
+	// announced since.
 	due map[removal]time.Time
 }
 
-// New returns maps that hold a State, for which a planner was made.
+// New returns maps with a known content, for which the planner was created.
 func New(have *forwarding.State, planner *plan.Planner, config Config) *Maps {
 	return &Maps{Config: config, planner: planner, have: have, due: map[removal]time.Time{}}
 }
 
-// Have is what the maps hold; nil where that could not be read. It is only to be read.
+// Have returns the content of the maps, or nil if it could not be read. It must not be modified.
 func (m *Maps) Have() *forwarding.State { return m.have }
 
-// Fill is how many entries the maps hold; nil where that could not be read. After passes that only
-// move rows from node to node nothing is counted.
+// Fill returns the number of entries in the maps, or nil if they could not be read. Passes that only move
+// rows between nodes do not count entries.
 func (m *Maps) Fill() *forwarding.Fill {
 	if m.fill == nil && m.have != nil {
 		m.fill = m.have.Fill()
@@ -85,13 +86,13 @@ func (m *Maps) Fill() *forwarding.Fill {
 	return m.fill
 }
 
-// Forget has the next Dump read the maps.
+// Forget makes the next Dump read the maps.
 func (m *Maps) Forget() { m.have, m.fill = nil, nil }
 
-// Waiting are the removals that wait, with when they may be done.
+// Waiting returns the waiting removals with the time at which they are permitted.
 func (m *Maps) Waiting() map[forwarding.Op]time.Time { return m.due }
 
-// Dump reads what the maps hold, where that is not known.
+// Dump reads the content of the maps, unless it is known.
 func (m *Maps) Dump() error {
 	if m.have != nil {
 		return nil
@@ -107,10 +108,10 @@ func (m *Maps) Dump() error {
 
 // Step is one pass over the maps.
 type Step struct {
-	// Want is what the maps shall hold, Differs the entries in which they do not; nil means any.
+	// Want is the desired content, Differs the entries that differ from it; nil means any.
 	Want    *forwarding.State
 	Differs *forwarding.Entries
-	// Unplanned is what does not fit.
+	// Unplanned are problems of objects without room.
 	Unplanned []plan.Problem
 
 	maps     *Maps
@@ -118,7 +119,7 @@ type Step struct {
 	waiting  map[removal]time.Time
 }
 
-// Plan plans a pass for a model, of which changes have come since the last one.
+// Plan plans a pass for a model, with the changes since the previous pass.
 func (m *Maps) Plan(of *model.Model, changes *model.Changes) *Step {
 	want, differs, unplanned := m.planner.Replan(plan.Held{State: m.have, Pending: m.pending}, of, changes, m.Limits)
 	step := &Step{
@@ -129,7 +130,8 @@ func (m *Maps) Plan(of *model.Model, changes *model.Changes) *Step {
 	return step
 }
 
-// Add writes what is new or has changed, and takes new connections of it from the node's service proxy.
+// Add writes new and changed entries, and takes over new connections to them from the node's service
+// proxy.
 func (s *Step) Add() error {
 	m := s.maps
 	outcome := s.schedule.Add(m.apply)
@@ -140,12 +142,11 @@ func (s *Step) Add() error {
 	return errors.Join(err, m.Take(m.have))
 }
 
-// Forwards reports whether the node can forward by what is in the maps.
+// Forwards reports whether the node can forward by the content of the maps.
 func (s *Step) Forwards() bool { return s.maps.have != nil && s.schedule.Forwards() }
 
-// Remove does the removals that have waited long enough, and returns after how long the next one is
-// due. The routes are set already: a removal waits for the routers that may still send to what it
-// removes.
+// Remove executes the removals that have waited long enough, and returns the delay until the next one. It
+// must be called after routes are set: a removal waits for routers that may still send to its entry.
 func (s *Step) Remove(now time.Time) (time.Duration, error) {
 	m := s.maps
 	var wait time.Duration
@@ -164,13 +165,13 @@ func (s *Step) Remove(now time.Time) (time.Duration, error) {
 		delete(m.due, op)
 	}
 	if len(outcome.Done) > 0 {
-		// There may be room now for what did not fit.
+		// There may be room now for unplanned objects.
 		wait = wake.Soonest(wait, time.Millisecond)
 	}
 	return wait, m.follow(s.schedule, &outcome)
 }
 
-// Unwritten tells of the frontends that are not programmed as planned, since a write failed.
+// Unwritten returns problems of frontends that are not programmed because a write failed.
 func (s *Step) Unwritten(of *model.Model) []model.Problem {
 	keys := s.schedule.Unfinished()
 	if len(keys) == 0 {
@@ -196,8 +197,8 @@ func (m *Maps) apply(op forwarding.Op) error {
 	return m.Explain(m.Plane.Apply(op))
 }
 
-// follow notes what the maps hold after a part of a schedule. What failed is read back: the rest
-// of the pass must not believe more.
+// follow updates the known content after a part of a schedule. Failed entries are read back, because the
+// rest of the pass depends on them.
 func (m *Maps) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome) error {
 	err := outcome.Err()
 	if err != nil || slices.ContainsFunc(outcome.Done, forwarding.Fills) {
@@ -213,8 +214,8 @@ func (m *Maps) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 	if err == nil && len(outcome.Done) == 0 {
 		return nil
 	}
-	// While anything waits, passes change one copy: with thousands of frontends it takes longer than all
-	// else.
+	// While removals wait, passes modify one copy: with thousands of frontends, cloning dominates the
+	// time of a pass.
 	if !m.copied {
 		m.have, m.copied = m.have.Clone(), true
 	}
@@ -223,7 +224,7 @@ func (m *Maps) follow(schedule *forwarding.Schedule, outcome *forwarding.Outcome
 		return nil
 	}
 	if readErr := m.Plane.ReadBack(m.have, outcome.Uncertain()); readErr != nil {
-		// The next pass reads all.
+		// The next pass reads everything.
 		m.have = nil
 		return errors.Join(err, readErr)
 	}

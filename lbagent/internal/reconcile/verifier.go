@@ -10,25 +10,26 @@ import (
 )
 
 const (
-	// VerifyEvery is how often a part of the maps is read back. Once in VerifyParts of that, all is.
+	// VerifyEvery is the interval for reading back one part of the maps. All parts take VerifyParts
+	// intervals.
 	VerifyEvery = time.Minute
-	// VerifyParts is how many parts there are.
+	// VerifyParts is the number of parts.
 	VerifyParts = 100
 )
 
-// verifier says when which part of the maps is to be read back.
+// verifier is the schedule for reading back parts of the maps.
 type verifier struct {
 	due  time.Time
 	part uint32
 }
 
-// VerifyFrom has parts of the maps read back from a time on. Without it none is.
+// VerifyFrom enables the verification of the maps from a time on.
 func (m *Maps) VerifyFrom(first time.Time) { m.verifier = &verifier{due: first} }
 
-// Verify reads a part of the maps back when that is due, and has the next pass write all that is
-// not as the agent has written it: another program may write to the maps. It returns after how
-// long it is due again; 0 means it is not. While anything waits to be removed or is not written,
-// nothing is read.
+// Verify reads back a part of the maps if it is due, and makes the next pass write all entries that
+// differ from the written ones, because another program may have modified them. It returns the delay
+// until the next part; 0 means never. Nothing is read while removals are waiting or entries are not
+// written.
 func (m *Maps) Verify(now time.Time) (time.Duration, error) {
 	v := m.verifier
 	if v == nil {
@@ -45,7 +46,7 @@ func (m *Maps) Verify(now time.Time) (time.Duration, error) {
 	v.part = (v.part + 1) % VerifyParts
 	read := m.have.Clone()
 	if err := m.Plane.ReadBack(read, part.Writes()); err != nil {
-		// The maps are as they were: the next pass goes on from what was written.
+		// The next pass continues from the written content.
 		return VerifyEvery, fmt.Errorf("verify the maps: %w", err)
 	}
 	wrong := forwarding.DiffOf(read, m.have, part)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package routes has the routes of a node announced as its passes decide (package announce): to
-// routers over BGP, and on links by answers.
+// Package routes announces the routes that passes decide on (package announce): to routers over BGP, and
+// on links by ARP and Neighbor Discovery.
 package routes
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// Speaker has the sessions with routers.
+// Speaker manages the sessions with routers.
 type Speaker interface {
 	Prepare(want bgp.Want)
 	Set(want bgp.Want) error
@@ -30,94 +30,94 @@ type Speaker interface {
 	DynamicNeighbors() []netip.Addr
 }
 
-// Handover is what passes say of a shutdown, and what they hear of it.
+// Handover exchanges the state of a node shutdown with passes.
 type Handover interface {
-	// See notes whether the node shuts down.
+	// See records whether the node shuts down.
 	See(shutsDown bool)
-	// HasBegun reports whether the node is to withdraw everything.
+	// HasBegun reports whether the node must withdraw all routes.
 	HasBegun() bool
-	// Withdrawn notes that no route is announced any more.
+	// Withdrawn records that no route is announced any more.
 	Withdrawn()
 }
 
-// Config is how routes are announced.
+// Config configures an Announcer.
 type Config struct {
 	Speaker  Speaker
 	Handover Handover
-	// DrainDelay is how long a node that departs announces its routes as those to be left.
+	// DrainDelay is how long a departing node announces its routes with low preference.
 	DrainDelay time.Duration
-	// UnreadyDelay is how long a Cluster VIP stays announced without an endpoint.
+	// UnreadyDelay is how long a Cluster VIP without a ready endpoint remains announced.
 	UnreadyDelay time.Duration
-	// Duplicates finds hosts that have the address of a VIP; nil where nobody is asked.
+	// Duplicates detects hosts with the address of a VIP; nil disables detection.
 	Duplicates *duplicate.Detector
-	// Layer2 answers for VIPs on links; nil where nobody does.
+	// Layer2 answers for VIPs on links; nil disables it.
 	Layer2 *l2.Answerer
-	// Moved is called with each step that a pass comes to.
+	// Moved is called with the name of each step of a pass.
 	Moved  func(step string)
 	Logger logr.Logger
 }
 
-// Announcer announces what passes decide. Only they use it.
+// Announcer announces the decisions of passes. It is not safe for concurrent use.
 type Announcer struct {
 	Config
 	departure announce.Departure
 	unready   announce.Unready
 	decider   announce.Decider
-	// decisions are those of the last pass.
+	// decisions are the decisions of the previous pass.
 	decisions []announce.Decision
-	// announced are the VIPs that the last pass announced or, after a start, those that the
-	// agent before may have announced.
+	// announced are the VIPs that the previous pass announced or, after a start, that the previous agent
+	// may have announced.
 	announced map[netip.Addr]bool
-	// told are the prefixes that the speaker announced when announced was found out.
+	// told are the prefixes that the speaker announced when announced was computed.
 	told *announce.Prefixes
-	// begun is true once the speaker was told of routes.
+	// begun is true after the first call of Speaker.Set.
 	begun bool
-	// established are the peers whose session was, when that was logged last.
+	// established reports the peers with an established session at the last log.
 	established map[string]bool
 }
 
-// New returns an announcer that goes on from what the agent before left in the maps.
+// New returns an announcer that continues from the maps of the previous agent.
 func New(have *forwarding.State, config Config) *Announcer {
 	return &Announcer{Config: config, announced: Adopted(have)}
 }
 
-// Pass is what one pass knows.
+// Pass is the input of Announce.
 type Pass struct {
 	Model   *model.Model
 	Objects *model.Snapshot
-	// Change is what has changed since the last pass.
+	// Change is the change since the previous pass.
 	Change announce.Change
-	// Programmed is what the maps hold, Planned what they shall hold.
+	// Programmed is the content of the maps, Planned the desired content.
 	Programmed, Planned *forwarding.State
-	// Unattached are the peers of which the programs do not see all packets, with the reason.
+	// Unattached maps peers whose packets the programs do not all receive to the reason.
 	Unattached map[string]string
-	// Uplinks are the names of all uplinks, Attached those that have the programs.
+	// Uplinks are the names of all uplinks, Attached the ones with the programs.
 	Uplinks, Attached []string
-	// Silent are the nodes that answer for no VIP on their links. Held are those of them that count
+	// Silent are the nodes that answer for no VIP on their links. Held are the ones among them that count
 	// as up because this node may be cut off.
 	Silent, Held map[forwarding.NodeID]bool
 }
 
-// Result is what was decided.
+// Result is the result of Announce.
 type Result struct {
 	Decisions  []announce.Decision
 	Duplicates []duplicate.Holder
-	// L2 is what the LBNode says of links, Answering the VIPs that this node answers for there.
+	// L2 is the status of links for the LBNode, Answering the VIPs that this node answers for.
 	L2        []millracev1beta1.L2Reach
 	Answering []netip.Addr
-	// Again is after how long there may be other routes; zero means there is no such time.
+	// Again is the delay until routes may change without an event; zero means never.
 	Again time.Duration
 }
 
-// Prepare has the speaker begin with the sessions of the first model, of which no route is decided yet.
+// Prepare starts the sessions of the first model, before routes are decided.
 func (a *Announcer) Prepare(m *model.Model, passwords map[string]string) {
 	if !a.begun {
 		a.Speaker.Prepare(wantBGP(m, nil, passwords))
 	}
 }
 
-// Announce decides on the routes of a pass, and gives them to the speaker and to the links. An error
-// is of the speaker: what was decided is told all the same.
+// Announce decides on the routes of a pass and sets them at the speaker and on the links. The result is
+// valid even if the speaker returns an error.
 func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	a.Moved("routes")
 	m := pass.Model
@@ -153,7 +153,7 @@ func (a *Announcer) Announce(pass *Pass, now time.Time) (Result, error) {
 	return result, err
 }
 
-// LogSessions tells sessions that were established or lost since last time.
+// LogSessions logs sessions that were established or lost since the previous call.
 func (a *Announcer) LogSessions() {
 	established := map[string]bool{}
 	for _, session := range a.Speaker.Sessions() {

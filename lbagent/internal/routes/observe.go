@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// wantBGP is what the speaker should hold. A node without an address has no
-// BGP identifier, and nothing to announce either.
+// wantBGP returns the desired state of the speaker. A node without an address has no BGP identifier and
+// nothing to announce.
 func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string) bgp.Want {
 	id := bgp.RouterID(m.Self.IPv4, m.Self.IPv6)
 	if !id.IsValid() {
@@ -33,9 +33,9 @@ func wantBGP(m *model.Model, routes announce.Routes, passwords map[string]string
 	return want
 }
 
-// announced are the VIPs that peers may have a route to, of this agent or the one before:
-// those to which the speaker has one and, where it could not be set, those of before that were
-// wanted.
+// announced returns the VIPs that peers may have a route to, from this agent or the previous one: the
+// ones that the speaker announces and, if the speaker could not be set, the previously announced ones
+// that are still wanted.
 func announced(
 	before map[netip.Addr]bool, decisions []announce.Decision, told *announce.Prefixes, failure error,
 ) map[netip.Addr]bool {
@@ -47,8 +47,8 @@ func announced(
 	return has
 }
 
-// Adopted are the VIPs that the agent before may have announced: those with a frontend in
-// the maps that it has left.
+// Adopted returns the VIPs that the previous agent may have announced: the ones with a frontend in its
+// maps.
 func Adopted(have *forwarding.State) map[netip.Addr]bool {
 	vips := map[netip.Addr]bool{}
 	for key := range have.Frontends {
@@ -57,7 +57,7 @@ func Adopted(have *forwarding.State) map[netip.Addr]bool {
 	return vips
 }
 
-// Sessions are those with routers, as the report has them.
+// Sessions returns the sessions with routers for the report.
 func (a *Announcer) Sessions() []millracev1beta1.SessionStatus {
 	observed := a.Speaker.Sessions()
 	statuses := make([]millracev1beta1.SessionStatus, 0, len(observed))
@@ -70,7 +70,7 @@ func (a *Announcer) Sessions() []millracev1beta1.SessionStatus {
 			Message:  session.Message,
 		}
 		if !session.Since.IsZero() {
-			// As precise as the API keeps it, so that it compares equal.
+			// The API stores seconds, and the statuses are compared.
 			since := metav1.NewTime(session.Since).Rfc3339Copy()
 			status.Since = &since
 		}

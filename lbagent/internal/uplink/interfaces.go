@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane/attach"
 )
 
-// Names are those of interfaces.
+// Names returns the names of interfaces.
 func Names(interfaces []millracev1beta1.InterfaceStatus) []string {
 	list := make([]string, 0, len(interfaces))
 	for _, uplink := range interfaces {
@@ -20,7 +20,7 @@ func Names(interfaces []millracev1beta1.InterfaceStatus) []string {
 	return list
 }
 
-// Attached are the names of the uplinks that have the programs.
+// Attached returns the names of the uplinks with the programs.
 func (u *Uplinks) Attached() (names []string) {
 	for _, attachment := range u.plane.Attachments() {
 		if attachment.Err == nil && attachment.Mode != "" {
@@ -30,8 +30,8 @@ func (u *Uplinks) Attached() (names []string) {
 	return names
 }
 
-// Devices are the interfaces by which the programs can send, each with those by which they see
-// frames come in.
+// Devices maps the interfaces that the programs can send on to the interfaces that they receive frames
+// on.
 func (u *Uplinks) Devices() map[int][]int {
 	devices := map[int][]int{}
 	attachments := u.plane.Attachments()

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// Networks are those around the node, as they were read last. A nil one finds none.
+// Networks caches the networks and gateways of the node. A nil Networks adds none.
 type Networks struct {
 	read     func() ([]netdev.Network, error)
 	gateways func() (map[int][]netip.Addr, error)
@@ -22,16 +22,15 @@ type Networks struct {
 	last   model.Gateways
 }
 
-// NewNetworks returns networks that are read by these functions: those of the node's interfaces, and
-// the gateways of its default routes by address family, AF_INET or AF_INET6.
+// NewNetworks returns Networks with functions that read the networks of the node's interfaces, and the
+// gateways of its default routes by address family, AF_INET or AF_INET6.
 func NewNetworks(read func() ([]netdev.Network, error), gateways func() (map[int][]netip.Addr, error)) *Networks {
 	return &Networks{read: read, gateways: gateways}
 }
 
-// Add adds the networks of the node's interfaces and the gateways to what the objects say: nobody
-// drops what is for hosts there, and next hops are the node's addresses there. A family that has no
-// gateway any more keeps the last one: its session ends when the router is gone, not when a route is
-// replaced.
+// Add adds the networks of the node's interfaces and the gateways to the objects: packets for hosts there
+// are not dropped, and the node's addresses there are next hops. A family without a gateway keeps its
+// previous one, so that a session ends when the router fails, not when a route is replaced.
 func (n *Networks) Add(objects *model.Snapshot) error {
 	if n == nil {
 		return nil

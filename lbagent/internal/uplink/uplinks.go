@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package uplink keeps the programs on the node's uplinks. It knows which packets the programs do not
-// see, and reads the networks and gateways around the node.
+// Package uplink attaches the programs to the node's uplinks, reports packets that the programs do not
+// receive, and reads the networks and gateways of the node.
 package uplink
 
 import (
@@ -20,11 +20,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
-// Recheck is after how long uplinks without programs are tried again, and looked at
-// whether they lead to a peer: changes of routes to peers are not watched.
+// Recheck is the interval for retrying uplinks without programs, and for checking whether they lead to a
+// peer: routes to peers are not watched.
 const Recheck = 30 * time.Second
 
-// Plane is the part of the data plane that uplinks need.
+// Plane is the part of the data plane for uplinks.
 type Plane interface {
 	Attach(uplinks []dataplane.Uplink) error
 	Attachments() []dataplane.Attachment
@@ -33,43 +33,41 @@ type Plane interface {
 // Finder finds the uplinks of a node with these addresses and peers.
 type Finder func(addresses, peers []netip.Addr, now time.Time) (*netdev.Uplinks, error)
 
-// Uplinks keeps the programs on the node's uplinks, and knows which peers may send packets
-// that the programs do not see.
+// Uplinks attaches the programs to the node's uplinks, and computes which peers may send packets that the
+// programs do not receive.
 type Uplinks struct {
 	find   Finder
 	plane  Plane
 	logger logr.Logger
 
-	// found is what was found last; nil before the first time.
+	// found is the last result of find, or nil.
 	found *netdev.Uplinks
-	// attached are the uplinks that the programs were last attached to; failed is true when
-	// that must be done again.
+	// attached are the uplinks of the last Attach; failed is true if it must be repeated.
 	attached []netdev.Link
 	failed   bool
-	// since is when each uplink, by its index, became one; zero for those of the start.
+	// since is when each interface, by index, became an uplink; zero for those at the start.
 	since map[int]time.Time
 	told  []string
 }
 
-// New returns uplinks to which nothing is attached yet.
+// New returns Uplinks without attachments.
 func New(find Finder, plane Plane, logger logr.Logger) *Uplinks {
 	return &Uplinks{find: find, plane: plane, logger: logger}
 }
 
-// Coverage is what the programs see of the packets that routers and nodes send here.
+// Coverage reports which packets from routers and nodes the programs receive.
 type Coverage struct {
-	// Unattached are the peers of which they do not see all, by the name of the LBPeer, with
-	// the reason.
+	// Unattached maps the names of LBPeers whose packets the programs do not all receive to the reason.
 	Unattached map[string]string
-	// Lacking are the uplinks that must have the programs and have not.
+	// Lacking are the uplinks that need the programs and do not have them.
 	Lacking []string
-	// Interfaces are the uplinks, as the report has them.
+	// Interfaces are the uplinks for the report.
 	Interfaces []millracev1beta1.InterfaceStatus
-	// Again is after how long there may be another coverage; zero means there is no such time.
+	// Again is the delay until the coverage may change without an event; zero means never.
 	Again time.Duration
 }
 
-// Update attaches the programs to the uplinks where something changed.
+// Update attaches the programs to changed uplinks.
 func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 	peers := make([]netip.Addr, 0, len(m.Peers))
 	for i := range m.Peers {
@@ -81,7 +79,7 @@ func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 		u.note(found, now)
 		attachErr = u.attach()
 	}
-	// Where nothing was found out, the programs stay where they are.
+	// If finding uplinks fails, the programs stay attached.
 	c := u.cover(m.Peers, now)
 	if findErr == nil {
 		c.Again = wake.Soonest(c.Again, found.Again)
@@ -93,7 +91,7 @@ func (u *Uplinks) Update(m *model.Model, now time.Time) (Coverage, error) {
 	return c, errors.Join(findErr, attachErr)
 }
 
-// note takes what was found, and since when.
+// note stores the found uplinks and when each was first found.
 func (u *Uplinks) note(found *netdev.Uplinks, now time.Time) {
 	since := map[int]time.Time{}
 	for _, link := range found.Links {
@@ -130,7 +128,7 @@ func sameDevice(a, b netdev.Link) bool {
 		a.Device == b.Device && slices.Equal(a.Members, b.Members) && slices.Equal(a.Tags, b.Tags)
 }
 
-// withoutUplinks is an error of Attach without those of single uplinks.
+// withoutUplinks removes the errors of single uplinks from an error of Attach.
 func withoutUplinks(err error) error {
 	if joined, is := err.(interface{ Unwrap() []error }); is {
 		var rest []error
@@ -145,9 +143,9 @@ func withoutUplinks(err error) error {
 	return err
 }
 
-// cover looks which uplinks packets may come in by, and whether those have the programs.
-// Routers send to the node's own addresses as next hops, and a peer also by the way that
-// leads to it. Where that is not known, it may be any uplink.
+// cover computes the uplinks that packets may arrive on, and whether they have the programs. Routers send
+// to the node's addresses as next hops, and a peer also by the uplinks of the route to it. If that route
+// is unknown, packets may arrive on any uplink.
 func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
 	c := Coverage{Unattached: map[string]string{}, Interfaces: interfaces(u.plane.Attachments())}
 	if u.found == nil {
@@ -180,7 +178,7 @@ func (u *Uplinks) cover(peers []model.Peer, now time.Time) Coverage {
 	return c
 }
 
-// without are the uplinks that are without the programs, by their indexes.
+// without returns the uplinks without the programs, by index.
 func (u *Uplinks) without() map[int]bool {
 	without := map[int]bool{}
 	for _, link := range u.found.Links {
@@ -194,9 +192,8 @@ func (u *Uplinks) without() map[int]bool {
 	return without
 }
 
-// ingress are the uplinks by which packets may come in: those with the node's addresses,
-// and those that lead to the sender, or, where that is not known, all that could have the
-// programs.
+// ingress returns the uplinks that packets may arrive on: the ones with the node's addresses and the ones
+// that lead to the sender or, if that is unknown, all that can have the programs.
 func (u *Uplinks) ingress(leads []int, known bool) []netdev.Link {
 	var ingress []netdev.Link
 	for _, link := range u.found.Links {
@@ -207,8 +204,8 @@ func (u *Uplinks) ingress(leads []int, known bool) []netdev.Link {
 	return ingress
 }
 
-// lacking says which of the ingress interfaces must have the programs and have not. One that is new
-// has time to get them.
+// lacking returns messages about ingress interfaces that need the programs and do not have them. A new
+// interface has time to get them.
 func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.Time, c *Coverage) []string {
 	if len(without) == len(u.found.Links) {
 		return []string{"no uplink has the programs"}
@@ -227,7 +224,7 @@ func (u *Uplinks) lacking(ingress []netdev.Link, without map[int]bool, now time.
 	return lacking
 }
 
-// withoutEthernet tells of an uplink that no program can run on.
+// withoutEthernet returns the status of an uplink that no program can run on.
 func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	return millracev1beta1.InterfaceStatus{
 		Name: link.Name, XDPMode: millracev1beta1.XDPNone,
@@ -235,7 +232,7 @@ func withoutEthernet(link *netdev.Link) millracev1beta1.InterfaceStatus {
 	}
 }
 
-// tell logs the uplinks where they have changed.
+// tell logs the uplinks if they have changed.
 func (u *Uplinks) tell(interfaces []millracev1beta1.InterfaceStatus) {
 	if texts := describeInterfaces(interfaces); !slices.Equal(texts, u.told) {
 		u.told = texts

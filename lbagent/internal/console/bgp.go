@@ -16,13 +16,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bgp"
 )
 
-// Speaker has BGP sessions.
+// Speaker manages BGP sessions.
 type Speaker interface {
 	Sessions() []bgp.Session
 	Routes() announce.Routes
 }
 
-// Peers are the BGP sessions as they are now, sorted by peer.
+// Peers returns the BGP sessions, sorted by peer.
 func (s *Server) Peers() *consoleapi.BGP {
 	line := &consoleapi.BGP{Node: s.Directory().Node}
 	bfd := map[string]*millracev1beta1.BFDStatus{}
@@ -51,7 +51,7 @@ func peerOf(session bgp.Session, bfd *millracev1beta1.BFDStatus) consoleapi.BGPP
 	return peer
 }
 
-// routes answers with what peers are told.
+// routes writes the routes that are announced to peers.
 func (s *Server) routes(conn net.Conn) error {
 	withheld := map[string][]millracev1beta1.AddressFamily{}
 	established := map[string]bool{}

@@ -14,9 +14,8 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// Ask sends a request to the agent at the socket and writes the lines of its
-// answer to out as they come. It returns nil when the answer ends or ctx is
-// done. What the agent could not do is an error.
+// Ask sends a request to the agent at the socket, and copies the lines of the response to out. It returns
+// nil when the response ends or ctx is done, and an error if the agent reports one.
 func Ask(ctx context.Context, path string, request Request, out io.Writer) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -25,8 +24,8 @@ func Ask(ctx context.Context, path string, request Request, out io.Writer) error
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	// An agent that takes no more clients says so and hangs up, perhaps before
-	// the request is written: its answer can be read nevertheless.
+	// An agent with too many clients writes an error and closes the connection, perhaps before the
+	// request is written. Its response can be read nevertheless.
 	unasked := json.NewEncoder(conn).Encode(request)
 	lines := bufio.NewReader(conn)
 	for {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Counters are those of now, sorted by frontend: of frontends those that are wanted, by the key and
-// the Service (namespace/name).
+// Counters returns the current counters, sorted by frontend. wants selects frontends by key and Service
+// (namespace/name).
 func (s *Server) Counters(wants func(key forwarding.FrontendKey, service string) bool) (*consoleapi.Counters, error) {
 	now := time.Now().UTC()
 	directory := s.Directory()

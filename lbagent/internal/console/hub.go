@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// recentDrops is how many samples are kept for later listeners.
+	// recentDrops is the number of samples that new listeners get.
 	recentDrops = 256
-	// queueLength is how many samples wait for a slow reader before it misses
-	// some.
+	// queueLength is the number of samples that a slow listener may queue. Further samples are counted as
+	// missed.
 	queueLength = 1024
 )
 
-// Samples gives drops until it is closed; Next then returns io.EOF.
+// Samples returns drops until it is closed; then Next returns io.EOF.
 type Samples interface {
 	Next() (dataplane.Drop, error)
 	Close() error
 }
 
-// Hub hands every sample to all listeners. It never waits for any of them.
+// Hub distributes every sample to all listeners, and never blocks on a listener.
 type Hub struct {
 	mu        sync.Mutex
 	listeners map[*listener]struct{}
-	// recent is a ring of which next is the oldest place.
+	// recent is a ring buffer; next is the index of the oldest sample.
 	recent []dataplane.Drop
 	next   int
 }
@@ -38,16 +38,15 @@ type Hub struct {
 // listener is one reader of the samples.
 type listener struct {
 	drops chan dataplane.Drop
-	// missed counts what did not fit into drops.
+	// missed counts samples beyond the capacity of drops.
 	missed atomic.Uint64
 }
 
 // NewHub returns a Hub without listeners.
 func NewHub() *Hub { return &Hub{listeners: map[*listener]struct{}{}} }
 
-// Run hands out samples until ctx is done. They are read also while there is no
-// listener. So later listeners get the recent samples, and no sample waits in the
-// kernel.
+// Run distributes samples until ctx is done. It reads samples even without listeners, so that later
+// listeners get the recent ones and no sample waits in the kernel.
 func (h *Hub) Run(ctx context.Context, samples Samples) error {
 	stop := context.AfterFunc(ctx, func() { _ = samples.Close() })
 	defer stop()
@@ -81,14 +80,14 @@ func (h *Hub) publish(drop dataplane.Drop) {
 	}
 }
 
-// history is the recent samples, the oldest first.
+// history returns the recent samples, the oldest first.
 func (h *Hub) history() []dataplane.Drop {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append(append([]dataplane.Drop{}, h.recent[h.next:]...), h.recent[:h.next]...)
 }
 
-// listen gets all samples from now on, until leave is called.
+// listen subscribes to samples until leave is called.
 func (h *Hub) listen() (l *listener, leave func()) {
 	l = &listener{drops: make(chan dataplane.Drop, queueLength)}
 	h.mu.Lock()

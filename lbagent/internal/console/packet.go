@@ -17,15 +17,15 @@ const (
 	SCTP = 132
 )
 
-// ErrFamilies means that source and destination are of different families.
+// ErrFamilies is returned when source and destination are of different address families.
 var ErrFamilies = errors.New("source and destination must both be IPv4 or both be IPv6")
 
-// clientPacket says which packet is made for tracing: one as a client would send it.
+// clientPacket is a packet of a client, generated for tracing.
 type clientPacket struct {
 	Source, Destination netip.AddrPort
 	Protocol            uint8
-	// Midstream makes a packet of a connection that is there: of TCP an ACK, of
-	// SCTP a heartbeat. Otherwise it is a SYN, or an INIT.
+	// Midstream generates a packet of an established connection: an ACK for TCP, a heartbeat for SCTP.
+	// Otherwise the packet is a SYN or INIT.
 	Midstream bool
 }
 
@@ -48,8 +48,7 @@ func marshal(flow clientPacket) ([]byte, error) {
 	return append(headerIPv6(flow.Protocol, source, destination, len(segment)), segment...), nil
 }
 
-// segment returns the packet of the transport protocol; of TCP and UDP without
-// its checksum.
+// segment returns the packet of the transport protocol. The checksum of TCP and UDP is not set.
 func segment(flow clientPacket) ([]byte, error) {
 	ports := binary.BigEndian.AppendUint16(nil, flow.Source.Port())
 	ports = binary.BigEndian.AppendUint16(ports, flow.Destination.Port())
@@ -65,7 +64,7 @@ func segment(flow clientPacket) ([]byte, error) {
 	}
 }
 
-// tcp is the header after the ports (RFC 9293 section 3.1).
+// tcp returns the header after the ports (RFC 9293, section 3.1).
 func tcp(midstream bool) []byte {
 	const syn, ack = 0x02, 0x10
 	header := make([]byte, 16)
@@ -80,7 +79,7 @@ func tcp(midstream bool) []byte {
 	return header
 }
 
-// sctp is the whole packet (RFC 9260 sections 3.1, 3.3.2 and 3.3.5).
+// sctp returns the whole packet (RFC 9260, sections 3.1, 3.3.2 and 3.3.5).
 func sctp(ports []byte, midstream bool) []byte {
 	const initiation, heartbeat = 1, 4
 	header := make([]byte, 8)
@@ -88,18 +87,17 @@ func sctp(ports []byte, midstream bool) []byte {
 	if midstream {
 		header[3] = 1 // verification tag
 	} else {
-		// Initiate tag 1, a window of 64 KiB, one stream each way.
+		// Initiate tag 1, a window of 64 KiB, one stream in each direction.
 		chunk = []byte{initiation, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1}
 	}
 	packet := append(append(ports, header...), chunk...)
 	sum := crc32.Checksum(packet, crc32.MakeTable(crc32.Castagnoli))
-	// Its bytes are in the order of the reflected CRC (RFC 9260 appendix A).
+	// The bytes have the order of the reflected CRC (RFC 9260, appendix A).
 	binary.LittleEndian.PutUint32(packet[8:], sum)
 	return packet
 }
 
-// setChecksum writes the checksum of TCP or UDP (RFC 1071) over the segment and
-// the pseudo header.
+// setChecksum sets the checksum of TCP or UDP (RFC 1071) over the segment and the pseudo header.
 func setChecksum(segment []byte, protocol uint8, source, destination netip.Addr) {
 	at := 16
 	if protocol == UDP {
@@ -113,7 +111,7 @@ func setChecksum(segment []byte, protocol uint8, source, destination netip.Addr)
 	binary.BigEndian.PutUint16(segment[at:], folded)
 }
 
-// sumOf adds up 16-bit words; a last odd byte counts as the upper one.
+// sumOf adds 16-bit words. A last odd byte is the upper byte of a word.
 func sumOf(data []byte) uint32 {
 	var sum uint32
 	for i := 0; i+1 < len(data); i += 2 {
@@ -132,7 +130,7 @@ func fold(sum uint32) uint16 {
 	return ^uint16(sum)
 }
 
-// headerIPv4 is that of RFC 791 section 3.1.
+// headerIPv4 returns an IPv4 header (RFC 791, section 3.1).
 func headerIPv4(protocol uint8, source, destination netip.Addr, payload int) []byte {
 	header := make([]byte, 20)
 	header[0] = 4<<4 | 5
@@ -146,7 +144,7 @@ func headerIPv4(protocol uint8, source, destination netip.Addr, payload int) []b
 	return header
 }
 
-// headerIPv6 is that of RFC 8200 section 3.
+// headerIPv6 returns an IPv6 header (RFC 8200, section 3).
 func headerIPv6(protocol uint8, source, destination netip.Addr, payload int) []byte {
 	header := make([]byte, 40)
 	header[0] = 6 << 4

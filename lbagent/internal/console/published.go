@@ -13,15 +13,15 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
-// Published has the names and the decisions of the last pass for those who ask.
+// Published holds the names and the decisions of the last pass for readers in other goroutines.
 type Published struct {
 	node string
-	// current reads the names when they are first asked for: few passes are asked.
+	// current computes the names on first use, because few passes are queried.
 	current   atomic.Pointer[func() *Directory]
 	decisions atomic.Pointer[Decisions]
 }
 
-// NewPublished returns what is published of a node before its first pass.
+// NewPublished returns the state of a node before its first pass.
 func NewPublished(node string) *Published {
 	p := &Published{node: node}
 	p.SetModel(&model.Model{})
@@ -34,10 +34,10 @@ func (p *Published) SetModel(m *model.Model) {
 	p.current.Store(&read)
 }
 
-// Directory has the names of the last pass.
+// Directory returns the names of the last pass.
 func (p *Published) Directory() *Directory { return (*p.current.Load())() }
 
-// Services are namespace/name by frontend.
+// Services maps frontends to namespace/name.
 func (p *Published) Services() map[forwarding.FrontendKey]string { return p.Directory().Services }
 
 func namesIn(node string, m *model.Model) *Directory {
@@ -64,7 +64,7 @@ func namesIn(node string, m *model.Model) *Directory {
 	return names
 }
 
-// named is a backend as the console tells it.
+// named converts a backend for the console.
 func named(backend model.Backend) Backend {
 	told := Backend{Weight: backend.Weight, Refused: backend.Refused}
 	if backend.Service.Name != "" {
@@ -76,10 +76,10 @@ func named(backend model.Backend) Backend {
 	return told
 }
 
-// Decisions are those of the last pass that came to decide; nil before there was one.
+// Decisions returns the decisions of the last pass that computed routes, or nil.
 func (p *Published) Decisions() *Decisions { return p.decisions.Load() }
 
-// SetDecisions publishes what a pass decided; the observation is only read from then on.
+// SetDecisions publishes the decisions of a pass. The observation must not be modified afterwards.
 func (p *Published) SetDecisions(now time.Time, observation *status.Observation) {
 	p.decisions.Store(&Decisions{
 		Time: now, VIPs: observation.Decisions, Established: observation.Established(), Sessions: observation.Sessions,

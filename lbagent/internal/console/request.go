@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console answers questions about a running agent over a Unix socket: which
-// packets it drops, what it counts, what becomes of a packet, and which VIPs it
-// announces. The answers are the lines of package api/console.
+// Package console serves queries of a running agent over a Unix socket: dropped packets, counters, packet
+// traces and announced VIPs. The responses are the lines of package api/console.
 package console
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Command is what is asked for.
+// Command selects a query.
 type Command string
 
 // Commands.
@@ -38,32 +37,30 @@ const (
 // Request is the one line that a client sends.
 type Request struct {
 	Command Command `json:"command"`
-	// Follow asks for drops from now on, until the client hangs up; otherwise
-	// those of the recent past are told.
+	// Follow requests new drops until the client disconnects; otherwise recent drops are returned.
 	Follow bool `json:"follow,omitempty"`
-	// Interval is that between lines of top; 0 means one line.
+	// Interval is the interval between lines of top; 0 means one line.
 	Interval time.Duration `json:"interval,omitempty"`
-	// Packet is what is traced.
+	// Packet is the packet to trace.
 	Packet *consoleapi.Packet `json:"packet,omitempty"`
-	// Addresses are the VIPs that vips or top is asked about; none means all. Those of duplicates are
-	// any addresses.
+	// Addresses are the VIPs for vips or top, by default all. For duplicates they may be any addresses.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
-	// Namespace is that of the Services that top is asked about; empty means all.
+	// Namespace is the namespace of the Services for top, by default all.
 	Namespace string `json:"namespace,omitempty"`
-	// History is what history is asked for.
+	// History is the query for history.
 	History *consoleapi.HistoryQuery `json:"history,omitempty"`
 }
 
-// wants reports whether top is asked about a frontend of a Service (namespace/name).
+// wants reports whether a frontend of a Service (namespace/name) is selected for top.
 func (r *Request) wants(key forwarding.FrontendKey, service string) bool {
 	return (len(r.Addresses) == 0 || slices.Contains(r.Addresses, key.VIP)) &&
 		(r.Namespace == "" || strings.HasPrefix(service, r.Namespace+"/"))
 }
 
-// minInterval keeps a reader of counters from keeping the agent busy.
+// minInterval bounds the load by a reader of counters.
 const minInterval = 100 * time.Millisecond
 
-// maxHosts is how many addresses hosts are asked for at a time: each is a broadcast on each uplink.
+// maxHosts is the maximum number of addresses for hosts, because each is a broadcast on every uplink.
 const maxHosts = 16
 
 func (r *Request) validate() error {
@@ -97,38 +94,38 @@ func (r *Request) validate() error {
 
 // DataPlane counts and traces packets.
 type DataPlane interface {
-	// CountersOf counts the frontends that are wanted; without wanted, none of them.
+	// CountersOf counts the frontends that wanted selects, or no frontends if wanted is nil.
 	CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error)
 	Trace(packet []byte) (dataplane.Trace, error)
 }
 
-// Directory has the names of what the data plane knows by number.
+// Directory holds the names of objects that the data plane identifies by number.
 type Directory struct {
-	// Node is this one.
+	// Node is the name of this node.
 	Node string
-	// Zone is its zone; empty for none.
+	// Zone is the zone of this node, or empty.
 	Zone string
 	// Services are namespace/name.
 	Services map[forwarding.FrontendKey]string
 	// Local are the frontends of Services with externalTrafficPolicy Local.
 	Local map[forwarding.FrontendKey]bool
-	// Backends are those of frontends that a VIPRoute leads to other Services.
+	// Backends are the backends of frontends with a VIPRoute.
 	Backends map[forwarding.FrontendKey][]Backend
 	Nodes    map[forwarding.NodeID]string
 }
 
-// Backend is a Service that a VIPRoute leads to.
+// Backend is a Service of a VIPRoute.
 type Backend struct {
-	// Service is namespace/name; empty where the VIPRoute names none.
+	// Service is namespace/name, or empty if the VIPRoute names none.
 	Service string
 	Weight  uint32
-	// Refused is true where its share is refused.
+	// Refused is true if the share of the backend is refused.
 	Refused bool
-	// Endpoints are those on this node.
+	// Endpoints are the endpoints on this node.
 	Endpoints []netip.AddrPort
 }
 
-// service is empty where the packet is for none.
+// service returns an empty name if the packet is not for a Service.
 func (d *Directory) service(to netip.AddrPort, protocol uint8) string {
 	return d.Services[forwarding.FrontendKey{VIP: to.Addr(), Port: to.Port(), Protocol: protocol}]
 }
@@ -140,7 +137,7 @@ func (d *Directory) node(id forwarding.NodeID) string {
 	return fmt.Sprintf("node with id %d", id)
 }
 
-// packetOf makes the packet to trace.
+// packetOf generates the packet to trace.
 func packetOf(packet *consoleapi.Packet) ([]byte, error) {
 	if len(packet.Raw) > 0 {
 		return packet.Raw, nil

@@ -22,32 +22,31 @@ import (
 )
 
 const (
-	// maxClients at a time.
+	// maxClients is the maximum number of concurrent clients.
 	maxClients = 32
-	// requestTime is how long a client has for its request, and for taking a line.
+	// requestTime is the timeout for reading a request, and for writing a line.
 	requestTime = 10 * time.Second
-	// maxRequest is the bytes of the longest request: some 1,500 VIPs, or a traced packet
-	// in base64.
+	// maxRequest is the maximum size of a request in bytes: about 1,500 VIPs, or a packet in base64.
 	maxRequest = 64 * 1024
 )
 
-// Server answers requests.
+// Server serves requests.
 type Server struct {
 	DataPlane DataPlane
 	Hub       *Hub
-	// Directory and Decisions are those of the last pass. Decisions returns nil before the
-	// first one.
+	// Directory and Decisions return the state of the last pass. Decisions returns nil before the first
+	// pass.
 	Directory func() *Directory
 	Decisions func() *Decisions
 	Speaker   Speaker
-	// Hosts asks which hosts have addresses.
+	// Hosts probes which hosts have addresses.
 	Hosts func(context.Context, []netip.Addr) (*consoleapi.Hosts, error)
-	// History returns what was recorded.
+	// History returns recorded entries.
 	History func(*consoleapi.HistoryQuery) (*consoleapi.History, error)
 }
 
-// Listen opens the socket, for this user alone. A socket that a previous agent
-// left is replaced; one that is answered is an error.
+// Listen opens the socket for this user only. It replaces the socket of a previous agent, unless an agent
+// accepts connections on it.
 func Listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("create the directory of socket %s: %w (--socket)", path, err)
@@ -69,7 +68,7 @@ func Listen(path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers until ctx is done.
+// Serve serves requests until ctx is done.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -89,7 +88,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		select {
 		case places <- struct{}{}:
 		default:
-			// The agent does not wait until a place is free.
+			// The client is not queued.
 			_ = write(conn, consoleapi.Line{Error: fmt.Sprintf("the console serves %d clients already", maxClients)})
 			_ = conn.Close()
 			continue
@@ -101,7 +100,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	}
 }
 
-// handle answers one client. What fails is told to it, and to nobody else.
+// handle serves one client. Errors are returned to the client only.
 func (s *Server) handle(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -110,7 +109,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 	defer stop()
 	request, err := readRequest(conn)
 	if err == nil {
-		// A client has nothing more to say: when it hangs up, its answer ends.
+		// A client sends one request. When it disconnects, the response ends.
 		go func() {
 			defer cancel()
 			_, _ = conn.Read(make([]byte, 1))
@@ -224,7 +223,7 @@ func (s *Server) follow(ctx context.Context, conn net.Conn, listener *listener) 
 	}
 }
 
-// interfaceNames spare the kernel a question for every sample.
+// interfaceNames caches the names of interfaces for many samples.
 type interfaceNames map[int]string
 
 func (n interfaceNames) get(index int) string {
@@ -249,7 +248,7 @@ func (s *Server) dropOf(drop dataplane.Drop, interfaces interfaceNames) consolea
 	}
 }
 
-// RecentDrops are the samples of the recent past, the oldest first.
+// RecentDrops returns the recent samples, the oldest first.
 func (s *Server) RecentDrops() []consoleapi.Drop {
 	var recent []consoleapi.Drop
 	interfaces := interfaceNames{}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// describe says in words what the program did with the packet.
+// describe describes how the program processed the packet.
 func describe(packet []byte, trace dataplane.Trace, names *Directory) *consoleapi.Trace {
 	out := &consoleapi.Trace{Node: names.Node, Interface: trace.Interface, Steps: []consoleapi.Step{}, Reason: trace.Reason}
 	e := description{trace: trace, names: names, out: out}
@@ -27,7 +27,7 @@ func describe(packet []byte, trace dataplane.Trace, names *Directory) *consoleap
 	return out
 }
 
-// description is one under way.
+// description is a description in progress.
 type description struct {
 	trace dataplane.Trace
 	names *Directory
@@ -66,7 +66,7 @@ func (e *description) frontend(packet []byte) {
 	}
 }
 
-// backends says where a VIPRoute leads the frontend.
+// backends describes the backends of a frontend with a VIPRoute.
 func (e *description) backends() {
 	var parts []string
 	for _, backend := range e.names.Backends[e.trace.Key] {
@@ -85,7 +85,7 @@ func (e *description) backends() {
 	}
 }
 
-// backend says to which of the Services an endpoint belongs, where a VIPRoute leads to some.
+// backend returns the Service of an endpoint, for a frontend with a VIPRoute.
 func (e *description) backend(endpoint netip.AddrPort) string {
 	for _, backend := range e.names.Backends[e.trace.Key] {
 		if slices.Contains(backend.Endpoints, endpoint) {
@@ -95,7 +95,7 @@ func (e *description) backend(endpoint netip.AddrPort) string {
 	return ""
 }
 
-// destination is the address that the packet's IP header names.
+// destination returns the destination address in the packet's IP header.
 func destination(packet []byte) string {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -110,7 +110,7 @@ func destination(packet []byte) string {
 func (e *description) sources() {
 	switch {
 	case e.trace.FromNode:
-		// The ingress node has checked.
+		// The ingress node has checked the source range.
 	case e.trace.Reason == "source_range":
 		e.say("range check", "loadBalancerSourceRanges of the Service do not hold the source")
 	case e.trace.SourceChecked:
@@ -145,7 +145,7 @@ func (e *description) stage1() {
 	}
 }
 
-// zone says for which zone the table is that the row is of.
+// zone describes the zone of the table that was used.
 func (e *description) zone() string {
 	switch {
 	case !e.trace.Zonal:
@@ -210,7 +210,7 @@ func (e *description) verdict() {
 	}
 }
 
-// why says why and how the packet is sent on.
+// why describes why and how the packet is forwarded.
 func (e *description) why() string {
 	var parts []string
 	switch {

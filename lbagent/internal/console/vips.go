@@ -13,20 +13,20 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
 
-// Decisions are those of the last pass that came as far as its routes.
+// Decisions are the decisions of the last pass that computed routes.
 type Decisions struct {
-	// Time is when that pass began.
+	// Time is the start of that pass.
 	Time time.Time
 	// VIPs are sorted by address.
 	VIPs []announce.Decision
-	// Established has what established sessions carry.
+	// Established are the routes of established sessions.
 	Established announce.Sessions
-	// Sessions are the statuses of the sessions, for those of BFD.
+	// Sessions are the statuses of sessions, including BFD.
 	Sessions []millracev1beta1.SessionStatus
 }
 
-// VIPs are the decisions about some VIPs, or all of them where no address is given. Before the
-// agent's first pass they are an error.
+// VIPs returns the decisions about some VIPs, or about all without addresses. It returns an error before
+// the agent's first pass.
 func (s *Server) VIPs(addresses []netip.Addr) (*consoleapi.VIPs, error) {
 	decisions := s.Decisions()
 	if decisions == nil {
@@ -37,7 +37,7 @@ func (s *Server) VIPs(addresses []netip.Addr) (*consoleapi.VIPs, error) {
 	return line, nil
 }
 
-// line groups the VIPs that have the same peers, or the same reason.
+// line groups the VIPs with equal peers or an equal reason.
 func (d *Decisions) line(addresses []netip.Addr) *consoleapi.VIPs {
 	line := &consoleapi.VIPs{Time: d.Time.UTC(), Groups: []consoleapi.VIPGroup{}}
 	groups := map[string]int{}

@@ -11,17 +11,17 @@ import (
 	consoleapi "github.com/millrace-lb/millrace/api/console"
 )
 
-// MaxLine is the bytes of the longest line. A longer one is left out.
+// MaxLine is the maximum length of a line in bytes. Longer lines are dropped.
 const MaxLine = 8 << 10
 
-// Day is how long whatever was recorded stays, however much there is to record.
+// Day is the minimum retention of recorded entries, at any rate of new entries.
 const Day = 24 * time.Hour
 
-// rate is how many bytes of a kind are recorded: each minute for ever, and beyond that at once.
+// rate is the number of bytes that a kind may record per minute, and beyond that in a burst.
 type rate struct{ minute, burst float64 }
 
-// rates keep kinds apart: a flood of one takes no room from another. Together they are what the
-// file holds of a day.
+// rates are separate for each kind, so that a flood of one kind does not displace others. Their sum for a
+// day is the capacity of the files.
 var rates = map[consoleapi.HistoryKind]rate{
 	consoleapi.HistoryAgent:     {128, 16 << 10},
 	consoleapi.HistoryDrops:     {2048, 32 << 10},
@@ -32,7 +32,7 @@ var rates = map[consoleapi.HistoryKind]rate{
 	consoleapi.HistoryLeftOut:   {768, 16 << 10},
 }
 
-// PerDay is the most bytes that are recorded within a Day, by an agent that is not restarted.
+// PerDay returns the maximum number of bytes that an agent records within a Day, without a restart.
 func PerDay() int64 {
 	var bytes float64
 	for _, r := range rates {
@@ -41,31 +41,31 @@ func PerDay() int64 {
 	return int64(bytes)
 }
 
-// bucket has the bytes that a kind may still take.
+// bucket is the remaining number of bytes of a kind.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// budget bounds what is recorded, and counts what is left out.
+// budget limits the recorded entries, and counts dropped ones.
 type budget struct {
 	buckets map[consoleapi.HistoryKind]*bucket
-	// left counts what was left out since it was last told.
+	// left counts dropped entries since they were last reported.
 	left map[leftKey]uint64
-	// all counts it for ever.
+	// all counts all dropped entries.
 	all map[consoleapi.HistoryKind]uint64
 }
 
 type leftKey struct {
 	kind consoleapi.HistoryKind
-	// service is empty for entries about the node, and for those of Services beyond maxLeft.
+	// service is empty for entries about the node, and for Services beyond maxLeft.
 	service string
 }
 
-// maxLeft is of how many Services it is known how much was left out.
+// maxLeft is the maximum number of Services with a separate count of dropped entries.
 const maxLeft = 64
 
-// maxTold is how many lines tell in a minute what was left out.
+// maxTold is the maximum number of lines per minute that report dropped entries.
 const maxTold = 8
 
 func newBudget() *budget {
@@ -74,8 +74,8 @@ func newBudget() *budget {
 	}
 }
 
-// take reports whether a line may be recorded. A clock that goes back gives no room. That of a
-// process does not (package time, Monotonic Clocks), whatever becomes of the node's.
+// take reports whether a line may be recorded. A clock that is set back does not add room. The monotonic
+// clock of the process does not go back (package time, Monotonic Clocks).
 func (b *budget) take(kind consoleapi.HistoryKind, bytes int, now time.Time) bool {
 	r := rates[kind]
 	of := b.buckets[kind]
@@ -93,7 +93,7 @@ func (b *budget) take(kind consoleapi.HistoryKind, bytes int, now time.Time) boo
 	return true
 }
 
-// leave counts an entry that is left out.
+// leave counts a dropped entry.
 func (b *budget) leave(entry *consoleapi.HistoryEntry) {
 	if entry.Kind == consoleapi.HistoryLeftOut {
 		return
@@ -112,7 +112,7 @@ func (b *budget) leave(entry *consoleapi.HistoryEntry) {
 	}
 }
 
-// leftOut tells what was left out, the most first.
+// leftOut returns entries that report dropped entries, the largest counts first.
 func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
 	keys := slices.SortedFunc(maps.Keys(b.left), func(x, y leftKey) int {
 		return cmp.Or(cmp.Compare(b.left[y], b.left[x]), cmp.Compare(x.kind, y.kind), cmp.Compare(x.service, y.service))
@@ -128,7 +128,7 @@ func (b *budget) leftOut(now time.Time) []consoleapi.HistoryEntry {
 	return told
 }
 
-// tell marks as told what an entry of leftOut says.
+// tell resets the count that an entry of leftOut reports.
 func (b *budget) tell(entry *consoleapi.HistoryEntry) {
 	key := leftKey{kind: consoleapi.HistoryKind(entry.What)}
 	if len(entry.Services) > 0 {

@@ -16,60 +16,60 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// State is what a node knows at one moment. Nothing of it may be changed any more.
+// State is the state of a node at one time. It must not be modified.
 type State struct {
 	Time  time.Time
 	Model *model.Model
 	// Decisions are about VIPs, sorted by address.
 	Decisions []announce.Decision
 	Sessions  []Session
-	// Down are the nodes that do not answer probes. CutOff is true where this node is cut off.
+	// Down are the nodes that do not answer probes. CutOff is true if this node is cut off.
 	Down   map[forwarding.NodeID]bool
 	CutOff bool
-	// Problems are what is wrong with the node, or with objects.
+	// Problems are problems of the node or of objects.
 	Problems []Problem
 }
 
-// Session is a BGP session, with its BFD session.
+// Session is a BGP session with its BFD session.
 type Session struct {
 	Peer        string
 	Address     netip.Addr
 	Established bool
-	// Since is when the session got into or out of Established.
+	// Since is the time when the session last entered or left state Established.
 	Since time.Time
-	// Flaps is how often the session was lost.
+	// Flaps counts lost sessions.
 	Flaps uint64
-	// Message says why it is not established, or was lost last.
+	// Message is why the session is not established, or was last lost.
 	Message string
-	// BFD is the state of the BFD session, Up or another; empty where there is none.
+	// BFD is the state of the BFD session, such as Up, or empty without one.
 	BFD, BFDMessage string
 }
 
-// Problem is a sentence about a Service, or about the node.
+// Problem is a message about a Service or the node.
 type Problem struct {
-	// Service is namespace/name; empty for the node.
+	// Service is namespace/name, or empty for the node.
 	Service string
 	Text    string
 }
 
 const (
-	// listed is how many names an entry has.
+	// listed is the maximum number of names in an entry.
 	listed = 32
-	// maxProblems is how many problems are looked at.
+	// maxProblems is the maximum number of compared problems.
 	maxProblems = 256
-	// maxMessage is the bytes of the longest message.
+	// maxMessage is the maximum length of a message in bytes.
 	maxMessage = 300
-	// failingEvery is the least time between two entries about why a session does not come up.
+	// failingEvery is the minimum time between two entries about a session that is not established.
 	failingEvery = time.Minute
 )
 
 // Entry is a line of the history.
 type Entry = consoleapi.HistoryEntry
 
-// changes finds what happened between two States.
+// changes computes the changes between two States.
 type changes struct {
 	before *State
-	// failing is what was last told of sessions that do not come up.
+	// failing are the last reported failures of sessions.
 	failing map[peerKey]failure
 }
 
@@ -83,8 +83,8 @@ type failure struct {
 	message string
 }
 
-// see returns what happened since the State before. Of the first one, that is what the node
-// announces and what is wrong: endpoints and nodes were there before.
+// see returns the changes since the previous State. For the first State these are the announced VIPs and
+// the problems: endpoints and nodes are assumed to be unchanged.
 func (c *changes) see(now *State) []Entry {
 	before := c.before
 	c.before = now
@@ -124,8 +124,8 @@ func (k peerKey) compare(other peerKey) int {
 	return cmp.Or(cmp.Compare(k.peer, other.peer), k.address.Compare(other.address))
 }
 
-// session is what happened to one session. One that was lost and is established again between two
-// looks was lost nevertheless.
+// session returns the changes of one session. A session that was lost and established between two States
+// counts as lost.
 func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) {
 	if before == nil {
 		before = &Session{}
@@ -157,10 +157,10 @@ func (c *changes) session(before, now *Session, at time.Time) (entries []Entry) 
 	return entries
 }
 
-// bfdUp is that of millracev1beta1.
+// bfdUp is the state Up of millracev1beta1.
 const bfdUp = "Up"
 
-// orNow is a time, or now where it is not known.
+// orNow returns at, or now if at is zero.
 func orNow(at, now time.Time) time.Time {
 	if at.IsZero() {
 		return now
@@ -261,7 +261,7 @@ func problemSet(state *State) map[Problem]bool {
 	return set
 }
 
-// cutReason splits what happened from why.
+// cutReason splits an event into its kind and its reason.
 func cutReason(what string) (string, string) {
 	word, reason, _ := strings.Cut(what, "/")
 	return word, reason

@@ -11,16 +11,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Counters are those of dropped packets. They count from when the maps, or a frontend in them, were
-// made.
+// Counters count dropped packets since the creation of the maps, or of a frontend in them.
 type Counters struct {
-	// Reasons are those of all packets.
+	// Reasons counts all packets.
 	Reasons map[string]uint64
-	// Frontends are those of packets for frontends. Reasons without any are absent.
+	// Frontends counts packets of frontends. Reasons without packets are absent.
 	Frontends map[forwarding.FrontendKey]map[string]uint64
 }
 
-// maxDrops is how many reasons and Services a minute has. What more there is has the reason other.
+// maxDrops is the maximum number of reasons and Services for a minute. Further ones have the reason
+// other.
 const (
 	maxDrops = 24
 	// ReasonOther in `millrace why` stands for reasons and Services beyond the first of a minute.
@@ -29,7 +29,7 @@ const (
 
 type dropKey struct{ reason, service string }
 
-// since returns the packets that were dropped since previous counters, by reason and Service.
+// since returns the packets dropped since previous counters, by reason and Service.
 func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]string) map[dropKey]uint64 {
 	grown := map[dropKey]uint64{}
 	rest := map[string]uint64{}
@@ -43,7 +43,7 @@ func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]s
 				continue
 			}
 			grown[dropKey{reason, services[key]}] += n
-			// Both are read one after the other: packets come in between.
+			// The two kinds of counters are read one after the other, and packets arrive in between.
 			rest[reason] -= min(n, rest[reason])
 		}
 	}
@@ -55,7 +55,7 @@ func (c Counters) since(previous Counters, services map[forwarding.FrontendKey]s
 	return grown
 }
 
-// grew is by how much a counter grew. One that is less than before began again.
+// grew returns the increase of a counter. A lower value means that the counter was reset.
 func grew(before, now uint64) uint64 {
 	if now < before {
 		return now
@@ -63,7 +63,7 @@ func grew(before, now uint64) uint64 {
 	return now - before
 }
 
-// drops are the most frequent ones, and the sum of all others.
+// drops returns the most frequent drops, and the sum of all others.
 func drops(grown map[dropKey]uint64) []consoleapi.HistoryDrop {
 	keys := slices.SortedFunc(maps.Keys(grown), func(a, b dropKey) int {
 		return cmp.Or(cmp.Compare(grown[b], grown[a]), cmp.Compare(a.reason, b.reason), cmp.Compare(a.service, b.service))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history finds what to record of a node: what it drops, its sessions, what it announces,
-// its endpoints and the other nodes. It bounds that, so that a flood of something takes no room
-// from anything else. It is pure; package segments has the files.
+// Package history computes what to record of a node: drops, sessions, announcements, endpoints and other
+// nodes. It limits each kind, so that a flood of one kind does not displace others. It is pure; package
+// segments writes files.
 package history
 
 import (
@@ -15,26 +15,26 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Keeper makes the lines of a history. It is not safe for concurrent use.
+// Keeper computes the lines of a history. It is not safe for concurrent use.
 type Keeper struct {
 	changes  changes
 	budget   *budget
 	counters *Counters
 }
 
-// NewKeeper returns a Keeper that has seen nothing.
+// NewKeeper returns a Keeper without a previous State.
 func NewKeeper() *Keeper { return &Keeper{budget: newBudget()} }
 
-// See returns the lines of what happened since the State before.
+// See returns the lines for changes since the previous State.
 func (k *Keeper) See(state *State) [][]byte { return k.lines(k.changes.see(state), state.Time) }
 
-// Agent returns the line of the agent's start or end.
+// Agent returns the line for the start or end of the agent.
 func (k *Keeper) Agent(what, message string, now time.Time) [][]byte {
 	return k.lines([]Entry{{Time: now, Kind: consoleapi.HistoryAgent, What: what, Message: shortened(message)}}, now)
 }
 
-// Count returns the lines of what was dropped since the counters before, none where nothing was.
-// What was counted before the first time is old. Services are those of frontends.
+// Count returns the lines for packets dropped since the previous counters. The first counters are the
+// baseline. services maps frontends to Services.
 func (k *Keeper) Count(counters Counters, services map[forwarding.FrontendKey]string, now time.Time) [][]byte {
 	previous := k.counters
 	k.counters = &counters
@@ -48,7 +48,7 @@ func (k *Keeper) Count(counters Counters, services map[forwarding.FrontendKey]st
 	return k.lines([]Entry{{Time: now, Kind: consoleapi.HistoryDrops, Drops: counted}}, now)
 }
 
-// LeftOut returns the lines of how much was left out, none where nothing was.
+// LeftOut returns the lines that report dropped entries.
 func (k *Keeper) LeftOut(now time.Time) (lines [][]byte) {
 	for _, entry := range k.budget.leftOut(now) {
 		if told := k.lines([]Entry{entry}, now); told != nil {
@@ -59,10 +59,10 @@ func (k *Keeper) LeftOut(now time.Time) (lines [][]byte) {
 	return lines
 }
 
-// LeftOutCounts are how many entries of each kind were left out since the Keeper was made.
+// LeftOutCounts returns the number of dropped entries of each kind since the creation of the Keeper.
 func (k *Keeper) LeftOutCounts() map[consoleapi.HistoryKind]uint64 { return maps.Clone(k.budget.all) }
 
-// lines encodes the entries for which there is room.
+// lines encodes the entries within the budget.
 func (k *Keeper) lines(entries []Entry, now time.Time) (lines [][]byte) {
 	for i := range entries {
 		entry := &entries[i]
@@ -88,7 +88,7 @@ func NewSelection(query consoleapi.HistoryQuery) *Selection {
 	return &Selection{query: query, history: consoleapi.History{Entries: []Entry{}}}
 }
 
-// Add takes in a line. What is no entry is counted.
+// Add adds a line. It counts damaged lines.
 func (s *Selection) Add(line []byte) {
 	var entry Entry
 	if err := json.Unmarshal(line, &entry); err != nil || entry.Time.IsZero() {
@@ -103,7 +103,7 @@ func (s *Selection) Add(line []byte) {
 	}
 }
 
-// Done returns the entries in the order of their times: a clock may have gone back.
+// Done returns the entries, sorted by time: the clock may have been set back.
 func (s *Selection) Done() *consoleapi.History {
 	slices.SortStableFunc(s.history.Entries, func(a, b Entry) int { return a.Time.Compare(b.Time) })
 	if over := len(s.history.Entries) - s.query.Last; s.query.Last > 0 && over > 0 {
@@ -112,7 +112,7 @@ func (s *Selection) Done() *consoleapi.History {
 	return &s.history
 }
 
-// wants reports whether an entry is asked for. Of drops it leaves those of the Service.
+// wants reports whether an entry is selected. It removes drops of other Services from the entry.
 func wants(q *consoleapi.HistoryQuery, entry *Entry) bool {
 	if !q.From.IsZero() && entry.Time.Before(q.From) || !q.To.IsZero() && entry.Time.After(q.To) {
 		return false
@@ -130,7 +130,7 @@ func wants(q *consoleapi.HistoryQuery, entry *Entry) bool {
 	if !slices.Contains(entry.Services, q.Service) {
 		return false
 	}
-	// What was recorded with others is not asked for.
+	// Other Services of the entry are not selected.
 	entry.Services = []string{q.Service}
 	return true
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// massive is how many VIPs that changed alike are counted in place of named.
+// massive is the number of equally changed VIPs from which an entry has a count in place of names.
 const massive = 128
 
-// routes are the VIPs that are announced elsewhere than before, or not any more. VIPs that changed
-// alike share an entry.
+// routes returns entries about VIPs that are announced differently or no more. Equally changed VIPs share
+// an entry.
 func routes(before, now *State) []Entry {
 	if delta.IsSame(before.Decisions, now.Decisions) {
 		return nil
@@ -54,7 +54,7 @@ func routes(before, now *State) []Entry {
 	return named(groups, before, now)
 }
 
-// compareFirst orders the first of two lists. The end of a list is after all else.
+// compareFirst compares the first elements of two lists. An empty list is last.
 func compareFirst(a, b []announce.Decision) int {
 	switch {
 	case len(a) == 0:
@@ -70,7 +70,7 @@ func saysSame(a, b *announce.Decision) bool {
 	return a.Reason == b.Reason && slices.Equal(a.Peers, b.Peers) && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
-// told is a decision as an entry tells it. A VIP that the node has no more has none.
+// told describes a decision; nil if the node has no such VIP any more.
 func told(decision *announce.Decision) (what, message string) {
 	switch {
 	case decision == nil:
@@ -85,7 +85,7 @@ func told(decision *announce.Decision) (what, message string) {
 	return "Announced", "to " + strings.Join(to, ", ")
 }
 
-// named gives entries their Services.
+// named adds Services to entries.
 func named(groups map[string]*Entry, before, now *State) []Entry {
 	var entries []Entry
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
@@ -109,7 +109,7 @@ func named(groups map[string]*Entry, before, now *State) []Entry {
 	return entries
 }
 
-// firstOf is the first list that is not empty.
+// firstOf returns the first list that is not empty.
 func firstOf(a, b []string) []string {
 	if len(a) > 0 {
 		return a
@@ -127,7 +127,7 @@ func servicesOf(m *model.Model, vip netip.Addr) (names []string) {
 	return names
 }
 
-// served is how an endpoint takes part in a Service.
+// served is how an endpoint serves a Service.
 type served int
 
 const (
@@ -136,19 +136,19 @@ const (
 	ready
 )
 
-// whats are the words of entries, by what an endpoint came to be.
+// whats are the words for the new state of an endpoint.
 var whats = map[served]string{gone: "Gone", draining: "NotReady", ready: "Ready"}
 
-// turned is what became of the endpoints of a Service on this node.
+// turned are the changes of a Service's endpoints on this node.
 type turned struct {
 	before, after map[forwarding.Endpoint]served
-	// usable is how many endpoints of a frontend take new connections.
+	// usable is the number of endpoints of a frontend that accept new connections.
 	usable int
-	// had and has are true where some node has a usable endpoint.
+	// had and has are true if any node has a usable endpoint.
 	had, has, known bool
 }
 
-// endpoints are those of this node that changed. Other nodes tell theirs.
+// endpoints returns entries about changed endpoints on this node. Other nodes record their own.
 func endpoints(before, now *State) []Entry {
 	services := map[model.ServiceName]*turned{}
 	of := func(name model.ServiceName) *turned {
@@ -212,8 +212,8 @@ func usable(frontend *model.Frontend) int {
 	return len(frontend.Endpoints)
 }
 
-// collect notes how the endpoints of a frontend take part. One that terminates is not ready, also
-// where it is the last that takes connections.
+// collect records how the endpoints of a frontend serve. A terminating endpoint is not ready, even if it
+// is the last that accepts connections.
 func collect(into map[forwarding.Endpoint]served, frontend *model.Frontend) {
 	how := ready
 	if frontend.Terminating {

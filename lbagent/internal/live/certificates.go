@@ -15,34 +15,34 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// Certificates are the files of a directory, as a Secret of type kubernetes.io/tls is mounted:
-// tls.crt and tls.key are the agent's, ca.crt has those who may have signed the client's.
+// Certificates are the files of a directory, like a mounted Secret of type kubernetes.io/tls: tls.crt and
+// tls.key are the agent's, ca.crt contains the authorities for the client's certificate.
 type Certificates struct {
 	directory string
 
 	mu sync.Mutex
-	// files are those that config was made of.
+	// files are the contents that config was created from.
 	files  [3][]byte
 	config *tls.Config
 }
 
-// NewCertificates reads the files of the directory at each handshake.
+// NewCertificates returns Certificates that read the directory at each handshake.
 func NewCertificates(directory string) *Certificates { return &Certificates{directory: directory} }
 
-// Config is that of a server which the certificates name, for clients with the name and the key
+// Config returns the configuration of a server for clients whose certificate has the name and the key
 // usage of the aggregated API.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current() },
-		// Not used: each handshake gets another one.
+		// Not used: each handshake gets another configuration.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return nil, errors.New("no certificate has been read")
 		},
 	}
 }
 
-// current is made anew when a file has changed.
+// current returns the configuration, created again after a file has changed.
 func (c *Certificates) current() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *Certificates) current() (*tls.Config, error) {
 		Certificates: []tls.Certificate{pair},
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    authorities,
-		// A session that is resumed would outlive the authority that vouched for it.
+		// A resumed session would outlive its certificate authority.
 		SessionTicketsDisabled: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			return state.PeerCertificates[0].VerifyHostname(liveapi.ClientName)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// cursorOf names a place in a row of answers. Another row has another epoch.
+// cursorOf encodes a position in a sequence of responses. Each sequence has its own epoch.
 func cursorOf(epoch string, number int) string { return epoch + "-" + strconv.Itoa(number) }
 
-// numberIn is the place of a cursor, where it is of the epoch.
+// numberIn returns the position of a cursor, if it has the epoch.
 func numberIn(cursor, epoch string) (number int, known bool) {
 	of, place, found := strings.Cut(cursor, "-")
 	if !found || of != epoch {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live answers the aggregated API over HTTPS (package api/live): with changes of counters
-// and of the state since it last asked, and with flows and drops. Both ends show a certificate.
+// Package live serves the aggregated API over HTTPS (package api/live): changes of counters and of the
+// state since the previous request, flows and drops. Both sides authenticate by certificates.
 package live
 
 import (
@@ -26,48 +26,48 @@ import (
 )
 
 const (
-	// handshakeTime is how long a client has for its handshake, and then for a request.
+	// handshakeTime is the timeout of a handshake, and of reading a request.
 	handshakeTime = 5 * time.Second
-	// idleTime is more than a reader rests between two requests.
+	// idleTime is longer than the pause of a reader between two requests.
 	idleTime = 2 * time.Minute
 )
 
-// Source is what the agent knows. All of it can be asked at any time.
+// Source provides the state of the agent. Its methods may be called at any time.
 type Source interface {
-	// Node is the node's name.
+	// Node returns the node's name.
 	Node() string
-	// Counters are those of all frontends.
+	// Counters returns the counters of all frontends.
 	Counters() (*console.Counters, error)
-	// VIPs are the decisions about all VIPs; nil where they are not later than at.
+	// VIPs returns the decisions about all VIPs, or nil if they are not later than at.
 	VIPs(at time.Time) (*console.VIPs, error)
-	// Sessions are the BGP sessions, sorted by peer.
+	// Sessions returns the BGP sessions, sorted by peer.
 	Sessions() []console.BGPPeer
-	// Drops are samples of the recent past, the oldest first.
+	// Drops returns recent samples, the oldest first.
 	Drops() []console.Drop
-	// Flows are up to limit flows of a Service (namespace/name) whose client is in the prefix; all
-	// clients where it is not valid. more reports whether there are others.
+	// Flows returns up to limit flows of a Service (namespace/name) with a client in the prefix, or with
+	// any client if the prefix is invalid. more reports whether there are others.
 	Flows(service string, clients netip.Prefix, limit int) (flows []liveapi.Flow, more bool, err error)
 }
 
-// Server answers those whom the certificates name.
+// Server serves clients with a valid certificate.
 type Server struct {
 	source  Source
 	traffic *sampler
 	state   *journal
-	// walking is held by the one request for flows that is answered.
+	// walking is held by the one request for flows that is being served.
 	walking sync.Mutex
 	logger  logr.Logger
 }
 
-// NewServer returns a server that answers with what the source knows.
+// NewServer returns a server of the source's state.
 func NewServer(source Source, logger logr.Logger) *Server {
 	return &Server{
 		source: source, traffic: newSampler(source.Counters), state: newJournal(source.VIPs, source.Sessions), logger: logger,
 	}
 }
 
-// Serve answers until ctx is done. The files of the certificates may come later, and may be
-// replaced: each handshake is made with those of the moment.
+// Serve serves requests until ctx is done. The certificate files may appear later and be replaced: each
+// handshake uses the current ones.
 func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates *Certificates) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -82,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 		WriteTimeout:      liveapi.WaitLimit + time.Minute,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    8 << 10,
-		// Untrusted hosts fail their handshakes as often as they like.
+		// Untrusted hosts can cause any number of failed handshakes.
 		ErrorLog: log.New(quietWriter{s.logger}, "", 0),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -94,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, certificates 
 	return fmt.Errorf("serve the aggregated API on %s: %w", listener.Addr(), err)
 }
 
-// quietWriter logs for those who look for it.
+// quietWriter logs at a debug level.
 type quietWriter struct{ logger logr.Logger }
 
 func (w quietWriter) Write(line []byte) (int, error) {
@@ -126,7 +126,7 @@ func (s *Server) handler() http.Handler {
 				return
 			}
 			response.Header().Set("Content-Type", kind)
-			// What fails now is the connection, and the client knows.
+			// Only the connection can fail here, and the client detects that.
 			_ = liveapi.WriteBody(response, encoded)
 		})
 	}
@@ -142,7 +142,7 @@ func encode(body any) (encoded []byte, kind string, err error) {
 	return encoded, "application/json", err
 }
 
-// refused is a request that cannot be answered.
+// refused is a request that cannot be served.
 type refused struct{ error }
 
 func (s *Server) answerTraffic(request *http.Request) (any, error) {
@@ -168,7 +168,7 @@ func (s *Server) answerFlows(request *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A walk over all connections keeps a processor busy, so there is one at a time.
+	// Walking all connections uses a CPU, so one request runs at a time.
 	s.walking.Lock()
 	defer s.walking.Unlock()
 	if err := request.Context().Err(); err != nil {
@@ -202,7 +202,7 @@ func (s *Server) answerDrops(request *http.Request) (any, error) {
 	return answer, nil
 }
 
-// selection is what flows or drops are asked for.
+// selection selects flows or drops.
 type selection struct {
 	service string
 	clients netip.Prefix

@@ -13,18 +13,18 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// DataPlane has the flows of the node.
+// DataPlane provides the flows of the node.
 type DataPlane interface {
 	Flows(limit int, wanted func(forwarding.FrontendKey, netip.Addr) bool) (flows []dataplane.Flow, more bool, err error)
 }
 
-// consoleSource tells what the console would.
+// consoleSource provides the state from the console.
 type consoleSource struct {
 	console  *console.Server
 	datapath DataPlane
 }
 
-// NewSource returns what an agent tells: what its console would, and the flows of its data plane.
+// NewSource returns a Source for the state of a console and the flows of a data plane.
 func NewSource(console *console.Server, datapath DataPlane) Source {
 	return &consoleSource{console, datapath}
 }

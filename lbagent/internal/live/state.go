@@ -17,36 +17,36 @@ import (
 )
 
 const (
-	// lookInterval is how often the state is read while somebody waits for a change of it.
+	// lookInterval is the interval for reading the state while a request waits for a change.
 	lookInterval = time.Second
-	// keptGone are the VIPs of which it is known that they are gone. Of more, readers get the
-	// whole state.
+	// keptGone is the maximum number of removed VIPs in the journal. Beyond that, readers get the whole
+	// state.
 	keptGone = 4096
 )
 
-// journal knows since when each part of the state is as it is.
+// journal records the last change of each part of the state.
 type journal struct {
-	// vips returns nil where there is nothing later than at.
+	// vips returns nil if the decisions are not later than at.
 	vips     func(at time.Time) (*console.VIPs, error)
 	sessions func() []console.BGPPeer
 
 	mu    sync.Mutex
 	epoch string
-	// number is that of the last change.
+	// number is the number of the last change.
 	number int
-	// at is the time of the decisions that were read last.
+	// at is the time of the last read decisions.
 	at time.Time
-	// decided has the VIPs; gone when others left, since forgotten, which is the last number for
-	// which some are not known any more.
+	// decided are the current VIPs, gone the numbers at which others were removed. forgotten is the last
+	// number whose removals may be incomplete.
 	decided   map[netip.Addr]decision
 	gone      map[netip.Addr]int
 	forgotten int
-	// peers are the sessions, as they are since changed.
+	// peers are the sessions since change number changed.
 	peers   []console.BGPPeer
 	changed int
 }
 
-// decision is that about a VIP, and the number of the change that brought it.
+// decision is the decision about a VIP, with the number of its change.
 type decision struct {
 	group *console.VIPGroup
 	key   string
@@ -57,7 +57,7 @@ func newJournal(vips func(at time.Time) (*console.VIPs, error), sessions func() 
 	return &journal{vips: vips, sessions: sessions, decided: map[netip.Addr]decision{}, gone: map[netip.Addr]int{}}
 }
 
-// look reads the state, and notes what has changed.
+// look reads the state and records changes.
 func (j *journal) look() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -85,11 +85,11 @@ func (j *journal) look() error {
 	return nil
 }
 
-// decide notes the decisions, and reports whether any is another one.
+// decide records the decisions, and reports whether any has changed.
 func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
 	there := 0
 	for i := range groups {
-		// It outlives the list of addresses.
+		// A copy, because the entry outlives the list of addresses.
 		group := &console.VIPGroup{Peers: groups[i].Peers, Reason: groups[i].Reason, Message: groups[i].Message}
 		key := strings.Join(append([]string{group.Reason, group.Message}, group.Peers...), "\x00")
 		for _, address := range groups[i].Addresses {
@@ -123,8 +123,8 @@ func (j *journal) decide(groups []console.VIPGroup, next int) (changed bool) {
 	return true
 }
 
-// after waits until anything differs from the cursor, for liveapi.WaitLimit at most, and returns
-// the difference. Without a cursor that it knows it returns the whole state at once.
+// after waits for a difference to the cursor, at most for liveapi.WaitLimit, and returns it. With an
+// unknown cursor it returns the whole state immediately.
 func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveapi.WaitLimit)
 	defer cancel()
@@ -146,13 +146,13 @@ func (j *journal) after(ctx context.Context, cursor string) (*liveapi.State, err
 	}
 }
 
-// tell returns the difference to a cursor, and whether there is none.
+// tell returns the difference to a cursor; same reports whether it is empty.
 func (j *journal) tell(cursor string) (state *liveapi.State, same bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	number, known := numberIn(cursor, j.epoch)
 	state = &liveapi.State{Cursor: cursorOf(j.epoch, j.number)}
-	// That no session is left shows only in a whole state.
+	// Only a whole state shows that no session remains.
 	last := j.changed > number && len(j.peers) == 0
 	if state.Whole = !known || number < j.forgotten || number > j.number || last; state.Whole {
 		number = -1

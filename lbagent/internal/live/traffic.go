@@ -17,41 +17,41 @@ import (
 )
 
 const (
-	// keptSamples are those that a reader may be behind: half a minute.
+	// keptSamples is the number of samples by which a reader may be late: half a minute.
 	keptSamples = 6
-	// wantedFor is how long counters are read after somebody asked.
+	// wantedFor is how long counters are read after a request.
 	wantedFor = keptSamples * liveapi.SampleInterval
 )
 
-// sampler reads the counters at intervals while somebody asks, and tells each reader what was added
-// since it last did.
+// sampler reads the counters periodically while there are requests, and returns to each reader the
+// increase since its previous request.
 type sampler struct {
 	read func() (*console.Counters, error)
 	now  func() time.Time
 
 	mu sync.Mutex
-	// asked is when somebody last did.
+	// asked is the time of the last request.
 	asked time.Time
-	// wake has a value when the first one asks.
+	// wake receives a value on the first request.
 	wake chan struct{}
-	// epoch names a row of samples without a gap; empty: there is none.
+	// epoch identifies a sequence of samples without a gap; empty without a sequence.
 	epoch string
 	// last is the number of the last sample, from 0, and taken its time.
 	last  int
 	taken time.Time
-	// totals are those of the last sample, and dropped and uplinks what it had of all packets.
+	// totals are the counters of the last sample; dropped and uplinks are its counters of all packets.
 	totals  map[console.FrontendName]console.Frontend
 	dropped map[string]uint64
 	uplinks map[string]console.Uplink
-	// added are what the last samples added, the latest last.
+	// added are the increases of the last samples, the latest last.
 	added []sample
-	// err is why the last sample failed.
+	// err is the error of the last sample.
 	err error
 	// next is closed by the next sample.
 	next chan struct{}
 }
 
-// sample is what was added since the one before.
+// sample is the increase since the previous sample.
 type sample struct {
 	took      time.Duration
 	frontends map[console.FrontendName]liveapi.FrontendTraffic
@@ -81,8 +81,7 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// take takes a sample, unless nobody has asked for long: then it forgets the previous ones, and
-// reports false.
+// take takes a sample. Without recent requests it discards the previous samples and returns false.
 func (s *sampler) take() bool {
 	s.mu.Lock()
 	if s.now().Sub(s.asked) > wantedFor {
@@ -110,7 +109,7 @@ func (s *sampler) forget(err error) {
 	s.totals, s.dropped, s.uplinks = nil, nil, nil
 }
 
-// add adds a sample to the row, or begins one.
+// add adds a sample to the sequence, or starts one.
 func (s *sampler) add(now time.Time, counters *console.Counters) {
 	totals := make(map[console.FrontendName]console.Frontend, len(counters.Frontends))
 	next := sample{
@@ -120,7 +119,7 @@ func (s *sampler) add(now time.Time, counters *console.Counters) {
 	for _, frontend := range counters.Frontends {
 		totals[frontend.FrontendName] = frontend
 		before, known := s.totals[frontend.FrontendName]
-		// A frontend that was not there before has counted since.
+		// A new frontend has counted since its creation.
 		if frontend.Service != "" && (known || s.epoch != "") {
 			next.count(since(frontend, before))
 		}
@@ -148,8 +147,8 @@ func (s *sampler) add(now time.Time, counters *console.Counters) {
 	}
 }
 
-// since is what a frontend counted after a moment. Its counters start again at zero when it is
-// written anew.
+// since returns the increase of a frontend's counters. They restart at zero when the frontend is written
+// again.
 func since(now, before console.Frontend) console.Frontend {
 	if now.Packets < before.Packets || now.Bytes < before.Bytes || now.Connections < before.Connections {
 		return now
@@ -161,7 +160,7 @@ func since(now, before console.Frontend) console.Frontend {
 	return now
 }
 
-// growth of a counter; one that was reset counts from zero.
+// growth returns the increase of a counter, which may have been reset to zero.
 func growth(now, before uint64) uint64 {
 	if now < before {
 		return now
@@ -169,7 +168,7 @@ func growth(now, before uint64) uint64 {
 	return now - before
 }
 
-// more are the counters that have grown.
+// more returns the counters that have increased.
 func more(now, before map[string]uint64) map[string]uint64 {
 	grown := map[string]uint64{}
 	for name, count := range now {
@@ -180,7 +179,7 @@ func more(now, before map[string]uint64) map[string]uint64 {
 	return grown
 }
 
-// count adds what a frontend counted.
+// count adds the increase of a frontend.
 func (s *sample) count(counted console.Frontend) {
 	if counted.Packets+counted.Connections == 0 && len(counted.Drops) == 0 {
 		return
@@ -190,7 +189,7 @@ func (s *sample) count(counted console.Frontend) {
 	}
 }
 
-// merge adds a later sample. They share no map.
+// merge adds a later sample. The samples share no map afterwards.
 func (s *sample) merge(later *sample) {
 	s.took += later.took
 	for name, counted := range later.frontends {
@@ -218,8 +217,8 @@ func addTo(sums, counts map[string]uint64) {
 	}
 }
 
-// after waits for a sample later than the cursor, and returns what was added since it. Without a
-// cursor that it knows, it waits for any sample.
+// after waits for a sample later than the cursor, and returns the increase since the cursor. With an
+// unknown cursor it waits for any sample.
 func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, error) {
 	for {
 		s.mu.Lock()
@@ -229,7 +228,7 @@ func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, e
 		default:
 		}
 		traffic, err, next := s.tell(cursor), s.err, s.next
-		// The error is told once; the next sample may do better.
+		// The error is returned once; the next sample may succeed.
 		s.err = nil
 		s.mu.Unlock()
 		if traffic != nil {
@@ -246,7 +245,7 @@ func (s *sampler) after(ctx context.Context, cursor string) (*liveapi.Traffic, e
 	}
 }
 
-// tell returns nil where there is nothing to tell yet.
+// tell returns nil if there is no later sample.
 func (s *sampler) tell(cursor string) *liveapi.Traffic {
 	if s.epoch == "" {
 		return nil

@@ -18,12 +18,12 @@ var (
 	bfdProcessDescription   = description("bfd_process_up", "1 where the process that holds the BFD sessions answers.")
 )
 
-// BFD are the metrics of the BFD process, as it last reported.
+// BFD collects the metrics of the BFD process from its last report.
 type BFD struct {
 	report func() (control.Report, error)
 }
 
-// NewBFD returns the metrics of what report returns.
+// NewBFD returns a collector that calls report.
 func NewBFD(report func() (control.Report, error)) *BFD { return &BFD{report} }
 
 // Describe implements prometheus.Collector.

@@ -13,12 +13,12 @@ var (
 	canaryAnsweredDescription = description("router_probes_answered_total", "Answers of nodes to probes through routers, long ones included.")
 )
 
-// Canaries are the metrics of probes through routers.
+// Canaries collects the metrics of probes through routers.
 type Canaries struct {
 	counters func() canary.Counters
 }
 
-// NewCanaries returns the metrics of a prober.
+// NewCanaries returns a collector for a prober.
 func NewCanaries(counters func() canary.Counters) *Canaries { return &Canaries{counters} }
 
 // Describe implements prometheus.Collector.

@@ -16,13 +16,12 @@ import (
 
 // Counting is the part of the data plane that is read at scrape time.
 type Counting interface {
-	// CountersOf counts the frontends that are wanted; without wanted, none of them.
+	// CountersOf counts the frontends that wanted selects, or no frontends if wanted is nil.
 	CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error)
 	Connections() (dataplane.Connections, error)
 }
 
-// Collector reads everything at scrape time, so that nothing is counted twice
-// and a counter lives as long as the map that holds it.
+// Collector reads all values at scrape time, so that a counter exists as long as its map.
 type Collector struct {
 	counting Counting
 	sessions func() []bgp.Session
@@ -55,8 +54,8 @@ var (
 	routesDescription      = description("bgp_routes_announced", "Routes that the peer is told, once the session is established.", "peer")
 )
 
-// NewCollector returns a Collector of an agent of a version. services names the
-// Service of each frontend, as namespace/name.
+// NewCollector returns a Collector for an agent of a version. services maps frontends to Services
+// (namespace/name).
 func NewCollector(
 	version string, frontends Frontends, counting Counting,
 	sessions func() []bgp.Session, services func() map[forwarding.FrontendKey]string,

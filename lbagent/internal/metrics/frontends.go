@@ -15,16 +15,16 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Frontends is for what there are series of counters.
+// Frontends selects the series for counters of frontends.
 type Frontends string
 
-// With 8,192 frontends, those of each make megabytes of every scrape.
+// With 8,192 frontends, series for each frontend are megabytes per scrape.
 const (
-	// EachFrontend has series for each VIP, port and protocol.
+	// EachFrontend exposes series for each VIP, port and protocol.
 	EachFrontend Frontends = "all"
-	// EachService has series for each Service: sums over its frontends.
+	// EachService exposes series for each Service, as sums over its frontends.
 	EachService Frontends = "service"
-	// NoFrontends has none.
+	// NoFrontends exposes no such series.
 	NoFrontends Frontends = "none"
 )
 
@@ -43,13 +43,13 @@ func (f *Frontends) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (*Frontends) Type() string { return "all|service|none" }
 
-// frontendLabels are those of every series of a frontend, serviceLabels those of a Service.
+// frontendLabels are the labels of a frontend's series, serviceLabels the labels of a Service's series.
 var (
 	serviceLabels  = []string{"namespace", "service"}
 	frontendLabels = append([]string{"vip", "port", "protocol"}, serviceLabels...)
 )
 
-// frontendSeries describes the series that are made of the counters of frontends.
+// frontendSeries describes the series of frontend counters.
 type frontendSeries struct{ packets, bytes, connections, drops *prometheus.Desc }
 
 func newFrontendSeries(labels []string) *frontendSeries {
@@ -61,7 +61,7 @@ func newFrontendSeries(labels []string) *frontendSeries {
 	}
 }
 
-// collect leaves out what is zero: most frontends see no packet on most nodes.
+// collect skips zero values, because most frontends get no packet on most nodes.
 func (s *frontendSeries) collect(metrics chan<- prometheus.Metric, counters dataplane.FrontendCounters, labels []string) {
 	count := func(d *prometheus.Desc, value uint64, labels ...string) {
 		if value > 0 {
@@ -76,26 +76,26 @@ func (s *frontendSeries) collect(metrics chan<- prometheus.Metric, counters data
 	}
 }
 
-// labelsOf are the values of frontendLabels. The Service, as namespace/name, is empty for a
-// frontend that is to be removed.
+// labelsOf returns the values of frontendLabels. service is namespace/name, or empty for a frontend that
+// is being removed.
 func labelsOf(key forwarding.FrontendKey, service string) []string {
 	return append([]string{key.VIP.String(), strconv.Itoa(int(key.Port)), forwarding.ProtocolName(key.Protocol)}, serviceLabelsOf(service)...)
 }
 
-// serviceLabelsOf are the values of serviceLabels.
+// serviceLabelsOf returns the values of serviceLabels.
 func serviceLabelsOf(service string) []string {
 	namespace, name, _ := strings.Cut(service, "/")
 	return []string{namespace, name}
 }
 
-// sums are counters by Service that only grow while the Service has frontends: what a frontend
-// counted stays counted when it goes. Prometheus would take a smaller sum for a restart, and
-// count all of it again.
+// sums are counters by Service that do not decrease while the Service has frontends: the counts of
+// removed frontends are retained, because Prometheus would treat a lower sum as a reset and count all of
+// it again.
 type sums struct {
 	mutex sync.Mutex
-	// last is what each frontend had counted for its Service.
+	// last are the last counts of each frontend for its Service.
 	last map[owned]dataplane.FrontendCounters
-	// gone is what frontends had counted that are no more, by Service.
+	// gone are the counts of removed frontends, by Service.
 	gone map[string]dataplane.FrontendCounters
 }
 
@@ -105,7 +105,7 @@ type owned struct {
 	service string
 }
 
-// add takes in the present counters and returns the sums.
+// add processes the current counters and returns the sums.
 func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounters, services map[forwarding.FrontendKey]string) map[string]dataplane.FrontendCounters {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -114,7 +114,7 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 	for key, counter := range counters {
 		of := owned{key, services[key]}
 		if of.service == "" {
-			// It is to be removed. Its Service has what it counted before.
+			// The frontend is being removed. Its Service retains the previous counts.
 			continue
 		}
 		current[of] = counter
@@ -127,7 +127,7 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 		}
 	}
 	for of, before := range s.last {
-		// A frontend that was removed and is back counts from zero.
+		// A frontend that was removed and added again counts from zero.
 		now, ok := current[of]
 		if _, serves := totals[of.service]; serves && (!ok || restarted(before, now)) {
 			gone[of.service] = plus(gone[of.service], before)
@@ -140,7 +140,7 @@ func (s *sums) add(counters map[forwarding.FrontendKey]dataplane.FrontendCounter
 	return totals
 }
 
-// restarted reports whether one of the counters is less than before.
+// restarted reports whether one of the counters has decreased.
 func restarted(before, now dataplane.FrontendCounters) bool {
 	for reason, packets := range before.Drops {
 		if now.Drops[reason] < packets {
@@ -150,7 +150,7 @@ func restarted(before, now dataplane.FrontendCounters) bool {
 	return now.Packets < before.Packets || now.Bytes < before.Bytes || now.Connections < before.Connections
 }
 
-// plus leaves its arguments as they are.
+// plus does not modify its arguments.
 func plus(a, b dataplane.FrontendCounters) dataplane.FrontendCounters {
 	sum := dataplane.FrontendCounters{
 		Packets: a.Packets + b.Packets, Bytes: a.Bytes + b.Bytes, Connections: a.Connections + b.Connections,

@@ -11,17 +11,17 @@ var (
 	historyUnwrittenDescription = description("history_unwritten_total", "Entries that the history does not have, as they could not be written.")
 )
 
-// History is what is told of the history.
+// History are the values for the metrics of the history.
 type History struct {
 	Bytes     int64
 	LeftOut   map[string]uint64
 	Unwritten uint64
 }
 
-// HistoryMetrics are the metrics of what is recorded.
+// HistoryMetrics collects the metrics of the history.
 type HistoryMetrics struct{ read func() History }
 
-// NewHistory returns the metrics of what read tells.
+// NewHistory returns a collector that calls read.
 func NewHistory(read func() History) *HistoryMetrics { return &HistoryMetrics{read} }
 
 // Describe implements prometheus.Collector.

@@ -17,13 +17,12 @@ var (
 	l2FailedDescription = description("l2_send_errors_total", "Answers and announcements that could not be built or sent.", "interface")
 )
 
-// Layer2 are the metrics of what the node answers on its links. Without interfaces on which it does
-// there are none.
+// Layer2 collects the metrics of answers on links, for each interface with layer 2 announcements.
 type Layer2 struct {
 	counts func() map[string]l2.Counts
 }
 
-// NewLayer2 returns the metrics of what counts tells, by the name of the interface.
+// NewLayer2 returns a collector for counts by interface name.
 func NewLayer2(counts func() map[string]l2.Counts) *Layer2 { return &Layer2{counts} }
 
 // Describe implements prometheus.Collector.

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Passes counts the agent's passes, and tells what the last one found. It is safe for
-// concurrent use.
+// Passes collects metrics of the agent's passes, with results of the last one. It is safe for concurrent
+// use.
 type Passes struct {
 	duration prometheus.Histogram
 	errors   prometheus.Counter
@@ -23,20 +23,21 @@ type Passes struct {
 	last     atomic.Pointer[Pass]
 }
 
-// Pass is what a pass found.
+// Pass is the result of a pass.
 type Pass struct {
-	// Fill is how many entries the maps hold, nil where that is not known; Limits are their capacities.
+	// Fill is the number of entries in the maps, nil if unknown; Limits are their capacities.
 	Fill   *forwarding.Fill
 	Limits forwarding.Limits
-	// Uplinks are the interfaces, each with the mode of its XDP program.
+	// Uplinks are the interfaces with the modes of their XDP programs.
 	Uplinks []millracev1beta1.InterfaceStatus
-	// Held is how many objects count as present that were removed many at once.
+	// Held is the number of objects that count as present after many were removed at once.
 	Held int
-	// Unready is how many endpoints are served that are not ready, as most turned unready at once.
+	// Unready is the number of endpoints that are served although not ready, because most became unready
+	// at once.
 	Unready int
 }
 
-// NewPasses returns Passes of which there was none.
+// NewPasses returns Passes without a pass.
 func NewPasses() *Passes {
 	return &Passes{
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -58,7 +59,7 @@ func NewPasses() *Passes {
 	}
 }
 
-// Observe notes a pass that ended.
+// Observe records a finished pass.
 func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 	p.duration.Observe(ended.Sub(began).Seconds())
 	if err != nil {
@@ -69,10 +70,10 @@ func (p *Passes) Observe(began, ended time.Time, err error, found Pass) {
 	p.last.Store(&found)
 }
 
-// Repaired notes entries that were not as they had been written.
+// Repaired counts entries that differed from the written ones.
 func (p *Passes) Repaired(entries int) { p.repairs.Add(float64(entries)) }
 
-// Stalled notes a pass that makes no progress.
+// Stalled counts a pass that makes no progress.
 func (p *Passes) Stalled() { p.stalls.Inc() }
 
 var (
@@ -131,8 +132,8 @@ type fill struct {
 	entries, capacity int
 }
 
-// fills are how full the maps are. No map is read for that: the agent knows what it wrote.
-// The tables of connections, which only the kernel writes, have metrics of their own.
+// fills returns the usage of the maps from the agent's state, without reading a map. The connection
+// tables, which only the kernel writes, have separate metrics.
 func fills(pass *Pass) []fill {
 	has := pass.Fill
 	if has == nil {

@@ -11,12 +11,12 @@ import (
 var refusedDescription = description("bgp_connections_refused_total",
 	"Connections to the BGP port that were closed, by reason: unknown_source, unopened or surplus. And packets that were dropped there, from unknown sources or for want of room: dropped.", "reason")
 
-// Refused are the metrics of connections of routers that get no session.
+// Refused collects the metrics of refused connections of routers.
 type Refused struct {
 	refused func() bgp.Refused
 }
 
-// NewRefused returns the metrics of the connections that a speaker closed.
+// NewRefused returns a collector for the connections that a speaker closed.
 func NewRefused(refused func() bgp.Refused) *Refused { return &Refused{refused} }
 
 // Describe implements prometheus.Collector.

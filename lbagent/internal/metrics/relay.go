@@ -7,12 +7,12 @@ import "github.com/prometheus/client_golang/prometheus"
 var relayDescription = description("relay_connected",
 	"1 while a relay tells what changes of EndpointSlices, 0 while the API server is asked in its place. Absent without --relay.")
 
-// Relay is the metric of an agent that asks relays.
+// Relay collects the metric of an agent that uses relays.
 type Relay struct {
 	connected func() bool
 }
 
-// NewRelay returns the metric of whether a relay answers.
+// NewRelay returns a collector for the state of the connection to a relay.
 func NewRelay(connected func() bool) *Relay { return &Relay{connected} }
 
 // Describe implements prometheus.Collector.

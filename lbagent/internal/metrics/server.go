@@ -18,25 +18,24 @@ import (
 	"github.com/millrace-lb/millrace/api/serving"
 )
 
-// Health tells what is wrong with the agent; nil means nothing.
+// Health checks the agent; nil means healthy.
 type Health struct {
-	// Alive is for /healthz: the agent should be restarted where it fails.
+	// Alive is the check of /healthz: on failure the agent should be restarted.
 	Alive func() error
-	// Ready is for /readyz: the node does its work.
+	// Ready is the check of /readyz: the node works.
 	Ready func() error
 }
 
-// Protection is how metrics are kept from others than scrapers. The zero value keeps them from
-// nobody.
+// Protection restricts access to metrics. The zero value is unrestricted.
 type Protection struct {
-	// TLS is nil where plain HTTP is served.
+	// TLS is nil for plain HTTP.
 	TLS *tls.Config
-	// Filter answers requests without permission itself. Nil: everybody is served.
+	// Filter rejects requests without permission; nil accepts all.
 	Filter func(http.Handler) http.Handler
 }
 
-// Listen opens an address to serve on, so that a wrong or taken one is found at the start.
-// flag is what sets it.
+// Listen opens an address, so that an invalid or used one is an error at start. flag is the name of its
+// flag.
 func Listen(address, flag string) (net.Listener, error) {
 	listener, err := serving.Listen(address, serving.Local())
 	if err != nil {
@@ -55,7 +54,7 @@ func Serve(ctx context.Context, listener net.Listener, protection Protection, ow
 		}
 	}
 	mux := http.NewServeMux()
-	// What can be read is served, also where a part of it cannot.
+	// Metrics that can be collected are served even if others fail.
 	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, options))
 	var handler http.Handler = mux

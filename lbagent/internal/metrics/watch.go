@@ -17,18 +17,18 @@ var (
 	watchDiscardedDescription = description("probes_discarded_total", "Datagrams to the port of probes that answer none.")
 )
 
-// watched is the watch over other nodes.
+// watched monitors other nodes.
 type watched interface {
 	Verdict() membership.Verdict
 	Counters() probe.Counters
 }
 
-// Watch are the metrics of the watch over other nodes.
+// Watch collects the metrics of the monitoring of other nodes.
 type Watch struct {
 	watched watched
 }
 
-// NewWatch returns the metrics of a watch.
+// NewWatch returns a collector for w.
 func NewWatch(w watched) *Watch { return &Watch{w} }
 
 // Describe implements prometheus.Collector.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recorder keeps the history of a node in files. Passes only hand over what they saw: what is
-// new in it is found (package history), and written (package segments), beside them.
+// Package recorder records the history of a node in files. Passes only hand over their state; changes are
+// computed (package history) and written (package segments) in another goroutine.
 package recorder
 
 import (
@@ -29,17 +29,18 @@ import (
 )
 
 const (
-	// recordPause is the least time between two looks at what passes saw. What comes and goes within
-	// it is not recorded. Where a look takes long, as with many VIPs, it is recordShare times that.
+	// recordPause is the minimum interval between two comparisons of states. Shorter changes are not
+	// recorded. The interval is at least recordShare times the duration of a comparison, which is long
+	// with many VIPs.
 	recordPause = 100 * time.Millisecond
 	recordShare = 100
-	// countEvery is how often dropped packets are counted.
+	// countEvery is the interval for counting dropped packets.
 	countEvery = time.Minute
 )
 
-// Recorder keeps a history of the node. A nil one keeps none.
+// Recorder records a history of the node. A nil Recorder records nothing.
 type Recorder struct {
-	// directory is where the history is; empty where none is kept.
+	// directory is the directory of the history; empty disables it.
 	directory string
 	source    Source
 	logger    logr.Logger
@@ -48,9 +49,9 @@ type Recorder struct {
 	mu   sync.Mutex
 	next *history.State
 
-	// lock is of what follows.
+	// lock protects the following fields.
 	lock sync.Mutex
-	// log is nil while nothing is recorded; off says why.
+	// log is nil while nothing is recorded; off is the reason.
 	log     *segments.Log
 	off     error
 	keeper  *history.Keeper
@@ -58,18 +59,18 @@ type Recorder struct {
 	failing bool
 }
 
-// Source is what a Recorder looks at beside passes.
+// Source provides observations besides passes.
 type Source struct {
 	Sessions func() []bgp.Session
 	Drops    func() (dataplane.DropCounts, error)
 	Services func() map[forwarding.FrontendKey]string
 }
 
-// directoryIn is the directory of the history in the state directory.
+// directoryIn returns the directory of the history in the state directory.
 func directoryIn(stateDir string) string { return filepath.Join(stateDir, "history") }
 
-// New opens the history in the state directory; empty means that none is kept. The agent works
-// without, so failures are only told, and it is tried again.
+// New opens the history in the state directory; empty disables it. The agent does not depend on it, so
+// errors are only logged, and opening is retried.
 func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	r := &Recorder{source: of, logger: logger, wake: make(chan struct{}, 1), keeper: history.NewKeeper()}
 	if stateDir == "" {
@@ -81,7 +82,7 @@ func New(stateDir string, of Source, logger logr.Logger) *Recorder {
 	return r
 }
 
-// open opens the log, and reports whether it did. One that is open stays.
+// open opens the log if necessary, and reports whether it is open.
 func (r *Recorder) open() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -101,7 +102,7 @@ func (r *Recorder) open() bool {
 	return err == nil
 }
 
-// records reports whether a history is kept at present.
+// records reports whether a history is currently recorded.
 func (r *Recorder) records() bool {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -111,13 +112,13 @@ func (r *Recorder) records() bool {
 // Remove removes the history in a state directory.
 func Remove(stateDir string) error { return segments.Remove(directoryIn(stateDir)) }
 
-// Nodes is what passes know of other nodes.
+// Nodes is the state of other nodes.
 type Nodes interface {
-	// Lost are the nodes that were down in the last pass, and whether this node may be cut off.
+	// Lost returns the nodes that were down in the last pass, and whether this node may be cut off.
 	Lost() (down map[forwarding.NodeID]bool, cutOff bool)
 }
 
-// See hands over what a pass saw; m is nil where it built no model.
+// See hands over the state of a pass; m is nil if the pass computed no model.
 func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observation, nodes Nodes) {
 	if r == nil || m == nil || !r.records() {
 		return
@@ -137,7 +138,7 @@ func (r *Recorder) See(now time.Time, m *model.Model, observation *status.Observ
 	wake.Notify(r.wake)
 }
 
-// problemsIn are what is wrong with the node, and with objects.
+// problemsIn returns the problems of the node and of objects.
 func problemsIn(observation *status.Observation) (problems []history.Problem) {
 	add := func(text string) { problems = append(problems, history.Problem{Text: text}) }
 	if observation.ProgramError != nil {
@@ -171,7 +172,7 @@ func objectName(object model.ObjectReference) string {
 	return object.Namespace + "/" + object.Name
 }
 
-// Run records until ctx is done, and then the end.
+// Run records until ctx is done, and then the end of the agent.
 func (r *Recorder) Run(ctx context.Context, version string) error {
 	if r.directory == "" {
 		return nil
@@ -216,7 +217,7 @@ func (r *Recorder) close() {
 	}
 }
 
-// look records what is new in what passes saw.
+// look records changes in the latest state of passes.
 func (r *Recorder) look() {
 	r.mu.Lock()
 	state := r.next
@@ -243,7 +244,7 @@ func (r *Recorder) look() {
 	r.record(func(k *history.Keeper) [][]byte { return k.See(state) })
 }
 
-// count records what was dropped, and what of the last minute was left out.
+// count records dropped packets, and the entries dropped in the last minute.
 func (r *Recorder) count(now time.Time) {
 	if !r.records() {
 		return
@@ -261,7 +262,7 @@ func (r *Recorder) count(now time.Time) {
 	})
 }
 
-// record writes the lines that make returns.
+// record writes the lines that makeLines returns.
 func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -285,7 +286,7 @@ func (r *Recorder) record(makeLines func(*history.Keeper) [][]byte) {
 	r.failing = err != nil
 }
 
-// Ask answers a question of the console.
+// Ask runs a query of the console.
 func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, error) {
 	r.lock.Lock()
 	log, off := r.log, r.off
@@ -300,7 +301,7 @@ func (r *Recorder) Ask(query *consoleapi.HistoryQuery) (*consoleapi.History, err
 	return selection.Done(), nil
 }
 
-// Metrics are those of the history.
+// Metrics returns the values for the metrics of the history.
 func (r *Recorder) Metrics() metrics.History {
 	if r.directory == "" {
 		return metrics.History{}

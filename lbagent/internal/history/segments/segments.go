@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package segments keeps lines in files of bounded size, of which the oldest goes when there is no
-// more room. A line is whole or damaged, and a damaged one harms no other: what was being written
-// when the process was killed is cut off from what is written later.
+// Package segments stores lines in files of bounded size and removes the oldest file when all are full.
+// Each line is intact or damaged independently: a line that was being written when the process was killed
+// is separated from later lines.
 package segments
 
 import (
@@ -19,36 +19,36 @@ import (
 )
 
 const (
-	// SegmentSize is the bytes of a file.
+	// SegmentSize is the size of a file in bytes.
 	SegmentSize = 640 << 10
-	// Segments is how many files there are.
+	// Segments is the maximum number of files.
 	Segments = 16
-	// Limit is the bytes of all files.
+	// Limit is the total size of all files in bytes.
 	Limit = SegmentSize * Segments
-	// pattern is the name of a file, by its number.
+	// pattern is the name of a file, by number.
 	pattern = "%08d.jsonl"
 )
 
-// Kept is how many bytes of the newest lines are always there, where none is longer than longest: a
-// segment ends before a line that is too long for its rest.
+// Kept returns the number of bytes of the newest lines that are always retained, for lines of at most
+// longest bytes: a segment ends before a line that does not fit.
 func Kept(longest int) int64 { return (Segments - 1) * int64(SegmentSize-longest) }
 
-// Log is the lines in a directory. It is safe for concurrent use.
+// Log is a directory of lines. It is safe for concurrent use.
 type Log struct {
 	directory string
 
 	mu      sync.Mutex
 	numbers []uint64
-	// last is the file that is written to, and size its bytes; nil where there is none yet.
+	// last is the current file, or nil, and size its size.
 	last *os.File
 	size int64
-	// torn is true where the file may end within a line.
+	// torn is true if the file may end within a line.
 	torn bool
-	// before is the bytes of all files but the last.
+	// before is the size of all files but the last.
 	before int64
 }
 
-// Open returns the Log in a directory, which it makes where it is missing.
+// Open returns the Log in a directory and creates the directory.
 func Open(directory string) (*Log, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the history: %w", err)
@@ -68,7 +68,7 @@ func Open(directory string) (*Log, error) {
 	return l, l.adopt()
 }
 
-// adopt goes on with the files that are there.
+// adopt continues with existing files.
 func (l *Log) adopt() error {
 	if err := l.drop(Segments); err != nil || len(l.numbers) == 0 {
 		return err
@@ -103,7 +103,7 @@ func (l *Log) path(number uint64) string {
 	return filepath.Join(l.directory, fmt.Sprintf(pattern, number))
 }
 
-// drop removes the oldest files until fewer than most are left, or as many.
+// drop removes the oldest files until at most most remain.
 func (l *Log) drop(most int) error {
 	for len(l.numbers) > most {
 		path := l.path(l.numbers[0])
@@ -118,13 +118,13 @@ func (l *Log) drop(most int) error {
 	return nil
 }
 
-// Append writes lines, without their ends, after all others. A line must be shorter than a segment.
-// Lines that could not be written are lost.
+// Append writes lines without line ends. A line must be shorter than a segment. Lines are lost if a write
+// fails.
 func (l *Log) Append(lines [][]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for len(lines) > 0 {
-		// The byte more ends a line that is torn.
+		// One more byte ends a torn line.
 		if l.last == nil || l.size+int64(len(lines[0]))+2 > SegmentSize {
 			if err := l.next(); err != nil {
 				return err
@@ -151,13 +151,13 @@ func (l *Log) Append(lines [][]byte) error {
 	return nil
 }
 
-// next begins a file.
+// next starts a new file.
 func (l *Log) next() error {
 	var number uint64
 	if len(l.numbers) > 0 {
 		number = l.numbers[len(l.numbers)-1] + 1
 	}
-	// Before, so that there are never more bytes than allowed.
+	// The oldest file is removed first, so that the limit is never exceeded.
 	if err := l.drop(Segments - 1); err != nil {
 		return err
 	}
@@ -174,12 +174,12 @@ func (l *Log) next() error {
 	return nil
 }
 
-// Read calls each with every line, the oldest first. The line is only good for the call.
+// Read calls each with every line, the oldest first. The line is valid only during the call.
 func (l *Log) Read(each func(line []byte)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, number := range l.numbers {
-		// Somebody may have made room.
+		// Another process may have removed the file.
 		if err := readLines(l.path(number), each); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("read the history: %w", err)
 		}
@@ -193,7 +193,7 @@ func readLines(path string, each func(line []byte)) error {
 		return err
 	}
 	defer file.Close()
-	// Nothing that was written here is longer than a file.
+	// No line of this package is longer than a file.
 	lines := bufio.NewReaderSize(io.LimitReader(file, SegmentSize), SegmentSize+1)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -209,14 +209,14 @@ func readLines(path string, each func(line []byte)) error {
 	}
 }
 
-// Size is the bytes of all files.
+// Size returns the size of all files in bytes.
 func (l *Log) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.before + l.size
 }
 
-// Close closes the file that is written to.
+// Close closes the current file.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -54,7 +54,7 @@ func (q question[T]) ask(ctx context.Context, env environment, config cluster.Co
 		case answer.Err != nil:
 			fmt.Fprintf(env.stderr, "millrace: %s: %v\n", node, answer.Err)
 		case said == nil:
-			fmt.Fprintf(env.stderr, "millrace: %s: it may be of another version\n", node)
+			fmt.Fprintf(env.stderr, "millrace: %s: it may have another version\n", node)
 		default:
 			told = append(told, *said)
 		}

@@ -27,11 +27,11 @@ func analyzeCommand(env environment, config *cluster.Config) *cobra.Command {
 	a := &analyze{env: env}
 	command := &cobra.Command{
 		Use:   "analyze -f FILE|DIRECTORY|-",
-		Short: "Show what would come of manifests, without a cluster",
-		Long: "Show which VIPs Services would have by manifests, and what is wrong with these. No cluster is asked.\n\n" +
-			"The objects are held against the CRDs and each other, and planned as the operator and the gateway plan them:\n" +
-			"give all that a cluster has together. Of two objects that exclude each other the first by name counts as the\n" +
-			"older. Certificates of routes count as good. The exit code is 0 without problems and 2 where there are any.",
+		Short: "Validate manifests offline and show the resulting plan",
+		Long: "Validate manifests and show the VIPs that their Services would get. No cluster is needed.\n\n" +
+			"Objects are validated against the CRDs and each other, and planned like the operator and the gateway do:\n" +
+			"specify all objects of a cluster together. Of two conflicting objects, the first by name counts as the older\n" +
+			"one. Certificates of routes are assumed to be valid. The exit code is 2 if there are problems, otherwise 0.",
 		Example: "  millrace analyze -f deploy/\n  kustomize build . | millrace analyze -f -\n  helm template . | millrace analyze -f - -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -40,11 +40,11 @@ func analyzeCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringArrayVarP(&a.files, "filename", "f", nil, "manifests: a `file`, a directory with those below it, or - for the standard input")
-	flags.StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of objects that name none")
-	flags.StringVar(&a.options.Class.Name, "load-balancer-class", millracev1beta1.Class, "`class` of the Services that are ours, as the operator's flag")
-	flags.BoolVar(&a.options.Class.IsDefault, "default-class", false, "Services without a class are ours, too, as by the operator's flag")
-	flags.BoolVar(&a.options.AssumeSecrets, "assume-secrets", false, "Secrets with the passwords of LBPeers are there, though not among the manifests")
+	flags.StringArrayVarP(&a.files, "filename", "f", nil, "manifests: a `file`, a directory (recursively), or - for standard input")
+	flags.StringVarP(&a.namespace, "namespace", "n", "default", "`namespace` of objects without one")
+	flags.StringVar(&a.options.Class.Name, "load-balancer-class", millracev1beta1.Class, "load balancer `class` that is served, like the operator's flag")
+	flags.BoolVar(&a.options.Class.IsDefault, "default-class", false, "also serve Services without a class, like the operator's flag")
+	flags.BoolVar(&a.options.AssumeSecrets, "assume-secrets", false, "assume valid Secrets with the passwords of LBPeers, even if the manifests lack them")
 	flags.StringVarP(&a.output, "output", "o", "", "output `format`: wide, json or yaml")
 	mustComplete(command, "output", fixed(formats()...))
 	return command
@@ -56,7 +56,7 @@ func (a *analyze) run() error {
 		return err
 	}
 	if len(a.files) == 0 {
-		return errors.New("name the manifests: -f FILE, -f DIRECTORY, or -f - for the standard input")
+		return errors.New("specify manifests with -f FILE, -f DIRECTORY, or -f - for standard input")
 	}
 	if err := desired.ParseClassName(a.options.Class.Name); err != nil {
 		return err
@@ -77,7 +77,7 @@ func printAnalysis(
 	}
 	for _, file := range files {
 		if file == "-" {
-			err = reader.Read("the standard input", env.stdin)
+			err = reader.Read("standard input", env.stdin)
 		} else {
 			err = reader.ReadPath(file)
 		}

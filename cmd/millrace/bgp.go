@@ -18,13 +18,13 @@ import (
 func bgpCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bgp",
-		Short: "Show the BGP sessions of the nodes, and what they announce",
+		Short: "Show the nodes' BGP sessions and routes",
 		Args:  cobra.NoArgs,
 		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	command.AddCommand(
-		bgpListCommand(env, config, "peers", "Show the BGP sessions of the nodes", render.BGPPeers),
-		bgpListCommand(env, config, "routes", "Show the routes that the nodes announce", render.BGPRoutes),
+		bgpListCommand(env, config, "peers", "Show the nodes' BGP sessions", render.BGPPeers),
+		bgpListCommand(env, config, "routes", "Show the routes that nodes announce", render.BGPRoutes),
 		bgpVerifyCommand(env, config),
 	)
 	return command

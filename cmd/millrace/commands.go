@@ -26,7 +26,7 @@ func newCommand(env environment) *cobra.Command {
 	var config cluster.Config
 	root := &cobra.Command{
 		Use:   "millrace",
-		Short: "Show what Millrace does in a cluster and what is wrong",
+		Short: "Show the state and the problems of Millrace in a cluster",
 		// The help of a plug-in shows the name that the user types.
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: calledAs(env.args[0])},
 		SilenceUsage:  true,
@@ -35,7 +35,7 @@ func newCommand(env environment) *cobra.Command {
 	flags := root.PersistentFlags()
 	kubectlFlags(&config).AddFlags(flags)
 	flags.StringVar(&config.Namespace, "install-namespace", installNamespace(env),
-		"`namespace` that Millrace is installed in, also "+variableNamespace)
+		"`namespace` of Millrace, also set by "+variableNamespace)
 	flags.DurationVar(&config.Timeout, "request-timeout", 10*time.Second, "time limit of one request to the API server")
 	root.AddCommand(
 		statusCommand(env, &config),

@@ -31,10 +31,10 @@ func drainCommand(env environment, config *cluster.Config) *cobra.Command {
 	var timeout time.Duration
 	command := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Let a node hand its routes over to other nodes, and wait until no packet comes to it",
-		Long: "Set the annotation " + millracev1beta1.AnnotationDrain + " on the Node. Its routes are then announced as those\n" +
-			"to be left (RFC 8326), and withdrawn. Connections go on through other nodes; pods stay.\n" +
-			"It lasts until `millrace undrain`, also over a reboot.",
+		Short: "Drain a node: withdraw its routes and wait until traffic has moved",
+		Long: "Set the annotation " + millracev1beta1.AnnotationDrain + " on the Node. Its routes are then announced with the community\n" +
+			"GRACEFUL_SHUTDOWN (RFC 8326), and withdrawn. Connections continue through other nodes; pods keep running.\n" +
+			"The node stays drained until `millrace undrain`, even after a reboot.",
 		Example:           "  millrace drain node1 && ssh node1 reboot\n  millrace undrain node1",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: argument(0, complete(config, cluster.Nodes)),
@@ -55,14 +55,14 @@ func drainCommand(env environment, config *cluster.Config) *cobra.Command {
 			return waitDrained(ctx, env, agents, args[0], departs)
 		},
 	}
-	command.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "`time` to wait at most; the node goes on draining after it")
+	command.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "maximum `time` to wait; the node continues to drain afterwards")
 	return command
 }
 
 func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 	return &cobra.Command{
 		Use:               "undrain NODE",
-		Short:             "Let a node announce its routes again",
+		Short:             "Undrain a node: announce its routes again",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: argument(0, complete(config, cluster.Nodes)),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ func undrainCommand(env environment, config *cluster.Config) *cobra.Command {
 				return err
 			}
 			if departure != "" && departure != millracev1beta1.DepartureDrained {
-				_, err = fmt.Fprintf(env.stdout, "%s is not drained any more, but departs still: %s\n", args[0], departure)
+				_, err = fmt.Fprintf(env.stdout, "%s is no longer drained, but its routes stay withdrawn: %s\n", args[0], departure)
 				return err
 			}
 			_, err = fmt.Fprintf(env.stdout, "%s announces its routes again\n", args[0])
@@ -107,11 +107,11 @@ func (d *draining) count(packets uint64, now time.Time) {
 func (d *draining) done(now time.Time) (bool, string) {
 	switch {
 	case !d.departs:
-		return false, "the operator has not told the node yet: LBNode.spec.departure is empty"
+		return false, "the operator has not set LBNode.spec.departure yet"
 	case len(d.announced) > 0:
 		return false, "still announced: " + nameVIPs(d.announced)
 	case !d.counted || now.Sub(d.since) < quietTime:
-		return false, "packets still come from routers"
+		return false, "routers still send packets"
 	}
 	return true, ""
 }
@@ -134,14 +134,14 @@ func (d *draining) look(ctx context.Context, runner console.Runner, node string,
 		return err
 	}
 	if line.VIPs == nil {
-		return errors.New("the agent did not say which VIPs it announces: it may be of an older version")
+		return errors.New("the agent did not return its announcements: it may have an older version")
 	}
 	d.announced = announcedOf(line.VIPs)
 	if line, err = console.Ask(ctx, runner, node, []string{"top"}); err != nil {
 		return err
 	}
 	if line.Counters == nil {
-		return errors.New("the agent did not say how many packets came: it may be of an older version")
+		return errors.New("the agent did not return its counters: it may have an older version")
 	}
 	var packets uint64
 	for _, frontend := range line.Counters.Frontends {
@@ -180,9 +180,9 @@ func waitDrained(
 		done, waiting := d.done(time.Now())
 		switch {
 		case err != nil && ctx.Err() == nil:
-			return fmt.Errorf("%s drains, but it cannot be seen how far it is: %w", node, err)
+			return fmt.Errorf("%s drains, but its progress is unknown: %w", node, err)
 		case done:
-			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet came for %s\n", node, quietTime)
+			_, err := fmt.Fprintf(env.stdout, "%s is drained: no packet was received for %s\n", node, quietTime)
 			return err
 		case waiting != told && ctx.Err() == nil:
 			told = waiting

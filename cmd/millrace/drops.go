@@ -26,7 +26,7 @@ import (
 const answerTime = 3 * time.Second
 
 // errNoAgent is returned when all agents failed; the causes have already been printed.
-var errNoAgent = errors.New("no agent could be asked")
+var errNoAgent = errors.New("no agent answered")
 
 func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	watch := dropWatch{env: env}
@@ -35,9 +35,9 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	var limit time.Duration
 	command := &cobra.Command{
 		Use:   "drops",
-		Short: "Follow the packets that the nodes drop, and why",
-		Long: "Show how many packets the nodes have dropped for which reason, then follow samples of those that they drop,\n" +
-			"until interrupted. A node samples at most 16 packets a second of each reason on each CPU.",
+		Short: "Follow dropped packets with the reasons",
+		Long: "Show the nodes' counters of dropped packets by reason, then follow samples of dropped packets until\n" +
+			"interrupted. Each CPU of a node samples at most 16 packets per second and reason.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) (err error) {
 			if watch.json, err = parseJSON(output); err != nil {
@@ -61,8 +61,8 @@ func dropsCommand(env environment, config *cluster.Config) *cobra.Command {
 	namespaceFlag(command, config, &watch.namespace, "Services", complete(config, namespaces))
 	flags.StringVar(&watch.reason, "reason", "", "only samples of this `reason`, such as no_endpoint")
 	vipFlag(command, config, &watch.vip, "only samples of packets to this `address`")
-	flags.DurationVar(&limit, "for", 0, "end after this `time` (default when interrupted)")
-	jsonFlag(command, &output, "output `format`: json, a line each")
+	flags.DurationVar(&limit, "for", 0, "end after this `time` (default: when interrupted)")
+	jsonFlag(command, &output, "output `format`: json, one object per line")
 	return command
 }
 
@@ -184,7 +184,7 @@ func (w *dropWatch) take(answer console.Answer) error {
 	case line.Drop != nil:
 		w.waiting = append(w.waiting, render.Drop(line.Drop))
 	case line.Missed > 0:
-		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s came faster than they could be shown)", line.Missed, answer.Node))
+		w.waiting = append(w.waiting, fmt.Sprintf("(%d samples of %s were skipped because they arrived too fast)", line.Missed, answer.Node))
 	}
 	return nil
 }

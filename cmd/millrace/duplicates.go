@@ -17,9 +17,9 @@ func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "duplicates ADDRESS...",
-		Short: "Ask which hosts on the nodes' networks have addresses",
-		Long: "Ask now which hosts on the networks of the nodes' uplinks have addresses, by ARP and Neighbor Discovery.\n" +
-			"The addresses need not be VIPs: ask before a pool gets them.",
+		Short: "Probe which hosts on the nodes' networks have addresses",
+		Long: "Probe which hosts on the networks of the nodes' uplinks have addresses, by ARP and Neighbor Discovery.\n" +
+			"The addresses need not be VIPs: probe them before adding them to a pool.",
 		Example: "  millrace duplicates 203.0.113.7",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {

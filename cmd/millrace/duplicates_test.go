@@ -66,10 +66,10 @@ ADDRESS         MAC                NODE   INTERFACE  HOST
 198.51.100.254  02:00:00:00:00:fe  node2  eth0       a node or a router
 198.51.100.11   -                  node1  eth0       a node or a router
 198.51.100.11   -                  node2  eth0       a node or a router
-Nobody answers for 198.51.100.8. Asked by node1 on eth0, node2 on eth0.
-Nobody was asked for 203.0.113.1: no network of an uplink of these nodes holds it.
+No host answers for 198.51.100.8. Probed by node1 on eth0, node2 on eth0.
+203.0.113.1 was not probed: no network of an uplink of these nodes contains it.
 `},
-		"198.51.100.8 --node node2": {stdout: "\nNobody answers for 198.51.100.8. Asked by node2 on eth0.\n"},
+		"198.51.100.8 --node node2": {stdout: "\nNo host answers for 198.51.100.8. Probed by node2 on eth0.\n"},
 		"198.51.100.9 --node node2 -o json": {stdout: `
 {
   "nodes": [

@@ -65,7 +65,7 @@ func (l *list) flags(command *cobra.Command) {
 		allowed = append(allowed, string(one))
 	}
 	command.Flags().StringVarP(&l.output, "output", "o", "", "output `format`: "+strings.Join(allowed, ", ")+" or jsonpath=TEMPLATE")
-	command.Flags().BoolVarP(&l.watch, "watch", "w", false, "show it again after every change, until interrupted")
+	command.Flags().BoolVarP(&l.watch, "watch", "w", false, "print again after each change, until interrupted")
 	mustComplete(command, "output", fixed(allowed...))
 }
 
@@ -189,7 +189,7 @@ func agentsOf(answers map[string]console.Answer) report.Agents {
 		case answer.Err != nil:
 			sorted.Failures[node] = answer.Err.Error()
 		case answer.Line.VIPs == nil:
-			sorted.Failures[node] = "it may be of another version"
+			sorted.Failures[node] = "it may have another version"
 		default:
 			sorted.Answers[node] = answer.Line.VIPs
 		}
@@ -212,13 +212,13 @@ func statusCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Show VIPs, nodes and problems on one screen",
-		Long: "Show VIPs, nodes and every problem on one screen.\n\n" +
-			"The exit code is 0 when the cluster could be read and 1 when not; with --exit-code it is 2 when there are problems.",
+		Long: "Show VIPs, nodes and problems on one screen.\n\n" +
+			"The exit code is 1 if the cluster cannot be read, with --exit-code 2 if there are problems, and otherwise 0.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error { return l.run(command.Context()) },
 	}
 	l.flags(command)
-	command.Flags().BoolVar(&exitCode, "exit-code", false, "exit with 2 when there are problems")
+	command.Flags().BoolVar(&exitCode, "exit-code", false, "exit with code 2 if there are problems")
 	command.MarkFlagsMutuallyExclusive("exit-code", "watch")
 	return command
 }
@@ -246,7 +246,7 @@ func nodesCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	l.flags(command)
-	selectorFlag(command, &selector, "only Nodes with these `labels`, as kubectl has it")
+	selectorFlag(command, &selector, "only Nodes that match this label `selector`")
 	return command
 }
 
@@ -273,9 +273,9 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "vips [ADDRESS | SERVICE]...",
 		Short: "Show the VIPs, their Services and the nodes that announce them",
-		Long: "Show the VIPs, their Services and the nodes that announce them, as the agents of the nodes say.\n" +
+		Long: "Show the VIPs, their Services and the nodes that announce them, as reported by the agents.\n" +
 			"With addresses or Services, show their VIPs in detail.\n\n" +
-			"A SERVICE is NAMESPACE/NAME, or NAME in the namespace of -n, else in that of the context; with -A in any.",
+			"A SERVICE is NAMESPACE/NAME, or NAME in the namespace of -n or of the context; with -A in any namespace.",
 		Example: "  millrace vips\n  millrace vips 203.0.113.1\n  millrace vips -n shop\n  millrace vips shop/web",
 		RunE: func(command *cobra.Command, args []string) error {
 			chosen, err := parseSelector(selector)
@@ -301,7 +301,7 @@ func vipsCommand(env environment, config *cluster.Config) *cobra.Command {
 	}
 	l.flags(command)
 	namespaceFlag(command, config, &namespace, "Services", complete(config, namespaces))
-	selectorFlag(command, &selector, "only VIPs of Services with these `labels`, as kubectl has it")
+	selectorFlag(command, &selector, "only VIPs of Services that match this label `selector`")
 	command.Flags().BoolVarP(&all, "all-namespaces", "A", false, "Services of all namespaces")
 	command.ValidArgsFunction = complete(config, addressesAndServices(&namespace))
 	return command

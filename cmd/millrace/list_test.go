@@ -131,7 +131,7 @@ func TestVIPs(t *testing.T) {
 		})
 	}
 	for line, want := range map[string]string{
-		"vips 203.0.113.7": "there is no VIP 203.0.113.7", "vips web -n other": "no Service other/web; there are only default/web, shop/web",
+		"vips 203.0.113.7": "there is no VIP 203.0.113.7", "vips web -n other": "no Service other/web; existing names: default/web, shop/web",
 		"vips db -A": "no such VIP: no Service db",
 	} {
 		if _, stderr, code := runWith(t, both(), line+kubeconfig); code != exitError || !strings.Contains(stderr, want) {

@@ -80,13 +80,13 @@ func sessionsLive(ctx context.Context, env environment, config cluster.Config, n
 }
 
 // errNobody is returned if the aggregated API has no answer of any node, for example just after its start.
-var errNobody = errors.New("live.millrace.io has no answer of any node")
+var errNobody = errors.New("live.millrace.io has no data of any node")
 
 // withLive adds liveErr, the aggregated API's error, to err, the agents' error, when both report a missing
 // right.
 func withLive(err, liveErr error) error {
 	if errors.Is(err, cluster.ErrForbidden) && errors.Is(liveErr, cluster.ErrForbidden) {
-		return fmt.Errorf("%w; to read live.millrace.io in its place: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
+		return fmt.Errorf("%w; to read live.millrace.io instead: %s", err, strings.TrimPrefix(liveErr.Error(), cluster.ErrForbidden.Error()+": "))
 	}
 	return err
 }

@@ -133,7 +133,7 @@ func TestLiveOrAgents(t *testing.T) {
 		"top of neither": {
 			there().with(liveTraffic, http.StatusForbidden).with(livePods, http.StatusForbidden), "top --once", "",
 			"millrace: not allowed: user jane may not list pods in namespace millrace-system: Role millrace-viewer of namespace millrace-system permits it; " +
-				"to read live.millrace.io in its place: user jane may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it", exitError,
+				"to read live.millrace.io instead: user jane may not list servicetraffic.live.millrace.io: ClusterRole millrace-live-viewer permits it", exitError,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -170,11 +170,11 @@ func TestNeitherLiveNorAgents(t *testing.T) {
 	p := &pool{errors: map[string]error{"node1": forbidden, "node2": forbidden}}
 	stdout, stderr, code := runWith(t, p, "vips --kubeconfig "+kubeconfigOf(t, server.URL))
 	text := strings.Join(strings.Fields(stdout), " ")
-	if code != exitOK || !strings.Contains(text, "Role millrace-tracer") || !strings.Contains(text, "list vipannouncements of live.millrace.io") {
+	if code != exitOK || !strings.Contains(text, "Role millrace-tracer") || !strings.Contains(text, "listing vipannouncements of") {
 		t.Errorf("code %d, stdout %s, stderr %s", code, stdout, stderr)
 	}
 	_, stderr, code = runWith(t, p, "bgp peers --kubeconfig "+kubeconfigOf(t, httptestOf(t, there().with(liveSessions, http.StatusForbidden))))
-	if code != exitError || !strings.Contains(stderr, "run a command in pod a; to read live.millrace.io in its place: user jane may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it") {
+	if code != exitError || !strings.Contains(stderr, "run a command in pod a; to read live.millrace.io instead: user jane may not list bgpsessions.live.millrace.io: ClusterRole millrace-viewer permits it") {
 		t.Errorf("code %d, stderr %s", code, stderr)
 	}
 }

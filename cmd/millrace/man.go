@@ -15,7 +15,7 @@ import (
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",
-		Short:  "Write the manual pages of all commands into a directory",
+		Short:  "Write the manual pages of all commands to a directory",
 		Args:   cobra.ExactArgs(1),
 		Hidden: true,
 		RunE: func(command *cobra.Command, args []string) error {

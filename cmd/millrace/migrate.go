@@ -69,7 +69,7 @@ var conversions = []conversion{
 func migrateCommand(env environment, config *cluster.Config) *cobra.Command {
 	migrate := &cobra.Command{
 		Use:   "migrate",
-		Short: "Move a cluster from another load balancer",
+		Short: "Migrate a cluster from another load balancer",
 		Args:  cobra.NoArgs,
 	}
 	for i := range conversions {
@@ -83,9 +83,9 @@ func (c *conversion) command(env environment) *cobra.Command {
 	var byNode bool
 	command := &cobra.Command{
 		Use:   c.name + " [FILE…]",
-		Short: "Print VIPPools, LBPeers and VIPAdvertisements that mean the same as " + c.owner + "'s objects",
-		Long: "Read " + c.owner + "'s objects from files, or from standard input, as kubectl prints them. What has no\n" +
-			"counterpart, and what is left to do, is in comments in front. Nothing is changed.",
+		Short: "Print VIPPools, LBPeers and VIPAdvertisements equivalent to " + c.owner + "'s objects",
+		Long: "Read " + c.owner + "'s objects from files or standard input, as printed by kubectl. Settings without\n" +
+			"an equivalent and manual steps are printed as comments. The cluster is not changed.",
 		Example: "  kubectl get " + c.get + " -o yaml |\n    millrace migrate " + c.name + " > millrace.yaml",
 		RunE: func(command *cobra.Command, args []string) error {
 			in, err := inputs(command.InOrStdin(), args)
@@ -103,7 +103,7 @@ func (c *conversion) command(env environment) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&byNode, "by-node", false,
-		"have LBPeers select those nodes alone that have the label "+millracev1beta1.LabelAnnouncer+"="+millracev1beta1.AnnouncerMillrace)
+		"restrict LBPeers to nodes with the label "+millracev1beta1.LabelAnnouncer+"="+millracev1beta1.AnnouncerMillrace)
 	return command
 }
 

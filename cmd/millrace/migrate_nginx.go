@@ -14,10 +14,10 @@ func migrateNginxCommand(env environment, config *cluster.Config) *cobra.Command
 	var output string
 	command := &cobra.Command{
 		Use:   "ingress-nginx [FILE…]",
-		Short: "Validate Ingresses that were written for ingress-nginx",
-		Long: "Read Ingresses from files, or from standard input, as kubectl prints them, and compile them for classes of\n" +
-			"Millrace with the parameter annotations: ingress-nginx. Each annotation that would not be carried out, and each\n" +
-			"rule that would not be served, is a problem. Nothing else is printed.\n\n" +
+		Short: "Validate Ingresses written for ingress-nginx",
+		Long: "Read Ingresses from files or standard input, as printed by kubectl, and compile them for classes of\n" +
+			"Millrace with the parameter annotations: ingress-nginx. Each annotation that would be ignored, and each\n" +
+			"rule that would not be served, is reported as a problem. Nothing else is printed.\n\n" +
 			"No cluster is read: include the objects that Ingresses need. Secrets are assumed to exist, and Services too\n" +
 			"if the files contain no Service. The exit code is 0 without problems and 2 with problems.",
 		Example: "  kubectl get ingresses,ingressclasses,services,configmaps,referencegrants,backendtlspolicies -A -o yaml |\n" +

@@ -24,16 +24,16 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 	var patience time.Duration
 	command := &cobra.Command{
 		Use:   "nodes [NODE…]",
-		Short: "Move the routers' sessions from MetalLB's speakers to Millrace, node by node",
-		Long: "Move one node after another, all where none is named. A router takes one session from a node's address:\n" +
-			"so the speaker leaves a node first, and its session comes back as Millrace's. The next node waits until all\n" +
-			"sessions are up and VIPs are announced. Where that takes longer than --timeout, the node is given back, and\n" +
-			"no other is touched.\n\n" +
-			"In MetalLB's mode frr-k8s it also deletes the FRRConfiguration that a speaker leaves behind, so that frr-k8s\n" +
-			"ends its sessions. Those of other FRRConfigurations stay.\n\n" +
-			"It labels Nodes with " + millracev1beta1.LabelAnnouncer + ", and keeps the speakers' DaemonSet off those with that label.\n" +
-			"LBPeers have to select " + millracev1beta1.LabelAnnouncer + "=" + millracev1beta1.AnnouncerMillrace +
-			", as `millrace migrate metallb --by-node` prints them.",
+		Short: "Move BGP sessions from MetalLB's speakers to Millrace, node by node",
+		Long: "Move the given nodes, by default all, one after another. A router accepts one session per node address,\n" +
+			"so the speaker on a node stops first, and Millrace then establishes the session. The next node waits until\n" +
+			"all sessions are established and VIPs are announced. If that takes longer than --timeout, the node is moved\n" +
+			"back, and the command ends.\n\n" +
+			"In MetalLB's mode frr-k8s it also deletes the FRRConfiguration of a stopped speaker, so that frr-k8s closes\n" +
+			"its sessions. Sessions of other FRRConfigurations are kept.\n\n" +
+			"It labels Nodes with " + millracev1beta1.LabelAnnouncer + ", and excludes these Nodes from the speakers' DaemonSet.\n" +
+			"LBPeers must select " + millracev1beta1.LabelAnnouncer + "=" + millracev1beta1.AnnouncerMillrace +
+			", as printed by `millrace migrate metallb --by-node`.",
 		Example:           "  millrace migrate nodes\n  millrace migrate nodes --back node1",
 		ValidArgsFunction: complete(config, cluster.Nodes),
 		RunE: func(command *cobra.Command, args []string) error {
@@ -46,9 +46,9 @@ func migrateNodesCommand(env environment, config *cluster.Config) *cobra.Command
 		},
 	}
 	flags := command.Flags()
-	flags.BoolVar(&back, "back", false, "give the sessions back to MetalLB's speakers")
+	flags.BoolVar(&back, "back", false, "move the sessions back to MetalLB's speakers")
 	flags.StringVar(&speaker, "speaker", "metallb-system/speaker", "`NAMESPACE/NAME` of the DaemonSet of MetalLB's speakers")
-	flags.DurationVar(&patience, "timeout", 2*time.Minute, "`time` that each of the two steps of a node may take")
+	flags.DurationVar(&patience, "timeout", 2*time.Minute, "maximum `time` of each of the two steps of a node")
 	return command
 }
 
@@ -93,7 +93,7 @@ func migrateNodes(ctx context.Context, moving movable, mover *handover.Mover, no
 			return err
 		}
 		if have == want {
-			mover.Tell(node + ": is moved already")
+			mover.Tell(node + ": already moved")
 			continue
 		}
 		if err := step(ctx, node); err != nil {

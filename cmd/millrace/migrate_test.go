@@ -109,11 +109,11 @@ func TestMigrateInputs(t *testing.T) {
 func TestMigrateRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ from, content, complaint string }{
 		"no YAML":            {"metallb", "kind: [", "read MetalLB's objects"},
-		"another's object":   {"metallb", "apiVersion: v1\nkind: Service\n", `v1 "Service" is none`},
-		"one in a list":      {"metallb", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}]\n", `v1 "Pod" is none`},
+		"another's object":   {"metallb", "apiVersion: v1\nkind: Service\n", `v1 "Service" is not supported`},
+		"one in a list":      {"metallb", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}]\n", `v1 "Pod" is not supported`},
 		"a field's mistake":  {"metallb", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\nspec: {myASN: x}\n", "read MetalLB's objects: BGPPeer"},
-		"MetalLB's object":   {"cilium", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\n", `"BGPPeer" is none`},
-		"none of kube-vip's": {"kube-vip", "apiVersion: v1\nkind: Service\n", `"Service" is none`},
+		"MetalLB's object":   {"cilium", "apiVersion: metallb.io/v1beta2\nkind: BGPPeer\n", `"BGPPeer" is not supported`},
+		"none of kube-vip's": {"kube-vip", "apiVersion: v1\nkind: Service\n", `"Service" is not supported`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "in.yaml")

@@ -30,10 +30,10 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 	var trial trialOptions
 	command := &cobra.Command{
 		Use:   "preflight",
-		Short: "Look whether Millrace can work on the nodes",
-		Long: "Look whether Millrace can work on the nodes, before it is installed and after it.\n" +
-			"Before, a DaemonSet looks at them that this command makes in a namespace of its own, and removes again.\n" +
-			"Afterwards the agents do. The exit code is 2 where something would keep it from working.",
+		Short: "Check whether Millrace can work on the nodes",
+		Long: "Check whether Millrace can work on the nodes, before or after its installation.\n" +
+			"Before the installation, the command creates a DaemonSet for the checks in a temporary namespace. Afterwards\n" +
+			"the agents run the checks. The exit code is 2 if a check fails.",
 		Example: "  millrace preflight --image registry.example.com/millrace/lbagent:v0.1.0",
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -59,10 +59,10 @@ func preflightCommand(env environment, config *cluster.Config) *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringVar(&trial.image, "image", "ghcr.io/millrace-lb/lbagent:"+version, "`image` of the agent, before the installation")
+	command.Flags().StringVar(&trial.image, "image", "ghcr.io/millrace-lb/lbagent:"+version, "`image` of the agent, for checks before the installation")
 	command.Flags().StringSliceVar(&trial.pullSecrets, "image-pull-secret", nil,
-		"`Secrets` by which the image is pulled, as [NAMESPACE/]NAME, of the namespace of Millrace by default")
-	command.Flags().StringSliceVar(&trial.uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, as those of the agents")
+		"`Secrets` for pulling the image, as [NAMESPACE/]NAME, by default in the namespace of Millrace")
+	command.Flags().StringSliceVar(&trial.uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, like the agents' flag")
 	jsonFlag(command, &output, "output `format`: json")
 	return command
 }
@@ -99,7 +99,7 @@ func preflight(ctx context.Context, env environment, config cluster.Config, opti
 	if !errors.Is(err, cluster.ErrNotInstalled) {
 		return nil, err
 	}
-	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s looks at the nodes\n", config.Namespace, options.image)
+	fmt.Fprintf(env.stderr, "millrace: no agent runs in namespace %s: a DaemonSet of %s checks the nodes\n", config.Namespace, options.image)
 	trial, err := cluster.StartTrial(ctx, config, options.trialImage(config.Namespace))
 	defer func() {
 		// Clean up even if the user interrupted the command.
@@ -134,7 +134,7 @@ func askPreflight(ctx context.Context, runner console.Runner, nodes, request []s
 		case answer.Err != nil:
 			silent[node] = answer.Err.Error()
 		case answer.Line.Preflight == nil:
-			silent[node] = "its agent knows no preflight: it is of an older version"
+			silent[node] = "its agent does not support preflight: it has an older version"
 		default:
 			answer.Line.Preflight.Node = node
 			told = append(told, *answer.Line.Preflight)
@@ -142,7 +142,7 @@ func askPreflight(ctx context.Context, runner console.Runner, nodes, request []s
 	}
 	for node, why := range silent {
 		told = append(told, consoleapi.Preflight{Node: node, Findings: []consoleapi.Finding{{
-			Check: checkPod, Level: consoleapi.LevelFault, Message: "nothing is known of the node: " + strings.TrimSpace(why),
+			Check: checkPod, Level: consoleapi.LevelFault, Message: "no result of the node: " + strings.TrimSpace(why),
 		}}})
 	}
 	slices.SortFunc(told, func(a, b consoleapi.Preflight) int { return report.CompareNames(a.Node, b.Node) })

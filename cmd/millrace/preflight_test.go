@@ -49,12 +49,12 @@ func TestPreflight(t *testing.T) {
 	const want = `Fault kernel: node2
   Linux 5.15 is too old: it must be 6.1 or later
 Fault pod: node3
-  nothing is known of the node: connection refused
+  no result of the node: connection refused
 Fault pod: node4
-  nothing is known of the node: ErrImagePull: no such image
+  no result of the node: ErrImagePull: no such image
 Fault pod: node10
-  nothing is known of the node: its agent knows no
-  preflight: it is of an older version
+  no result of the node: its agent does not support
+  preflight: it has an older version
 Warning rivals: cluster
   MetalLB serves Services without a class
 Warning driver: node1, node2

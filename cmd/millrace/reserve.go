@@ -16,9 +16,9 @@ func reserveCommand(env environment, config *cluster.Config) *cobra.Command {
 	var family, service string
 	command := &cobra.Command{
 		Use:   "reserve POOL",
-		Short: "Reserve a free address of a VIPPool, and print it",
-		Long: "Make a VIP of the address that the pool would give next. It stays until you delete it.\n" +
-			"A Service gets it that asks for it by annotation, or the one that --for names.",
+		Short: "Reserve a free address of a VIPPool and print it",
+		Long: "Create a VIP with the next free address of the pool. It exists until you delete it.\n" +
+			"A Service gets it by requesting the address by annotation, or by the flag --for.",
 		Example:           "  millrace reserve public\n  millrace reserve public --family IPv6 --for shop/web",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: argument(0, complete(config, cluster.Pools)),
@@ -38,8 +38,8 @@ func reserveCommand(env environment, config *cluster.Config) *cobra.Command {
 			return err
 		},
 	}
-	command.Flags().StringVar(&family, "family", "", "IPv4 or IPv6 (default the first one that the pool has)")
-	command.Flags().StringVar(&service, "for", "", "`NAMESPACE/NAME` of the Service that it is for (default whichever asks for it)")
+	command.Flags().StringVar(&family, "family", "", "IPv4 or IPv6 (default: the first family of the pool)")
+	command.Flags().StringVar(&service, "for", "", "`NAMESPACE/NAME` of the Service that gets it (default: any Service that requests it)")
 	mustComplete(command, "family", fixed("IPv4", "IPv6"))
 	return command
 }

@@ -18,11 +18,11 @@ func routesCommand(env environment, config *cluster.Config) *cobra.Command {
 	var choice routing.Choice
 	command := &cobra.Command{
 		Use:   "routes [HOST]",
-		Short: "Show what Ingresses and Gateways lead where, and what is refused",
-		Long: "Show what listens at the VIPs of Ingresses and Gateways, whom it leads to, and what is refused and why.\n" +
-			"With a HOST, show the rules that a request for it finds.\n\n" +
-			"The objects are compiled as the gateway compiles them. Secrets are not read: certificates count as good,\n" +
-			"unless the gateway has written otherwise.",
+		Short: "Show routes of Ingresses and Gateways with their backends and problems",
+		Long: "Show the listeners, rules and backends of Ingresses and Gateways, and rejected objects with the reasons.\n" +
+			"With a HOST, show the rules for requests to this host.\n\n" +
+			"Objects are compiled like the gateway does. Secrets are not read: certificates are assumed to be valid\n" +
+			"unless the gateway has reported an error.",
 		Example: "  millrace routes\n  millrace routes shop.example.com\n  millrace routes -n shop -o json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {

@@ -123,7 +123,7 @@ func TestRoutesHaveTheRoomOfTheCluster(t *testing.T) {
 		}
 		if text := strings.Join(strings.Fields(stdout), " "); strings.Contains(text, "NoRoom") != (want != "") || !strings.Contains(text, want) {
 			t.Errorf("%s: want %q in\n%s", arguments, want, stdout)
-		} else if strings.Contains(text, "room by default") != strings.Contains(arguments, "much") {
+		} else if strings.Contains(text, "default limits") != strings.Contains(arguments, "much") {
 			t.Errorf("%s: the remark in\n%s", arguments, stdout)
 		}
 	}
@@ -157,12 +157,12 @@ func TestTraceURL(t *testing.T) {
 		"https://a.example.com/ --vip 203.0.113.9":                  {exitError, []string{"no proxy listens at 203.0.113.9:443"}},
 		"https://a.example.com/ --from 203.0.113.7 --vip ::1":       {exitError, []string{"both must be IPv4 or both IPv6"}},
 		"https://a.example.com/ --from nobody":                      {exitError, []string{"--from=nobody"}},
-		"https://a.example.com/ -H Host:b":                          {exitError, []string{"the host is that of the URL"}},
+		"https://a.example.com/ -H Host:b":                          {exitError, []string{"specify the host in the URL"}},
 		"https://a.example.com/ -H broken":                          {exitError, []string{"--header"}},
-		"https://a.example.com/ --proto udp":                        {exitError, []string{"leave out"}},
+		"https://a.example.com/ --proto udp":                        {exitError, []string{"remove --ack"}},
 		"ftp://a.example.com/":                                      {exitError, []string{"or a URL such as"}},
-		"198.51.100.1:1 203.0.113.1:80 --vip 203.0.113.1":           {exitError, []string{"--vip is for a URL"}},
-		"https://a.example.com:0/":                                  {exitError, []string{"no port"}},
+		"198.51.100.1:1 203.0.113.1:80 --vip 203.0.113.1":           {exitError, []string{"--vip requires a URL"}},
+		"https://a.example.com:0/":                                  {exitError, []string{"not a port"}},
 		"https://a.example.com/x --from 203.0.113.7:1 -o json":      {exitOK, []string{`"endpoints": [`, `"hostname": "a.example.com"`}},
 		"https://a.example.com/x --method post -H X-Host:b -o json": {exitOK, []string{`"listener"`}},
 	} {

@@ -19,9 +19,9 @@ func sysdumpCommand(env environment, config *cluster.Config) *cobra.Command {
 	limits := sysdump.Usual
 	command := &cobra.Command{
 		Use:   "sysdump",
-		Short: "Write what a report of a bug needs into one archive",
-		Long: "Write objects, events, logs and what agents know into one archive, for a report of a bug.\n" +
-			"No byte of any Secret is in it. Addresses, names and who talked to whom are: look before you publish it.",
+		Short: "Write the data for a bug report to an archive",
+		Long: "Write objects, events, logs and the agents' state to an archive for a bug report.\n" +
+			"The archive has no data of Secrets, but addresses, names and connections: review it before publishing.",
 		Example: "  millrace sysdump --file dump.tar.gz",
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -48,7 +48,7 @@ func sysdumpCommand(env environment, config *cluster.Config) *cobra.Command {
 			return command.Context().Err()
 		},
 	}
-	command.Flags().StringVarP(&file, "file", "f", "", "archive to write (default millrace-sysdump-TIME.tar.gz)")
-	command.Flags().DurationVar(&limits.Whole, "limit", limits.Whole, "time limit of everything")
+	command.Flags().StringVarP(&file, "file", "f", "", "archive to write (default: millrace-sysdump-TIME.tar.gz)")
+	command.Flags().DurationVar(&limits.Whole, "limit", limits.Whole, "time limit of the whole dump")
 	return command
 }

@@ -53,7 +53,7 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 				return withLive(err, liveErr)
 			}
 			if !errors.Is(liveErr, cluster.ErrNoLive) {
-				fmt.Fprintf(env.stderr, "millrace: %v; the agents are asked, for means over %s\n", liveErr, watch.interval)
+				fmt.Fprintf(env.stderr, "millrace: %v; querying the agents instead, for means over %s\n", liveErr, watch.interval)
 			}
 			return watch.run(command.Context(), found, orAll(nodes, found))
 		},
@@ -62,9 +62,9 @@ func topCommand(env environment, config *cluster.Config) *cobra.Command {
 	nodesFlag(command, config, &nodes)
 	namespaceFlag(command, config, &watch.namespace, "Services", complete(config, namespaces))
 	vipFlag(command, config, &watch.vip, "only frontends of this `address`")
-	flags.DurationVar(&watch.interval, "interval", 2*time.Second, "`time` that a rate is taken over")
-	flags.BoolVar(&watch.once, "once", false, "show one interval and end")
-	jsonFlag(command, &output, "output `format`: json, a line each")
+	flags.DurationVar(&watch.interval, "interval", 2*time.Second, "averaging `time` of a rate")
+	flags.BoolVar(&watch.once, "once", false, "print one interval and exit")
+	jsonFlag(command, &output, "output `format`: json, one object per line")
 	return command
 }
 

@@ -40,12 +40,12 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 	var asked urlFlags
 	command := &cobra.Command{
 		Use:   "trace SOURCE:PORT VIP:PORT | trace URL",
-		Short: "Show what becomes of a packet or a request, node by node",
-		Long: "Run the nodes' own program on a packet made for the purpose and show each step, from the ingress node\n" +
-			"to the pod. Nothing is sent, recorded or counted. IPv6 is written [2001:db8::1]:80.\n\n" +
-			"With a URL, go on from the packet to the proxy's listener, route and backends. The VIP is the one\n" +
-			"where the URL's host is served; no name is looked up.\n\n" +
-			"The exit code is 3 where the packet is dropped, or the request refused.",
+		Short: "Trace a packet or a request, node by node",
+		Long: "Run the nodes' programs on a synthetic packet and show each step, from the ingress node to the pod.\n" +
+			"No packet is sent, recorded or counted. Write IPv6 sockets as [2001:db8::1]:80.\n\n" +
+			"With a URL, also show the proxy's listener, route and backends. The VIP is the one that serves the\n" +
+			"URL's host; DNS is not used.\n\n" +
+			"The exit code is 3 if the packet is dropped, or the request is rejected.",
 		Example: "  millrace trace 198.51.100.130:40000 203.0.113.1:80\n" +
 			"  millrace trace '[2001:db8::1]:40000' '[2001:db8:cafe::1]:53' --proto udp --node node2\n" +
 			"  millrace trace https://shop.example.com/cart --from 203.0.113.7",
@@ -59,7 +59,7 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 			asked.given = command.Flags().Changed
 			if len(args) == 1 {
 				if ack || !strings.EqualFold(proto, "tcp") {
-					return errors.New("a URL is traced from the first packet of a TCP connection: leave out --ack and --proto")
+					return errors.New("a URL is traced from the first packet of a TCP connection: remove --ack and --proto")
 				}
 				return traceURL(command.Context(), env, *config, urlTrace{url: args[0], flags: asked, node: node, json: asJSON})
 			}
@@ -78,10 +78,10 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&node, "node", "", "the ingress `node`, to which a router sends the packet (default the first one)")
+	flags.StringVar(&node, "node", "", "ingress `node` that receives the packet from a router (default: the first one)")
 	flags.StringVar(&proto, "proto", "tcp", "`protocol`: tcp, udp or sctp")
-	flags.BoolVar(&syn, "syn", false, "the first packet of a connection (default)")
-	flags.BoolVar(&ack, "ack", false, "a packet of a connection that is there already")
+	flags.BoolVar(&syn, "syn", false, "first packet of a connection (default)")
+	flags.BoolVar(&ack, "ack", false, "packet of an established connection")
 	asked.add(flags)
 	jsonFlag(command, &output, "output `format`: json")
 	mustComplete(command, "node", complete(config, cluster.Nodes))
@@ -171,7 +171,7 @@ func follow(ctx context.Context, runner tracers, node string, command []string) 
 		node = hop.NextNode
 		command = []string{"trace", "--packet", base64.StdEncoding.EncodeToString(hop.Packet)}
 	}
-	return w, fmt.Errorf("the packet was not delivered after %d nodes; this should not be: please report it", maxHops)
+	return w, fmt.Errorf("the packet was not delivered after %d nodes; please report this bug", maxHops)
 }
 
 func traceOn(ctx context.Context, runner console.Runner, node string, command []string) (*consoleapi.Trace, error) {
@@ -182,7 +182,7 @@ func traceOn(ctx context.Context, runner console.Runner, node string, command []
 		return nil, err
 	}
 	if line.Trace == nil {
-		return nil, errors.New("the agent's answer is no trace: it may be of another version")
+		return nil, errors.New("the agent did not return a trace: it may have another version")
 	}
 	return line.Trace, nil
 }

@@ -22,16 +22,16 @@ func uiCommand(env environment, config *cluster.Config) *cobra.Command {
 	var port uint16
 	command := &cobra.Command{
 		Use:   "ui",
-		Short: "Serve a page for a browser: routers, nodes, Services and pods",
-		Long: "Serve a page for a browser on this machine: routers, nodes, Services and pods, with rates, drops, BGP and BFD\n" +
-			"sessions, and what is wrong. It shows what you may read by your kubeconfig, and changes nothing.\n\n" +
-			"The address that is printed has a token, which is another one each time. It is for you alone.",
+		Short: "Serve a web page with routers, nodes, Services and pods",
+		Long: "Serve a web page on this machine with routers, nodes, Services and pods, their rates, drops, BGP and BFD\n" +
+			"sessions, and problems. It uses the permissions of your kubeconfig, and changes nothing.\n\n" +
+			"The printed address contains a random token. Do not share it.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			return serveUI(command.Context(), env, *config, port)
 		},
 	}
-	command.Flags().Uint16Var(&port, "port", 0, "TCP `port` of 127.0.0.1 (default any that is free)")
+	command.Flags().Uint16Var(&port, "port", 0, "TCP `port` on 127.0.0.1 (default: any free port)")
 	mustComplete(command, "port", fixed())
 	return command
 }

@@ -337,7 +337,7 @@ func (s *uiSource) askService(ctx context.Context, state *view.State, service st
 func (s *uiSource) serviceRates(ctx context.Context, state *view.State, service string) (*report.Rates, error) {
 	agents := report.AgentPods(state.Input.Pods)
 	if len(agents) > ratesNodes {
-		return nil, fmt.Errorf("with more than %d nodes they need the aggregated API live.millrace.io", ratesNodes)
+		return nil, fmt.Errorf("with more than %d nodes, rates require the aggregated API live.millrace.io", ratesNodes)
 	}
 	namespace, _, _ := strings.Cut(service, "/")
 	rates, err := s.rates(ctx, namespace, nil)

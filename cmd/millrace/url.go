@@ -37,17 +37,17 @@ type urlFlags struct {
 }
 
 func (f *urlFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.from, "from", "", "with a URL: the client, `ADDRESS` or ADDRESS:PORT (default an address for documentation)")
-	flags.StringVar(&f.vip, "vip", "", "with a URL: the `VIP` that the client sends it to (default where its host is served)")
+	flags.StringVar(&f.from, "from", "", "with a URL: the client, `ADDRESS` or ADDRESS:PORT (default: a documentation address)")
+	flags.StringVar(&f.vip, "vip", "", "with a URL: the destination `VIP` (default: the one that serves its host)")
 	flags.StringVar(&f.method, "method", http.MethodGet, "with a URL: the request's `method`")
-	flags.StringArrayVarP(&f.headers, "header", "H", nil, "with a URL: a header as `'NAME: VALUE'`; can be given more than once")
+	flags.StringArrayVarP(&f.headers, "header", "H", nil, "with a URL: a header as `'NAME: VALUE'`; repeatable")
 }
 
 // unused returns an error if a flag for URLs is given without a URL.
 func (f *urlFlags) unused() error {
 	for _, name := range []string{"from", "vip", "method", "header"} {
 		if f.given(name) {
-			return fmt.Errorf("--%s is for a URL; give one in place of SOURCE:PORT VIP:PORT", name)
+			return fmt.Errorf("--%s requires a URL instead of SOURCE:PORT VIP:PORT", name)
 		}
 	}
 	return nil
@@ -68,7 +68,7 @@ func (f *urlFlags) request(text string) (*routing.Request, netip.AddrPort, error
 		}
 		name = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(name))
 		if name == "Host" {
-			return nil, none, fmt.Errorf("--header=%q: the host is that of the URL; write it there, and give the VIP by --vip", header)
+			return nil, none, fmt.Errorf("--header=%q: specify the host in the URL, and the VIP with --vip", header)
 		}
 		request.Header[name] = append(request.Header[name], strings.TrimSpace(value))
 	}

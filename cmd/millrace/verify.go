@@ -18,8 +18,8 @@ func bgpVerifyCommand(env environment, config *cluster.Config) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "verify [PEER]",
 		Short: "Show whether routers use the routes of all nodes",
-		Long: "Show what the nodes' probes through their routers prove, for LBPeers with canaries.\n" +
-			"The exit code is 2 where a router does not reach all nodes, or nothing is proved yet.",
+		Long: "Show the results of the nodes' probes through their routers, for LBPeers with canaries.\n" +
+			"The exit code is 2 if a router does not reach all nodes, or the result is not conclusive yet.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(command *cobra.Command, args []string) error {
 			asJSON, err := parseJSON(output)

@@ -23,7 +23,7 @@ func versionCommand(env environment, config *cluster.Config) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "version",
-		Short: "Show the version of this program, and with -o json those of the servers",
+		Short: "Show the version of this program, with -o json also of the servers",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			asJSON, err := parseJSON(output)

@@ -34,10 +34,10 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "why SERVICE",
-		Short: "Show what happened to a Service at a time",
-		Long: "Show what happened to a Service at a time: what nodes dropped of it, endpoints that came and went, what was\n" +
-			"announced, BGP and BFD sessions, other nodes, and events of the API server. Agents keep that for a day at least,\n" +
-			"as long as their node is not booted. The API server keeps events for an hour.",
+		Short: "Show the history of a Service around a time",
+		Long: "Show the history of a Service around a time: dropped packets, changes of endpoints and announcements, BGP and\n" +
+			"BFD sessions, other nodes, and Events of the API server. Agents keep the history for at least a day, until\n" +
+			"their node reboots. The API server keeps Events for an hour.",
 		Example: "  millrace why web --at 03:12\n  millrace why default/web --at 2026-11-26T03:12:00Z --around 30m",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, args []string) (err error) {
@@ -48,11 +48,11 @@ func whyCommand(env environment, config *cluster.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVarP(&asked.namespace, "namespace", "n", "", "`namespace` of the Service (default that of the context)")
+	flags.StringVarP(&asked.namespace, "namespace", "n", "", "`namespace` of the Service (default: the context's)")
 	mustComplete(command, "namespace", complete(config, namespaces))
 	nodesFlag(command, config, &asked.nodes)
-	flags.StringVar(&asked.at, "at", "now", "the `time`: 03:12 or 03:12:30, the last time a clock here showed it, RFC 3339, or now")
-	flags.DurationVar(&asked.around, "around", 5*time.Minute, "show this long before the time and after it")
+	flags.StringVar(&asked.at, "at", "now", "the `time`: 03:12 or 03:12:30 (its latest occurrence in the local zone), RFC 3339, or now")
+	flags.DurationVar(&asked.around, "around", 5*time.Minute, "show this duration before and after the time")
 	command.Flags().StringVarP(&output, "output", "o", "", "output `format`: wide, json or yaml")
 	mustComplete(command, "output", fixed(formats()...))
 	command.ValidArgsFunction = complete(config, addressesAndServices(&asked.namespace))
@@ -108,7 +108,7 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 		return render.Why{}, err
 	}
 	if err != nil {
-		fmt.Fprintf(w.env.stderr, "millrace: without the events of the API server: %v\n", err)
+		fmt.Fprintf(w.env.stderr, "millrace: the Events of the API server are missing: %v\n", err)
 	}
 	told.Lines = timeline.Join(nodes, events)
 	return told, nil
@@ -119,7 +119,7 @@ func (w *why) named(service string) (namespace, name string, err error) {
 	namespace, name, found := strings.Cut(service, "/")
 	switch {
 	case found && (namespace == "" || name == "" || strings.Contains(name, "/")):
-		return "", "", fmt.Errorf("%q is no Service: write its name, or namespace/name", service)
+		return "", "", fmt.Errorf("%q is not a Service: write NAME or NAMESPACE/NAME", service)
 	case found:
 		return namespace, name, nil
 	case w.namespace != "":

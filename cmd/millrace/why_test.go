@@ -67,7 +67,7 @@ func TestWhy(t *testing.T) {
 				"default/web from 26 Nov 2026 03:07:30 to 26 Nov 03:17:30 UTC", "node2 recorded only since 26 Nov 03:12:30.", "",
 				"TIME          NODE   WHAT",
 				"03:12:29.000  event  Pod default/web-0: Killing: Stopping container",
-				"03:12:30.000  node1  default/web: endpoint 192.0.2.1:8080 is gone (0 left here)",
+				"03:12:30.000  node1  default/web: endpoint 192.0.2.1:8080 was removed (0 left here)",
 				"03:13:30.000  node2  7 packets dropped: no_endpoint, default/web", "",
 			},
 		},
@@ -75,15 +75,15 @@ func TestWhy(t *testing.T) {
 			line:      "why default/web --node node1 --at 2026-11-26T03:12:30Z --around 1s -o json",
 			eventsErr: errors.New("not allowed"),
 			asked:     "history --service=default/web --from=2026-11-26T03:12:29Z --to=2026-11-26T03:12:31Z",
-			stderr:    "millrace: without the events of the API server: not allowed\n",
+			stderr:    "millrace: the Events of the API server are missing: not allowed\n",
 			stdout: []string{
 				"{", `  "service": "default/web",`, `  "at": "2026-11-26T03:12:30Z",`, `  "from": "2026-11-26T03:12:29Z",`, `  "to": "2026-11-26T03:12:31Z",`,
 				`  "nodes": [`, `    "node1"`, "  ],", `  "lines": [`, "    {", `      "time": "2026-11-26T03:12:30Z",`, `      "nodes": [`, `        "node1"`,
-				"      ],", `      "kind": "Endpoints",`, `      "text": "default/web: endpoint 192.0.2.1:8080 is gone (0 left here)"`, "    }", "  ]", "}", "",
+				"      ],", `      "kind": "Endpoints",`, `      "text": "default/web: endpoint 192.0.2.1:8080 was removed (0 left here)"`, "    }", "  ]", "}", "",
 			},
 		},
-		{line: "why a/b/c", code: exitError, stdout: []string{""}, stderr: "millrace: \"a/b/c\" is no Service: write its name, or namespace/name\n"},
-		{line: "why a/b --at noon", code: exitError, stdout: []string{""}, stderr: "millrace: --at: \"noon\" is no time: write 03:12, 03:12:30 or 2026-11-26T03:12:00Z\n"},
+		{line: "why a/b/c", code: exitError, stdout: []string{""}, stderr: "millrace: \"a/b/c\" is not a Service: write NAME or NAMESPACE/NAME\n"},
+		{line: "why a/b --at noon", code: exitError, stdout: []string{""}, stderr: "millrace: --at: \"noon\" is not a time: write 03:12, 03:12:30 or 2026-11-26T03:12:00Z\n"},
 		{line: "why a/b --around 0s", code: exitError, stdout: []string{""}, stderr: "millrace: --around is 0s, must be more than 0\n"},
 	} {
 		t.Run(test.line, func(t *testing.T) {

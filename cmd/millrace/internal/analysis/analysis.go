@@ -274,5 +274,5 @@ func (a *analysis) notLookedAt() string {
 	if len(kinds) == 0 {
 		return ""
 	}
-	return "not looked at, as Millrace does not read them: " + strings.Join(kinds, ", ")
+	return "ignored, because Millrace does not read these kinds: " + strings.Join(kinds, ", ")
 }

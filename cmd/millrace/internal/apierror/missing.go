@@ -28,7 +28,7 @@ func (m *Missing) Error() string {
 		return text + "; did you mean " + similar + "?"
 	}
 	if len(names) > 0 && len(names) <= listed {
-		text += "; there are only " + strings.Join(names, ", ")
+		text += "; existing names: " + strings.Join(names, ", ")
 	}
 	return text
 }

@@ -90,7 +90,7 @@ func (c *converter) advertisements(from *advertisement) {
 		return
 	}
 	if to.part {
-		note("a peer of two families has it for one of them: its LBPeer announces VIPs of both")
+		note("a peer with two families selects it for one of them only: its LBPeer announces VIPs of both")
 	}
 	peers := slices.Compact(slices.Sorted(slices.Values(to.peers)))
 	for i := range from.Spec.Advertisements {
@@ -103,7 +103,7 @@ func (c *converter) advertised(from *advertisement, i int, peers []string, note 
 	entry := &from.Spec.Advertisements[i]
 	switch {
 	case entry.AdvertisementType != "Service":
-		note("routes of type %s are not announced here", entry.AdvertisementType)
+		note("routes of type %s are not supported", entry.AdvertisementType)
 		return
 	case entry.Service == nil || !announces(entry.Service.Addresses, note):
 		return
@@ -131,7 +131,7 @@ func announces(addresses []string, note noter) (loadBalancers bool) {
 			loadBalancers = true
 			continue
 		}
-		note("a Service's addresses of type %s are not announced here", kind)
+		note("addresses of Services of type %s are not supported", kind)
 	}
 	return loadBalancers
 }
@@ -193,10 +193,10 @@ func (c *converter) policy(from *peeringPolicy) {
 			peers = append(peers, of...)
 		}
 		if router.ExportPodCIDR != nil && *router.ExportPodCIDR {
-			note("exportPodCIDR: routes of pods are not announced here")
+			note("exportPodCIDR: routes of pods are not supported")
 		}
 		if router.PodIPPoolSelector != nil {
-			note("podIPPoolSelector: routes of pods are not announced here")
+			note("podIPPoolSelector: routes of pods are not supported")
 		}
 		if len(peers) == 0 || !announces {
 			continue
@@ -242,7 +242,7 @@ func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, pe
 	note := c.noter(kindPolicy, names[0])
 	for _, path := range neighbor.AdvertisedPathAttributes {
 		if path.SelectorType != kindPool {
-			note("attributes of %s routes: routes of pods are not announced here", path.SelectorType)
+			note("attributes of %s routes: routes of pods are not supported", path.SelectorType)
 			continue
 		}
 		to := migration.NewAdvertisement(c.name("VIPAdvertisement", append(slices.Clone(names), "attributes")...))
@@ -250,7 +250,7 @@ func (c *converter) pathAttributes(router *virtualRouter, neighbor *neighbor, pe
 		if path.Selector != nil {
 			to.Spec.Pools = c.poolsOf(path.Selector, note)
 			if len(to.Spec.Pools) == 0 {
-				note("attributes of %s have a selector that no pool matches: they are left out", neighbor.PeerAddress)
+				note("attributes of %s have a selector that matches no pool: they are left out", neighbor.PeerAddress)
 				continue
 			}
 		}
@@ -271,7 +271,7 @@ func (c *converter) poolsOf(by *metav1.LabelSelector, note noter) (names []strin
 			names = append(names, metadata.Name)
 		}
 	}
-	note("pools are named, not selected by labels: name those that come later, too")
+	note("pools are listed by name instead of a selector: add later pools, too")
 	slices.Sort(names)
 	return names
 }

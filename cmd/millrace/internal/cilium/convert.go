@@ -97,7 +97,7 @@ func (c *converter) pool(from *ipPool) {
 	if from.Spec.Disabled {
 		auto := false
 		to.Spec.AutoAssign = &auto
-		note("it is disabled: autoAssign false gives its addresses to those Services alone that ask for them")
+		note("it is disabled: with autoAssign false only Services that request its addresses get them")
 	}
 	to.Spec.NamespaceSelector, to.Spec.ServiceSelector = split(from.Spec.ServiceSelector)
 	labelled(to.Spec.ServiceSelector, note)
@@ -111,7 +111,7 @@ func (b *block) addresses(note noter) (string, bool) {
 	}
 	start, err := netip.ParseAddr(b.Start)
 	if err != nil {
-		note("a block has neither a CIDR nor an address to start with, but %q: it is left out", b.Start)
+		note("a block has neither a CIDR nor a valid start address, but %q: it is left out", b.Start)
 		return "", false
 	}
 	if b.Stop == "" || b.Stop == b.Start {
@@ -153,7 +153,7 @@ func unlessEmpty(selector *metav1.LabelSelector) *metav1.LabelSelector {
 func labelled(selector *metav1.LabelSelector, note noter) {
 	for _, label := range []string{labelName, labelNamespace} {
 		if selects(selector, label) {
-			note("Services have the label %s in Cilium's selectors alone: give it to those that are meant", label)
+			note("Services have the label %s only in Cilium's selectors: add it to the Services that are to be selected", label)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func selects(selector *metav1.LabelSelector, label string) bool {
 func (c *converter) layer2(from *l2Policy) {
 	note := c.noter(kindL2, from.Metadata.Name)
 	if from.Spec.ExternalIPs {
-		note("externalIPs of Services are not announced here")
+		note("externalIPs of Services are not supported")
 	}
 	if !from.Spec.LoadBalancerIPs {
 		note("it does not announce the addresses of load balancers, so it is left out")
@@ -187,11 +187,11 @@ func (c *converter) layer2(from *l2Policy) {
 		if name, ok := interfaceName(expression); ok {
 			to.Spec.L2.Interfaces = append(to.Spec.L2.Interfaces, name)
 		} else {
-			note("interfaces are named, not matched: name those that %q matches", expression)
+			note("interfaces are listed by name: add those that %q matches", expression)
 		}
 	}
 	if len(to.Spec.L2.Interfaces) == 0 {
-		note("without interfaces nodes answer on the uplinks with a network that holds the VIP")
+		note("without interfaces, nodes answer on the uplinks whose network contains the VIP")
 	}
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }

@@ -53,7 +53,7 @@ func (c *converter) cluster(from *clusterConfig) {
 			names = append(names, instance.Name)
 		}
 		if instance.LocalPort != nil && *instance.LocalPort != 179 {
-			note("instance %s listens at port %d, nodes here at 179", instance.Name, *instance.LocalPort)
+			note("instance %s listens on port %d, Millrace on port 179", instance.Name, *instance.LocalPort)
 		}
 		for j := range instance.Peers {
 			peer := &instance.Peers[j]
@@ -94,10 +94,10 @@ func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOver
 			}
 			c.taken[kindOverride+"/"+node+"/"+instance.Name] = true
 			if override.RouterID != "" {
-				note("the router id %s has no counterpart: a node's is its IPv4 address", override.RouterID)
+				note("the router id %s has no equivalent: a node's router id is its IPv4 address", override.RouterID)
 			}
 			if override.LocalPort != nil && *override.LocalPort != 179 {
-				note("instance %s listens at port %d, nodes here at 179", instance.Name, *override.LocalPort)
+				note("instance %s listens on port %d, Millrace on port 179", instance.Name, *override.LocalPort)
 			}
 			one := sessionOverride{node: node}
 			if override.LocalASN != nil {
@@ -109,7 +109,7 @@ func (c *converter) overrides(instance *instance, peer *peer) (all []sessionOver
 				}
 				one.address = p.LocalAddress
 				if p.LocalPort != nil {
-					note("peer %s: the source port %d has no counterpart", p.Name, *p.LocalPort)
+					note("peer %s: the source port %d has no equivalent", p.Name, *p.LocalPort)
 				}
 			}
 			if one.address != "" || one.localASN != 0 {
@@ -133,7 +133,7 @@ func (c *converter) session(s *session) (names []string) {
 		to.Spec.PeerASN = *s.peer.PeerASN
 	} else {
 		to.Spec.DynamicASN = millracev1beta1.ExternalASN
-		s.note("peer %s takes any AS number of the router, dynamicASN External any but the nodes' own", s.peer.Name)
+		s.note("peer %s accepts any AS number of the router, dynamicASN External any except the nodes' own", s.peer.Name)
 	}
 	s.apply(&to.Spec)
 	for _, override := range s.overrides {
@@ -150,7 +150,7 @@ func (c *converter) session(s *session) (names []string) {
 		names = append(names, of.Name)
 	}
 	if to.Spec.LocalASN == 0 {
-		s.note("peer %s: its instance has no localASN, so only nodes with one of their own have a session", s.peer.Name)
+		s.note("peer %s: its instance has no localASN, so only nodes with an override have a session", s.peer.Name)
 		return names
 	}
 	if len(s.overrides) > 0 {
@@ -198,7 +198,7 @@ func routerAt(address string, note noter) millracev1beta1.Router {
 		return millracev1beta1.Router{Address: address}
 	}
 	if at.IsLinkLocalUnicast() && at.Is6() && at.Zone() == "" {
-		note("the router %s is link-local: give router.interface, too", address)
+		note("the router %s is link-local: set router.interface, too", address)
 	}
 	return millracev1beta1.Router{Address: at.WithZone("").String(), Interface: at.Zone()}
 }
@@ -211,7 +211,7 @@ func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 			to.PeerPort = *transport.PeerPort
 		}
 		if transport.LocalPort != nil && *transport.LocalPort != 0 {
-			note("the source port %d has no counterpart", *transport.LocalPort)
+			note("the source port %d has no equivalent", *transport.LocalPort)
 		}
 		to.SourceInterface = transport.SourceInterface
 	}
@@ -226,7 +226,7 @@ func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 	s.hops(to)
 	switch restart := settings.GracefulRestart; {
 	case restart == nil:
-		note("graceful restart is off there and on here, unless gracefulRestart.enabled is false")
+		note("graceful restart is disabled in Cilium and enabled here, unless gracefulRestart.enabled is false")
 	case !restart.Enabled:
 		to.GracefulRestart = &millracev1beta1.GracefulRestart{Enabled: &restart.Enabled}
 	case restart.RestartTimeSeconds != nil:
@@ -236,7 +236,7 @@ func (s *session) apply(to *millracev1beta1.LBPeerSpec) {
 		if known, ok := family.known(); ok {
 			to.Families = append(to.Families, known)
 		} else {
-			note("the family %s/%s has no counterpart", family.AFI, family.SAFI)
+			note("the family %s/%s has no equivalent", family.AFI, family.SAFI)
 		}
 	}
 	slices.Sort(to.Families)
@@ -249,7 +249,7 @@ func (s *session) hops(to *millracev1beta1.LBPeerSpec) {
 	hops := s.settings.EBGPMultihop
 	switch {
 	case to.PeerASN != 0 && to.PeerASN == to.LocalASN:
-		s.note("peer %s is of the nodes' own AS: give multihopTTL if it is not directly connected", s.peer.Name)
+		s.note("peer %s is in the nodes' own AS: set multihopTTL if it is not directly connected", s.peer.Name)
 	case hops != nil && *hops > 1:
 		to.MultihopTTL = hops
 	}
@@ -265,7 +265,7 @@ func (t *timers) apply(to *millracev1beta1.LBPeerSpec, note noter) {
 		if *keepalive <= hold/3 {
 			to.KeepaliveTime = seconds(*keepalive)
 		} else {
-			note("keepAliveTimeSeconds %d is more than a third of holdTimeSeconds %d: a third is taken", *keepalive, hold)
+			note("keepAliveTimeSeconds %d is more than a third of holdTimeSeconds %d: reduced to a third", *keepalive, hold)
 		}
 	}
 	retry := t.ConnectRetryTimeSeconds
@@ -273,7 +273,7 @@ func (t *timers) apply(to *millracev1beta1.LBPeerSpec, note noter) {
 		return
 	}
 	if *retry > longestConnectRetryTime {
-		note("connectRetryTimeSeconds %d is more than %d", *retry, longestConnectRetryTime)
+		note("connectRetryTimeSeconds %d exceeds the maximum %d", *retry, longestConnectRetryTime)
 	}
 	to.ConnectRetryTime = seconds(min(*retry, longestConnectRetryTime))
 }

@@ -16,7 +16,7 @@ import (
 
 // Errors of reading a cluster.
 var (
-	ErrNoConfig     = errors.New("no cluster to read")
+	ErrNoConfig     = errors.New("no cluster is configured")
 	ErrUnreachable  = apierror.ErrUnreachable
 	ErrNotInstalled = apierror.ErrNotInstalled
 	ErrForbidden    = apierror.ErrForbidden
@@ -24,7 +24,7 @@ var (
 
 func explainConfig(err error) error {
 	if clientcmd.IsEmptyConfig(err) {
-		return fmt.Errorf("%w: there is no kubeconfig; set KUBECONFIG or give --kubeconfig", ErrNoConfig)
+		return fmt.Errorf("%w: there is no kubeconfig; set KUBECONFIG or --kubeconfig", ErrNoConfig)
 	}
 	return fmt.Errorf("%w: %w; see --kubeconfig and --context", ErrNoConfig, err)
 }

@@ -43,7 +43,7 @@ func (h *Handover) byFRRK8s(ctx context.Context, node string, speaker handover.S
 		return speaker, err
 	}
 	if pod == nil {
-		return speaker, fmt.Errorf("node %s has no pod of frr-k8s that runs", node)
+		return speaker, fmt.Errorf("node %s has no running pod of frr-k8s", node)
 	}
 	sessions, err := h.sessions(ctx, pod)
 	for i := range all {
@@ -126,9 +126,9 @@ func (h *Handover) Others(ctx context.Context, nodes []string) ([]string, error)
 	}
 	var lines []string
 	for i := range others {
-		lines = append(lines, others[i].Name()+": frr-k8s goes on with it")
+		lines = append(lines, others[i].Name()+": frr-k8s keeps it")
 		if others[i].Spec.Raw.Config != "" {
-			lines = append(lines, others[i].Name()+": it has configuration of FRR itself, which is not read: see that it has no session of Millrace's routers")
+			lines = append(lines, others[i].Name()+": its rawConfig is not evaluated: verify that it has no session with Millrace's routers")
 		}
 	}
 	for _, name := range nodes {
@@ -151,8 +151,8 @@ func conflict(others []frrk8s.Configuration, wanted map[frrk8s.Peer]string, node
 		}
 		for _, peer := range others[i].Peers() {
 			if wanted[peer] != "" {
-				return fmt.Errorf("%s has frr-k8s keep its session of node %s with router %s, which takes one from an address: "+
-					"take the neighbor out of it, or give LBPeer %s another router.address or a sourceInterface "+
+				return fmt.Errorf("%s keeps the session of frr-k8s on node %s with router %s, which accepts one session per address: "+
+					"remove the neighbor from it, or set another router.address or a sourceInterface in LBPeer %s "+
 					"(docs/platforms.md, A CNI that peers with the router already)",
 					others[i].Name(), node.Name, peer, wanted[peer])
 			}

@@ -160,10 +160,10 @@ func TestOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		other, want, failure string
 	}{
-		"another router":     {learner("198.51.100.102", ""), "frr-k8s goes on with it", ""},
-		"MetalLB's router":   {learner("198.51.100.101", ""), "", "learn has frr-k8s keep its session of node node1 with router 198.51.100.101"},
-		"raw configuration":  {learner("198.51.100.102", raw), "which is not read", ""},
-		"one of other nodes": {strings.ReplaceAll(learner("198.51.100.101", ""), "node1", "node2"), "frr-k8s goes on with it", ""},
+		"another router":     {learner("198.51.100.102", ""), "frr-k8s keeps it", ""},
+		"MetalLB's router":   {learner("198.51.100.101", ""), "", "learn keeps the session of frr-k8s on node node1 with router 198.51.100.101"},
+		"raw configuration":  {learner("198.51.100.102", raw), "rawConfig is not evaluated", ""},
+		"one of other nodes": {strings.ReplaceAll(learner("198.51.100.101", ""), "node1", "node2"), "frr-k8s keeps it", ""},
 		"nobody else":        {strings.ReplaceAll(speakersOwn, "node1", "node2"), "", ""},
 	} {
 		lines, err := inFRRK8sMode(t, oneOfTwo, speakersOwn, test.other).Others(t.Context(), []string{"node1"})

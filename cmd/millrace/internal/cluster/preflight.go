@@ -147,11 +147,11 @@ func readPullSecrets(ctx context.Context, clients kubernetes.Interface, names []
 	for i, name := range names {
 		found, err := clients.CoreV1().Secrets(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("reading Secret %s, by which the image is to be pulled: %w", name, err)
+			return nil, fmt.Errorf("reading the pull Secret %s: %w", name, err)
 		}
 		if found.Type != corev1.SecretTypeDockerConfigJson && found.Type != corev1.SecretTypeDockercfg {
-			return nil, fmt.Errorf("the Secret %s is of type %s, and images are pulled by those of type %s: "+
-				"make one with `kubectl create secret docker-registry`", name, found.Type, corev1.SecretTypeDockerConfigJson)
+			return nil, fmt.Errorf("the pull Secret %s has type %s, want %s: "+
+				"create it with `kubectl create secret docker-registry`", name, found.Type, corev1.SecretTypeDockerConfigJson)
 		}
 		copies = append(copies, corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pull-%d", i)}, Type: found.Type, Data: found.Data,
@@ -187,9 +187,9 @@ func (t *Trial) await(ctx context.Context) error {
 	}
 	if len(t.pods) == 0 {
 		for node, why := range t.Missing {
-			return fmt.Errorf("no pod of namespace %s runs, such as that of %s: %s", t.namespace, node, why)
+			return fmt.Errorf("no pod runs in namespace %s, for example on %s: %s", t.namespace, node, why)
 		}
-		return fmt.Errorf("no pod of namespace %s runs: %w", t.namespace, err)
+		return fmt.Errorf("no pod runs in namespace %s: %w", t.namespace, err)
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func (t *Trial) await(ctx context.Context) error {
 func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 	t.pods, t.Addresses, t.Missing = map[string]*corev1.Pod{}, map[string][]string{}, map[string]string{}
 	for i := range nodes {
-		t.Missing[nodes[i].Name] = "there is no pod on it"
+		t.Missing[nodes[i].Name] = "it has no pod"
 	}
 	for i := range pods {
 		pod := &pods[i]
@@ -227,13 +227,13 @@ func (t *Trial) note(nodes []corev1.Node, pods []corev1.Pod) {
 func trouble(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if ended := status.LastTerminationState.Terminated; ended != nil {
-			return fmt.Sprintf("it ended with %d: %s", ended.ExitCode, ended.Message)
+			return fmt.Sprintf("it exited with code %d: %s", ended.ExitCode, ended.Message)
 		}
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "" {
 			return fmt.Sprintf("%s: %s", waiting.Reason, waiting.Message)
 		}
 		if ended := status.State.Terminated; ended != nil {
-			return fmt.Sprintf("it ended with %d: %s", ended.ExitCode, ended.Message)
+			return fmt.Sprintf("it exited with code %d: %s", ended.ExitCode, ended.Message)
 		}
 	}
 	return fmt.Sprintf("its pod is %s", pod.Status.Phase)
@@ -253,7 +253,7 @@ func (t *Trial) Remove(ctx context.Context) error {
 		})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("removing what looked at the nodes: %w; run `kubectl delete namespace %s`", err, t.namespace)
+		return fmt.Errorf("deleting the namespace of the checks: %w; run `kubectl delete namespace %s`", err, t.namespace)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func Reserve(ctx context.Context, config Config, pool, family string, service ty
 			return netip.Addr{}, config.explain(restConfig.Host, err)
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("others took the address of VIPPool %s %d times in a row: try again", pool, maxTries)
+	return netip.Addr{}, fmt.Errorf("other clients took the chosen address of VIPPool %s %d times: retry", pool, maxTries)
 }
 
 func poolNamed(pools []millracev1beta1.VIPPool, name string) *millracev1beta1.VIPPool {

@@ -124,7 +124,7 @@ func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) erro
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		in.Remarks = append(in.Remarks, fmt.Sprintf("namespaces have room by default: you may not read the Deployment %s", name))
+		in.Remarks = append(in.Remarks, fmt.Sprintf("the default limits of namespaces are used: you may not read the Deployment %s", name))
 		return nil
 	case err != nil:
 		return err
@@ -135,7 +135,7 @@ func readRoom(ctx context.Context, reader client.Reader, in *routing.Input) erro
 			"--namespace-configuration": &in.NamespaceBytes, "--proxy-configuration": &in.ProxyBytes,
 		} {
 			if err := readQuantity(arguments, flag, into); err != nil {
-				in.Remarks = append(in.Remarks, fmt.Sprintf("namespaces have room by default: Deployment %s: %v", name, err))
+				in.Remarks = append(in.Remarks, fmt.Sprintf("the default limits of namespaces are used: Deployment %s: %v", name, err))
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func readConfigMaps(ctx context.Context, reader client.Reader, in *routing.Input
 	err := group.Wait()
 	slices.Sort(unread)
 	for _, name := range unread {
-		in.Remarks = append(in.Remarks, fmt.Sprintf("ConfigMap %s counts as missing: you may not read it", name))
+		in.Remarks = append(in.Remarks, fmt.Sprintf("ConfigMap %s is treated as missing: you may not read it", name))
 	}
 	return err
 }

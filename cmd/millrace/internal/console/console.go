@@ -74,7 +74,7 @@ func Ask(ctx context.Context, runner Runner, node string, args []string) (consol
 		return consoleapi.Line{}, err
 	}
 	if !answered {
-		return consoleapi.Line{}, errors.New("the agent gave no answer: it may be of an older version")
+		return consoleapi.Line{}, errors.New("the agent did not answer: it may have an older version")
 	}
 	return answer, nil
 }

@@ -62,7 +62,7 @@ func TestAsk(t *testing.T) {
 	}{
 		"answer":  {scripted{text: `{"missed":4}` + "\n", piece: 5}, consoleapi.Line{Missed: 4}, ""},
 		"failure": {scripted{err: failure}, consoleapi.Line{}, "no pod"},
-		"nothing": {scripted{}, consoleapi.Line{}, "gave no answer"},
+		"nothing": {scripted{}, consoleapi.Line{}, "did not answer"},
 		"rubbish": {scripted{text: "panic: oh\n", piece: 5}, consoleapi.Line{}, `"panic: oh"`},
 	} {
 		t.Run(name, func(t *testing.T) {

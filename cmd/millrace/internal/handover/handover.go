@@ -55,7 +55,7 @@ type Mover struct {
 }
 
 // ErrMovedBack is returned when a node could not be moved and was restored.
-var ErrMovedBack = errors.New("the node was given back")
+var ErrMovedBack = errors.New("the node was moved back")
 
 // Move moves the node's sessions to Millrace. If this fails, it moves them back to MetalLB.
 func (m *Mover) Move(ctx context.Context, node string) error {
@@ -73,9 +73,9 @@ func (m *Mover) orElse(ctx context.Context, node string, step, undo func(context
 	if failed == nil {
 		return nil
 	}
-	m.Tell(fmt.Sprintf("%s: going back: %v", node, failed))
+	m.Tell(fmt.Sprintf("%s: moving back: %v", node, failed))
 	if err := undo(context.WithoutCancel(ctx), node); err != nil {
-		return errors.Join(failed, fmt.Errorf("going back failed, too, and perhaps nobody announces from node %s: %w", node, err))
+		return errors.Join(failed, fmt.Errorf("moving back failed, too, and node %s may announce no VIP: %w", node, err))
 	}
 	return fmt.Errorf("%w: %w", ErrMovedBack, failed)
 }
@@ -182,7 +182,7 @@ func (m *Mover) agentLeft(ctx context.Context, node string) (string, error) {
 	}
 	for _, session := range report.Status.Sessions {
 		if moving[session.Peer] {
-			return fmt.Sprintf("Millrace still has a session by LBPeer %s", session.Peer), nil
+			return fmt.Sprintf("Millrace still has a session of LBPeer %s", session.Peer), nil
 		}
 	}
 	return "", nil
@@ -204,7 +204,7 @@ func silence(status *millracev1beta1.LBNodeReportStatus) string {
 	}
 	for _, session := range status.Sessions {
 		if session.State != millracev1beta1.SessionEstablished {
-			return strings.TrimSuffix(fmt.Sprintf("the session by LBPeer %s is %s: %s", session.Peer, session.State, session.Message), ": ")
+			return strings.TrimSuffix(fmt.Sprintf("the session of LBPeer %s is %s: %s", session.Peer, session.State, session.Message), ": ")
 		}
 	}
 	if len(status.Exceptions) > 0 {

@@ -98,7 +98,7 @@ func TestMove(t *testing.T) {
 		"the speaker stays":            {node{speakerStays: true}, false, "", "MetalLB's pod speaker-x still runs"},
 		"frr-k8s keeps sessions":       {node{kept: true}, false, millracev1beta1.AnnouncerMillrace, ""},
 		"and does not let them go":     {node{kept: true, stays: true}, false, "", "frr-k8s still has router 198.51.100.1"},
-		"the router refuses Millrace":  {node{agentHasNoSession: true}, false, "", "the session by LBPeer router is Active: connection refused"},
+		"the router refuses Millrace":  {node{agentHasNoSession: true}, false, "", "the session of LBPeer router is Active: connection refused"},
 		"the router refuses MetalLB":   {node{label: millracev1beta1.AnnouncerMillrace, speakerHasNoSession: true}, true, millracev1beta1.AnnouncerMillrace, "of 2 sessions of MetalLB's pod speaker-x 1 are established"},
 		"again, where it was given up": {node{label: millracev1beta1.AnnouncerNone}, false, millracev1beta1.AnnouncerMillrace, ""},
 	} {
@@ -149,7 +149,7 @@ func TestMoveBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{agentHasNoSession: true, speakerHasNoSession: true}
 		err := mover(n).Move(t.Context(), "node1")
-		if err == nil || errors.Is(err, ErrMovedBack) || !strings.Contains(err.Error(), "nobody announces from node node1") {
+		if err == nil || errors.Is(err, ErrMovedBack) || !strings.Contains(err.Error(), "node node1 may announce no VIP") {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -26,7 +26,7 @@ func Convert(objects *Objects) migration.Result {
 		c.speaker(&objects.speakers[i])
 	}
 	if len(c.interfaces) > 0 && !c.layer2 {
-		c.result.Notes.Add(kindConfigMap, "kubevip", "interfaces are of l2: no DaemonSet here has vip_arp")
+		c.result.Notes.Add(kindConfigMap, "kubevip", "interfaces require l2: no DaemonSet has vip_arp")
 	}
 	return c.result
 }
@@ -50,22 +50,22 @@ func (c *converter) speaker(from *speaker) {
 	note := c.noter(from.kind, from.name)
 	env, found := from.environment(note)
 	if !found {
-		note("no container has settings of kube-vip in its environment, so it is left out")
+		note("no container has settings of kube-vip in its environment: it is left out")
 		return
 	}
 	for _, name := range env.unknown() {
-		note("the variable %s is not known: it is left out", name)
+		note("the variable %s is unknown: it is left out", name)
 	}
 	for _, name := range withoutCounterpart {
 		if value := env.values[name]; value != "" && value != "false" {
-			note("%s has no counterpart", name)
+			note("%s has no equivalent", name)
 		}
 	}
 	if env.isTrue("cp_enable") {
-		note("the address of the control plane (cp_enable) stays kube-vip's: leave it that, and set svc_enable to false")
+		note("kube-vip continues to serve the control plane (cp_enable): keep it, and set svc_enable to false")
 	}
 	if !env.isTrue("svc_enable") {
-		note("it serves no Services (svc_enable), so it is left out")
+		note("it serves no Services (svc_enable): it is left out")
 		return
 	}
 	if env.isTrue("lb_class_only") {
@@ -73,7 +73,7 @@ func (c *converter) speaker(from *speaker) {
 		if given := env.values["lb_class_name"]; given != "" {
 			name = given
 		}
-		note("it serves the class %s alone: run the operator with --load-balancer-class=%s", name, name)
+		note("it serves only the class %s: run the operator with --load-balancer-class=%s", name, name)
 	}
 	nodes := from.nodes(note)
 	if env.isTrue("bgp_enable") {
@@ -89,12 +89,12 @@ func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 	selector := &metav1.LabelSelector{MatchLabels: s.spec.NodeSelector}
 	if terms := s.terms(); len(terms) > 0 {
 		if len(terms) > 1 {
-			note("of %d terms of its node affinity the first is taken: make objects for each of the others", len(terms))
+			note("only the first of %d terms of its node affinity is converted: create objects for the others", len(terms))
 		}
 		for _, e := range terms[0].MatchExpressions {
 			switch e.Operator {
 			case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-				note("the operator %s of its node affinity has no counterpart", e.Operator)
+				note("the operator %s of its node affinity has no equivalent", e.Operator)
 			default:
 				selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
 					Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values,
@@ -102,13 +102,13 @@ func (s *speaker) nodes(note noter) *metav1.LabelSelector {
 			}
 		}
 		if len(terms[0].MatchFields) > 0 {
-			note("matchFields of its node affinity have no counterpart")
+			note("matchFields of its node affinity have no equivalent")
 		}
 	}
 	if len(selector.MatchLabels)+len(selector.MatchExpressions) == 0 {
 		return nil
 	}
-	note("its nodes alone announce: without nodeSelector all do")
+	note("only its nodes announce: without nodeSelector all nodes do")
 	return selector
 }
 
@@ -139,7 +139,7 @@ func (c *converter) links(name string, env *environment, nodes *metav1.LabelSele
 		general = given
 	}
 	if general == "lo" {
-		note("interface lo has no link: name the one to answer on")
+		note("interface lo has no link: specify the interface to answer on")
 		general = ""
 	}
 	var others []string

@@ -46,7 +46,7 @@ func (s *speaker) environment(note noter) (*environment, bool) {
 			env.values[variable.Name] = variable.Value
 			found = found || slices.Contains(used, variable.Name)
 			if variable.ValueFrom != nil && slices.Contains(used, variable.Name) {
-				note("the value of %s comes from elsewhere: write what it means by hand", variable.Name)
+				note("the value of %s is a reference: convert it manually", variable.Name)
 			}
 		}
 		if found {

@@ -30,7 +30,7 @@ const (
 	keySkipEnds      = "skip-end-ips-in-cidr"
 	kindConfigMap    = "ConfigMap"
 	sharingKeyAdvice = "Services that share an address need the same annotation " + millracev1beta1.AnnotationSharingKey +
-		" before Millrace takes them over"
+		" before the migration to Millrace"
 )
 
 type noter func(format string, args ...any)
@@ -47,12 +47,12 @@ func (c *converter) configured(from *configMap) {
 	}
 	c.overlaps(note)
 	if order, ok := from.Data[keySearchOrder]; ok && order == "desc" {
-		note("search-order has no counterpart")
+		note("search-order has no equivalent")
 	}
 	for _, key := range slices.Sorted(maps.Keys(from.Data)) {
 		c.interfaceOf(from, key, note)
 		if !known(key) {
-			note("the key %s is not known: it is left out", key)
+			note("the key %s is unknown: it is left out", key)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func (m *configMap) namespaces(note noter) (all []string) {
 		all = slices.DeleteFunc(all, func(namespace string) bool {
 			_, has := m.Data[prefixCIDR+namespace]
 			if !has {
-				note("cidr-global goes before range-%s, so that is left out", namespace)
+				note("cidr-global overrides range-%s: the range is left out", namespace)
 			}
 			return !has
 		})
@@ -97,12 +97,12 @@ func (m *configMap) addresses(namespace string, note noter) (addresses []string,
 			continue
 		}
 		if key != "" {
-			note("%s goes before %s, so that is left out", key, prefix+namespace)
+			note("%s overrides %s: the latter is left out", key, prefix+namespace)
 			continue
 		}
 		key = prefix + namespace
 		if value == dhcp {
-			note("%s says DHCP, which has no counterpart: Services there need an address of a pool", key)
+			note("%s means DHCP, which has no equivalent: Services of this namespace need an address of a pool", key)
 			continue
 		}
 		for part := range strings.SplitSeq(value, ",") {
@@ -154,7 +154,7 @@ func (c *converter) overlaps(note noter) {
 	for i := range c.result.Pools {
 		for j := range i {
 			if set(&c.result.Pools[i]).Overlaps(set(&c.result.Pools[j])) {
-				note("the pools %s and %s have addresses in common, which one pool alone can give: see their conditions",
+				note("the pools %s and %s have common addresses, which belong to only one of them: see their conditions",
 					c.result.Pools[j].Name, c.result.Pools[i].Name)
 			}
 		}
@@ -186,7 +186,7 @@ func (c *converter) interfaceOf(from *configMap, key string, note noter) {
 	}
 	pool := migration.Name(namespace)
 	if !slices.ContainsFunc(c.result.Pools, func(p millracev1beta1.VIPPool) bool { return p.Name == pool }) {
-		note("%s: the namespace has no pool of its own, which an interface here is of", key)
+		note("%s: the namespace has no pool, which an interface would apply to", key)
 		return
 	}
 	c.interfaces[pool] = from.Data[key]

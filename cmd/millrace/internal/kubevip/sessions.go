@@ -44,13 +44,13 @@ func (c *converter) sessions(name string, env *environment, nodes *metav1.LabelS
 		to.Spec.NodeSelector = nodes
 		peers = append(peers, to.Name)
 		if slices.ContainsFunc(c.result.Peers, func(p millracev1beta1.LBPeer) bool { return p.Name == to.Name }) {
-			note("the router %s is there more than once: the first counts", router.address)
+			note("the router %s is a duplicate: the first one applies", router.address)
 			continue
 		}
 		c.result.Peers = append(c.result.Peers, to)
 	}
 	if len(peers) == 0 {
-		note("bgp_enable has no router that is understood")
+		note("bgp_enable has no valid router")
 		return
 	}
 	to := migration.NewAdvertisement(migration.Name(name))
@@ -94,15 +94,15 @@ func parseRouter(text string) router {
 func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, error) {
 	to := migration.NewPeer(migration.Name("kube-vip", r.address))
 	if r.on != "" {
-		return to, fmt.Errorf("the router on interface %s has no address: give its link-local one, as router.address and router.interface", r.on)
+		return to, fmt.Errorf("the router on interface %s has no address: set router.interface, and its link-local address in router.address", r.on)
 	}
 	address, err := netip.ParseAddr(r.address)
 	if err != nil {
-		return to, fmt.Errorf("the router's address %q is none", r.address)
+		return to, fmt.Errorf("the router's address %q is invalid", r.address)
 	}
 	asn, err := strconv.ParseInt(r.asn, 10, 64)
 	if err != nil {
-		return to, fmt.Errorf("router %s: its AS number %q is none", address, r.asn)
+		return to, fmt.Errorf("router %s: the AS number %q is invalid", address, r.asn)
 	}
 	to.Spec.Router = millracev1beta1.Router{Address: address.WithZone("").String(), Interface: address.Zone()}
 	to.Spec.PeerASN, to.Spec.LocalASN = asn, number(env.values["bgp_as"], defaultASN)
@@ -111,7 +111,7 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	if keepalive := number(env.values["bgp_keepalive_interval"], defaultKeepaliveTime); keepalive <= hold/3 {
 		to.Spec.KeepaliveTime = duration(keepalive, time.Second)
 	} else {
-		note("bgp_keepalive_interval is more than a third of bgp_hold_time: a third is taken")
+		note("bgp_keepalive_interval is more than a third of bgp_hold_time: reduced to a third")
 	}
 	if multihop, err := strconv.ParseBool(r.multihop); err == nil && multihop {
 		hops := int32(multihopTTL)
@@ -122,7 +122,7 @@ func (r *router) peer(env *environment, note noter) (millracev1beta1.LBPeer, err
 	}
 	if r.password != "" {
 		to.Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: to.Name}
-		note("make a Secret %s in namespace %s with the password of router %s", to.Name, millracev1beta1.BGPNamespace, address)
+		note("create a Secret %s in namespace %s with the password of router %s", to.Name, millracev1beta1.BGPNamespace, address)
 	}
 	to.Spec.BFD = r.bfdSession(note)
 	r.families(env, &to.Spec, note)
@@ -140,7 +140,7 @@ func source(env *environment, to *millracev1beta1.LBPeerSpec, router netip.Addr,
 	case strings.Contains(address, ":") == router.Is6():
 		to.SourceAddress = address
 	default:
-		note("bgp_sourceip is not of the family of router %s", router)
+		note("bgp_sourceip does not have the family of router %s", router)
 	}
 }
 
@@ -157,7 +157,7 @@ func (r *router) families(env *environment, to *millracev1beta1.LBPeerSpec, note
 		return
 	}
 	to.Families = []millracev1beta1.AddressFamily{millracev1beta1.FamilyIPv4, millracev1beta1.FamilyIPv6}
-	note("mpbgp_nexthop %s: the next hop of the other family is the node's own address here", mode)
+	note("mpbgp_nexthop %s: the next hop of the other family is the node's own address", mode)
 }
 
 // bfdSession parses ENABLED;RECEIVE;TRANSMIT;MULTIPLIER, in milliseconds.
@@ -168,7 +168,7 @@ func (r *router) bfdSession(note noter) *millracev1beta1.BFD {
 		return nil
 	}
 	if len(parts) < 4 {
-		note("the BFD settings %q of router %s are not understood: bfd has our own intervals", r.bfd, r.address)
+		note("the BFD settings %q of router %s are invalid: bfd has Millrace's default intervals", r.bfd, r.address)
 		return &millracev1beta1.BFD{}
 	}
 	return &millracev1beta1.BFD{

@@ -175,7 +175,7 @@ func (r *Reader) object(source string, object *unstructured.Unstructured) {
 	}
 	name := nameOf(object)
 	if other, twice := r.found.Sources[name]; twice {
-		r.refuse(source, name, fmt.Sprintf("it is in %s, too: whichever is applied last counts", other))
+		r.refuse(source, name, fmt.Sprintf("it is in %s, too: the one that is applied last wins", other))
 		return
 	}
 	r.found.Sources[name] = source

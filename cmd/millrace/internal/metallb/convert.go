@@ -66,8 +66,8 @@ func (c *converter) pool(from *addressPool) {
 	}
 	if from.Spec.AvoidBuggyIPs {
 		to.Spec.Avoid = []millracev1beta1.AvoidedAddress{millracev1beta1.AvoidNetwork, millracev1beta1.AvoidBroadcast}
-		note("avoidBuggyIPs leaves out all addresses that end with .0 or .255, avoid the first and last of each network: " +
-			"put others into reserved")
+		note("avoidBuggyIPs excludes all addresses that end with .0 or .255, avoid the first and last of each network: " +
+			"add others to reserved")
 	}
 	if allocation := from.Spec.ServiceAllocation; allocation != nil {
 		if allocation.Priority > 0 {
@@ -77,7 +77,7 @@ func (c *converter) pool(from *addressPool) {
 		to.Spec.NamespaceSelector = first(allocation.NamespaceSelectors, note, "namespaceSelectors")
 		if len(allocation.Namespaces) > 0 {
 			if to.Spec.NamespaceSelector != nil {
-				note("namespaces and namespaceSelectors are one selector here: the namespaces are taken")
+				note("namespaces and namespaceSelectors cannot be combined: only the namespaces are converted")
 			}
 			to.Spec.NamespaceSelector = migration.Namespaces(metav1.LabelSelectorOpIn, allocation.Namespaces...)
 		}
@@ -91,7 +91,7 @@ func first(selectors []metav1.LabelSelector, note func(string, ...any), field st
 		return nil
 	}
 	if len(selectors) > 1 {
-		note("of %d %s the first is taken: make an object for each of the others", len(selectors), field)
+		note("only the first of %d %s is converted: create an object for each of the others", len(selectors), field)
 	}
 	return &selectors[0]
 }
@@ -100,7 +100,7 @@ func (c *converter) peer(from *bgpPeer) {
 	note := func(format string, args ...any) { c.note("BGPPeer", from.Metadata, format, args...) }
 	spec := &from.Spec
 	if spec.PeerAddress == "" {
-		note("it has no address but the interface %q: give the router's link-local address, as router.address and router.interface",
+		note("it has only the interface %q: set router.interface, and the router's link-local address in router.address",
 			spec.Interface)
 		return
 	}
@@ -130,16 +130,16 @@ func (c *converter) peer(from *bgpPeer) {
 		note("copy its Secret %s to namespace %s", spec.PasswordSecret.Name, millracev1beta1.BGPNamespace)
 	case spec.Password != "":
 		to.Spec.PasswordSecretRef = &millracev1beta1.SecretReference{Name: from.Metadata.Name}
-		note("make a Secret %s in namespace %s with its password", from.Metadata.Name, millracev1beta1.BGPNamespace)
+		note("create a Secret %s in namespace %s with its password", from.Metadata.Name, millracev1beta1.BGPNamespace)
 	}
 	if spec.BFDProfile != "" {
 		to.Spec.BFD = c.bfd(spec.BFDProfile, note)
 	}
 	if spec.VRF != "" {
-		note("the VRF %s has no counterpart", spec.VRF)
+		note("the VRF %s has no equivalent", spec.VRF)
 	}
 	if spec.RouterID != "" {
-		note("the router id %s has no counterpart: a node's is its IPv4 address", spec.RouterID)
+		note("the router id %s has no equivalent: a node's router id is its IPv4 address", spec.RouterID)
 	}
 	c.result.Peers = append(c.result.Peers, to)
 }
@@ -147,12 +147,12 @@ func (c *converter) peer(from *bgpPeer) {
 func (c *converter) bfd(name string, note func(string, ...any)) *millracev1beta1.BFD {
 	i := slices.IndexFunc(c.objects.profiles, func(profile bfdProfile) bool { return profile.Metadata.Name == name })
 	if i < 0 {
-		note("there is no BFDProfile %s: bfd has our own intervals", name)
+		note("there is no BFDProfile %s: bfd has Millrace's default intervals", name)
 		return &millracev1beta1.BFD{}
 	}
 	spec := &c.objects.profiles[i].Spec
 	if spec.EchoMode || spec.PassiveMode || spec.MinimumTTL != nil {
-		note("echoMode, passiveMode and minimumTtl of BFDProfile %s have no counterpart", name)
+		note("echoMode, passiveMode and minimumTtl of BFDProfile %s have no equivalent", name)
 	}
 	interval := func(milliseconds *uint32) *metav1.Duration {
 		value := uint32(profileInterval)
@@ -188,7 +188,7 @@ func (c *converter) advertisement(from *bgpAdvertisement) {
 	for _, community := range spec.Communities {
 		value, known := c.community(community)
 		if !known {
-			note("no Community names %q: it is left out", community)
+			note("no Community defines %q: it is left out", community)
 			continue
 		}
 		to.Spec.Communities = append(to.Spec.Communities, strings.TrimPrefix(value, "large:"))
@@ -218,7 +218,7 @@ func (c *converter) layer2(from *l2Advertisement) {
 		to.Spec.ServiceSelector = first(spec.ServiceSelectors, note, "serviceSelectors")
 	}
 	if len(spec.Interfaces) == 0 {
-		note("MetalLB answers on all interfaces, l2 on the uplinks with a network that holds the VIP: name others")
+		note("MetalLB answers on all interfaces, l2 on the uplinks whose network contains the VIP: specify others")
 	}
 	c.result.Advertisements = append(c.result.Advertisements, to)
 }
@@ -229,18 +229,18 @@ func (c *converter) frr(from *frrk8s.Configuration) {
 		return
 	}
 	note := func(format string, args ...any) { c.note(frrk8s.Kind, from.Metadata, format, args...) }
-	note("it is none of MetalLB's, and has no counterpart: frr-k8s has to stay on its nodes")
+	note("it does not belong to MetalLB and has no equivalent: frr-k8s must stay on its nodes")
 	have := from.Peers()
 	for i := range c.objects.peers {
 		spec := &c.objects.peers[i].Spec
 		if slices.Contains(have, frrk8s.NewPeer(spec.VRF, spec.PeerAddress)) {
-			note("it has router %s of BGPPeer %s, which takes one session from an address: frr-k8s would keep it. "+
-				"Take the neighbor out, or give the LBPeer another way (docs/platforms.md, A CNI that peers with the router already)",
+			note("it has router %s of BGPPeer %s, which accepts one session per address: frr-k8s would keep it. "+
+				"Remove the neighbor, or use another address for the LBPeer (docs/platforms.md, A CNI that peers with the router already)",
 				spec.PeerAddress, c.objects.peers[i].Metadata.Name)
 		}
 	}
 	if from.Spec.Raw.Config != "" {
-		note("its rawConfig is not read: see that it has no session of these routers")
+		note("its rawConfig is not evaluated: verify that it has no session with these routers")
 	}
 }
 
@@ -269,7 +269,7 @@ func (c *converter) pools(names []string, selectors []metav1.LabelSelector, note
 		}
 	}
 	if len(selectors) > 0 {
-		note("pools are named, not selected by labels: name those that come later, too")
+		note("pools are listed by name instead of a selector: add later pools, too")
 	}
 	slices.Sort(all)
 	return slices.Compact(all), len(names)+len(selectors) > 0

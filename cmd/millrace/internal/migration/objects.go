@@ -71,7 +71,7 @@ func each(fields map[string]any, take func(Object) error) error {
 }
 
 // ErrForeign returns the error about an object of another project.
-func (o Object) ErrForeign() error { return fmt.Errorf("%s %q is none", o.APIVersion, o.Kind) }
+func (o Object) ErrForeign() error { return fmt.Errorf("%s %q is not supported", o.APIVersion, o.Kind) }
 
 // Decode decodes an object, and appends it to all. Fields that T does not have are reported in notes, so
 // that nothing is lost silently; nil notes are for kinds of which only some fields are needed. Statuses are
@@ -96,7 +96,7 @@ func Decode[T any](object Object, all *[]T, notes *Notes) error {
 	for _, field := range unknown {
 		metadata, _ := fields["metadata"].(map[string]any)
 		name, _ := metadata["name"].(string)
-		notes.Add(object.Kind, name, "%s: what it says is left out", strings.TrimSpace(field.Error()))
+		notes.Add(object.Kind, name, "%s: the field is left out", strings.TrimSpace(field.Error()))
 	}
 	*all = append(*all, one)
 	return nil

@@ -31,7 +31,7 @@ func DropCounters(nodes []consoleapi.Drops, width int) []string {
 		}
 	}
 	if len(totals) == 0 {
-		return []string{fmt.Sprintf("No drops on %s since the counters began.", count(len(nodes), "node"))}
+		return []string{fmt.Sprintf("No drops on %s since the counters were created.", count(len(nodes), "node"))}
 	}
 	reasons := slices.SortedFunc(maps.Keys(totals), func(a, b string) int {
 		return cmp.Or(cmp.Compare(totals[b], totals[a]), cmp.Compare(a, b))
@@ -39,7 +39,7 @@ func DropCounters(nodes []consoleapi.Drops, width int) []string {
 	for _, reason := range reasons {
 		t.rows = append(t.rows, []string{reason, fmt.Sprint(totals[reason]), strings.Join(details[reason], ", ")})
 	}
-	lines := append([]string{"Drops since the counters began:"}, t.lines(width)...)
+	lines := append([]string{"Drops since the counters were created:"}, t.lines(width)...)
 	if unsampled > 0 {
 		lines = append(lines, fmt.Sprintf("%d of them were not sampled.", unsampled))
 	}
@@ -91,7 +91,7 @@ func Rates(rates report.Rates, width, height int) []string {
 		count(rates.Nodes, "node"), count(len(rates.Frontends), "frontend"), rates.Window, reasons(rates.Drops))
 	lines := []string{cut(head, cmp.Or(width, len(head)))}
 	for _, uplink := range rates.Uplinks {
-		line := fmt.Sprintf("%s: the driver of %s does not take frames: transmit %s/s, redirect %s/s",
+		line := fmt.Sprintf("%s: the driver of %s rejects frames: transmit %s/s, redirect %s/s",
 			uplink.Node, uplink.Interface, number(uplink.Transmit), number(uplink.Redirect))
 		lines = append(lines, cut(line, cmp.Or(width, len(line))))
 	}

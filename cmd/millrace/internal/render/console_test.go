@@ -30,7 +30,7 @@ func TestDropCounters(t *testing.T) {
 		{Node: "node1", Reasons: map[string]uint64{"fragment": 1, "no_frontend": 7, "headroom": 0}, Skipped: 2},
 	}, 100)
 	want := []string{
-		"Drops since the counters began:",
+		"Drops since the counters were created:",
 		"REASON       PACKETS  NODES",
 		"no_frontend  12       node1 7, node2 5",
 		"fragment     1        node1 1",
@@ -39,7 +39,7 @@ func TestDropCounters(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if got := DropCounters([]consoleapi.Drops{{Node: "node1"}}, 100); !slices.Equal(got, []string{"No drops on 1 node since the counters began."}) {
+	if got := DropCounters([]consoleapi.Drops{{Node: "node1"}}, 100); !slices.Equal(got, []string{"No drops on 1 node since the counters were created."}) {
 		t.Errorf("without drops: %q", got)
 	}
 }
@@ -79,7 +79,7 @@ func TestRatesFitTheScreen(t *testing.T) {
 		t.Errorf("%d lines without a screen, want 32", len(all))
 	}
 	rates.Uplinks = []report.UplinkRate{{Node: "node2", Interface: "eth1", Transmit: 0.5, Redirect: 12}}
-	if want, got := "node2: the driver of eth1 does not take frames: transmit 0.50/s, redirect 12.0/s", Rates(rates, 0, 0)[1]; got != want {
+	if want, got := "node2: the driver of eth1 rejects frames: transmit 0.50/s, redirect 12.0/s", Rates(rates, 0, 0)[1]; got != want {
 		t.Errorf("line of an uplink %q, want %q", got, want)
 	}
 }

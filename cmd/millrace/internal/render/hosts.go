@@ -40,9 +40,9 @@ func Hosts(out io.Writer, nodes []consoleapi.Hosts, addresses []string, options 
 		}
 		switch {
 		case len(asked) == 0:
-			remarks = append(remarks, fmt.Sprintf("Nobody was asked for %s: no network of an uplink of these nodes holds it.", text))
+			remarks = append(remarks, fmt.Sprintf("%s was not probed: no network of an uplink of these nodes contains it.", text))
 		case !answered:
-			remarks = append(remarks, fmt.Sprintf("Nobody answers for %s. Asked by %s.", text, strings.Join(asked, ", ")))
+			remarks = append(remarks, fmt.Sprintf("No host answers for %s. Probed by %s.", text, strings.Join(asked, ", ")))
 		}
 	}
 	var lines []string

@@ -141,7 +141,7 @@ func Nodes(out io.Writer, view *report.View, options Options) error {
 		return names(out, "lbnode", found)
 	}
 	if len(view.Nodes) == 0 {
-		return nothing(out, "No LBNodes: the operator makes one for each node of the cluster when it runs.", nil, options)
+		return nothing(out, "No LBNodes: the operator creates one for each node of the cluster when it runs.", nil, options)
 	}
 	return write(out, nodeTable(view.Nodes, options.Format).lines(options.width()))
 }

@@ -21,7 +21,7 @@ func Answer(answer *routing.Answer, pod string) []string {
 		lines = append(lines, strings.TrimRight(fmt.Sprintf("  %-11s  %s", name, fmt.Sprintf(format, arguments...)), " "))
 	}
 	if answer.Listener == nil {
-		step("listener", "none is for this host")
+		step("listener", "no listener for this host")
 	} else {
 		step("listener", "%d/%s for %s", answer.Listener.Port, answer.Listener.Protocol, hostText(answer.Listener.Hostname))
 	}
@@ -104,5 +104,5 @@ func verdict(answer *routing.Answer) string {
 	case 1:
 		return "sent to this endpoint"
 	}
-	return "sent to one of these endpoints: of two that chance draws, the less busy one"
+	return "sent to one of these endpoints: the less loaded of two random ones"
 }

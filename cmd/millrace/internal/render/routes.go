@@ -80,7 +80,7 @@ func owner(text *strings.Builder, of *routing.Owner, left *int, options Options)
 		*left -= len(rows)
 	}
 	if len(rows) == 0 && hidden == 0 {
-		text.WriteString("no route leads anywhere yet\n")
+		text.WriteString("no routes yet\n")
 		return 0
 	}
 	t := &table{columns: []column{

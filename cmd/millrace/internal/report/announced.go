@@ -142,10 +142,10 @@ func remarks(in *Input) []string {
 	if !in.Agents.Forbidden {
 		return nil
 	}
-	remark := fmt.Sprintf("Which node announces which VIP is not shown, only the counts of the nodes' reports: "+
-		"the agents know it, and you may not ask them (pods/exec). Role millrace-tracer in namespace %s allows it.", in.Namespace)
+	remark := fmt.Sprintf("The nodes of each VIP are not shown, only the counts of the nodes' reports: "+
+		"you may not query the agents (pods/exec). Role millrace-tracer in namespace %s permits it.", in.Namespace)
 	if in.Agents.LiveForbidden {
-		remark += " So does ClusterRole millrace-viewer, bound for the whole cluster: with it you may list vipannouncements of live.millrace.io."
+		remark += " So does ClusterRole millrace-viewer, bound for the whole cluster, which permits listing vipannouncements of live.millrace.io."
 	}
 	return []string{remark}
 }

@@ -48,11 +48,11 @@ func TestAnnouncedByOneNode(t *testing.T) {
 		},
 		"one node for a fault": {
 			[]consoleapi.VIPGroup{group("r", "", spread1)}, []consoleapi.VIPGroup{group("", "NotAttached", spread1)},
-			"VIP/203.0.0.1: only node0 announces it, of the 3 nodes that should; node1: NotAttached (and on 1 more)",
+			"VIP/203.0.0.1: only node0 of 3 selected nodes announces it; node1: NotAttached (and on 1 more)",
 		},
 		"several VIPs for the same fault": {
 			[]consoleapi.VIPGroup{group("r", "", spread1, spread2)}, []consoleapi.VIPGroup{group("", "NotAttached", spread1, spread2)},
-			"VIP/203.0.0.1: only node0 announces it, of the 3 nodes that should; node1: NotAttached (and on 1 more); so for 1 more VIPs",
+			"VIP/203.0.0.1: only node0 of 3 selected nodes announces it; node1: NotAttached (and on 1 more); the same applies to 1 more VIPs",
 		},
 		"one node that is selected": {
 			[]consoleapi.VIPGroup{group("r", "", spread1)}, []consoleapi.VIPGroup{group("", "NotSelected", spread1)}, "",
@@ -62,7 +62,7 @@ func TestAnnouncedByOneNode(t *testing.T) {
 		},
 		"nodes that do not know it": {
 			[]consoleapi.VIPGroup{group("r", "", spread1)}, nil,
-			"VIP/203.0.0.1: only node0 announces it, of the 3 nodes that should; the VIP is not known there (and on 1 more)",
+			"VIP/203.0.0.1: only node0 of 3 selected nodes announces it; the VIP is unknown there (and on 1 more)",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestGenericXDP(t *testing.T) {
 	for i, mode := range []millracev1beta1.XDPMode{millracev1beta1.XDPNative, millracev1beta1.XDPGeneric, millracev1beta1.XDPGeneric} {
 		in.LBNodeReports[i].Status.Interfaces = []millracev1beta1.InterfaceStatus{{Name: "eth0", XDPMode: mode, Message: "native XDP not possible: x"}}
 	}
-	want := "LBNode/node1: XDP runs on eth0 in generic mode, which costs more time for each packet: native XDP not possible: x (and on 1 more)"
+	want := "LBNode/node1: XDP runs on eth0 in generic mode, which takes more time per packet: native XDP not possible: x (and on 1 more)"
 	if got := strings.Join(problemsOf(Build(in), ReasonGenericXDP), "\n"); got != want {
 		t.Errorf("told %q, want %q", got, want)
 	}
@@ -96,7 +96,7 @@ func TestDifferences(t *testing.T) {
 	if got := problemsOf(view, ReasonNotProgrammed); len(got) != 1 || got[0] != "LBNode/node0: the node has not programmed 203.0.0.1, 203.0.0.2, 203.0.0.3" {
 		t.Errorf("not programmed: %q", got)
 	}
-	if got := problemsOf(view, ReasonStaleVIP); len(got) != 1 || !strings.HasSuffix(got[0], "no VIPs: 203.0.113.9") {
+	if got := problemsOf(view, ReasonStaleVIP); len(got) != 1 || !strings.HasSuffix(got[0], "not VIPs: 203.0.113.9") {
 		t.Errorf("stale: %q", got)
 	}
 	// The report of a node that did not answer has counts.

@@ -133,11 +133,11 @@ func TestWhyNotAnnounced(t *testing.T) {
 		},
 		{
 			"one node did not answer", configured("node1"), withheld("NotSelected", "", "node1"),
-			ReasonNotAnnounced, "none of the 1 nodes that answered announces it: node1: NotSelected",
+			ReasonNotAnnounced, "of the 1 nodes that answered, no node announces it: node1: NotSelected",
 		},
 		{
 			"nodes that say nothing", configured("node1", "node2"), withheld("", "", "node1", "node2"),
-			ReasonNotAnnounced, "no node announces it: node1: it does not say why (and on 1 more)",
+			ReasonNotAnnounced, "no node announces it: node1: the reason is unknown (and on 1 more)",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

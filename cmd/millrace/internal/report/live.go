@@ -17,7 +17,7 @@ import (
 )
 
 // noLiveAnswer is the error of a node that does not answer the aggregated API.
-const noLiveAnswer = "live.millrace.io got no answer of it"
+const noLiveAnswer = "it does not answer live.millrace.io"
 
 // AnnouncedLive converts announcements of the aggregated API to agents' answers, for the given addresses or
 // all. Silent nodes without a running agent are ignored.
@@ -113,7 +113,7 @@ func rangeOf(text string, limit int) (from, to int, err error) {
 		to, err = strconv.Atoi(last)
 	}
 	if err != nil || from < 0 || to < from || to >= limit {
-		return 0, 0, fmt.Errorf("nodeRanges: %q are no places of %d nodes", text, limit)
+		return 0, 0, fmt.Errorf("nodeRanges: %q are not indexes of %d nodes", text, limit)
 	}
 	return from, to, nil
 }

@@ -14,13 +14,13 @@ import (
 func next(in *Input) []string {
 	var steps []string
 	if len(in.Pools) == 0 {
-		steps = append(steps, "create a VIPPool with the addresses that Services may have (kubectl explain vippool.spec)")
+		steps = append(steps, "create a VIPPool with the addresses for Services (kubectl explain vippool.spec)")
 	}
 	if len(in.Peers) == 0 {
 		steps = append(steps, "create an LBPeer for each router that the nodes announce to (kubectl explain lbpeer.spec)")
 	}
 	if len(in.Advertisements) == 0 {
-		steps = append(steps, "create a VIPAdvertisement, which says what is announced to whom (kubectl explain vipadvertisement.spec)")
+		steps = append(steps, "create a VIPAdvertisement that selects VIPs and peers (kubectl explain vipadvertisement.spec)")
 	}
 	if len(in.VIPs) == 0 && !slices.ContainsFunc(in.Services, func(service corev1.Service) bool { return ours(&service) }) {
 		steps = append(steps, "create a Service of type LoadBalancer with loadBalancerClass "+millracev1beta1.Class)

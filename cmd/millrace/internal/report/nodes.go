@@ -60,7 +60,7 @@ func unmet(node nodeObjects) []Problem {
 	if !reported(node) {
 		return []Problem{{
 			Kind: "LBNode", Name: node.name(), Reason: ReasonNotReported,
-			Message: "its agent has not reported yet; if that lasts, see the agent's log",
+			Message: "its agent has not reported yet; if this persists, check the agent's log",
 		}}
 	}
 	if problems := notTrue(node, millracev1beta1.ConditionNodeReady); len(problems) > 0 {
@@ -108,7 +108,7 @@ func (l *lookup) differences(node nodeObjects, found agreement) []Problem {
 		add(ReasonNotProgrammed, "the node has not programmed "+missing.String())
 	}
 	if stale := found.stale[node.name()]; len(stale.first) > 0 {
-		add(ReasonStaleVIP, "the node still has addresses that are no VIPs: "+stale.String())
+		add(ReasonStaleVIP, "the node still has addresses that are not VIPs: "+stale.String())
 	}
 	if l.in.Agents.Answers[node.name()] == nil && reported(node) {
 		text := excepted(node.report, millracev1beta1.ReasonNotProgrammed)
@@ -135,7 +135,7 @@ func excepted(report *millracev1beta1.LBNodeReport, reason string) string {
 		text := fmt.Sprintf("%s is not announced: %s", exception.Address, cmp.Or(exception.Message, reason))
 		for _, withheld := range report.Status.VIPs.Withheld {
 			if withheld.Reason == reason && withheld.Count > 1 {
-				text += fmt.Sprintf(" (and so for %d more)", withheld.Count-1)
+				text += fmt.Sprintf(" (and %d more)", withheld.Count-1)
 			}
 		}
 		return text
@@ -154,7 +154,7 @@ func (l *lookup) withoutLBNode() []Problem {
 		if !known[name] {
 			problems = append(problems, Problem{
 				Kind: "Node", Name: name, Reason: ReasonNoLBNode,
-				Message: "an agent runs on the node, but the operator has not given it an LBNode; see the operator's log",
+				Message: "an agent runs on the node, but the operator has not created its LBNode; check the operator's log",
 			})
 		}
 	}
@@ -180,7 +180,7 @@ func generic(nodes []Node) []Problem {
 	for _, node := range nodes {
 		for _, uplink := range node.Interfaces {
 			if uplink.XDPMode == string(millracev1beta1.XDPGeneric) {
-				message := fmt.Sprintf("XDP runs on %s in generic mode, which costs more time for each packet", uplink.Name)
+				message := fmt.Sprintf("XDP runs on %s in generic mode, which takes more time per packet", uplink.Name)
 				if uplink.Message != "" {
 					message += ": " + uplink.Message
 				}
@@ -195,7 +195,7 @@ func generic(nodes []Node) []Problem {
 func (l *lookup) unanswered() []Problem {
 	said := map[string][]string{}
 	for _, node := range slices.SortedFunc(maps.Keys(l.in.Agents.Failures), CompareNames) {
-		message := "its agent does not say what it announces: " + l.in.Agents.Failures[node]
+		message := "its agent does not answer: " + l.in.Agents.Failures[node]
 		said[message] = append(said[message], node)
 	}
 	return once(ReasonNoAnswer, said)

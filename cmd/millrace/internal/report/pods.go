@@ -100,12 +100,12 @@ func (l *lookup) installation() []Problem {
 	}
 	problem := Problem{
 		Kind: "Deployment", Namespace: l.in.Namespace, Name: "millrace-operator", Reason: ReasonNotRunning,
-		Message: "no operator runs, so no Service gets or gives back an address; forwarding and announcements go on",
+		Message: "no operator runs: no address is assigned or released; forwarding and announcements continue",
 	}
 	if len(operators) > 0 {
 		slices.SortFunc(operators, func(a, b *corev1.Pod) int { return cmp.Compare(a.Name, b.Name) })
 		problem.Reason = ReasonNotReady
-		problem.Message = fmt.Sprintf("no operator is ready, so no Service gets or gives back an address; pod %s: %s", operators[0].Name, podTrouble(operators[0]))
+		problem.Message = fmt.Sprintf("no operator is ready: no address is assigned or released; pod %s: %s", operators[0].Name, podTrouble(operators[0]))
 	}
 	return []Problem{problem}
 }

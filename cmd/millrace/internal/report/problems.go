@@ -48,7 +48,7 @@ func unready(kind string, object metav1.ObjectMeta, conditions []metav1.Conditio
 	case ready == nil || ready.ObservedGeneration != 0 && ready.ObservedGeneration < object.Generation:
 		return []Problem{{
 			Kind: kind, Name: object.Name, Reason: ReasonNotObserved,
-			Message: "the operator has not observed it as it is now; if that lasts, see the operator's log",
+			Message: "the operator has not observed its current generation; if this persists, check the operator's log",
 		}}
 	case ready.Status != metav1.ConditionTrue, limits(ready.Reason):
 		return []Problem{{Kind: kind, Name: object.Name, Reason: ready.Reason, Message: ready.Message}}
@@ -89,7 +89,7 @@ func (l *lookup) waiting() []Problem {
 		switch {
 		case assigned == nil:
 			problem.Reason = ReasonNotObserved
-			problem.Message = "the operator has not observed it yet; if that lasts, see the operator's log"
+			problem.Message = "the operator has not observed it yet; if this persists, check the operator's log"
 		case assigned.Status != metav1.ConditionTrue:
 			problem.Reason, problem.Message = assigned.Reason, assigned.Message
 		default:
@@ -134,7 +134,7 @@ func (l *lookup) lonely(vips []VIP) []Problem {
 		}
 		others := slices.DeleteFunc(slices.Clone(vip.WithheldBy), notMeant)
 		if unknown := len(l.in.Agents.Answers) - 1 - nodesOf(vip.WithheldBy); unknown > 0 && len(others) == 0 {
-			others = []Withheld{{Message: "the VIP is not known there", Nodes: make([]string, unknown)}}
+			others = []Withheld{{Message: "the VIP is unknown there", Nodes: make([]string, unknown)}}
 		}
 		if len(others) == 0 {
 			continue
@@ -147,12 +147,12 @@ func (l *lookup) lonely(vips []VIP) []Problem {
 		at[why] = len(problems)
 		problems = append(problems, Problem{
 			Kind: "VIP", Name: vip.Address, Reason: ReasonOneNode,
-			Message: fmt.Sprintf("only %s announces it, of the %d nodes that should; %s",
+			Message: fmt.Sprintf("only %s of %d selected nodes announces it; %s",
 				why.node, 1+nodesOf(others), withheld(others)),
 		})
 	}
 	for why, count := range more {
-		problems[at[why]].Message += fmt.Sprintf("; so for %d more VIPs", count)
+		problems[at[why]].Message += fmt.Sprintf("; the same applies to %d more VIPs", count)
 	}
 	return problems
 }
@@ -190,7 +190,7 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 	}
 	nobody := "no node announces it: "
 	if unknown := len(l.nodes) - len(l.in.Agents.Answers); unknown > 0 {
-		nobody = fmt.Sprintf("none of the %d nodes that answered announces it: ", len(l.in.Agents.Answers))
+		nobody = fmt.Sprintf("of the %d nodes that answered, no node announces it: ", len(l.in.Agents.Answers))
 	}
 	switch {
 	case ready == 0:
@@ -209,7 +209,7 @@ func (l *lookup) whyNot(vip VIP) (reason, message string) {
 
 // withheld returns the first node's cause, with the number of other nodes.
 func withheld(by []Withheld) string {
-	text := cmp.Or(by[0].Message, by[0].Reason, "it does not say why")
+	text := cmp.Or(by[0].Message, by[0].Reason, "the reason is unknown")
 	if name := by[0].Nodes[0]; name != "" {
 		text = name + ": " + text
 	}
@@ -238,10 +238,10 @@ func (l *lookup) disagreement(vip *millracev1beta1.VIP) []Problem {
 			continue
 		case service == nil:
 			problem.Reason = ReasonServiceGone
-			problem.Message = fmt.Sprintf("claimed by Service %s/%s, which is gone; the operator takes the claim back", claim.Namespace, claim.Name)
+			problem.Message = fmt.Sprintf("claimed by Service %s/%s, which was deleted; the operator removes the claim", claim.Namespace, claim.Name)
 		case !hasIngress(service, vip.Spec.Address):
 			problem.Reason = ReasonNotInStatus
-			problem.Message = fmt.Sprintf("not in status.loadBalancer of Service %s/%s, which has it", claim.Namespace, claim.Name)
+			problem.Message = fmt.Sprintf("missing in status.loadBalancer of Service %s/%s, which has the VIP", claim.Namespace, claim.Name)
 		default:
 			continue
 		}

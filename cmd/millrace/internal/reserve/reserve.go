@@ -23,7 +23,7 @@ func Next(object *millracev1beta1.VIPPool, vips []millracev1beta1.VIP, family st
 	}
 	ranges := desired.ParseUsable(object, pool).Ranges()
 	if len(ranges) == 0 {
-		return netip.Addr{}, fmt.Errorf("VIPPool %s has no status.usable: see its condition Ready, and whether an operator runs", object.Name)
+		return netip.Addr{}, fmt.Errorf("VIPPool %s has no status.usable: check its condition Ready, and that the operator runs", object.Name)
 	}
 	if family == "" {
 		family = familyOf(ranges[0].From())

@@ -36,7 +36,7 @@ const (
 )
 
 // advice is the remedy for other programs that serve Services without a class.
-const advice = "leave out --default-class, or turn that off first (docs/install.md, Settings)"
+const advice = "omit --default-class, or disable it first (docs/install.md, Settings)"
 
 // Find returns the findings about the cluster.
 func Find(cluster *Cluster) []consoleapi.Finding {
@@ -46,7 +46,7 @@ func Find(cluster *Cluster) []consoleapi.Finding {
 	}
 	if cluster.Cilium["bpf-lb-acceleration"] == "native" || cluster.Cilium["bpf-lb-acceleration"] == "best-effort" {
 		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelFault,
-			Message: "Cilium has XDP programs on the nodes' cards (bpf-lb-acceleration), where Millrace's must be: set loadBalancer.acceleration=disabled"})
+			Message: "Cilium has XDP programs on the nodes' uplinks (bpf-lb-acceleration), where Millrace's are required: set loadBalancer.acceleration=disabled"})
 	}
 	if len(found) == 1 {
 		found = append(found, consoleapi.Finding{Check: CheckRivals, Level: consoleapi.LevelOK, Message: "no other load balancer"})
@@ -69,8 +69,8 @@ func version(server string) consoleapi.Finding {
 func metalLB(cluster *Cluster) []string {
 	for _, workload := range cluster.Workloads {
 		if workload.Labels["app"] == "metallb" || workload.Labels["app.kubernetes.io/name"] == "metallb" {
-			return []string{fmt.Sprintf("MetalLB (namespace %s) serves Services without a class, and its speakers may have the routers' sessions: "+
-				"%s; docs/migrate.md has the way from it", workload.Namespace, advice)}
+			return []string{fmt.Sprintf("MetalLB (namespace %s) serves Services without a class, and its speakers may have sessions with the routers: "+
+				"%s; docs/migrate.md describes the migration", workload.Namespace, advice)}
 		}
 	}
 	return nil
@@ -80,8 +80,8 @@ func metalLB(cluster *Cluster) []string {
 func frrK8s(cluster *Cluster) []string {
 	for _, workload := range cluster.Workloads {
 		if workload.Labels["app.kubernetes.io/name"] == "frr-k8s" || workload.Labels["app"] == "frr-k8s" {
-			return []string{fmt.Sprintf("frr-k8s (namespace %s) speaks BGP from the nodes' addresses, for MetalLB and by the FRRConfigurations of others. "+
-				"A router takes one session from an address: docs/migrate.md says what becomes of them", workload.Namespace)}
+			return []string{fmt.Sprintf("frr-k8s (namespace %s) has BGP sessions from the nodes' addresses, for MetalLB and other FRRConfigurations. "+
+				"A router accepts one session per address: see docs/migrate.md", workload.Namespace)}
 		}
 	}
 	return nil
@@ -96,23 +96,23 @@ func serviceLB(cluster *Cluster) []string {
 	}
 	switch {
 	case len(sets) > 0:
-		return []string{fmt.Sprintf("servicelb of k3s serves %d Services, and all without a class: start its servers with --disable=servicelb, or %s",
+		return []string{fmt.Sprintf("servicelb of k3s serves %d Services, and all Services without a class: start its servers with --disable=servicelb, or %s",
 			len(sets), advice)}
 	case slices.ContainsFunc(cluster.Kubelets, func(version string) bool { return strings.Contains(version, "+k3s") }):
 		return []string{"this is k3s, whose servicelb serves Services without a class unless its servers were started with " +
-			"--disable=servicelb: look at that, or " + advice}
+			"--disable=servicelb: check this, or " + advice}
 	}
 	return nil
 }
 
 func cilium(cluster *Cluster) (found []string) {
 	if cluster.Cilium["enable-lb-ipam"] == "true" && cluster.Cilium["default-lb-service-ipam"] != "none" {
-		found = append(found, "Cilium LB-IPAM gives addresses to Services without a class, once it has a pool: set "+
+		found = append(found, "Cilium LB-IPAM assigns addresses to Services without a class, once it has a pool: set "+
 			"defaultLBServiceIPAM=none, or "+advice)
 	}
 	if cluster.Cilium["enable-bgp-control-plane"] == "true" {
-		found = append(found, "Cilium speaks BGP from the nodes' addresses. A router takes one session from an address: use another "+
-			"router, or a source address of its own (spec.sourceAddress of the LBPeer; docs/bgp.md)")
+		found = append(found, "Cilium has BGP sessions from the nodes' addresses. A router accepts one session per address: use another "+
+			"router, or another source address (spec.sourceAddress of the LBPeer; docs/bgp.md)")
 	}
 	return found
 }

@@ -69,7 +69,7 @@ func (c *Compiled) certificateProblems() []Problem {
 		}
 		found = append(found, Problem{
 			Object: Name{"Ingress", status.Namespace, status.Name}, Reason: route.ReasonInvalidCertificate,
-			Message: "spec.tls: not all of it is served at port 443, for want of a certificate; " +
+			Message: "spec.tls: not all hosts are served at port 443, because of a missing certificate; " +
 				"kubectl events -n " + status.Namespace + " --for ingress/" + status.Name + " says why",
 		})
 	}

@@ -38,7 +38,7 @@ func (r *Request) port() (int32, error) {
 	if text := r.URL.Port(); text != "" {
 		port, err := strconv.ParseUint(text, 10, 16)
 		if err != nil || port == 0 {
-			return 0, fmt.Errorf("%s: %s is no port", r.URL, text)
+			return 0, fmt.Errorf("%s: %s is not a port", r.URL, text)
 		}
 		return int32(port), nil
 	}
@@ -99,7 +99,7 @@ func (c *Compiled) Find(request *Request) (*Place, error) {
 	for _, place := range served {
 		vips = append(vips, fmt.Sprintf("%s (%s)", place.VIP.Addr(), place.Owner))
 	}
-	return nil, fmt.Errorf("%w: %s at %s; give --vip", ErrAmbiguous, host, strings.Join(vips, ", "))
+	return nil, fmt.Errorf("%w: %s at %s; specify --vip", ErrAmbiguous, host, strings.Join(vips, ", "))
 }
 
 // place returns the place of a request at a proxy, or nil; grouped reports whether rules exist for its

@@ -33,5 +33,5 @@ func Moment(text string, now time.Time) (time.Time, error) {
 		}
 		return of(day - 1), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is no time: write 03:12, 03:12:30 or 2026-11-26T03:12:00Z", text)
+	return time.Time{}, fmt.Errorf("%q is not a time: write 03:12, 03:12:30 or 2026-11-26T03:12:00Z", text)
 }

@@ -128,20 +128,20 @@ var sentences = map[consoleapi.HistoryKind]map[string]string{
 	consoleapi.HistoryAgent: {"Started": "the agent started", "Ended": "the agent ended"},
 	consoleapi.HistorySession: {
 		"Established": "BGP session with %s established", "Lost": "BGP session with %s lost",
-		"Failing": "BGP session with %s does not come up", "Removed": "no BGP session with %s is wanted any more",
+		"Failing": "BGP session with %s does not come up", "Removed": "BGP session with %s removed",
 		"BFDUp": "BFD session with %s up", "BFDDown": "BFD session with %s down",
 	},
 	consoleapi.HistoryRoute: {"Announced": "announces %s", "NotAnnounced": "does not announce %s"},
 	consoleapi.HistoryNode: {
-		"Added": "node %s is new", "Removed": "node %s is removed", "Down": "node %s does not answer, and gets no packets",
-		"Up": "node %s answers again", "Departing": "node %s hands over its routes", "Staying": "node %s takes its routes again",
-		"CutOff": "other nodes do not answer: this one may be cut off", "Connected": "this node is no longer cut off",
+		"Added": "node %s is new", "Removed": "node %s is removed", "Down": "node %s does not answer, and receives no packets",
+		"Up": "node %s answers again", "Departing": "node %s withdraws its routes", "Staying": "node %s announces its routes again",
+		"CutOff": "other nodes do not answer: this node may be cut off", "Connected": "this node is no longer cut off",
 		"Problem": "problem", "Solved": "no longer a problem",
 	},
 	consoleapi.HistoryEndpoints: {
-		"Ready": "endpoint %s takes new connections", "NotReady": "endpoint %s takes no new connections",
-		"Gone": "endpoint %s is gone", "NoneAnywhere": "no endpoint on any node takes new connections",
-		"SomeAgain": "an endpoint takes new connections again",
+		"Ready": "endpoint %s accepts new connections", "NotReady": "endpoint %s accepts no new connections",
+		"Gone": "endpoint %s was removed", "NoneAnywhere": "no endpoint on any node accepts new connections",
+		"SomeAgain": "an endpoint accepts new connections again",
 	},
 }
 
@@ -149,7 +149,7 @@ func textOf(entry *consoleapi.HistoryEntry) string {
 	text := sentences[entry.Kind][entry.What]
 	switch {
 	case entry.Kind == consoleapi.HistoryLeftOut:
-		text = fmt.Sprintf("%d more entries about %s are left out", entry.Count, entry.What)
+		text = fmt.Sprintf("%d more entries about %s are omitted", entry.Count, entry.What)
 	case text == "":
 		// An agent of a later version.
 		text = strings.TrimSpace(fmt.Sprintf("%s %s", entry.What, subjectOf(entry)))

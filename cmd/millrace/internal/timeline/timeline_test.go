@@ -63,17 +63,17 @@ func TestJoin(t *testing.T) {
 		{"0s", "[]", "Service default/web: Synced: all is well"},
 		{"0s", "[node1]", "Thing"},
 		{"0s", "[node1]", "BGP session with tor1 lost: hold timer expired"},
-		{"500ms", "[node1]", "default/web: endpoint 192.0.2.1:8080 is gone (0 left here)"},
+		{"500ms", "[node1]", "default/web: endpoint 192.0.2.1:8080 was removed (0 left here)"},
 		{"700ms", "[]", "Warning, Pod default/web-0: Unhealthy: probe failed (3 times)"},
-		{"1s", "[node1 node2]", "default/web: no endpoint on any node takes new connections"},
+		{"1s", "[node1 node2]", "default/web: no endpoint on any node accepts new connections"},
 		{"1.5s", "[node2]", "does not announce 203.0.113.1: NoEndpoint: no endpoint is ready"},
 		{"1.5s", "[node1]", "does not announce 9000 VIPs, perhaps this one: NoEndpoint: no endpoint is ready"},
-		{"4s", "[node2]", "7 more entries about Session are left out"},
+		{"4s", "[node2]", "7 more entries about Session are omitted"},
 		{"30s", "[node1 node2]", "martian 2"},
 		{"30s", "[node1 node2]", "no_endpoint, default/web 12"},
 		{"2m21s", "[node1]", "martian 1"},
 		{"2m21s", "[node1]", "no_endpoint, default/web 1"},
-		{"1h0m0s", "[node2]", "default/web: no endpoint on any node takes new connections"},
+		{"1h0m0s", "[node2]", "default/web: no endpoint on any node accepts new connections"},
 	}
 	var got, wanted []string
 	for _, line := range Join(nodes, events) {
@@ -90,7 +90,7 @@ func TestJoin(t *testing.T) {
 func TestManyNames(t *testing.T) {
 	entry := at(0, consoleapi.HistoryNode, "Down")
 	entry.Names = []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}
-	if got, want := textOf(&entry), "node 1, 2, 3, 4, 5, 6, 7, 8 and 2 more does not answer, and gets no packets"; got != want {
+	if got, want := textOf(&entry), "node 1, 2, 3, 4, 5, 6, 7, 8 and 2 more does not answer, and receives no packets"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

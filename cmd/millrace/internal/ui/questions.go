@@ -61,7 +61,7 @@ func whyQuery(values url.Values) (WhyQuery, error) {
 	if around := values.Get("around"); around != "" {
 		var err error
 		if query.Around, err = time.ParseDuration(around); err != nil || query.Around <= 0 || query.Around > longest {
-			return query, fmt.Errorf("around=%q: must be a time of at most %s, as in 30m", around, longest)
+			return query, fmt.Errorf("around=%q: must be a duration of at most %s, such as 30m", around, longest)
 		}
 	}
 	return query, nil

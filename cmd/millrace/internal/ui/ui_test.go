@@ -241,7 +241,7 @@ func TestQuestions(t *testing.T) {
 		packet("198.51.100.7:1", "203.0.113.1:80", "icmp"):    "must be tcp, udp or sctp",
 		"/api/why?service=team-01/web&at=now&around=5m":       "team-01/web",
 		"/api/why?service=web":                                "must be namespace/name",
-		"/api/why?service=a/b&around=900h":                    "must be a time of at most",
+		"/api/why?service=a/b&around=900h":                    "must be a duration of at most",
 		"/api/ask?id=service/team-01/web":                     "203.0.113.0",
 		"/api/details?id=service/team-01/web":                 "198.18.100.1",
 		"/api/details?id=router/tor-a":                        "Established",

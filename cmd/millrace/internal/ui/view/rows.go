@@ -122,7 +122,7 @@ func (b *builder) judge(router *Router) {
 	case router.BFD.Good+router.BFD.Unknown < router.BFD.All:
 		router.Level, router.Note = Warning, "some BFD sessions are not up"
 	case router.Sessions.Unknown > 0:
-		router.Level, router.Note = Unknown, "some sessions are of nodes whose agent is not known to run"
+		router.Level, router.Note = Unknown, "some sessions belong to nodes whose agent may not run"
 	}
 }
 
@@ -190,7 +190,7 @@ func (b *builder) addVIP(row *Service, vip *report.VIP, service report.Service) 
 	}
 	known, is := b.announced[vip.Address]
 	if row.Level == Good && (!is || known.stale) {
-		row.Level, row.Note = Unknown, "whether a node announces "+vip.Address+" is not known"
+		row.Level, row.Note = Unknown, "it is unknown whether a node announces "+vip.Address+" is not known"
 	}
 	if !is {
 		return

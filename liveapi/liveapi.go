@@ -56,7 +56,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 		Store: told, Directory: configuration.CertDir, Port: configuration.AgentPort,
 		Report: func(node string, err error) {
 			if err != nil {
-				logger.Info("an agent does not answer: it is asked again", "node", node, "error", err.Error())
+				logger.Info("an agent does not answer: retrying", "node", node, "error", err.Error())
 				return
 			}
 			logger.Info("the agent answers again", "node", node)
@@ -104,7 +104,7 @@ func ended(ctx context.Context, part string, err error) error {
 // followNodes updates the nodes of the collector.
 func followNodes(ctx context.Context, copied *cluster.Cluster, collector *collect.Collector) error {
 	if !copied.Synced(ctx) {
-		return errors.New("the copy of the API server's objects is not whole")
+		return errors.New("the cache of the API server's objects is not synced")
 	}
 	for {
 		nodes, err := copied.Nodes(ctx)

@@ -213,7 +213,7 @@ func testFlows(t *testing.T, e *environment) {
 		t.Errorf("with a limit of 1 there are %d flows", len(flows.Items))
 	}
 	for selector, want := range map[string]string{
-		"":                            "flows are those of one Service: give its namespace, and --field-selector service=NAME",
+		"":                            "flows are listed for one Service: specify its namespace, and --field-selector service=NAME",
 		"service=absent":              `services "absent" not found`,
 		"service=web,client=anywhere": "client=anywhere is neither an address nor a prefix",
 		"service!=web":                "only = is possible with service",

@@ -224,7 +224,7 @@ func (e *evidence) conclude() (reason, message string) {
 	case len(e.short) > 0:
 		return millracev1beta1.ReasonLongPacketsLost, "packets as long as the MTU are lost on the way to or from these nodes: " + list(e.short)
 	case len(e.unsure) > 0:
-		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to know of these: " + list(e.unsure)
+		return millracev1beta1.ReasonNothingProved, "too few nodes have probed for long enough to verify these: " + list(e.unsure)
 	}
 	return millracev1beta1.ReasonNodesReached, ""
 }
@@ -236,11 +236,11 @@ func (e *evidence) concludeMissing() (reason, message string) {
 	case len(e.missing) == 0 || hashed && len(e.silent)+len(e.lossy) > 0:
 		return "", ""
 	case hashed:
-		return millracev1beta1.ReasonHashWithoutPorts, "the router sends all probes of a node to one other, so its hash leaves ports out; " +
+		return millracev1beta1.ReasonHashWithoutPorts, "the router sends all probes of a node to the same node, so its hash ignores ports; " +
 			"not reached so far: " + list(e.missing)
 	case e.lostTo():
-		return millracev1beta1.ReasonPacketsLost, "packets that the router sends to these nodes are lost, as where the programs are " +
-			"not attached or the way is cut: " + list(e.missing)
+		return millracev1beta1.ReasonPacketsLost, "packets from the router to these nodes are lost, for example because the programs are " +
+			"not attached or the path is broken: " + list(e.missing)
 	}
 	return millracev1beta1.ReasonRouteMissing, fmt.Sprintf("the router uses the routes of %d of %d nodes: it %s; not reached: %s",
 		e.announcing-len(e.missing), e.announcing, e.likely(), list(e.missing))
@@ -249,7 +249,7 @@ func (e *evidence) concludeMissing() (reason, message string) {
 // likely returns the causes for a router that uses the routes of some nodes only, the most likely first.
 func (e *evidence) likely() string {
 	if len(e.answered) == 1 && e.announcing > 2 {
-		return "has one path alone (maximum-paths, or multipath is off), or filters the others"
+		return "has only one path (maximum-paths, or multipath is off), or filters the others"
 	}
 	return "filters the others, or has fewer paths (maximum-paths)"
 }

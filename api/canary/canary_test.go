@@ -180,7 +180,7 @@ func TestFewerPaths(t *testing.T) {
 		s.paths = s.paths[:rapid.IntRange(1, s.nodes-1).Draw(t, "paths")]
 		if verdict := s.judge(t); verdict.Reason != millracev1beta1.ReasonRouteMissing {
 			t.Fatalf("%d of %d paths: %s: %s", len(s.paths), s.nodes, verdict.Reason, verdict.Message)
-		} else if first := "it has one path alone"; strings.Contains(verdict.Message, first) != (len(s.paths) == 1 && s.nodes > 2) {
+		} else if first := "it has only one path"; strings.Contains(verdict.Message, first) != (len(s.paths) == 1 && s.nodes > 2) {
 			t.Fatalf("%d of %d paths: %s", len(s.paths), s.nodes, verdict.Message)
 		}
 	})

@@ -37,7 +37,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	if configuration.ProxyImage == "" && configuration.PodName == "" {
-		return errors.New("no image for proxies: give --proxy-image, or --pod-name in a cluster")
+		return errors.New("no image for proxies: set --proxy-image, or --pod-name in a cluster")
 	}
 
 	logger := logr.FromSlogHandler(slog.NewJSONHandler(stderr, nil))
@@ -46,7 +46,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 
 	var err error
 	if configuration.REST, err = ctrl.GetConfig(); err != nil {
-		return fmt.Errorf("find the API server: %w: run in a cluster or give --kubeconfig", err)
+		return fmt.Errorf("configure the API client: %w: run in a cluster or set --kubeconfig", err)
 	}
 	return controller.Run(ctx, *configuration, logger)
 }
@@ -60,27 +60,27 @@ func register(flags *flag.FlagSet) *controller.Config {
 		NamespaceBytes:   resource.MustParse("64Mi"),
 		ProxyBytes:       resource.MustParse("256Mi"),
 	}
-	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several replicas write, while all serve")
+	flags.BoolVar(&c.LeaderElect, "leader-elect", false, "elect the replica that writes; all replicas serve")
 	flags.StringVar(&c.Namespace, "namespace", "millrace-system", "namespace of the controller and of the shared proxies")
 	flags.StringVar(&c.LoadBalancerClass, "load-balancer-class", millracev1beta1.Class,
-		"loadBalancerClass of the Services of proxies, as the operator has it")
-	flags.StringVar(&c.ServeAddress, "serve-bind-address", ":15443", "address to serve proxies on")
+		"loadBalancerClass of the proxies' Services, like the operator's flag")
+	flags.StringVar(&c.ServeAddress, "serve-bind-address", ":15443", "listen address for proxies")
 	flags.StringVar(&c.ControllerAddress, "controller-address", "",
-		"host:port at which proxies reach the controller (default: the cluster address of its Service)")
-	flags.StringVar(&c.ProxyImage, "proxy-image", "", "image of the proxies (default: that of the container lbproxy in the controller's pod)")
+		"host:port of the controller for proxies (default: the cluster address of its Service)")
+	flags.StringVar(&c.ProxyImage, "proxy-image", "", "image of the proxies (default: the image of container lbproxy in the controller's pod)")
 	flags.StringVar(&c.PodName, "pod-name", "", "name of the controller's pod")
-	flags.StringVar(&c.ProxyPullPolicy, "proxy-image-pull-policy", "", "when that image is pulled (default: as the cluster has it)")
-	quantity(flags, &c.ProxyCPU, "proxy-cpu", "CPU that is requested for each proxy")
-	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory that is requested for each proxy")
-	quantity(flags, &c.ProxyMemoryLimit, "proxy-memory-limit", "memory that a proxy may have")
-	quantity(flags, &c.NamespaceBytes, "namespace-configuration", "configuration of the proxies of one owner that the objects of one namespace may make")
-	quantity(flags, &c.ProxyBytes, "proxy-configuration", "configuration of the proxies of one owner that the objects of all namespaces may make")
-	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "address to serve metrics on; 0: none")
+	flags.StringVar(&c.ProxyPullPolicy, "proxy-image-pull-policy", "", "pull policy of the proxies' image (default: the cluster's)")
+	quantity(flags, &c.ProxyCPU, "proxy-cpu", "CPU request of each proxy")
+	quantity(flags, &c.ProxyMemory, "proxy-memory", "memory request of each proxy")
+	quantity(flags, &c.ProxyMemoryLimit, "proxy-memory-limit", "memory limit of each proxy")
+	quantity(flags, &c.NamespaceBytes, "namespace-configuration", "maximum configuration in bytes of one owner's proxies from objects of one namespace")
+	quantity(flags, &c.ProxyBytes, "proxy-configuration", "maximum configuration in bytes of one owner's proxies from objects of all namespaces")
+	flags.StringVar(&c.MetricsAddress, "metrics-bind-address", ":8080", "listen address for metrics; 0: disabled")
 	flags.BoolVar(&c.MetricsSecure, "metrics-secure", true,
-		"serve metrics over TLS, and only to users who may get /metrics; false: plain HTTP for everybody")
+		"serve metrics over TLS to users who may get /metrics; false: plain HTTP without authentication")
 	flags.StringVar(&c.MetricsCertDir, "metrics-cert-dir", "",
-		"directory with tls.crt and tls.key for metrics (default: a certificate that signs itself)")
-	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "address to serve /healthz and /readyz on; 0: none")
+		"directory with tls.crt and tls.key for metrics (default: a self-signed certificate)")
+	flags.StringVar(&c.ProbeAddress, "health-probe-bind-address", ":8081", "listen address for /healthz and /readyz; 0: disabled")
 	config.RegisterFlags(flags)
 	return c
 }

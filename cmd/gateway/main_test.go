@@ -10,8 +10,8 @@ import (
 
 func TestRun(t *testing.T) {
 	programtest.Rejects(t, run, map[string]string{
-		"":                 "no image for proxies: give --proxy-image, or --pod-name in a cluster",
+		"":                 "no image for proxies: set --proxy-image, or --pod-name in a cluster",
 		"--proxy-cpu=much": `invalid value "much" for flag -proxy-cpu`,
-		"--kubeconfig=/nonexistent --proxy-image=x": "find the API server: ",
+		"--kubeconfig=/nonexistent --proxy-image=x": "configure the API client: ",
 	})
 }

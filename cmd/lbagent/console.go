@@ -27,7 +27,7 @@ func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	for _, command := range commands {
 		var untilEOF bool
 		command.Flags().BoolVar(&untilEOF, "until-eof", false,
-			"end when standard input does: for clients that start this remotely and may go away")
+			"exit at the end of standard input, for remote clients that may disconnect")
 		run := command.RunE
 		command.RunE = func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := context.WithCancel(cmd.Context())
@@ -49,13 +49,13 @@ func dropsCommand(config *lbagent.Config) *cobra.Command {
 	var follow bool
 	command := &cobra.Command{
 		Use:   "drops",
-		Short: "Print the counters of dropped packets and the last samples, as lines of JSON",
+		Short: "Print the counters of dropped packets and the latest samples as lines of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return ask(cmd, config, lbagent.Request{Command: "drops", Follow: follow})
 		},
 	}
-	command.Flags().BoolVarP(&follow, "follow", "f", false, "print the samples from now on")
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "follow new samples")
 	return command
 }
 
@@ -64,7 +64,7 @@ func topCommand(config *lbagent.Config) *cobra.Command {
 	var vips []string
 	command := &cobra.Command{
 		Use:   "top",
-		Short: "Print the counters of the frontends, a line of JSON each time",
+		Short: "Print the counters of the frontends as lines of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if request.Addresses, err = parseVIPs(vips); err != nil {
@@ -75,7 +75,7 @@ func topCommand(config *lbagent.Config) *cobra.Command {
 	}
 	command.Flags().StringSliceVar(&vips, "vip", nil, "only frontends of these `addresses` (default all)")
 	command.Flags().StringVar(&request.Namespace, "namespace", "", "only frontends of Services of this `namespace` (default all)")
-	command.Flags().DurationVar(&request.Interval, "interval", 0, "print again and again at this interval; 0: once")
+	command.Flags().DurationVar(&request.Interval, "interval", 0, "print repeatedly at this interval; 0: once")
 	return command
 }
 
@@ -84,7 +84,7 @@ func traceCommand(config *lbagent.Config) *cobra.Command {
 	var raw string
 	command := &cobra.Command{
 		Use:   "trace [SOURCE:PORT VIP:PORT]",
-		Short: "Print what becomes of a packet on this node, as a line of JSON; nothing is sent or changed",
+		Short: "Trace a packet on this node without sending it, and print a line of JSON",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := readPacket(&packet, raw, args); err != nil {
 				return err
@@ -94,15 +94,15 @@ func traceCommand(config *lbagent.Config) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&packet.Protocol, "proto", "tcp", "tcp, udp or sctp")
-	flags.BoolVar(&packet.Midstream, "midstream", false, "not the first packet of a connection: of TCP an ACK")
-	flags.StringVar(&raw, "packet", "", "an IP packet in base64, such as a trace on another node says would come here")
+	flags.BoolVar(&packet.Midstream, "midstream", false, "packet of an established connection, for TCP an ACK")
+	flags.StringVar(&raw, "packet", "", "IP packet in base64, for example from a trace on another node")
 	return command
 }
 
 func vipsCommand(config *lbagent.Config) *cobra.Command {
 	return &cobra.Command{
 		Use:   "vips [ADDRESS…]",
-		Short: "Print where this node announces VIPs or why it does not, as a line of JSON",
+		Short: "Print the peers that this node announces VIPs to, or the reason why not, as a line of JSON",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askAddresses(cmd, config, "vips", args)
 		},
@@ -138,7 +138,7 @@ func parseVIPs(texts []string) ([]netip.Addr, error) {
 func bgpCommand(config *lbagent.Config) *cobra.Command {
 	return &cobra.Command{
 		Use:       "bgp peers|routes",
-		Short:     "Print this node's BGP sessions, or the routes that it announces in them, as a line of JSON",
+		Short:     "Print this node's BGP sessions or announced routes as a line of JSON",
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"peers", "routes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -150,7 +150,7 @@ func bgpCommand(config *lbagent.Config) *cobra.Command {
 func duplicatesCommand(config *lbagent.Config) *cobra.Command {
 	return &cobra.Command{
 		Use:   "duplicates ADDRESS…",
-		Short: "Ask on the links of the uplinks which hosts have addresses, and print them as a line of JSON",
+		Short: "Probe the links of the uplinks for hosts with addresses, and print them as a line of JSON",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return askAddresses(cmd, config, "duplicates", args)
@@ -163,7 +163,7 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 	var from, to string
 	command := &cobra.Command{
 		Use:   "history",
-		Short: "Print what the agent recorded of this node, as a line of JSON",
+		Short: "Print this node's history as a line of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if of.From, err = parseTime("from", from); err != nil {
@@ -176,10 +176,10 @@ func historyCommand(config *lbagent.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&from, "from", "", "no entry before this `time` (RFC 3339)")
-	flags.StringVar(&to, "to", "", "no entry after this `time` (RFC 3339)")
-	flags.StringVar(&of.Service, "service", "", "no entry about another Service than this (`namespace/name`)")
-	flags.IntVar(&of.Last, "last", 0, "only so many entries, the newest; 0: all")
+	flags.StringVar(&from, "from", "", "earliest `time` of entries (RFC 3339)")
+	flags.StringVar(&to, "to", "", "latest `time` of entries (RFC 3339)")
+	flags.StringVar(&of.Service, "service", "", "exclude entries about other Services than `namespace/name`")
+	flags.IntVar(&of.Last, "last", 0, "maximum number of entries, the newest; 0: all")
 	return command
 }
 
@@ -202,7 +202,7 @@ func readPacket(packet *consoleapi.Packet, raw string, args []string) (err error
 		}
 		return nil
 	case raw != "" || len(args) != 2:
-		return errors.New("either SOURCE:PORT and VIP:PORT are needed, or --packet")
+		return errors.New("SOURCE:PORT and VIP:PORT, or --packet are required")
 	}
 	if packet.Source, err = netip.ParseAddrPort(args[0]); err != nil {
 		return fmt.Errorf("source: %w; write 198.51.100.1:40000 or [2001:db8::1]:40000", err)

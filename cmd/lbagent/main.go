@@ -40,7 +40,7 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	logLevel := "info"
 	root := &cobra.Command{
 		Use:           "lbagent",
-		Short:         "Keep a node's load balancing and BGP sessions as Millrace's objects say",
+		Short:         "Run the load balancing and the BGP sessions of a node according to Millrace's objects",
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -60,13 +60,13 @@ func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writ
 	root.Version = version
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.PersistentFlags().StringVar(&config.PinRoot, "pin-root", config.PinRoot,
-		"directory in a BPF file system in which maps and links outlive the agent")
+		"directory in a BPF file system for pinned maps and links")
 	root.PersistentFlags().StringVar(&config.StateDir, "state-dir", config.StateDir,
-		"directory in a tmpfs that keeps the objects for an agent which starts without the API server; empty: none")
+		"directory in a tmpfs for the checkpoint of objects, for starts without the API server; empty: disabled")
 	config.AddFlags(root.Flags())
-	root.Flags().StringVar(&logLevel, "log-level", logLevel, "least level that is logged: debug, info, warn or error")
+	root.Flags().StringVar(&logLevel, "log-level", logLevel, "log level: debug, info, warn or error")
 	root.PersistentFlags().StringVar(&config.Socket, "socket", config.Socket,
-		"path of the console's socket, at which drops, top, trace and vips ask the agent; empty: none")
+		"path of the console's socket for commands such as drops, top, trace and vips; empty: disabled")
 	root.AddCommand(cleanupCommand(&config), versionCommand())
 	root.AddCommand(consoleCommands(&config, stdin)...)
 	return root
@@ -76,7 +76,7 @@ func cleanupCommand(config *lbagent.Config) *cobra.Command {
 	var wait, check bool
 	command := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Detach the programs from all interfaces and remove all maps: for uninstalling",
+		Short: "Detach the programs from all interfaces and remove all maps, for uninstalling",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if check {
@@ -95,8 +95,8 @@ func cleanupCommand(config *lbagent.Config) *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().BoolVar(&wait, "wait", false, "stay until terminated, as the container of a DaemonSet must")
-	command.Flags().BoolVar(&check, "check", false, "remove nothing, and fail as long as anything is left")
+	command.Flags().BoolVar(&wait, "wait", false, "run until terminated, for the container of a DaemonSet")
+	command.Flags().BoolVar(&check, "check", false, "remove nothing, and fail as long as programs or maps exist")
 	command.MarkFlagsMutuallyExclusive("wait", "check")
 	return command
 }
@@ -105,16 +105,16 @@ func dumpCommand(config *lbagent.Config) *cobra.Command {
 	var output string
 	command := &cobra.Command{
 		Use:   "dump",
-		Short: "Print what the node's pinned maps hold",
+		Short: "Print the content of the node's pinned maps",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
-				return fmt.Errorf("--output is %q, must be json or nothing", output)
+				return fmt.Errorf("--output is %q, must be json or empty", output)
 			}
 			return lbagent.Dump(config.PinRoot, output == "json", cmd.OutOrStdout())
 		},
 	}
-	command.Flags().StringVarP(&output, "output", "o", "", "json: one object, for programs; empty: a table")
+	command.Flags().StringVarP(&output, "output", "o", "", "json: one object; empty: a table")
 	return command
 }
 

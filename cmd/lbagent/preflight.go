@@ -19,7 +19,7 @@ func preflightCommand(config *lbagent.Config) *cobra.Command {
 	var answer bool
 	command := &cobra.Command{
 		Use:   "preflight",
-		Short: "Print what on this node keeps Millrace from working, as a line of JSON; nothing is changed",
+		Short: "Check whether Millrace can work on this node without changing it, and print a line of JSON",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if answer {
@@ -33,9 +33,9 @@ func preflightCommand(config *lbagent.Config) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringSliceVar(&of.Uplinks, "uplinks", nil, "names or globs of `interfaces`, as those of the agent")
-	flags.StringSliceVar(&nodes, "node", nil, "a node and an address of it, as `NAME=ADDRESS`, on which --answer runs; also this one")
-	flags.BoolVar(&of.Installed, "installed", false, "an agent runs here: leave out what it makes itself")
+	flags.StringSliceVar(&of.Uplinks, "uplinks", nil, "names or globs of the uplinks' `interfaces`, like the agent's flag")
+	flags.StringSliceVar(&nodes, "node", nil, "a node that runs --answer, with its address, as `NAME=ADDRESS`, including this node; repeatable")
+	flags.BoolVar(&of.Installed, "installed", false, "an agent runs on this node: skip checks that conflict with it")
 	flags.BoolVar(&answer, "answer", false, "answer other nodes until terminated")
 	return command
 }

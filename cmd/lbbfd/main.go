@@ -47,9 +47,9 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 // register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) *bfd.Config {
 	config := bfd.DefaultConfig()
-	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket at which the agent asks")
-	flags.StringVar(&config.State, "state", config.State, "path of the file in which sessions are handed over to the next process")
+	flags.StringVar(&config.Socket, "socket", config.Socket, "path of the socket for the agent")
+	flags.StringVar(&config.State, "state", config.State, "path of the file that passes sessions to the next process")
 	flags.DurationVar(&config.RestartTime, "restart-time", config.RestartTime,
-		"how long routers wait for the next process when this one is replaced; 0: not at all")
+		"time for which routers wait for the next process during a restart; 0: disabled")
 	return &config
 }

@@ -31,7 +31,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 	}
 	for name, value := range map[string]string{"controller": c.Controller, "controller-ca": c.ControllerCA, "token": c.Token} {
 		if value == "" {
-			return fmt.Errorf("give --%s: the configuration comes from the controller", name)
+			return fmt.Errorf("--%s is required: the configuration comes from the controller", name)
 		}
 	}
 	if err := c.Tracing.Validate(); err != nil {
@@ -49,17 +49,17 @@ func register(flags *flag.FlagSet) (c *lbproxy.Config, accessLog *bool) {
 	c = &lbproxy.Config{Proxy: proxy.Defaults()}
 	flags.StringVar(&c.Controller, "controller", "", "host:port of the controller")
 	flags.StringVar(&c.ControllerName, "controller-name", "", "name in the controller's certificate")
-	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CAs of that certificate")
-	flags.StringVar(&c.Token, "token", "", "file with the token that proves this proxy")
-	flags.StringVar(&c.Store, "store", "", "file for the last configuration, with its keys; empty: none")
-	flags.StringVar(&c.Proxy.Address, "bind-address", "", "address to serve clients at, without a port; empty: all")
-	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "address to serve /healthz, /readyz and /metrics on")
-	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "how long a backend may take to begin its answer; 0: as long as it likes")
-	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "how long new connections are taken after SIGTERM")
-	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "how long open requests have after that")
-	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "collector of OTLP over gRPC for spans, as http://HOST:PORT; empty: no spans")
-	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "part of the requests that is sampled, from 0 to 1")
-	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "count requests for each rule, too")
-	accessLog = flags.Bool("access-log", false, "write a record of each request to standard output")
+	flags.StringVar(&c.ControllerCA, "controller-ca", "", "file with the CA certificates that verify the controller")
+	flags.StringVar(&c.Token, "token", "", "file with the token that authenticates this proxy")
+	flags.StringVar(&c.Store, "store", "", "file that stores the last configuration, including private keys; empty: disabled")
+	flags.StringVar(&c.Proxy.Address, "bind-address", "", "listen address for clients, without a port; empty: all addresses")
+	flags.StringVar(&c.AdminAddress, "admin-bind-address", ":15090", "listen address for /healthz, /readyz and /metrics")
+	flags.DurationVar(&c.Proxy.ResponseTimeout, "response-timeout", c.Proxy.ResponseTimeout, "time limit of a backend until the response headers; 0: unlimited")
+	flags.DurationVar(&c.Proxy.DrainWait, "drain-wait", c.Proxy.DrainWait, "time after SIGTERM during which new connections are accepted")
+	flags.DurationVar(&c.Proxy.DrainGrace, "drain-grace", c.Proxy.DrainGrace, "time limit of open requests afterwards")
+	flags.StringVar(&c.Tracing.Endpoint, "tracing-endpoint", "", "OTLP/gRPC collector for spans, such as http://HOST:PORT; empty: disabled")
+	flags.Float64Var(&c.Tracing.Ratio, "tracing-ratio", 0.01, "fraction of requests to sample, from 0 to 1")
+	flags.BoolVar(&c.Proxy.RouteMetrics, "route-metrics", false, "also count requests per rule")
+	accessLog = flags.Bool("access-log", false, "write an access log to standard output")
 	return c, accessLog
 }

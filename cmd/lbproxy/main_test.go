@@ -10,7 +10,7 @@ import (
 
 func TestRun(t *testing.T) {
 	programtest.Rejects(t, run, map[string]string{
-		"--controller-ca=x --token=y":      "give --controller: ",
-		"--controller=x --controller-ca=x": "give --token: ",
+		"--controller-ca=x --token=y":      "--controller is required: ",
+		"--controller=x --controller-ca=x": "--token is required: ",
 	})
 }

@@ -44,7 +44,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	if *port == 0 || *port > 65535 {
-		return fmt.Errorf("--agent-port: %d is no port", *port)
+		return fmt.Errorf("--agent-port: %d is not a port", *port)
 	}
 	configuration.AgentPort = uint16(*port)
 
@@ -54,7 +54,7 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 
 	var err error
 	if configuration.REST, err = ctrl.GetConfig(); err != nil {
-		return fmt.Errorf("find the API server: %w: run in a cluster or give --kubeconfig", err)
+		return fmt.Errorf("configure the API client: %w: run in a cluster or set --kubeconfig", err)
 	}
 	configuration.Kubeconfig = flags.Lookup(config.KubeconfigFlagName).Value.String()
 	return liveapi.Run(ctx, *configuration, logger)
@@ -63,12 +63,12 @@ func run(ctx context.Context, arguments []string, stdout, stderr io.Writer) erro
 // register adds the flags and returns the configuration that they set.
 func register(flags *flag.FlagSet) (*liveapi.Config, *uint) {
 	c := &liveapi.Config{}
-	flags.StringVar(&c.Address, "bind-address", ":8443", "address to serve the API, probes and metrics on")
+	flags.StringVar(&c.Address, "bind-address", ":8443", "listen address for the API, probes and metrics")
 	flags.StringVar(&c.CertDir, "certificates", "/etc/millrace/live",
-		"directory with tls.crt and tls.key of the server, and client.crt, client.key and ca.crt towards agents")
+		"directory with tls.crt and tls.key of the server, and client.crt, client.key and ca.crt for connections to agents")
 	flags.BoolVar(&c.Relay, "relay", c.Relay,
-		"tell agents what changes of EndpointSlices, in place of the API server (their --relay)")
-	port := flags.Uint("agent-port", live.Port, "port that agents listen on (their --live-bind-address)")
+		"send changes of EndpointSlices to agents in place of the API server (their --relay)")
+	port := flags.Uint("agent-port", live.Port, "port of the agents (their --live-bind-address)")
 	config.RegisterFlags(flags)
 	return c, port
 }

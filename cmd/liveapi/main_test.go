@@ -10,7 +10,7 @@ import (
 
 func TestRun(t *testing.T) {
 	programtest.Rejects(t, run, map[string]string{
-		"--agent-port=70000":        "--agent-port: 70000 is no port",
-		"--kubeconfig=/nonexistent": "find the API server: ",
+		"--agent-port=70000":        "--agent-port: 70000 is not a port",
+		"--kubeconfig=/nonexistent": "configure the API client: ",
 	})
 }

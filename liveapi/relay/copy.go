@@ -95,7 +95,7 @@ func (s *store) Replace(objects []any, resourceVersion string) error {
 			return err
 		}
 	}
-	s.logger.Info("EndpointSlices were read", "count", len(list), "resourceVersion", resourceVersion)
+	s.logger.Info("EndpointSlices read", "count", len(list), "resourceVersion", resourceVersion)
 	return s.log.Replace(list, resourceVersion)
 }
 

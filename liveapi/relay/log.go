@@ -22,8 +22,8 @@ const maxLog = 32 << 20
 var (
 	errNotReady = errors.New("the relay has not read all EndpointSlices yet")
 	errCut      = errors.New("the relay has no connection with the API server")
-	errAhead    = errors.New("the relay does not know that resource version yet")
-	errExpired  = errors.New("the relay has forgotten what came after that resource version")
+	errAhead    = errors.New("the relay does not have this resource version yet")
+	errExpired  = errors.New("the relay no longer has the changes after this resource version")
 )
 
 // Log contains all slices and their latest changes, encoded for sending. The zero value is empty and not

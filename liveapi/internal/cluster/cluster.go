@@ -72,7 +72,7 @@ func New(config *rest.Config) (*Cluster, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the copy of Services, EndpointSlices and LBNodes: %w", err)
+		return nil, fmt.Errorf("creating the cache of Services, EndpointSlices and LBNodes: %w", err)
 	}
 	return &Cluster{cache: made, changed: make(chan struct{}, 1)}, nil
 }

@@ -72,7 +72,7 @@ func (c *certificates) config() (*tls.Config, error) {
 	for i, name := range []string{"ca.crt", "client.crt", "client.key"} {
 		content, err := os.ReadFile(filepath.Join(c.directory, name))
 		if err != nil {
-			return nil, fmt.Errorf("reading the certificates towards agents: %w", err)
+			return nil, fmt.Errorf("reading the certificates for agents: %w", err)
 		}
 		files[i] = content
 	}
@@ -86,7 +86,7 @@ func (c *certificates) config() (*tls.Config, error) {
 	}
 	own, err := tls.X509KeyPair(files[1], files[2])
 	if err != nil {
-		return nil, fmt.Errorf("reading the certificate that agents want to see: %w", err)
+		return nil, fmt.Errorf("reading the client certificate for agents: %w", err)
 	}
 	c.read, c.made = read, &tls.Config{
 		MinVersion: tls.VersionTLS13, ServerName: live.AgentName, RootCAs: roots,
@@ -119,11 +119,11 @@ func (c *Collector) fetch(
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.base+path+"?"+parameters.Encode(), nil)
 	if err != nil {
-		return fmt.Errorf("asking the agent of node %s: %w", a.node.Name, err)
+		return fmt.Errorf("querying the agent of node %s: %w", a.node.Name, err)
 	}
 	response, err := c.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("asking the agent of node %s: %w", a.node.Name, err)
+		return fmt.Errorf("querying the agent of node %s: %w", a.node.Name, err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -141,7 +141,7 @@ func (c *Collector) fetch(
 		return fmt.Errorf("reading the answer of the agent of node %s: %w", a.node.Name, err)
 	}
 	if node != a.node.Name {
-		return fmt.Errorf("%s is to be of node %s, and answers as node %q", a.base, a.node.Name, node)
+		return fmt.Errorf("%s belongs to node %s, but answers as node %q", a.base, a.node.Name, node)
 	}
 	return nil
 }

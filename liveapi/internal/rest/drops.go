@@ -28,14 +28,14 @@ func newDrops(sources Sources) *drops {
 		object: func() runtime.Object { return &livev1alpha1.Drop{} },
 		list:   func() runtime.Object { return &livev1alpha1.DropList{} },
 		columns: []metav1.TableColumnDefinition{
-			column("Age", "How long ago the packet was dropped."),
+			column("Age", "Time since the drop."),
 			column("Reason", "Why."),
 			column("Client", "Address and port of the client."),
-			column("VIP", "Address and port that the client talks to."),
+			column("VIP", "Address and port that the client connects to."),
 			column("Protocol", "The packet's protocol."),
 			column("Node", "Where."),
-			wide("Interface", "By which the packet came in, or a reply would have left."),
-			wide("Length", "Bytes of the IP packet."),
+			wide("Interface", "Incoming interface, or intended outgoing interface of a reply."),
+			wide("Length", "Size of the IP packet in bytes."),
 			wide("Name", "Name of the object."),
 		},
 		cells: func(object runtime.Object, now time.Time) []any {

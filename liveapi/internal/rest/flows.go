@@ -30,12 +30,12 @@ func newFlows(sources Sources) *flows {
 		list:   func() runtime.Object { return &livev1alpha1.FlowList{} },
 		columns: []metav1.TableColumnDefinition{
 			column("Client", "Address and port of the client."),
-			column("VIP", "Address and port that the client talks to."),
+			column("VIP", "Address and port that the client connects to."),
 			column("Protocol", "TCP, UDP or SCTP."),
 			column("Endpoint", "Address and port of the pod."),
 			column("Node", "The pod's node."),
 			column("State", "Established or Closing."),
-			column("Last seen", "How long ago the client's last packet came."),
+			column("Last seen", "Time since the client's last packet."),
 			wide("Name", "Name of the object."),
 		},
 		cells: func(object runtime.Object, now time.Time) []any {

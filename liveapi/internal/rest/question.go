@@ -59,7 +59,7 @@ func questionOf(ctx context.Context, resource string, options *internalversion.L
 	}
 	if query.Service.Name == "" || query.Service.Namespace == "" {
 		return query, apierrors.NewBadRequest(fmt.Sprintf(
-			"%s are those of one Service: give its namespace, and --field-selector %s=NAME", resource, livev1alpha1.FieldService))
+			"%s are listed for one Service: specify its namespace, and --field-selector %s=NAME", resource, livev1alpha1.FieldService))
 	}
 	return query, nil
 }
@@ -71,7 +71,7 @@ func readFields(query *collect.Query, resource string, selector fields.Selector)
 	}
 	for _, requirement := range selector.Requirements() {
 		if requirement.Operator != selection.Equals && requirement.Operator != selection.DoubleEquals {
-			return apierrors.NewBadRequest(fmt.Sprintf("%s: only = is possible with %s", resource, requirement.Field))
+			return apierrors.NewBadRequest(fmt.Sprintf("%s: %s only supports the operator =", resource, requirement.Field))
 		}
 		if requirement.Field == livev1alpha1.FieldService {
 			query.Service.Name = requirement.Value
@@ -94,7 +94,7 @@ func none(options *internalversion.ListOptions, service string) bool {
 
 // warnTruncated adds a warning that the list is incomplete.
 func warnTruncated(ctx context.Context, resource string, count int) {
-	warning.AddWarning(ctx, "", fmt.Sprintf("there are more %s than these %d: narrow them by --field-selector %s=ADDRESS or PREFIX",
+	warning.AddWarning(ctx, "", fmt.Sprintf("there are more %s than these %d: restrict them with --field-selector %s=ADDRESS or PREFIX",
 		resource, count, livev1alpha1.FieldClient))
 }
 

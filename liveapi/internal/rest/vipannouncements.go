@@ -37,11 +37,11 @@ func newVIPAnnouncements(sources Sources) *vipAnnouncements {
 		columns: []metav1.TableColumnDefinition{
 			nameColumn(),
 			column("Address", "The VIP."),
-			column("Nodes", "Nodes that announce the VIP, of all with an agent."),
+			column("Nodes", "Nodes that announce the VIP, of all nodes with an agent."),
 			column("Peers", "LBPeers that the VIP is announced to."),
-			column("Withheld", "Why nodes do not announce the VIP, and how many."),
+			column("Withheld", "Reasons why nodes do not announce the VIP, with counts."),
 			wide("Announced by", "Nodes that announce the VIP; the first ten of each group."),
-			wide("Message", "Why the first of the others do not."),
+			wide("Message", "Reason of the first nodes that do not."),
 		},
 		cells: announcementCells,
 	}}

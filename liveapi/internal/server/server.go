@@ -118,7 +118,7 @@ func New(options Options) (*Server, error) {
 		ctx, cancel := context.WithTimeout(r.Context(), 100*time.Millisecond)
 		defer cancel()
 		if !options.Synced(ctx) {
-			return errors.New("the copy of Services, EndpointSlices and LBNodes is not whole yet")
+			return errors.New("the cache of Services, EndpointSlices and LBNodes is not synced yet")
 		}
 		return nil
 	})); err != nil {
@@ -146,12 +146,12 @@ func apply(options Options, configuration *genericapiserver.Config) error {
 	authentication := genericoptions.NewDelegatingAuthenticationOptions()
 	authentication.RemoteKubeConfigFile = options.Kubeconfig
 	if err := authentication.ApplyTo(&configuration.Authentication, configuration.SecureServing, configuration.OpenAPIConfig); err != nil {
-		return fmt.Errorf("reading how the API server tells who asks: %w", err)
+		return fmt.Errorf("configuring authentication by the API server: %w", err)
 	}
 	authorization := genericoptions.NewDelegatingAuthorizationOptions()
 	authorization.RemoteKubeConfigFile = options.Kubeconfig
 	if err := authorization.ApplyTo(&configuration.Authorization); err != nil {
-		return fmt.Errorf("reaching the API server for what users may do: %w", err)
+		return fmt.Errorf("configuring authorization by the API server: %w", err)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func Timeline(out io.Writer, why Why, options Options) error {
 	}
 	text.WriteString("\n")
 	if len(why.Lines) == 0 {
-		text.WriteString("No events in this period: no packet of the Service was dropped, and none of its dependencies changed.\n")
+		text.WriteString("No events in this period: no packet of the Service was dropped, and no dependency changed.\n")
 		_, err := io.WriteString(out, text.String())
 		return err
 	}

@@ -43,7 +43,8 @@ type Result struct {
 	Remarks []string
 }
 
-// Reasons of problems that only millrace analyze reports. All others are reasons of conditions and of routes.
+// Reasons of millrace analyze: problems that only this command reports. All others are reasons of conditions
+// and of routes.
 const (
 	// ReasonRefused: the API server would reject the object or a field of it.
 	ReasonRefused = "Refused"

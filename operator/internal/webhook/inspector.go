@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/certificate"
 )
 
-// Reasons of events about the certificate, on the Service millrace-webhook. The API server does not report that
-// it rejects a certificate.
+// Reasons of the webhook's certificate: events of the Service millrace-webhook. The API server does not report
+// that it rejects a certificate.
 const (
 	// reasonMissing: find out why the Secret millrace-webhook is absent or invalid.
 	reasonMissing = "CertificateMissing"

@@ -207,7 +207,7 @@ func (p Problem) Object() string {
 	return p.Kind + "/" + p.Name + " (" + p.Namespace + ")"
 }
 
-// Reasons of problems that the report detects itself. All others are reasons of conditions.
+// Reasons of millrace status: problems that the report detects itself. All others are reasons of conditions.
 const (
 	// ReasonNotObserved: the operator has not observed the object's current generation.
 	ReasonNotObserved = "NotObserved"

@@ -33,11 +33,13 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/keyring/keeper"
 	"github.com/millrace-lb/millrace/lbagent/internal/l2"
 	"github.com/millrace-lb/millrace/lbagent/internal/metrics"
+	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 	"github.com/millrace-lb/millrace/lbagent/internal/plan"
 	"github.com/millrace-lb/millrace/lbagent/internal/preflight"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/reconcile"
+	"github.com/millrace-lb/millrace/lbagent/internal/retention"
 	"github.com/millrace-lb/millrace/lbagent/internal/routes"
 	"github.com/millrace-lb/millrace/lbagent/internal/seed"
 	"github.com/millrace-lb/millrace/lbagent/internal/shutdown"
@@ -182,7 +184,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 	}
 	loop := &loop{
 		checkpointer: checkpointer,
-		inputs:       inputs.New(checkpointer.Objects, checkpointer.Previous(), config.RemovalHold, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
+		inputs:       newInputs(config, checkpointer, uplink.NewNetworks(finder.Networks, netdev.Gateways), logger),
 		uplinks:      uplink.New(finder.Find, p.datapath, logger),
 		maps:         maps,
 		hops:         hops,
@@ -222,6 +224,20 @@ func newGate(objects *source.Source, monitor *health.Monitor, links chan<- struc
 	return freshness.New(objects.Confirm, func(ctx context.Context) error {
 		return monitor.AwaitPass(ctx, func() { wake.Notify(links) })
 	}, logger)
+}
+
+// newInputs returns the input of passes, which continues from the objects of the previous agent.
+func newInputs(config Config, checkpointer *checkpoint.Checkpointer, networks *uplink.Networks, logger logr.Logger) *inputs.Inputs {
+	previous := checkpointer.Previous()
+	read := inputs.New(checkpointer.Objects, previous, config.RemovalHold, networks, logger)
+	if previous == nil {
+		previous = &model.Snapshot{}
+	}
+	read.Retention = retention.New(previous.EndpointSlices, retention.Limits{
+		Timeout: config.EndpointRetention, Endpoints: config.MaxRetainedEndpoints,
+	})
+	read.IsAddressGone = netdev.IsAddressGone
+	return read
 }
 
 // newProber returns nil where nodes are not to be watched. It goes on with the nodes that the

@@ -55,6 +55,8 @@ const (
 	agentBoot = "MILLRACE_TEST_BOOT"
 	// agentHold is how long removals are held, in that process.
 	agentHold = "MILLRACE_TEST_HOLD"
+	// agentRetention replaces --endpoint-retention, in that process.
+	agentRetention = "MILLRACE_TEST_RETENTION"
 	// agentState is the directory of the checkpoint, in that process.
 	agentState = "MILLRACE_TEST_STATE"
 	// agentRoom is how many of everything the maps have room for, in that process.
@@ -120,6 +122,9 @@ func runAgent() error {
 	config.Kubeconfig = os.Getenv("KUBECONFIG")
 	config.PinRoot = os.Getenv(agentProcess)
 	config.RemovalHold, _ = time.ParseDuration(os.Getenv(agentHold))
+	if text := os.Getenv(agentRetention); text != "" {
+		config.EndpointRetention, _ = time.ParseDuration(text)
+	}
 	config.StateDir = os.Getenv(agentState)
 	if config.Relay = os.Getenv(agentRelay); config.Relay != "" {
 		config.LiveBindAddress, config.LiveCertificates = "0", os.Getenv(relayDirectory)
@@ -543,14 +548,7 @@ func (w *world) awaitBack() {
 // which the agent answers while no service proxy is there.
 func (w *world) checkHealthPort() {
 	w.t.Helper()
-	service := &corev1.Service{}
-	if err := w.client.Get(w.t.Context(), served, service); err != nil {
-		w.t.Fatal(err)
-	}
-	service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-	if err := w.client.Update(w.t.Context(), service); err != nil {
-		w.t.Fatal(err)
-	}
+	w.makeLocal()
 	w.awaitHealth("two endpoints here", http.StatusOK, "2")
 	proxy, err := net.Listen("tcp", "127.0.0.1:10256")
 	if err != nil {
@@ -561,6 +559,19 @@ func (w *world) checkHealthPort() {
 		w.t.Fatal(err)
 	}
 	w.awaitHealth("the service proxy is gone", http.StatusOK, "2")
+}
+
+// makeLocal sets the policy of the Service to Local.
+func (w *world) makeLocal() {
+	w.t.Helper()
+	service := &corev1.Service{}
+	if err := w.client.Get(w.t.Context(), served, service); err != nil {
+		w.t.Fatal(err)
+	}
+	service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	if err := w.client.Update(w.t.Context(), service); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // awaitHealth waits for a status and a weight at the Service's port for health checks; 0 is for

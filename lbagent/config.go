@@ -102,6 +102,10 @@ type Config struct {
 	// RemovalHold is how long objects count as present that were removed many at once. Zero: not
 	// at all.
 	RemovalHold time.Duration
+	// EndpointRetention is how long an endpoint that left its EndpointSlices without terminating keeps
+	// its established connections; 0 disables it. MaxRetainedEndpoints is the number of such endpoints.
+	EndpointRetention    time.Duration
+	MaxRetainedEndpoints int
 	// WithdrawDelay is how long what a withdrawn route led to keeps working,
 	// so that routers have stopped sending by then.
 	WithdrawDelay time.Duration
@@ -140,9 +144,11 @@ func DefaultConfig() Config {
 		DrainDelay:         5 * time.Second,
 		UnreadyDelay:       2 * time.Second,
 		RemovalHold:        5 * time.Minute,
+		EndpointRetention:  time.Hour,
 		WithdrawDelay:      time.Second,
 		reportAfter:        watch.ReportAfter,
 
+		MaxRetainedEndpoints: 4096,
 		HealthCheckNodePorts: true,
 		DuplicateDetection:   true,
 		ServiceProxyPort:     10256,
@@ -170,6 +176,9 @@ func (c *Config) validate() error {
 	}
 	if c.WithdrawDelay < 0 {
 		errs = append(errs, fmt.Errorf("--withdraw-delay is %s, must not be negative", c.WithdrawDelay))
+	}
+	if c.EndpointRetention < 0 {
+		errs = append(errs, fmt.Errorf("--endpoint-retention is %s, must not be negative", c.EndpointRetention))
 	}
 	errs = append(errs, c.checkSizes()...)
 	return errors.Join(errs...)

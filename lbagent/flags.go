@@ -43,6 +43,8 @@ var sizes = []size{
 		"clients whose endpoint is remembered for sessionAffinity ClientIP: over TCP for each address family, and over UDP and SCTP; about 100 bytes of memory each, over UDP up to twice as much (default: an eighth of --connections)"},
 	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
 		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
+	{"max-retained-endpoints", func(c *Config) *int { return &c.MaxRetainedEndpoints }, 1, 0,
+		"endpoints of the cluster that --endpoint-retention applies to at the same time; above it, the namespace with the most loses its oldest"},
 }
 
 // AddFlags adds the flags that an agent starts with. Their defaults are the present values.
@@ -96,6 +98,8 @@ func (c *Config) AddFlags(flags *pflag.FlagSet) {
 		"how long a VIP of externalTrafficPolicy Cluster stays announced without a ready endpoint")
 	flags.DurationVar(&c.RemovalHold, "removal-hold", c.RemovalHold,
 		"how long objects count as present that were removed many at once, such as all peers; 0: not at all")
+	flags.DurationVar(&c.EndpointRetention, "endpoint-retention", c.EndpointRetention,
+		"how long an endpoint that left its EndpointSlices without terminating keeps its established connections; 0: not at all")
 	flags.DurationVar(&c.WithdrawDelay, "withdraw-delay", c.WithdrawDelay,
 		"how long packets are still taken after their route was withdrawn")
 }

@@ -59,6 +59,7 @@ func TestAgentMetrics(t *testing.T) {
 			t.Error("metrics are served over plain HTTP")
 		}
 	}
+	w.retainConnections()
 }
 
 // scrape returns the status and the body of the answer; 0 while there is none.

@@ -6,13 +6,17 @@
 package inputs
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/millrace-lb/millrace/api/desired"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/readiness"
 	"github.com/millrace-lb/millrace/lbagent/internal/removalguard"
+	"github.com/millrace-lb/millrace/lbagent/internal/retention"
 	"github.com/millrace-lb/millrace/lbagent/internal/uplink"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
@@ -25,6 +29,10 @@ type Inputs struct {
 	Guard *removalguard.Guard
 	// Readiness has endpoints served that turned unready with most others; nil where nothing does.
 	Readiness *readiness.Threshold
+	// Retention retains endpoints that left without terminating. It may be nil.
+	Retention *retention.Retainer
+	// IsAddressGone reports whether no pod of this node has an address. Retention alone uses it.
+	IsAddressGone func(address netip.Addr) bool
 	// Networks are those around the node; nil finds none.
 	Networks *uplink.Networks
 	Logger   logr.Logger
@@ -72,6 +80,8 @@ type Read struct {
 // Read returns what a pass works by.
 func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 	objects, again := i.ready(nodes, now)
+	objects, wait := i.retain(objects, now)
+	again = wake.Soonest(again, wait)
 	if i.Guard != nil {
 		guarded, held, wait := i.Guard.Advance(objects, now)
 		i.logHeld(held)
@@ -86,6 +96,12 @@ func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 // ready. Without probes nothing tells that it is Kubernetes which is wrong about them.
 func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Duration) {
 	objects := i.Objects()
+	if listed := retention.Listed(objects.EndpointSlices); len(listed) < len(objects.EndpointSlices) {
+		// Objects of the checkpoint.
+		withoutRetained := *objects
+		withoutRetained.EndpointSlices = listed
+		objects = &withoutRetained
+	}
 	answers := nodes.Answers(objects)
 	if i.Readiness == nil || answers == nil {
 		return objects, 0
@@ -103,6 +119,60 @@ func (i *Inputs) ready(nodes Nodes, now time.Time) (*model.Snapshot, time.Durati
 		i.Logger.Info("No endpoint is served any more that is not ready")
 	}
 	return &result, again
+}
+
+// retain returns the objects with the EndpointSlices of retained endpoints, and the time until they may
+// be others.
+func (i *Inputs) retain(objects *model.Snapshot, now time.Time) (*model.Snapshot, time.Duration) {
+	if i.Retention == nil {
+		return objects, 0
+	}
+	result := *objects
+	var again time.Duration
+	result.EndpointSlices, again = i.Retention.Advance(objects.EndpointSlices, retention.Cluster{
+		IsServed: isServed(objects), Node: objects.NodeName,
+		IsGone: func(text string) bool {
+			address, err := netip.ParseAddr(text)
+			return err == nil && i.IsAddressGone(address)
+		},
+	}, now)
+	return &result, again
+}
+
+// Retained returns the retained endpoints of the last Read.
+func (i *Inputs) Retained() (counts retention.Counts) {
+	if i.Retention != nil {
+		counts = i.Retention.Counts()
+	}
+	return counts
+}
+
+// isServed returns a function that reports whether a VIP leads to the endpoints of a Service, by its
+// own claim or by a VIPRoute. The first call reads the objects.
+func isServed(objects *model.Snapshot) func(types.NamespacedName) bool {
+	var served map[types.NamespacedName]bool
+	read := func() {
+		served = map[types.NamespacedName]bool{}
+		for _, vip := range objects.VIPs {
+			for i := range vip.Spec.Claims {
+				served[types.NamespacedName{Namespace: vip.Spec.Claims[i].Namespace, Name: vip.Spec.Claims[i].Name}] = true
+			}
+		}
+		for _, route := range objects.Routes {
+			ports, _ := desired.ParseRoute(route)
+			for i := range ports {
+				for j := range ports[i].Backends {
+					served[ports[i].Backends[j].Service] = true
+				}
+			}
+		}
+	}
+	return func(service types.NamespacedName) bool {
+		if served == nil {
+			read()
+		}
+		return served[service]
+	}
 }
 
 // logHeld tells of kinds that begin or end to be held.

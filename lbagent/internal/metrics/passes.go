@@ -10,6 +10,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
+	"github.com/millrace-lb/millrace/lbagent/internal/retention"
 )
 
 // Passes collects metrics of the agent's passes, with results of the last one. It is safe for concurrent
@@ -35,6 +36,8 @@ type Pass struct {
 	// Unready is the number of endpoints that are served although not ready, because most became unready
 	// at once.
 	Unready int
+	// Retained are the endpoints that left their EndpointSlices without terminating.
+	Retained retention.Counts
 }
 
 // NewPasses returns Passes without a pass.
@@ -79,6 +82,8 @@ func (p *Passes) Stalled() { p.stalls.Inc() }
 var (
 	entriesDescription  = description("map_entries", "Entries of a map that are in use, as of the last pass.", "map")
 	unreadyDescription  = description("unready_endpoints_served", "Endpoints that are served though they are not ready: most endpoints of most Services turned unready at once.")
+	retainedDescription = description("retained_endpoints", "Endpoints that left their EndpointSlices without terminating and keep their established connections.")
+	evictedDescription  = description("retained_endpoints_evicted_total", "Endpoints that --max-retained-endpoints evicted: their connections were reset.")
 	heldDescription     = description("removal_guard_objects", "Objects that were removed many at once and count as present for a while.")
 	mapLimitDescription = description("map_capacity", "Entries that a map has room for.", "map")
 	xdpDescription      = description("uplink_xdp_mode", "1 for the mode in which the XDP program runs on an uplink: Native, Generic, or None.", "interface", "mode")
@@ -91,7 +96,9 @@ func (p *Passes) Describe(descriptions chan<- *prometheus.Desc) {
 	p.success.Describe(descriptions)
 	p.repairs.Describe(descriptions)
 	p.stalls.Describe(descriptions)
-	for _, d := range []*prometheus.Desc{heldDescription, unreadyDescription, entriesDescription, mapLimitDescription, xdpDescription} {
+	for _, d := range []*prometheus.Desc{
+		heldDescription, unreadyDescription, retainedDescription, evictedDescription, entriesDescription, mapLimitDescription, xdpDescription,
+	} {
 		descriptions <- d
 	}
 }
@@ -121,6 +128,8 @@ func (p *Passes) Collect(metrics chan<- prometheus.Metric) {
 	}
 	gauge(heldDescription, float64(last.Held))
 	gauge(unreadyDescription, float64(last.Unready))
+	gauge(retainedDescription, float64(last.Retained.Retained))
+	metrics <- prometheus.MustNewConstMetric(evictedDescription, prometheus.CounterValue, float64(last.Retained.Evicted))
 	for _, fill := range fills(last) {
 		gauge(entriesDescription, float64(fill.entries), fill.name)
 		gauge(mapLimitDescription, float64(fill.capacity), fill.name)

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package retention
+
+import (
+	"slices"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// retain retains the endpoints that left, and reports whether there are any. came and went are the
+// EndpointSlices that differ, in their new and in their old version.
+func (r *Retainer) retain(
+	came, went []*discoveryv1.EndpointSlice, isServed func(types.NamespacedName) bool, now time.Time,
+) bool {
+	candidates := map[string][]*endpoint{}
+	replaced := byName(came)
+	for _, old := range went {
+		service := serviceOf(old)
+		if service.Name == "" {
+			continue
+		}
+		left := leftOf(old, replaced[nameOf(old)])
+		if len(left) == 0 || !isServed(service) {
+			continue
+		}
+		for _, e := range left {
+			e.service, e.family, e.since, e.check = service, old.AddressType, now, now.Add(firstCheck)
+			candidates[e.address] = append(candidates[e.address], e)
+		}
+	}
+	if len(candidates) == 0 {
+		return false
+	}
+	before := r.count
+	r.see(candidates)
+	for address, endpoints := range candidates {
+		for _, e := range endpoints {
+			isSame := func(other *endpoint) bool { return other.service == e.service && covers(other.ports, e.ports) }
+			if len(e.ports) > 0 && !slices.ContainsFunc(r.endpoints[address], isSame) {
+				r.endpoints[address] = append(r.endpoints[address], e)
+				r.count++
+			}
+		}
+	}
+	return r.count > before
+}
+
+// leftOf returns the endpoints of the old version of an EndpointSlice that its new version, nil if
+// it was deleted, has not, or not with all ports. Endpoints that terminated are not among them.
+func leftOf(old, current *discoveryv1.EndpointSlice) (left []*endpoint) {
+	has := map[string]bool{}
+	moved := old.Ports
+	if current != nil {
+		moved = without(old.Ports, current.Ports)
+		for i := range current.Endpoints {
+			has[addressOf(&current.Endpoints[i])] = true
+		}
+	}
+	for i := range old.Endpoints {
+		from := &old.Endpoints[i]
+		address, ports := addressOf(from), old.Ports
+		if has[address] {
+			ports = moved
+		}
+		terminates := from.Conditions.Terminating != nil && *from.Conditions.Terminating
+		if address != "" && !terminates && len(ports) > 0 {
+			left = append(left, &endpoint{address: address, ports: ports, node: from.NodeName})
+		}
+	}
+	return left
+}
+
+// see removes the ports of candidates that another EndpointSlice of their Service lists, and notes
+// the EndpointSlices of other Services that list their addresses.
+func (r *Retainer) see(candidates map[string][]*endpoint) {
+	for _, slice := range r.last {
+		if slice == nil {
+			continue
+		}
+		for i := range slice.Endpoints {
+			for _, e := range candidates[addressOf(&slice.Endpoints[i])] {
+				if e.service == serviceOf(slice) {
+					e.ports = without(e.ports, slice.Ports)
+				} else {
+					e.note(slice)
+				}
+			}
+		}
+	}
+}
+
+func (e *endpoint) note(slice *discoveryv1.EndpointSlice) {
+	if e.listed == nil {
+		e.listed = map[types.NamespacedName]types.NamespacedName{}
+	}
+	e.listed[nameOf(slice)] = serviceOf(slice)
+}
+
+// release drops the endpoints that their Service lists again, and those whose address another
+// Service begins to list. It reports whether there are any.
+func (r *Retainer) release(came, went []*discoveryv1.EndpointSlice) (changed bool) {
+	if r.count == 0 {
+		return false
+	}
+	for _, slice := range came {
+		for i := range slice.Endpoints {
+			address := addressOf(&slice.Endpoints[i])
+			if len(r.endpoints[address]) == 0 {
+				continue
+			}
+			changed = r.drop(address, func(e *endpoint) bool { return e.endsWith(slice) }) || changed
+		}
+	}
+	replaced := byName(came)
+	for _, old := range went {
+		for i := range old.Endpoints {
+			address := addressOf(&old.Endpoints[i])
+			for _, e := range r.endpoints[address] {
+				if !lists(replaced[nameOf(old)], address) {
+					delete(e.listed, nameOf(old))
+				}
+			}
+		}
+	}
+	return changed
+}
+
+// endsWith reports whether an EndpointSlice that lists the address ends the retention.
+func (e *endpoint) endsWith(slice *discoveryv1.EndpointSlice) bool {
+	service := serviceOf(slice)
+	if service == e.service {
+		return covers(slice.Ports, e.ports)
+	}
+	for _, known := range e.listed {
+		if known == service {
+			e.note(slice)
+			return false
+		}
+	}
+	return true
+}
+
+func lists(slice *discoveryv1.EndpointSlice, address string) bool {
+	return slice != nil && slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return addressOf(&e) == address })
+}
+
+// covers reports whether ports have the numbers and protocols of all wanted ones.
+func covers(ports, wanted []discoveryv1.EndpointPort) bool { return len(without(wanted, ports)) == 0 }
+
+// without returns the ports whose number and protocol others have not.
+func without(ports, others []discoveryv1.EndpointPort) []discoveryv1.EndpointPort {
+	type key struct {
+		number   int32
+		protocol string
+	}
+	keyOf := func(port discoveryv1.EndpointPort) (k key) {
+		if port.Port != nil {
+			k.number = *port.Port
+		}
+		if port.Protocol != nil {
+			k.protocol = string(*port.Protocol)
+		}
+		return k
+	}
+	known := make(map[key]bool, len(others))
+	for _, port := range others {
+		known[keyOf(port)] = true
+	}
+	var rest []discoveryv1.EndpointPort
+	for _, port := range ports {
+		if !known[keyOf(port)] {
+			rest = append(rest, port)
+		}
+	}
+	return rest
+}
+
+func byName(list []*discoveryv1.EndpointSlice) map[types.NamespacedName]*discoveryv1.EndpointSlice {
+	named := make(map[types.NamespacedName]*discoveryv1.EndpointSlice, len(list))
+	for _, slice := range list {
+		named[nameOf(slice)] = slice
+	}
+	return named
+}
+
+// addressOf returns the first address, the only one that counts, or an empty string.
+func addressOf(e *discoveryv1.Endpoint) string {
+	if len(e.Addresses) == 0 {
+		return ""
+	}
+	return e.Addresses[0]
+}
+
+func nameOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
+	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
+}
+
+func serviceOf(slice *discoveryv1.EndpointSlice) types.NamespacedName {
+	return types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+}

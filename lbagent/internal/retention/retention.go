@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package retention retains endpoints that left their EndpointSlices without terminating, such as
+// those of a Service whose selector changed. Their pods may live, and so may established
+// connections. It is pure.
+package retention
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-lb/millrace/lbagent/internal/delta"
+)
+
+// An address of this node is checked after firstCheck for the first time. The pause between checks
+// then grows to half of the endpoint's age, and to longestCheck at most.
+const (
+	firstCheck   = time.Second
+	longestCheck = 30 * time.Second
+)
+
+// Limits bound the retained endpoints.
+type Limits struct {
+	// Timeout is how long an endpoint is retained; 0 disables the retention.
+	Timeout time.Duration
+	// Endpoints is the number of retained endpoints, of all nodes.
+	Endpoints int
+}
+
+// Cluster is the state outside of EndpointSlices that the retention depends on.
+type Cluster struct {
+	// IsServed reports whether a VIP leads to the endpoints of a Service.
+	IsServed func(service types.NamespacedName) bool
+	// Node is the name of this node.
+	Node string
+	// IsGone reports whether no pod of this node seems to have an address. Two checks in a row count.
+	IsGone func(address string) bool
+}
+
+// Retainer retains endpoints. It is not safe for concurrent use.
+type Retainer struct {
+	limits Limits
+	// last are the EndpointSlices of the last Advance, without retained endpoints.
+	last []*discoveryv1.EndpointSlice
+	// endpoints are the retained ones by their address.
+	endpoints map[string][]*endpoint
+	count     int
+	// evicted is the number of endpoints that the limit has evicted.
+	evicted int
+	// due is the time of the next timeout or check; zero if no endpoint is retained.
+	due time.Time
+	// shown are the EndpointSlices of retained endpoints, result the last result of Advance.
+	shown  map[group]*discoveryv1.EndpointSlice
+	result []*discoveryv1.EndpointSlice
+}
+
+// endpoint is a retained endpoint.
+type endpoint struct {
+	service types.NamespacedName
+	family  discoveryv1.AddressType
+	address string
+	ports   []discoveryv1.EndpointPort
+	node    *string
+	// since is when it left its EndpointSlice, check when its address is checked next.
+	since, check time.Time
+	// isMissing is true if the last check did not find the address.
+	isMissing bool
+	// listed are the EndpointSlices of other Services that have listed the address since before it
+	// left, with the names of the Services.
+	listed map[types.NamespacedName]types.NamespacedName
+}
+
+// New returns a Retainer that continues from the EndpointSlices of the previous agent.
+func New(previous []*discoveryv1.EndpointSlice, limits Limits) *Retainer {
+	r := &Retainer{
+		limits: limits, last: Listed(previous), endpoints: map[string][]*endpoint{},
+		shown: map[group]*discoveryv1.EndpointSlice{},
+	}
+	if limits.Timeout > 0 {
+		for _, slice := range previous[len(r.last):] {
+			r.restore(slice)
+		}
+		r.see(r.endpoints)
+	}
+	return r
+}
+
+// Counts are the numbers of retained endpoints and of those that the limit has evicted.
+type Counts struct{ Retained, Evicted int }
+
+// Counts returns the counts after the last Advance.
+func (r *Retainer) Counts() Counts { return Counts{r.count, r.evicted} }
+
+// Advance returns the present EndpointSlices followed by those of retained endpoints, which are
+// neither ready nor serving, and the time until Advance is due again; 0 means it is not.
+//
+// An endpoint is retained until its Service lists it again, an EndpointSlice of another Service
+// begins to list its address, no pod of its node has the address, or the timeout expires.
+func (r *Retainer) Advance(
+	present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time,
+) (result []*discoveryv1.EndpointSlice, again time.Duration) {
+	if r.limits.Timeout <= 0 {
+		return present, 0
+	}
+	isSame := r.result != nil && delta.IsSame(r.last, present)
+	if changed := r.update(present, cluster, now); changed || !isSame {
+		r.show()
+		r.result = present
+		if r.count > 0 {
+			r.result = append(slices.Clip(present), r.slices()...)
+		}
+	}
+	if r.setDue(); r.due.IsZero() {
+		return r.result, 0
+	}
+	return r.result, max(r.due.Sub(now), time.Millisecond)
+}
+
+// update updates the retained endpoints, and reports whether they changed.
+func (r *Retainer) update(present []*discoveryv1.EndpointSlice, cluster Cluster, now time.Time) (changed bool) {
+	came, went := delta.Between(r.last, present)
+	r.last = present
+	if !now.Before(r.due) {
+		changed = r.expire(cluster, now)
+	}
+	if len(came)+len(went) > 0 {
+		changed = r.release(came, went) || changed
+		changed = r.retain(came, went, cluster.IsServed, now) || changed
+	}
+	return r.evict() || changed
+}
+
+// all returns the retained endpoints, oldest first.
+func (r *Retainer) all() []*endpoint {
+	all := make([]*endpoint, 0, r.count)
+	for _, endpoints := range r.endpoints {
+		all = append(all, endpoints...)
+	}
+	slices.SortFunc(all, (*endpoint).compare)
+	return all
+}
+
+func (r *Retainer) setDue() {
+	r.due = time.Time{}
+	for _, endpoints := range r.endpoints {
+		for _, e := range endpoints {
+			next := e.since.Add(r.limits.Timeout)
+			if !e.check.IsZero() && e.check.Before(next) {
+				next = e.check
+			}
+			if r.due.IsZero() || next.Before(r.due) {
+				r.due = next
+			}
+		}
+	}
+}
+
+// drop drops the endpoints with an address that match, and reports whether there are any.
+func (r *Retainer) drop(address string, match func(*endpoint) bool) bool {
+	before := r.endpoints[address]
+	after := slices.DeleteFunc(before, match)
+	if len(after) == 0 {
+		delete(r.endpoints, address)
+	} else {
+		r.endpoints[address] = after
+	}
+	dropped := len(before) - len(after)
+	r.count -= dropped
+	return dropped > 0
+}
+
+// expire drops the endpoints whose timeout expired or whose pod is gone.
+func (r *Retainer) expire(cluster Cluster, now time.Time) (changed bool) {
+	for address := range maps.Clone(r.endpoints) {
+		changed = r.drop(address, func(e *endpoint) bool {
+			age := now.Sub(e.since)
+			if age >= r.limits.Timeout {
+				return true
+			}
+			if e.node == nil || *e.node != cluster.Node || now.Before(e.check) {
+				return false
+			}
+			wasMissing := e.isMissing
+			if e.isMissing = cluster.IsGone(address); e.isMissing {
+				e.check = now.Add(firstCheck)
+			} else {
+				e.check = now.Add(min(max(age/2, firstCheck), longestCheck))
+			}
+			return wasMissing && e.isMissing
+		}) || changed
+	}
+	return changed
+}
+
+// evict drops endpoints above the limit: the oldest one of the namespace with the most.
+func (r *Retainer) evict() bool {
+	excess := r.count - r.limits.Endpoints
+	if excess <= 0 {
+		return false
+	}
+	byNamespace := map[string][]*endpoint{}
+	for _, e := range r.all() {
+		byNamespace[e.service.Namespace] = append(byNamespace[e.service.Namespace], e)
+	}
+	names := slices.Sorted(maps.Keys(byNamespace))
+	for range excess {
+		most := slices.MaxFunc(names, func(a, b string) int { return len(byNamespace[a]) - len(byNamespace[b]) })
+		oldest := byNamespace[most][0]
+		byNamespace[most] = byNamespace[most][1:]
+		r.drop(oldest.address, func(e *endpoint) bool { return e == oldest })
+	}
+	r.evicted += excess
+	return true
+}
+
+func (e *endpoint) compare(other *endpoint) int {
+	if order := e.since.Compare(other.since); order != 0 {
+		return order
+	}
+	if order := strings.Compare(e.service.String(), other.service.String()); order != 0 {
+		return order
+	}
+	return strings.Compare(e.address, other.address)
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package retention
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// parseSlices parses EndpointSlices as "slice=namespace/service:8080: pod pod pod!": a pod is an
+// address, "!" means that it terminates, and its node has the name of the address.
+func parseSlices(t *testing.T, texts ...string) (list []*discoveryv1.EndpointSlice) {
+	t.Helper()
+	for _, text := range texts {
+		head, pods, ok := strings.Cut(text, ": ")
+		name, service, _ := strings.Cut(head, "=")
+		service, ports, _ := strings.Cut(service, ":")
+		namespace, service, okService := strings.Cut(service, "/")
+		if !ok || !okService {
+			t.Fatalf("EndpointSlice %q", text)
+		}
+		slice := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		}
+		for number := range strings.SplitSeq(ports, ",") {
+			port, err := strconv.Atoi(number)
+			if err != nil {
+				t.Fatal(err)
+			}
+			number := int32(port)
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Port: &number})
+		}
+		for pod := range strings.FieldsSeq(pods) {
+			address, ends := strings.CutSuffix(pod, "!")
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+				Addresses: []string{address}, NodeName: &address, Conditions: discoveryv1.EndpointConditions{Terminating: &ends},
+			})
+		}
+		list = append(list, slice)
+	}
+	return list
+}
+
+// format formats the EndpointSlices of retained endpoints as "namespace/service:port,port: pod pod".
+func format(list []*discoveryv1.EndpointSlice) string {
+	var texts []string
+	for _, slice := range list {
+		var ports, pods []string
+		for _, port := range slice.Ports {
+			ports = append(ports, fmt.Sprint(*port.Port))
+		}
+		for i := range slice.Endpoints {
+			pods = append(pods, addressOf(&slice.Endpoints[i]))
+		}
+		texts = append(texts, fmt.Sprintf("%s:%s: %s", serviceOf(slice), strings.Join(ports, ","), strings.Join(pods, " ")))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// step is the EndpointSlices after a time, with the retained endpoints that are expected.
+type step struct {
+	after  time.Duration
+	slices []string
+	want   string
+}
+
+func TestRetention(t *testing.T) {
+	const s, minute = time.Second, time.Minute
+	for name, steps := range map[string][]step{
+		"a selector changed": {
+			{0, []string{"s-1=a/s:80: p1 p2"}, ""},
+			{s, []string{"s-1=a/s:80: p3"}, "a/s:80: p1 p2"},
+			{s, []string{"s-1=a/s:80: p3"}, "a/s:80: p1 p2"},
+			{minute, []string{"s-1=a/s:80: p3"}, ""},
+		},
+		"an EndpointSlice was deleted and created again": {
+			{0, []string{"s-1=a/s:80: p1 p2"}, ""},
+			{s, nil, "a/s:80: p1 p2"},
+			{s, []string{"s-2=a/s:80: p1"}, "a/s:80: p2"},
+		},
+		"an endpoint terminates": {
+			{0, []string{"s-1=a/s:80: p1 p2"}, ""},
+			{s, []string{"s-1=a/s:80: p1! p2"}, ""},
+			{s, []string{"s-1=a/s:80: p2"}, ""},
+		},
+		"an endpoint moves to another EndpointSlice": {
+			{0, []string{"s-1=a/s:80: p1 p2"}, ""},
+			{s, []string{"s-1=a/s:80: p1", "s-2=a/s:80: p2"}, ""},
+			{s, []string{"s-1=a/s:80: p1 p2", "s-2=a/s:80: p2"}, ""},
+			{s, []string{"s-1=a/s:80: p1 p2"}, ""},
+		},
+		"a port changed": {
+			{0, []string{"s-1=a/s:80,443: p1"}, ""},
+			{s, []string{"s-1=a/s:81,443: p1"}, "a/s:80: p1"},
+			{s, []string{"s-1=a/s:443: p1"}, "a/s:80: p1; a/s:81: p1"},
+			{s, []string{"s-1=a/s:80,443: p1"}, "a/s:81: p1"},
+		},
+		"no VIP leads to the Service": {
+			{0, []string{"s-1=a/internal:80: p1"}, ""},
+			{s, nil, ""},
+		},
+		"another Service begins to list the address": {
+			{0, []string{"s-1=a/s:80: p1"}, ""},
+			{s, nil, "a/s:80: p1"},
+			{s, []string{"o-1=b/o:80: p1"}, ""},
+		},
+		"another Service lists the address all the time": {
+			{0, []string{"s-1=a/s:80: p1", "o-1=b/internal:80: p1"}, ""},
+			{s, []string{"o-1=b/internal:80: p1"}, "a/s:80: p1"},
+			{s, []string{"o-2=b/internal:80: p1 p2"}, "a/s:80: p1"},
+			{s, []string{"o-2=b/internal:80: p1"}, "a/s:80: p1"},
+			{s, []string{"o-2=b/internal:80: p2"}, "a/s:80: p1"},
+			{s, []string{"o-2=b/internal:80: p1"}, ""},
+		},
+		"the node has the address no more": {
+			{0, []string{"s-1=a/s:80: here p1"}, ""},
+			{s, nil, "a/s:80: here p1"},
+			{firstCheck - 1, nil, "a/s:80: here p1"},
+			{1, nil, "a/s:80: here p1"},
+			{firstCheck, nil, "a/s:80: p1"},
+		},
+		"the largest namespace loses its oldest endpoints": {
+			{0, []string{"s-1=a/s:80: p1 p2 p3", "t-1=b/t:80: p4"}, ""},
+			{s, []string{"s-1=a/s:80: p2 p3", "t-1=b/t:80: p4"}, "a/s:80: p1"},
+			{s, []string{"s-1=a/s:80: p3"}, "a/s:80: p1; a/s:80: p2; b/t:80: p4"},
+			{s, nil, "a/s:80: p2; b/t:80: p4; a/s:80: p3"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := Cluster{
+				IsServed: func(service types.NamespacedName) bool { return service.Name != "internal" },
+				Node:     "here", IsGone: func(address string) bool { return address == "here" },
+			}
+			limits := Limits{Timeout: minute, Endpoints: 3}
+			for _, restarts := range []bool{false, true} {
+				r, now := New(nil, limits), start
+				for i, step := range steps {
+					now = now.Add(step.after)
+					present := parseSlices(t, step.slices...)
+					result, again := r.Advance(present, cluster, now)
+					if got := format(result[len(present):]); got != step.want || !slices.Equal(Listed(result), present) {
+						t.Errorf("restarts %v, step %d: retained %q, want %q", restarts, i, got, step.want)
+					}
+					if (again > 0) != (step.want != "") {
+						t.Errorf("step %d: due after %s", i, again)
+					}
+					if same, _ := r.Advance(present, cluster, now); !slices.Equal(same, result) {
+						t.Errorf("step %d: another result without a change", i)
+					}
+					// The next agent checks again.
+					if restarts && name != "the node has the address no more" {
+						r = New(result, limits)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestRetentionDisabled(t *testing.T) {
+	r := New(parseSlices(t, "s-1=a/s:80: p1"), Limits{Endpoints: 1})
+	if result, again := r.Advance(nil, Cluster{}, start); len(result) > 0 || again != 0 || r.Counts() != (Counts{}) {
+		t.Errorf("retained %q, due after %s", format(result), again)
+	}
+}
+
+// Endpoints of UDP are shown as not serving: a datagram of a flow gets another endpoint.
+func TestRetainedConditions(t *testing.T) {
+	r := New(parseSlices(t, "s-1=a/s:80: p1"), Limits{Timeout: time.Minute, Endpoints: 1})
+	result, _ := r.Advance(nil, Cluster{IsServed: func(types.NamespacedName) bool { return true }}, start)
+	conditions := result[0].Endpoints[0].Conditions
+	if *conditions.Ready || *conditions.Serving || conditions.Terminating != nil {
+		t.Errorf("conditions %+v", conditions)
+	}
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package retention
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// mark is in the names of EndpointSlices of retained endpoints, and in no name of an object.
+const mark = "/retained/"
+
+// group is the retained endpoints of one EndpointSlice: those that left a Service with the same
+// ports at the same time.
+type group struct {
+	service types.NamespacedName
+	family  discoveryv1.AddressType
+	ports   string
+	since   time.Time
+}
+
+var no = false
+
+// Listed returns EndpointSlices without those of retained endpoints, which are behind all others.
+func Listed(all []*discoveryv1.EndpointSlice) []*discoveryv1.EndpointSlice {
+	end := len(all)
+	for end > 0 && all[end-1] != nil && strings.Contains(all[end-1].Name, mark) {
+		end--
+	}
+	return all[:end]
+}
+
+// show updates the EndpointSlices of retained endpoints. Unchanged ones stay the same objects.
+func (r *Retainer) show() {
+	groups := map[group][]*endpoint{}
+	for _, e := range r.all() {
+		groups[e.group()] = append(groups[e.group()], e)
+	}
+	maps.DeleteFunc(r.shown, func(g group, _ *discoveryv1.EndpointSlice) bool { return groups[g] == nil })
+	for g, endpoints := range groups {
+		if shown := r.shown[g]; shown == nil || len(shown.Endpoints) != len(endpoints) {
+			r.shown[g] = sliceOf(g, endpoints)
+		}
+	}
+}
+
+func (e *endpoint) group() group {
+	var ports strings.Builder
+	for _, port := range e.ports {
+		fmt.Fprintf(&ports, "%s/%d/%s ", value(port.Name), value(port.Port), value(port.Protocol))
+	}
+	return group{e.service, e.family, ports.String(), e.since}
+}
+
+func value[T any](pointer *T) (v T) {
+	if pointer != nil {
+		v = *pointer
+	}
+	return v
+}
+
+// sliceOf returns the EndpointSlice of a group. Its creation time is when its endpoints left.
+func sliceOf(g group, endpoints []*endpoint) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: g.service.Namespace, Labels: map[string]string{discoveryv1.LabelServiceName: g.service.Name},
+			Name:              fmt.Sprintf("%s%s%s/%d/%s", g.service.Name, mark, g.family, g.since.UnixNano(), g.ports),
+			CreationTimestamp: metav1.NewTime(g.since),
+		},
+		AddressType: g.family, Ports: endpoints[0].ports, Endpoints: make([]discoveryv1.Endpoint, 0, len(endpoints)),
+	}
+	for _, e := range endpoints {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{e.address}, NodeName: e.node, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &no},
+		})
+	}
+	return slice
+}
+
+// slices returns the EndpointSlices of retained endpoints, oldest first.
+func (r *Retainer) slices() []*discoveryv1.EndpointSlice {
+	return slices.SortedFunc(maps.Values(r.shown), func(a, b *discoveryv1.EndpointSlice) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// restore retains the endpoints that the previous agent retained.
+func (r *Retainer) restore(slice *discoveryv1.EndpointSlice) {
+	for i := range slice.Endpoints {
+		from := &slice.Endpoints[i]
+		e := &endpoint{
+			service: serviceOf(slice), family: slice.AddressType, address: addressOf(from), ports: slice.Ports, node: from.NodeName,
+			since: slice.CreationTimestamp.Time, check: slice.CreationTimestamp.Add(firstCheck),
+		}
+		r.endpoints[e.address] = append(r.endpoints[e.address], e)
+		r.count++
+	}
+}

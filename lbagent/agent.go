@@ -204,6 +204,7 @@ func serve(ctx context.Context, config Config, p parts, logger logr.Logger) erro
 		}),
 	}
 	loop.watch = watch.New(proberOf(watching, loop.detector.Heard), p.datapath.SetProbeKeys, config.reportAfter, logger.WithName("watch"))
+	loop.watch.Resume(checkpointer.Previous())
 	loop.history = recorder.New(config.StateDir, recorder.Source{
 		Sessions: speaker.Sessions, Drops: p.datapath.DropCounts, Services: loop.published.Services,
 	}, logger.WithName("history"))

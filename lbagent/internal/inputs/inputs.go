@@ -59,8 +59,9 @@ func New(
 type Nodes interface {
 	// Answers reports whether a node answers, by its name. It is nil where none is asked.
 	Answers(objects *model.Snapshot) func(node string) bool
-	// See returns the objects with the nodes that are down.
-	See(objects *model.Snapshot) *model.Snapshot
+	// See returns the objects with the nodes that are down, and without endpoints that their nodes cannot
+	// have programmed.
+	See(objects *model.Snapshot, now time.Time) *model.Snapshot
 }
 
 // Read is what one pass works by.
@@ -87,7 +88,7 @@ func (i *Inputs) Read(nodes Nodes, now time.Time) Read {
 		i.logHeld(held)
 		objects, i.held, again = guarded, held, wake.Soonest(again, wait)
 	}
-	read := Read{Objects: nodes.See(objects), Believed: objects, Held: i.held, Unready: i.unready, Again: again}
+	read := Read{Objects: nodes.See(objects, now), Believed: objects, Held: i.held, Unready: i.unready, Again: again}
 	read.NetworksErr = i.Networks.Add(read.Objects)
 	return read
 }

@@ -24,7 +24,7 @@ type others struct{}
 
 func (others) Answers(*model.Snapshot) func(string) bool { return nil }
 
-func (others) See(objects *model.Snapshot) *model.Snapshot {
+func (others) See(objects *model.Snapshot, _ time.Time) *model.Snapshot {
 	seen := *objects
 	seen.Down = map[forwarding.NodeID]bool{2: true}
 	return &seen

@@ -64,8 +64,8 @@ type peer struct {
 	answering time.Time
 	// returns is how long it has to answer before it is back.
 	returns time.Duration
-	// alone is true where its agent does not work.
-	alone bool
+	// alone is the time since when its agent is silent; zero if it is not.
+	alone time.Time
 	// settled is true once the lost node was taken for down; contested is true if half of the
 	// nodes that were up, or more, were lost with it.
 	settled, contested bool
@@ -97,8 +97,8 @@ type Verdict struct {
 	// Lossy is the time since which more than half of the paths to nodes lose packets, so that the
 	// link of this node does; zero if it does not.
 	Lossy time.Time
-	// Alone are the nodes that answer, but say that their agents do not work.
-	Alone map[forwarding.NodeID]bool
+	// Alone are the nodes that answer, but whose agents are silent, each with the time since when.
+	Alone map[forwarding.NodeID]time.Time
 }
 
 // Equal reports whether two verdicts say the same.
@@ -191,10 +191,15 @@ func (m *Membership) Answered(id forwarding.NodeID, later int, now time.Time) {
 	}
 }
 
-// Alone notes whether a node says in its newest answer that its agent does not work.
-func (m *Membership) Alone(id forwarding.NodeID, alone bool) {
-	if p := m.peers[id]; p != nil {
-		p.alone = alone
+// Alone records whether the agent of a node is silent, by its newest answer.
+func (m *Membership) Alone(id forwarding.NodeID, alone bool, now time.Time) {
+	p := m.peers[id]
+	switch {
+	case p == nil || alone == !p.alone.IsZero():
+	case alone:
+		p.alone = now
+	default:
+		p.alone = time.Time{}
 	}
 }
 
@@ -247,14 +252,14 @@ func (m *Membership) contested() (count int) {
 	return count
 }
 
-// alone returns the nodes that answer without a working agent, or nil.
-func (m *Membership) alone() (alone map[forwarding.NodeID]bool) {
+// alone returns the nodes that answer and whose agents are silent, each with the time since when, or nil.
+func (m *Membership) alone() (alone map[forwarding.NodeID]time.Time) {
 	for id, p := range m.peers {
-		if p.alone && !p.lost {
+		if !p.alone.IsZero() && !p.lost {
 			if alone == nil {
-				alone = map[forwarding.NodeID]bool{}
+				alone = map[forwarding.NodeID]time.Time{}
 			}
-			alone[id] = true
+			alone[id] = p.alone
 		}
 	}
 	return alone

@@ -40,12 +40,10 @@ type Want struct {
 	Targets map[forwarding.NodeID]fib.Target
 	// Keys prove probes; the first is used, the others are believed, too.
 	Keys []Key
-	// Agents specifies that the verdict names nodes whose agents do not work.
-	Agents bool
 }
 
 func (w Want) equal(other Want) bool {
-	return w.Self == other.Self && w.Agents == other.Agents && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
+	return w.Self == other.Self && maps.Equal(w.Targets, other.Targets) && slices.Equal(w.Keys, other.Keys)
 }
 
 // Counters are what a Prober has done since its start.
@@ -350,7 +348,7 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 			p.membership.Answered(m.to, int(later), now)
 			if number := to.sent - later; number > to.told {
 				to.told = number
-				p.membership.Alone(m.to, p.current.Agents && m.kind == alone)
+				p.membership.Alone(m.to, m.kind == alone, now)
 			}
 			return true
 		}

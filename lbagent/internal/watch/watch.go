@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 	"github.com/millrace-lb/millrace/lbagent/internal/probe"
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
+	"github.com/millrace-lb/millrace/lbagent/internal/unprogrammed"
 	"github.com/millrace-lb/millrace/lbagent/internal/wake"
 )
 
@@ -56,7 +57,9 @@ type Watch struct {
 	reportAfter time.Duration
 
 	verdict membership.Verdict
-	names   map[forwarding.NodeID]string
+	// endpoints finds endpoints that silent agents have not programmed.
+	endpoints *unprogrammed.Tracker
+	names     map[forwarding.NodeID]string
 	// of are the nodes and this one that names and targets are from.
 	of      watched
 	targets map[forwarding.NodeID]fib.Target
@@ -74,11 +77,20 @@ func New(prober Prober, setKeys func(keys [][probe.KeySize]byte) error, reportAf
 	if prober == nil {
 		prober = noProber{}
 	}
-	return &Watch{prober: prober, setKeys: setKeys, reportAfter: reportAfter, logger: logger}
+	return &Watch{prober: prober, setKeys: setKeys, reportAfter: reportAfter, logger: logger, endpoints: unprogrammed.New(nil)}
 }
 
-// See adds to the objects which nodes are down.
-func (w *Watch) See(objects *model.Snapshot) *model.Snapshot {
+// Resume takes the endpoints of these objects, of the previous agent, for programmed. It is called before
+// See.
+func (w *Watch) Resume(previous *model.Snapshot) {
+	if previous != nil {
+		w.endpoints = unprogrammed.New(previous.EndpointSlices)
+	}
+}
+
+// See returns the objects with the nodes that are down, and without new endpoints of nodes whose agents are
+// silent.
+func (w *Watch) See(objects *model.Snapshot, now time.Time) *model.Snapshot {
 	verdict := w.prober.Verdict()
 	if w.names == nil {
 		// There was no pass yet, but the agent before knew nodes.
@@ -92,6 +104,11 @@ func (w *Watch) See(objects *model.Snapshot) *model.Snapshot {
 	seen := *objects
 	seen.Down = downIn(verdict)
 	seen.CutOff = verdict.CutOff
+	silent := make(map[string]time.Time, len(verdict.Alone))
+	for id, since := range verdict.Alone {
+		silent[w.names[id]] = since
+	}
+	seen.EndpointSlices = w.endpoints.Advance(objects.EndpointSlices, silent, now)
 	return &seen
 }
 
@@ -121,7 +138,7 @@ func (w *Watch) Lost() (down map[forwarding.NodeID]bool, cutOff bool) {
 // as it may be this node that is cut off, or say that their agents do not work.
 func (w *Watch) Silent() map[forwarding.NodeID]bool {
 	silent := w.Held()
-	maps.Copy(silent, w.verdict.Alone)
+	maps.Copy(silent, idsOf(w.verdict.Alone))
 	return silent
 }
 
@@ -162,8 +179,13 @@ func (w *Watch) log(verdict membership.Verdict) {
 		}
 	}
 	for id := range verdict.Alone {
-		if !w.verdict.Alone[id] {
-			w.logger.Info("The agent of a node does not work: other nodes answer for VIPs on its links", "peer", w.names[id])
+		if _, before := w.verdict.Alone[id]; !before {
+			w.logger.Info("The agent of a node is silent: the node hands new flows on to other nodes", "peer", w.names[id])
+		}
+	}
+	for id := range w.verdict.Alone {
+		if _, now := verdict.Alone[id]; !now {
+			w.logger.Info("The agent of a node is not silent any more", "peer", w.names[id])
 		}
 	}
 	if (len(verdict.Held) > 0) != (len(w.verdict.Held) > 0) {
@@ -192,7 +214,7 @@ func (w *Watch) Want(m *model.Model, tunnel forwarding.TunnelKeys) error {
 	if w.names == nil || w.of.self != m.Self || !delta.IsSame(w.of.nodes, m.Nodes) {
 		w.read(m)
 	}
-	w.prober.Want(probe.Want{Self: m.Self.ID, Keys: keys, Agents: len(m.L2) > 0, Targets: w.targets})
+	w.prober.Want(probe.Want{Self: m.Self.ID, Keys: keys, Targets: w.targets})
 	return nil
 }
 

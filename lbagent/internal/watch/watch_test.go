@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 	"github.com/millrace-lb/millrace/lbagent/internal/membership"
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
@@ -51,23 +54,35 @@ func TestNodeDownIsMarked(t *testing.T) {
 	}
 }
 
-// Nodes are asked for their agents where VIPs are answered for on links. There a node whose agent hangs is
-// no candidate, and goes on forwarding.
+// A node whose agent is silent answers for no VIP on links, and goes on forwarding.
 func TestAgentHangs(t *testing.T) {
 	j := &judge{verdict: membership.Verdict{
-		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]bool{2: true},
+		Held: map[forwarding.NodeID]time.Time{3: {}}, Alone: map[forwarding.NodeID]time.Time{2: time.Now()},
 	}}
 	w := watchBy(j)
-	objects := w.See(&model.Snapshot{})
+	objects := w.See(&model.Snapshot{}, time.Now())
 	if want := map[forwarding.NodeID]bool{2: true, 3: true}; !maps.Equal(w.Silent(), want) || len(objects.Down) > 0 {
 		t.Errorf("silent are %v, down are %v; want %v and none", w.Silent(), objects.Down, want)
 	}
-	for _, l2 := range [][]model.Advertisement{nil, {{Name: "lan", L2: true}}} {
-		if err := w.Want(&model.Model{L2: l2}, forwarding.TunnelKeys{}); err != nil {
-			t.Fatal(err)
+}
+
+// Endpoints that appear on a node whose agent is silent get no new flows while there are others.
+func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
+	pods := func(on ...string) []*discoveryv1.EndpointSlice {
+		slice := &discoveryv1.EndpointSlice{}
+		for i, node := range on {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{string(rune('a' + i))}, NodeName: &node})
 		}
-		if asks := j.want.Agents; asks != (len(l2) > 0) {
-			t.Errorf("with advertisements %v nodes are asked for their agents: %v", l2, asks)
+		return []*discoveryv1.EndpointSlice{slice}
+	}
+	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: "two"}, Spec: millracev1beta1.LBNodeSpec{ID: 2}}
+	start := time.Now()
+	w := watchBy(&judge{verdict: membership.Verdict{Alone: map[forwarding.NodeID]time.Time{2: start}}})
+	w.Resume(&model.Snapshot{EndpointSlices: pods("one", "two")})
+	seen := w.See(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}, EndpointSlices: pods("one", "two", "two", "one")}, start)
+	for i, want := range []bool{true, true, false, true} {
+		if ready := seen.EndpointSlices[0].Endpoints[i].Conditions.Ready; (ready == nil) != want {
+			t.Errorf("endpoint %d is unchanged: %v, want %v", i, ready == nil, want)
 		}
 	}
 }
@@ -124,7 +139,7 @@ func TestCutOffIsReported(t *testing.T) {
 		"lossy":     {membership.Verdict{Down: since, Lossy: lost}, ReportAfter, false},
 	} {
 		w := watchBy(&judge{verdict: test.verdict})
-		w.See(&model.Snapshot{})
+		w.See(&model.Snapshot{}, time.Now())
 		if told, again := w.Observe(0, lost); told.CutOff || told.Lossy || again != test.want {
 			t.Errorf("%s: at once %+v is reported, again after %s; want %s", name, told, again, test.want)
 		}

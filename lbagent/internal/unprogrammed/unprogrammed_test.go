@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package unprogrammed
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// slice is an EndpointSlice of a Service with endpoints such as "a@node1", or "a@node1-" if it is not ready.
+func slice(service string, endpoints ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, text := range endpoints {
+		name, unready := strings.CutSuffix(text, "-")
+		address, node, _ := strings.Cut(name, "@")
+		ready := !unready
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{address}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
+	}
+	return s
+}
+
+// ready returns the addresses of the ready endpoints.
+func ready(all []*discoveryv1.EndpointSlice) (addresses []string) {
+	for _, s := range all {
+		for i := range s.Endpoints {
+			if isReady(&s.Endpoints[i]) {
+				addresses = append(addresses, s.Endpoints[i].Addresses[0])
+			}
+		}
+	}
+	slices.Sort(addresses)
+	return addresses
+}
+
+// The agent of node 3 is silent from 60 s on. Steps begin at the time of the same row, in seconds.
+func TestAdvance(t *testing.T) {
+	type step struct {
+		at      int
+		slices  []*discoveryv1.EndpointSlice
+		returns bool
+		want    string
+	}
+	one := func(endpoints ...string) []*discoveryv1.EndpointSlice {
+		return []*discoveryv1.EndpointSlice{slice("web", endpoints...)}
+	}
+	for _, test := range []struct {
+		name  string
+		steps []step
+	}{
+		{"an endpoint that appears later is withheld until the return", []step{
+			{0, one("a@node1", "b@node3"), false, "a b"},
+			{70, one("a@node1", "b@node3", "c@node3"), false, "a b"},
+			{200, one("a@node1", "b@node3", "c@node3"), false, "a b"},
+			{210, one("a@node1", "b@node3", "c@node3"), true, "a b c"},
+		}},
+		{"so is one from just before the silence", []step{
+			{0, one("a@node1"), false, "a"}, {55, one("a@node1", "c@node3"), false, "a c"}, {61, one("a@node1", "c@node3"), false, "a"},
+		}},
+		{"one from long before it is programmed", []step{
+			{0, one("a@node1"), false, "a"}, {40, one("a@node1", "c@node3"), false, "a c"}, {61, one("a@node1", "c@node3"), false, "a c"},
+		}},
+		{"one that becomes ready later is not programmed", []step{
+			{0, one("a@node1", "c@node3-"), false, "a"}, {70, one("a@node1", "c@node3"), false, "a"},
+		}},
+		{"the only endpoints stay", []step{
+			{0, one(), false, ""}, {70, one("c@node3"), false, "c"}, {80, one("c@node3", "d@node3"), false, "c d"},
+			{90, one("c@node3", "d@node3", "e@node2"), false, "e"},
+		}},
+		{"an endpoint of another Service is no other one", []step{
+			{0, []*discoveryv1.EndpointSlice{slice("web"), slice("other", "x@node1")}, false, "x"},
+			{70, []*discoveryv1.EndpointSlice{slice("web", "c@node3"), slice("other", "x@node1", "y@node3")}, false, "c x"},
+		}},
+		{"the endpoints of the first pass are programmed", []step{{70, one("a@node1", "c@node3"), false, "a c"}}},
+		{"a slice that goes and comes back is new", []step{
+			{0, one("a@node1", "b@node3"), false, "a b"}, {70, nil, false, ""}, {80, one("a@node1", "b@node3"), false, "a"},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			tracker := New(nil)
+			for _, step := range test.steps {
+				silent := map[string]time.Time{}
+				if step.at >= 60 && !step.returns {
+					silent["node3"] = start.Add(time.Minute)
+				}
+				got := tracker.Advance(step.slices, silent, start.Add(time.Duration(step.at)*time.Second))
+				if addresses := strings.Join(ready(got), " "); addresses != step.want {
+					t.Errorf("after %d s ready are %q, want %q", step.at, addresses, step.want)
+				}
+			}
+		})
+	}
+}
+
+// A model is built again of EndpointSlices that are other objects. So a pass without a change gets the same
+// ones, and the objects of the cache are not changed.
+func TestSameObjects(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	silent := map[string]time.Time{"node3": start}
+	tracker := New([]*discoveryv1.EndpointSlice{slice("web", "a@node1"), slice("other", "x@node1")})
+	present := []*discoveryv1.EndpointSlice{slice("web", "a@node1", "c@node3"), slice("other", "x@node1")}
+	first := tracker.Advance(present, silent, start)
+	second := tracker.Advance(slices.Clone(present), silent, start.Add(time.Second))
+	if first[0] != second[0] || first[0] == present[0] || first[1] != present[1] {
+		t.Error("the EndpointSlices of two passes differ, or no copy was changed")
+	}
+	if got := strings.Join(ready(present), " "); got != "a c x" {
+		t.Errorf("in the cache are %q, want all endpoints ready", got)
+	}
+	if serving := first[0].Endpoints[1].Conditions.Serving; serving == nil || !*serving {
+		t.Error("an endpoint that is withheld does not serve its connections")
+	}
+}

@@ -92,8 +92,8 @@ test-long: ## Run the tests that are too long for CI, one after another (root, h
 	$(MAKE) test-e2e LONG=1
 	$(MAKE) test-load
 	hack/prerequisites.sh --hostile
-	go test -count 1 -timeout 0 -v -run 'TestRandom|TestPoisoning' ./gateway/test/hostile -cases 100000 -programs -poisonings 100000
-	go test -count 1 -timeout 0 -v ./gateway/test/siege -full
+	go test -count 1 -timeout 0 -v -run 'TestRandom|TestPoisoning' ./gateway/test/fuzz -cases 100000 -programs -poisonings 100000
+	go test -count 1 -timeout 0 -v ./gateway/test/loadtest -full
 	$(MAKE) test-ui
 	$(MAKE) test-cni CNI="ptp flannel flannel-host-gw calico cilium cilium-vxlan cilium-kpr"
 	$(MAKE) test-kernels

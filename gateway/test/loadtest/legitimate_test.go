@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package siege
+package loadtest
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// customer is a legitimate client that sends one request at a time.
-type customer struct {
+// legitimateClient is a legitimate client that sends one request at a time.
+type legitimateClient struct {
 	name    string
 	client  *http.Client
 	address string
@@ -25,15 +25,15 @@ type customer struct {
 	ended  chan struct{}
 }
 
-// newCustomers starts clients that send up to 50 requests a second until the context ends.
-func (w *world) newCustomers(ctx context.Context) []*customer {
+// newClients starts clients that send up to 50 requests a second until the context ends.
+func (w *world) newClients(ctx context.Context) []*legitimateClient {
 	https := "https://" + hostname + "/"
-	found := []*customer{
-		newCustomer("HTTP/1.1", w.plain, "http://"+hostname+"/", nil),
-		newCustomer("HTTP/1.1 over TLS", w.secure, https, nil),
-		newCustomer("HTTP/1.1 over a new TLS connection each time", w.secure, https,
+	found := []*legitimateClient{
+		newClient("HTTP/1.1", w.plain, "http://"+hostname+"/", nil),
+		newClient("HTTP/1.1 over TLS", w.secure, https, nil),
+		newClient("HTTP/1.1 over a new TLS connection each time", w.secure, https,
 			func(transport *http.Transport) { transport.DisableKeepAlives = true }),
-		newCustomer("HTTP/2", w.secure, https, func(transport *http.Transport) {
+		newClient("HTTP/2", w.secure, https, func(transport *http.Transport) {
 			transport.Protocols.SetHTTP1(false)
 			transport.Protocols.SetHTTP2(true)
 		}),
@@ -44,7 +44,7 @@ func (w *world) newCustomers(ctx context.Context) []*customer {
 	return found
 }
 
-func newCustomer(name, proxy, address string, change func(*http.Transport)) *customer {
+func newClient(name, proxy, address string, change func(*http.Transport)) *legitimateClient {
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, proxy)
@@ -56,13 +56,13 @@ func newCustomer(name, proxy, address string, change func(*http.Transport)) *cus
 	if change != nil {
 		change(transport)
 	}
-	return &customer{
+	return &legitimateClient{
 		name: name, client: &http.Client{Transport: transport, Timeout: patience}, address: address,
 		failed: map[string]int{}, ended: make(chan struct{}),
 	}
 }
 
-func (c *customer) run(ctx context.Context) {
+func (c *legitimateClient) run(ctx context.Context) {
 	defer close(c.ended)
 	defer c.client.CloseIdleConnections()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -87,7 +87,7 @@ func (c *customer) run(ctx context.Context) {
 	}
 }
 
-func (c *customer) ask(ctx context.Context) error {
+func (c *legitimateClient) ask(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address, nil)
 	if err != nil {
 		return err
@@ -104,8 +104,8 @@ func (c *customer) ask(ctx context.Context) error {
 	return err
 }
 
-// slow returns the 99th percentile of response times after the customer has ended.
-func (c *customer) slow(t *testing.T) time.Duration {
+// slow returns the 99th percentile of response times after the client has ended.
+func (c *legitimateClient) slow(t *testing.T) time.Duration {
 	t.Helper()
 	<-c.ended
 	if len(c.took) == 0 {
@@ -115,11 +115,11 @@ func (c *customer) slow(t *testing.T) time.Duration {
 	return c.at(0.99)
 }
 
-func (c *customer) at(part float64) time.Duration {
+func (c *legitimateClient) at(part float64) time.Duration {
 	return c.took[int(part*float64(len(c.took)-1))].Round(100 * time.Microsecond)
 }
 
-func (c *customer) String() string {
+func (c *legitimateClient) String() string {
 	return fmt.Sprintf("%s: %d requests, p50 %s, p99 %s, most %s; failed %v",
 		c.name, len(c.took), c.at(0.5), c.at(0.99), c.at(1), c.failed)
 }

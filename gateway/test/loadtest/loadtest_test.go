@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package siege
+package loadtest
 
 import (
 	"context"
@@ -34,9 +34,9 @@ func limit() time.Duration {
 	return 2 * time.Second
 }
 
-// TestSiege attacks a proxy in several ways. The proxy must not crash and must serve other clients in
+// TestAttacks attacks a proxy in several ways. The proxy must not crash and must serve other clients in
 // time. Idle connections are kept while requests are sent.
-func TestSiege(t *testing.T) {
+func TestAttacks(t *testing.T) {
 	w := newWorld(t)
 	w.attack(t, "hellos", 1, "-count", strconv.Itoa(part(5000)), "-waves", "5", "-sources", "20")
 	w.attack(t, "idle", 4, "-count", strconv.Itoa(part(10_000)), "-sources", "5")
@@ -56,7 +56,7 @@ func (w *world) attack(t *testing.T, kind string, processes int, arguments ...st
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	others := w.newCustomers(ctx)
+	others := w.newClients(ctx)
 	began := time.Now()
 	var attackers []*attacker
 	for i := range processes {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package siege
+package loadtest
 
 import (
 	"bufio"
@@ -116,7 +116,7 @@ func (w *world) control(t *testing.T, directory string, backend *resource.Endpoi
 	pair, err := tls.X509KeyPair(chain, key)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(directory, "ca.crt"), chain, 0o600))
-	must(t, os.WriteFile(filepath.Join(directory, "token"), []byte("siege"), 0o600))
+	must(t, os.WriteFile(filepath.Join(directory, "token"), []byte("loadtest"), 0o600))
 	const owner = "IngressClass//millrace"
 	configurations := server.NewServer(func(context.Context, string) (server.Identity, error) {
 		return server.Identity{Owner: owner, Pod: "default/proxy"}, nil
@@ -201,7 +201,7 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 	} else {
 		must(t, os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), []byte("+memory"), 0o600))
 	}
-	w.cgroup = filepath.Join(root, fmt.Sprintf("millrace-siege-%d", os.Getpid()))
+	w.cgroup = filepath.Join(root, fmt.Sprintf("millrace-loadtest-%d", os.Getpid()))
 	must(t, os.Mkdir(w.cgroup, 0o755))
 	must(t, os.WriteFile(filepath.Join(w.cgroup, file), []byte(strconv.Itoa(size())), 0o600))
 	w.said = filepath.Join(directory, "said")
@@ -209,7 +209,7 @@ func (w *world) start(t *testing.T, directory, program string, arguments ...stri
 	must(t, err)
 	defer said.Close()
 	const script = `echo $$ > "$1/cgroup.procs" && mount --bind "$1" "$2" && shift 2 && exec "$@"`
-	w.proxy = exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "siege", w.cgroup, seen, program}, arguments...)...)
+	w.proxy = exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "loadtest", w.cgroup, seen, program}, arguments...)...)
 	w.proxy.Stdout, w.proxy.Stderr = said, said
 	must(t, w.proxy.Start())
 	go func() {

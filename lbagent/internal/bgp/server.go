@@ -212,6 +212,7 @@ func (s *Server) Set(want Want) error {
 	peers, refused := distinct(want.Peers)
 	withoutPassword(peers, refused, want.Passwords)
 	s.refused = refused
+	s.rename(peers)
 	for name, session := range s.sessions {
 		if _, wanted := peers[name]; !wanted || want.RouterID != session.routerID {
 			s.end(name)

@@ -78,6 +78,14 @@ func (s *session) isAway(now time.Time) bool {
 	return now.Sub(left) < comingBack
 }
 
+// rename gives the session to a peer that differs in its name.
+func (s *session) rename(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peer.Name = name
+	s.transport.configure(s.peer, s.password)
+}
+
 // adopt takes what holds from the next connection on. A session that is not established is
 // opened with it at once.
 func (s *session) adopt(peer model.Peer, password string) error {

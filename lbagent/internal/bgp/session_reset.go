@@ -55,6 +55,27 @@ func compare(have, want model.Peer, samePassword bool) change {
 	return another
 }
 
+// rename gives sessions whose peer is gone to peers of another name with the same router, if no new
+// session with it is needed. Their routes are replaced in the same Set.
+func (s *Server) rename(peers map[string]model.Peer) {
+	for name, session := range s.sessions {
+		if _, wanted := peers[name]; wanted {
+			continue
+		}
+		for _, peer := range peers {
+			renamed := session.peer
+			renamed.Name = peer.Name
+			if s.sessions[peer.Name] == nil && compare(renamed, peer, true) < another {
+				session.rename(peer.Name)
+				delete(s.sessions, name)
+				s.sessions[peer.Name] = session
+				s.notify()
+				break
+			}
+		}
+	}
+}
+
 const (
 	// turnInterval is the time that a node has for its session to come back, before the next
 	// node's turn.

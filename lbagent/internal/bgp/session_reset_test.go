@@ -4,6 +4,7 @@ package bgp
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -146,6 +147,43 @@ func TestPeerEdits(t *testing.T) {
 	l.awaitAgain(p, second)
 	if session := p.session(peerName); !session.Due.IsZero() {
 		t.Errorf("after the node's turn: %+v", session)
+	}
+}
+
+// A peer of another name with the same router takes over the session, also if it exists beside the
+// previous one for a while, whichever name is first.
+func TestPeerReplaced(t *testing.T) {
+	l := newLab(t, staticNeighbor)
+	p := l.speaker("fresh")
+	want := testWant(testRoute(vip4), testRoute(vip6))
+	p.set(want)
+	l.awaitRoutes(20*time.Second, both)
+	before, first := l.neighborState(), p.session(peerName)
+	set := func(names ...string) {
+		t.Helper()
+		want.Peers, want.Routes = nil, announce.Routes{}
+		for _, name := range names {
+			peer := testPeer()
+			peer.Name, peer.HoldTime = name, time.Duration(10+len(name))*time.Second
+			want.Peers = append(want.Peers, peer)
+			want.Routes[name] = []announce.Route{testRoute(vip4), testRoute(vip6)}
+		}
+		p.set(want)
+		session := p.session(slices.Min(names))
+		if session.State != millracev1beta1.SessionEstablished || !session.Since.Equal(first.Since) || session.Routes != 2 {
+			t.Errorf("peers %v: session %+v, before %+v", names, session, first)
+		}
+	}
+	set("other")
+	set("other", "another")
+	set("another")
+	set("another", "zother")
+	set("zother")
+	want.Routes = announce.Routes{"zother": {testRoute(vip4)}}
+	p.set(want)
+	l.awaitRoutes(5*time.Second, map[string]string{vip4: nodeIPv4.String()})
+	if after := l.neighborState(); after != before {
+		t.Errorf("sessions %+v, then %+v", before, after)
 	}
 }
 

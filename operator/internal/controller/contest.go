@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millrace-lb/millrace/api/contest"
+	"github.com/millrace-lb/millrace/api/conflict"
 )
 
 // ownStatus is the part of a Service's status that the operator writes. Its fields are exported for semantic
@@ -36,7 +36,7 @@ func (s ownStatus) isSame(other ownStatus) bool { return equality.Semantic.DeepE
 
 // statusContest tracks other writers of one Service's status.
 type statusContest struct {
-	contest.Contest[ownStatus]
+	conflict.Detector[ownStatus]
 	uid types.UID
 	// told holds the conditions of the last events, by type.
 	told map[string]metav1.Condition

@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/millrace-lb/millrace/api/contest"
+	"github.com/millrace-lb/millrace/api/conflict"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
@@ -62,11 +62,11 @@ func TestContestedStatus(t *testing.T) {
 				c.overwrite("web", conditions, "198.51.100.77")
 				writes += c.tick(100*time.Millisecond, "web")
 			}
-			if writes < contest.Answers || writes > contest.Answers+1 {
+			if writes < conflict.Overwrites || writes > conflict.Overwrites+1 {
 				t.Errorf("%d writes in 20 s", writes)
 			}
 			// The next write finds the status contested.
-			c.tick(contest.Pause, "web")
+			c.tick(conflict.Pause, "web")
 			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 				t.Errorf("the reason is %q", reason)
 			}
@@ -88,14 +88,14 @@ func TestContestedStatus(t *testing.T) {
 func TestContestEnds(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
-	for range contest.Answers {
+	for range conflict.Overwrites {
 		c.overwrite("web", false)
 		c.tick(time.Second, "web")
 	}
 	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 		t.Errorf("the reason is %q", reason)
 	}
-	if again := c.after(contest.Pause-time.Second, "web"); again != time.Second {
+	if again := c.after(conflict.Pause-time.Second, "web"); again != time.Second {
 		t.Errorf("comes back after %s", again)
 	}
 	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1beta1.ReasonServed {
@@ -109,7 +109,7 @@ func TestRareOverwritesAreNoContest(t *testing.T) {
 	c.reconcile("web")
 	for range 20 {
 		c.overwrite("web", false)
-		if writes := c.tick(contest.Window/2+time.Second, "web"); writes != 1 {
+		if writes := c.tick(conflict.Window/2+time.Second, "web"); writes != 1 {
 			t.Fatalf("%d writes", writes)
 		}
 		if got := c.names("web"); !slices.Equal(got, []string{"203.0.113.0"}) {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/millrace-lb/millrace/api/contest"
+	"github.com/millrace-lb/millrace/api/conflict"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
@@ -39,7 +39,7 @@ func init() { metrics.Registry.MustRegister(contested) }
 // rivalry tracks writes of one object, or of its status, by another controller with the same class or
 // names.
 type rivalry struct {
-	contest.Contest[client.Object]
+	conflict.Detector[client.Object]
 	object client.Object
 	// whole is set for objects owned by the gateway; otherwise only the status is contested.
 	whole bool
@@ -60,7 +60,7 @@ func (c *rivalry) observe(present client.Object, now time.Time) time.Duration {
 	pause := c.Observe(present, now)
 	if c.Contested() && !was {
 		// The next pass writes the status together with the condition.
-		return contest.Pause
+		return conflict.Pause
 	}
 	return pause
 }

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/api/contest"
+	"github.com/millrace-lb/millrace/api/conflict"
 )
 
 func gatewayOf(version int, owner string) client.Object {
@@ -28,13 +28,13 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	c.previous = "1"
 	c.Wrote(isOurs, now)
-	for range 2 * contest.Answers {
+	for range 2 * conflict.Overwrites {
 		c.observe(gatewayOf(1, "theirs"), now)
 	}
 	if c.Contested() {
 		t.Error("contested by a version that we wrote over")
 	}
-	for version := range contest.Answers {
+	for version := range conflict.Overwrites {
 		c.observe(gatewayOf(2+version, "theirs"), now)
 		c.Wrote(isOurs, now)
 	}
@@ -48,14 +48,14 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 func TestContestIsToldWithTheNextWrite(t *testing.T) {
 	var c rivalry
 	now := time.Unix(1e9, 0)
-	for version := range contest.Answers {
+	for version := range conflict.Overwrites {
 		c.Wrote(isOurs, now)
 		pause := c.observe(gatewayOf(version, "theirs"), now)
-		if last := version == contest.Answers-1; last != (pause > 0) {
+		if last := version == conflict.Overwrites-1; last != (pause > 0) {
 			t.Errorf("answer %d: a pause of %s", version+1, pause)
 		}
 	}
-	if pause := c.observe(gatewayOf(contest.Answers, "theirs"), now); pause != 0 {
+	if pause := c.observe(gatewayOf(conflict.Overwrites, "theirs"), now); pause != 0 {
 		t.Errorf("the next pass waits for %s", pause)
 	}
 }

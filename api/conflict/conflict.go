@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package contest detects another controller writing the same status. Without a limit each would overwrite
-// the other forever. After Answers overwrites within Window a status is contested, and is written at most
+// Package conflict detects another controller writing the same status. Without a limit each would overwrite
+// the other forever. After Overwrites overwrites within Window a status is contested, and is written at most
 // once per Pause, until no other write occurs during one Pause.
 //
-// The operator has a Contest for the status of each Service, the gateway's controller for the statuses of
+// The operator has a Detector for the status of each Service, the gateway's controller for the statuses of
 // Ingresses, Gateways and routes.
-package contest
+package conflict
 
 import (
 	"slices"
@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// Answers is the number of overwrites within Window after which a status is contested.
-	Answers = 3
+	// Overwrites is the number of overwrites within Window after which a status is contested.
+	Overwrites = 3
 	// Window is the period in which overwrites are counted.
 	Window = 10 * time.Second
 	// Pause is the interval between writes of a contested status.
 	Pause = 30 * time.Second
 )
 
-// Contest tracks the writers of one status, which is observed as T. The zero value is a status that was
+// Detector tracks the writers of one status, which is observed as T. The zero value is a status that was
 // never written. It is not safe for concurrent use.
-type Contest[T any] struct {
+type Detector[T any] struct {
 	// isOurs reports whether a status equals the one last written or found; nil after it was overwritten.
 	isOurs func(T) bool
 	// overwritten are the times of overwrites in the last Window.
@@ -35,15 +35,15 @@ type Contest[T any] struct {
 }
 
 // Contested reports whether the status is contested.
-func (c *Contest[T]) Contested() bool { return c.on }
+func (c *Detector[T]) Contested() bool { return c.on }
 
 // Observe records the current status, and returns for how long it must not be written.
-func (c *Contest[T]) Observe(present T, now time.Time) (pause time.Duration) {
+func (c *Detector[T]) Observe(present T, now time.Time) (pause time.Duration) {
 	switch {
 	case c.isOurs != nil && !c.isOurs(present):
 		c.isOurs = nil
 		c.overwritten = append(slices.DeleteFunc(c.overwritten, func(at time.Time) bool { return now.Sub(at) > Window }), now)
-		c.on = c.on || len(c.overwritten) >= Answers
+		c.on = c.on || len(c.overwritten) >= Overwrites
 	case c.on && c.isOurs != nil && c.Left(now) == 0:
 		c.on, c.overwritten, c.written = false, nil, time.Time{}
 	}
@@ -51,7 +51,7 @@ func (c *Contest[T]) Observe(present T, now time.Time) (pause time.Duration) {
 }
 
 // Left returns the rest of the pause after the last own write.
-func (c *Contest[T]) Left(now time.Time) time.Duration {
+func (c *Detector[T]) Left(now time.Time) time.Duration {
 	if !c.on || c.written.IsZero() {
 		return 0
 	}
@@ -60,10 +60,10 @@ func (c *Contest[T]) Left(now time.Time) time.Duration {
 
 // Found records a status that is correct without a write. isOurs reports whether a status is equally
 // correct.
-func (c *Contest[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
+func (c *Detector[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
 // Wrote records a write, after which isOurs holds for the status.
-func (c *Contest[T]) Wrote(isOurs func(T) bool, now time.Time) {
+func (c *Detector[T]) Wrote(isOurs func(T) bool, now time.Time) {
 	c.isOurs = isOurs
 	if c.on {
 		c.written = now

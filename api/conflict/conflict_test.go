@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package contest
+package conflict
 
 import (
 	"testing"
 	"time"
 )
 
-// rivalry is a status, a text, that another program writes, too, with a simulated clock.
-type rivalry struct {
-	Contest[string]
+// sharedStatus is a status that another program writes, too, with a simulated clock.
+type sharedStatus struct {
+	Detector[string]
 	now    time.Time
 	status string
 	writes int
 }
 
-func newRivalry() *rivalry { return &rivalry{now: time.Unix(1e9, 0)} }
+func newSharedStatus() *sharedStatus { return &sharedStatus{now: time.Unix(1e9, 0)} }
 
 func isOurs(status string) bool { return status == "ours" }
 
 // look is the controller's check of the status after some time.
-func (r *rivalry) look(later time.Duration) {
+func (r *sharedStatus) look(later time.Duration) {
 	r.now = r.now.Add(later)
 	pause := r.Observe(r.status, r.now)
 	switch {
@@ -33,18 +33,18 @@ func (r *rivalry) look(later time.Duration) {
 	}
 }
 
-func (r *rivalry) overwrite() { r.status = "theirs" }
+func (r *sharedStatus) overwrite() { r.status = "theirs" }
 
 // A program that overwrites each write is answered once per pause, until it stops.
-func TestContest(t *testing.T) {
-	r := newRivalry()
+func TestContested(t *testing.T) {
+	r := newSharedStatus()
 	r.look(0)
 	for range 600 {
 		r.overwrite()
 		r.look(100 * time.Millisecond)
 	}
 	// The first write, those that answered, and two after pauses.
-	if want := 1 + Answers + 1; !r.Contested() || r.writes < want || r.writes > want+1 {
+	if want := 1 + Overwrites + 1; !r.Contested() || r.writes < want || r.writes > want+1 {
 		t.Errorf("%d writes in a minute, contested: %t", r.writes, r.Contested())
 	}
 	r.look(Pause)
@@ -56,18 +56,18 @@ func TestContest(t *testing.T) {
 		t.Errorf("a second before the pause ends it has %s left, contested: %t", left, r.Contested())
 	}
 	if r.look(time.Second); r.Contested() {
-		t.Error("the contest does not end")
+		t.Error("the conflict does not end")
 	}
 	before := r.writes
 	r.overwrite()
 	if r.look(0); r.writes != before+1 {
-		t.Error("after the contest the status is not put right at once")
+		t.Error("after the conflict the status is not corrected at once")
 	}
 }
 
 // Occasional overwrites are corrected at once.
 func TestRareOverwrites(t *testing.T) {
-	r := newRivalry()
+	r := newSharedStatus()
 	r.look(0)
 	for range 20 {
 		r.overwrite()
@@ -80,8 +80,8 @@ func TestRareOverwrites(t *testing.T) {
 
 // A clock that was set back extends no pause.
 func TestClockSetBack(t *testing.T) {
-	r := newRivalry()
-	for range Answers + 1 {
+	r := newSharedStatus()
+	for range Overwrites + 1 {
 		r.overwrite()
 		r.look(time.Second)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// The kernel takes what a source sends, with the checksums as they are, and a source gets what comes
-// back.
+// TestSource checks that the kernel accepts the packets of a source with their checksums, and that a
+// source receives answers.
 func TestSource(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -34,7 +34,7 @@ func TestSource(t *testing.T) {
 	if err := netlink.LinkSetUp(loopback); err != nil {
 		t.Fatal(err)
 	}
-	// What a packet socket sends here comes in as from another host, with an address of this one.
+	// A packet socket's packets arrive here as from another host, with a local source address.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/lo/accept_local", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// awaitLocal waits until the kernel takes packets to an address: it inserts the route of one of IPv6
-// some time after the address.
+// awaitLocal waits until the kernel accepts packets to an address: it adds the route of an IPv6 address
+// asynchronously.
 func awaitLocal(t *testing.T, address netip.Addr) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -90,7 +90,7 @@ func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
 	defer s.Close()
 	received := make([]byte, longest)
 	for at := range canary.Ports {
-		// Of odd and even lengths, up to a full packet.
+		// Odd and even lengths, up to a full packet.
 		sent := bytes.Repeat([]byte{byte(at), 0xff}, 23*at+5)[:23*at+1]
 		if err := s.send(way, at, to, sent); err != nil {
 			t.Fatal(err)
@@ -119,7 +119,8 @@ func exchange(t *testing.T, way netdev.Way, from, to netip.Addr) {
 	}
 }
 
-// ICMP errors about probes, which anybody can forge, make no way to another host narrow.
+// TestSourcesLearnNoPathMTU checks that forged ICMP errors about probes do not lower the path MTU to
+// another host.
 func TestSourcesLearnNoPathMTU(t *testing.T) {
 	if !isolated.Test(t) {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// play lets rounds pass: each port is answered by a node, by 0 not at all, and by a negative one only
-// where it is short.
+// play runs rounds: each port is answered by a node, by no node for 0, or for a negative number to short
+// probes only.
 func play(w *window, rounds int, answer func(port int) int) {
 	for range rounds {
 		for at := range canary.Ports {
@@ -28,8 +28,8 @@ func play(w *window, rounds int, answer func(port int) int) {
 	}
 }
 
-// A node is reached until nothing has come from it for some rounds: for so long a session that is reset
-// takes its route away, and other nodes get all probes.
+// TestWindowOutlivesReset checks that a node counts as reached for some rounds without an answer: a
+// session reset removes its route for that long, and other nodes get all probes.
 func TestWindowOutlivesReset(t *testing.T) {
 	var w window
 	three := func(port int) int { return 1 + port%3 }
@@ -63,7 +63,7 @@ func TestWindow(t *testing.T) {
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v, want %+v", r, healthy)
 	}
-	// Losses of less than a few rounds are none.
+	// Losses shorter than a few rounds are ignored.
 	play(&w, misses-1, func(int) int { return 0 })
 	if r := w.result(); !r.equal(healthy) {
 		t.Errorf("%+v after a short loss, want %+v", r, healthy)

@@ -28,7 +28,7 @@ const (
 	node = "node1"
 )
 
-// example has an object of each kind.
+// example returns a state with an object of each kind.
 func example() State {
 	meta := metav1.ObjectMeta{
 		Namespace: "default", Name: "web", UID: "u", Generation: 3,
@@ -115,7 +115,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Without room the checkpoint of before stays whole, and half of one takes no room from others.
+// TestStoreFull checks that without room the previous checkpoint remains, and no partial file uses space.
 func TestStoreFull(t *testing.T) {
 	directory := memory(t)
 	store, err := Open(directory, boot, node)
@@ -149,7 +149,7 @@ func TestStoreFull(t *testing.T) {
 	}
 }
 
-// A directory that cannot be made at first is made by a later Save.
+// TestStoreLater checks that a later Save creates a directory that could not be created at first.
 func TestStoreLater(t *testing.T) {
 	directory := memory(t)
 	if err := os.WriteFile(directory, nil, 0o600); err != nil {
@@ -170,7 +170,8 @@ func TestStoreLater(t *testing.T) {
 	}
 }
 
-// Passwords do not go to a disk, nor does a checkpoint outlive a boot.
+// TestMemoryOnly checks that passwords are not written to a disk, and that a checkpoint is not valid
+// after a reboot.
 func TestMemoryOnly(t *testing.T) {
 	directory, err := os.MkdirTemp(".", "disk")
 	if err != nil {
@@ -227,7 +228,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Whatever a file holds below a right sum: an error, or objects that a model can be built of.
+// FuzzDecode checks that any content with a valid checksum is an error, or has objects that a model can
+// be built of.
 func FuzzDecode(f *testing.F) {
 	good, err := encode(example(), boot)
 	if err != nil {

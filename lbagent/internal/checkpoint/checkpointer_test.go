@@ -44,7 +44,7 @@ func (s *saves) count() int {
 	return len(s.all)
 }
 
-// apiServer has objects of which tests decide when they are there.
+// apiServer holds objects that tests can delay.
 type apiServer struct {
 	objects       *model.Snapshot
 	synced        chan struct{}
@@ -55,13 +55,13 @@ func (a *apiServer) Snapshot() *model.Snapshot { copied := *a.objects; return &c
 func (a *apiServer) Synced() <-chan struct{}   { return a.synced }
 func (a *apiServer) PasswordsRead() bool       { return a.passwordsRead }
 
-// newCheckpointer returns one whose API server has these objects.
+// newCheckpointer returns a Checkpointer for an API server with these objects.
 func newCheckpointer(live *model.Snapshot, before *State, store store) (*Checkpointer, *apiServer) {
 	api := &apiServer{objects: live, synced: make(chan struct{}), passwordsRead: true}
 	return &Checkpointer{live: api, before: before, store: store, logger: logr.Discard(), wake: make(chan struct{}, 1)}, api
 }
 
-// cluster has two nodes and a router.
+// cluster returns two nodes and a router.
 func cluster() *model.Snapshot {
 	return &model.Snapshot{
 		LBNodes: []*millracev1beta1.LBNode{{}, {}},
@@ -69,8 +69,8 @@ func cluster() *model.Snapshot {
 	}
 }
 
-// An agent that starts without the API server goes on with the checkpoint, after a while; one
-// to which nothing was kept waits.
+// TestPatience checks that an agent without the API server uses the checkpoint after Patience, and waits
+// without a checkpoint.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster(), Generations: []uint32{300}}, nil)
@@ -107,7 +107,7 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// The passwords of before hold until the Secrets have been read.
+// TestPasswordsOfBefore checks that previous passwords are used until the Secrets have been read.
 func TestPasswordsOfBefore(t *testing.T) {
 	before := cluster()
 	before.Passwords = map[string]string{"tor": "old"}
@@ -135,8 +135,8 @@ func TestPasswordsOfBefore(t *testing.T) {
 	}
 }
 
-// Objects are kept once however many passes there are, and the last ones at the end. Writes that
-// take long are few. What was kept is not written back.
+// TestKeeping checks that unchanged objects are saved once, that the last ones are saved at the end, that
+// slow writes are rare, and that the loaded state is not written back.
 func TestKeeping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{takes: 100 * time.Millisecond}
@@ -183,7 +183,7 @@ func TestKeeping(t *testing.T) {
 	})
 }
 
-// A failure is no reason to stop trying.
+// TestKeepingFails checks that saving is retried after a failure.
 func TestKeepingFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{fails: true}
@@ -209,7 +209,7 @@ func TestKeepingFails(t *testing.T) {
 	})
 }
 
-// What is known of nodes is kept with the objects when it changes, though no pass comes.
+// TestKnownNodesAreKept checks that a change of the known nodes is saved without a pass.
 func TestKnownNodesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &saves{}
@@ -242,7 +242,7 @@ func TestKnownNodesAreKept(t *testing.T) {
 		if store.count() != 2 {
 			t.Fatalf("kept %d times, want twice", store.count())
 		}
-		// The last word is kept, too.
+		// The last change is saved, too.
 		known = []membership.Known{{ID: 2, Lost: time.Now()}}
 		cancel()
 		<-ended

@@ -27,7 +27,7 @@ import (
 
 const patience = 20 * time.Second
 
-// samples are handed out as they are sent, until they are closed.
+// samples returns sent drops until it is closed.
 type samples struct {
 	drops chan dataplane.Drop
 	once  sync.Once
@@ -52,7 +52,7 @@ func (s *samples) Close() error {
 	return nil
 }
 
-// plane is a data plane that answers with what it is made of.
+// plane is a data plane with fixed results.
 type plane struct {
 	counters dataplane.Counters
 	trace    dataplane.Trace
@@ -161,7 +161,7 @@ func TestRecentDrops(t *testing.T) {
 	for i := range sent {
 		r.samples.drops <- sample(i)
 	}
-	// The last one may still be on its way.
+	// The last sample may not have arrived yet.
 	deadline := time.Now().Add(patience)
 	for len(r.hub.history()) < recentDrops || r.hub.history()[recentDrops-1].Time != time.Unix(sent-1, 0) {
 		if time.Now().After(deadline) {
@@ -188,8 +188,8 @@ func TestRecentDrops(t *testing.T) {
 	}
 }
 
-// One reader is quick, one reads nothing: the quick one gets everything, and the
-// slow one is told how much it missed.
+// TestSlowReader checks that a fast reader gets every sample while a slow one gets the number of missed
+// samples.
 func TestSlowReader(t *testing.T) {
 	r := newRig(t, &plane{})
 	slow, err := net.Dial("unix", r.path)
@@ -210,7 +210,7 @@ func TestSlowReader(t *testing.T) {
 	if err := slowLines.Decode(&header); err != nil || header.Drops == nil {
 		t.Fatalf("header %+v, %v", header, err)
 	}
-	// Far more than the queue and what the kernel keeps of a socket.
+	// More than the queue and the socket buffer.
 	const sent = 4 * queueLength
 	for i := range sent {
 		r.samples.drops <- sample(i)
@@ -246,7 +246,7 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// lineWriter sends each line that is written.
+// lineWriter sends each written line to a channel.
 type lineWriter chan<- consoleapi.Line
 
 func (w lineWriter) Write(text []byte) (int, error) {
@@ -289,7 +289,7 @@ func TestTop(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	// Again and again, until the reader has enough.
+	// Repeated until the reader has enough.
 	again, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	repeated := make(chan consoleapi.Line)
@@ -307,7 +307,7 @@ func TestTop(t *testing.T) {
 	cancel()
 }
 
-// TestTopOfSome: what a client does not ask about is neither read nor sent.
+// TestTopOfSome checks that counters of other frontends are neither read nor sent.
 func TestTopOfSome(t *testing.T) {
 	other := forwarding.FrontendKey{VIP: netip.MustParseAddr("2001:db8::1"), Port: 53, Protocol: 17}
 	r := newRig(t, &plane{counters: dataplane.Counters{
@@ -369,7 +369,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// What is no request is refused, and a client that says nothing harms nobody.
+// TestRubbish checks that invalid requests are rejected, and that a silent client does not affect others.
 func TestRubbish(t *testing.T) {
 	r := newRig(t, &plane{})
 	silent, err := net.Dial("unix", r.path)
@@ -382,7 +382,7 @@ func TestRubbish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The agent may hang up before all of it is written.
+		// The agent may disconnect before all of it is written.
 		_, _ = io.WriteString(conn, text)
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
@@ -427,7 +427,7 @@ func TestListen(t *testing.T) {
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another agent") {
 		t.Errorf("beside a living agent: %v", err)
 	}
-	// As after a kill: the socket stays, and nobody answers.
+	// As after a kill: the socket exists without a listener.
 	first.(*net.UnixListener).SetUnlinkOnClose(false)
 	first.Close()
 	second, err := Listen(path)

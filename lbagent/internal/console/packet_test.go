@@ -19,7 +19,7 @@ var (
 	to6   = netip.MustParseAddrPort("[2001:db8:cafe::1]:80")
 )
 
-// Another implementation writes the same packets.
+// TestPacket compares the packets with those of another implementation.
 func TestPacket(t *testing.T) {
 	for name, test := range map[string]struct {
 		flow  clientPacket
@@ -45,7 +45,7 @@ func TestPacket(t *testing.T) {
 	}
 }
 
-// reference is the packet as gopacket makes it.
+// reference returns the packet of gopacket.
 func reference(t *testing.T, flow clientPacket, transport gopacket.SerializableLayer) []byte {
 	t.Helper()
 	source, destination := flow.Source.Addr().AsSlice(), flow.Destination.Addr().AsSlice()

@@ -244,7 +244,8 @@ verdict: answered by the VIP itself`,
 	}
 }
 
-// The policy is the Service's, also where session affinity has the frontend go by its row.
+// TestDescribePolicyLocalWithAffinity checks that the trace shows the Service's policy even if session
+// affinity selects the endpoint.
 func TestDescribePolicyLocalWithAffinity(t *testing.T) {
 	names := testDirectory()
 	names.Local = map[forwarding.FrontendKey]bool{webKey: true}
@@ -258,7 +259,8 @@ func TestDescribePolicyLocalWithAffinity(t *testing.T) {
 	}
 }
 
-// Where a VIPRoute leads to Services, the trace names them, and that of the endpoint.
+// TestDescribeRoute checks that the trace of a frontend with a VIPRoute names its Services and the
+// endpoint's Service.
 func TestDescribeRoute(t *testing.T) {
 	pod := netip.MustParseAddrPort("198.18.1.2:8080")
 	names := testDirectory()

@@ -23,8 +23,8 @@ func addresses(texts ...string) []netip.Addr {
 	return list
 }
 
-// testDecisions has two VIPs with the same peers, one whose only session is down, and one
-// without an endpoint.
+// testDecisions has two VIPs with equal peers, one whose only session is down, and one without an
+// endpoint.
 func testDecisions() *Decisions {
 	vips := addresses("203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8:cafe::1")
 	return &Decisions{
@@ -77,7 +77,7 @@ func TestVIPs(t *testing.T) {
 	}
 }
 
-// A session that is lost costs its peer alone.
+// TestVIPsWithoutOneSession checks that a lost session affects its peer only.
 func TestVIPsWithoutOneSession(t *testing.T) {
 	decisions := testDecisions()
 	delete(decisions.Established, "r2")

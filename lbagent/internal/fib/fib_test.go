@@ -50,7 +50,8 @@ const (
 	eth0, bond0, vlan100, inner, gre0 = 2, 3, 4, 5, 6
 )
 
-// newNetwork has a node on the link of eth0, and one behind a router on VLAN 100 of a bond.
+// newNetwork returns a network with a node on the link of eth0, and one behind a router on VLAN 100 of a
+// bond.
 func newNetwork() (*Network, map[forwarding.NodeID]Target) {
 	near, far := Target{self4, near4}, Target{self6, far6}
 	return &Network{
@@ -90,7 +91,7 @@ func TestHops(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*Network)
 		want   hops
-		// needed is how many neighbours must be resolved.
+		// needed is the number of neighbors that must be resolved.
 		needed int
 	}{
 		"as it is":     {func(*Network) {}, hops{1: near, 2: far}, 2},

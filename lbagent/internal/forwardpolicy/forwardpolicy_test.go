@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNamespace runs the rest of the test in a network namespace of its own.
+// inNamespace runs the rest of the test in a new network namespace.
 func inNamespace(t *testing.T) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -46,7 +46,7 @@ func command(t *testing.T, input, name string, args ...string) {
 	}
 }
 
-// request and answer are the packets that a firewall sees of a connection with a pod.
+// request and answer are the forwarded packets of a connection with a pod.
 func request(pod string) *Packet {
 	return &Packet{In: "eth0", Out: "cni0", Destination: netip.MustParseAddr(pod)}
 }
@@ -57,7 +57,7 @@ func answer(pod string) *Packet {
 
 const pod4, pod6 = "198.18.1.2", "2001:db8:18::2"
 
-// base is a chain with policy drop. One set and the other chains are there to be referred to.
+// base is a chain with policy drop, a set and further chains for references.
 func base(family, rules string) string {
 	return "table " + family + ` fw {
 		set listed { type ipv4_addr; flags interval; elements = { 198.18.0.0/15 } }
@@ -78,7 +78,7 @@ func base(family, rules string) string {
 func TestNFTables(t *testing.T) {
 	for _, test := range []struct {
 		name, ruleset string
-		// Which of request and answer the policy drops.
+		// The packets that the policy drops.
 		request, answer bool
 	}{
 		{"no rules", base("ip", ""), true, true},
@@ -124,13 +124,13 @@ func TestNFTables(t *testing.T) {
 	}
 }
 
-// The programs, and a pod of their family.
+// The programs, with a pod of their family.
 var tools = map[string]string{"iptables-nft": pod4, "ip6tables-nft": pod6}
 
-// What a chain is called of which program.
+// The names of chains by program.
 var chains = map[string]string{"iptables-nft": "ip", "ip6tables-nft": "ip6"}
 
-// The rules that kube-proxy and CNIs write by iptables.
+// The rules that kube-proxy and CNIs add by iptables.
 func TestIPTables(t *testing.T) {
 	const established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
 	for _, test := range []struct {

@@ -30,7 +30,7 @@ const (
 
 func TestMain(m *testing.M) { isolated.Main(m) }
 
-// node is a Server on a node of its own.
+// node is a Server in a new network namespace.
 type node struct {
 	t    *testing.T
 	sick atomic.Bool
@@ -73,10 +73,10 @@ var (
 	port = Key{Port: 30001}
 )
 
-// none is what get returns where nobody answers.
+// none is the result of get without a response.
 const none = "nobody"
 
-// get asks as a load balancer does, by a connection of its own.
+// get sends a request like a load balancer, over a new connection.
 func (n *node) get(address string) string {
 	n.t.Helper()
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -93,7 +93,7 @@ func (n *node) get(address string) string {
 		response.Header.Get("Content-Type"), response.Header.Get("X-Content-Type-Options"), body)
 }
 
-// await waits until the answer begins so.
+// await waits until the response starts with the text.
 func (n *node) await(address, want string) {
 	n.t.Helper()
 	got := ""
@@ -105,7 +105,7 @@ func (n *node) await(address, want string) {
 	n.t.Fatalf("%s answers %q, want %q", address, got, want)
 }
 
-// holds fails where the answer does not begin so for longer than the patience of the Server.
+// holds fails if the response changes for longer than the patience of the Server.
 func (n *node) holds(address, want string) {
 	n.t.Helper()
 	for end := time.Now().Add(3 * time.Second / 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -125,7 +125,7 @@ func (n *node) occupy(address string) net.Listener {
 	return listener
 }
 
-// The answers are those of kube-proxy 1.36, to the byte.
+// TestAnswers compares the responses with those of kube-proxy 1.36, byte by byte.
 func TestAnswers(t *testing.T) {
 	n := newNode(t)
 	n.Set(map[Key]Check{port: shop, {Port: 30001, IPv6: true}: {Service: shop.Service, Endpoints: 1}, {Port: 30002}: {Service: shop.Service}}, true)
@@ -151,7 +151,8 @@ func TestAnswers(t *testing.T) {
 	n.await("127.0.0.1:30001", none)
 }
 
-// A service proxy gets the ports whenever it comes, and keeps them while it starts again.
+// TestServiceProxyGoesFirst checks that a service proxy gets the ports at any time, and keeps them during
+// a restart.
 func TestServiceProxyGoesFirst(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:10256", "[::]:10256"} {
 		t.Run(address, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestServiceProxyGoesFirst(t *testing.T) {
 			n.await("127.0.0.1:30001", "200 2")
 			proxy = n.occupy(address)
 			n.await("127.0.0.1:30001", none)
-			// As kube-proxy does.
+			// Like kube-proxy.
 			taken := n.occupy("0.0.0.0:30001")
 			_ = taken.Close()
 			_ = proxy.Close()
@@ -174,7 +175,8 @@ func TestServiceProxyGoesFirst(t *testing.T) {
 	}
 }
 
-// Whoever has a port keeps it, at whatever address, and is followed when it goes.
+// TestTakenPort checks that a process with a port, at any address, keeps it, and that the Server opens
+// the port afterwards.
 func TestTakenPort(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:30001", "0.0.0.0:30001"} {
 		t.Run(address, func(t *testing.T) {
@@ -184,7 +186,7 @@ func TestTakenPort(t *testing.T) {
 			n.await("127.0.0.1:30002", "200 2")
 			_ = other.Close()
 			n.await("127.0.0.1:30001", "200 2")
-			// And nobody gets it beside us.
+			// A second listener must be impossible.
 			if second, err := net.Listen("tcp", address); err == nil {
 				_ = second.Close()
 				t.Errorf("somebody else listens at %s, too", address)
@@ -211,7 +213,7 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// Whoever holds connections open, and asks nothing, keeps nobody from an answer.
+// TestHeldConnections checks that idle connections of clients do not prevent responses to others.
 func TestHeldConnections(t *testing.T) {
 	n := newNode(t)
 	n.Set(map[Key]Check{port: shop}, true)
@@ -228,7 +230,7 @@ func TestHeldConnections(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = conn.Close() })
 	}
-	// Before a header is late, which takes five seconds.
+	// Earlier than the header timeout of five seconds.
 	_ = first.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the oldest connection is not closed: %v", err)
@@ -239,7 +241,8 @@ func TestHeldConnections(t *testing.T) {
 	}
 }
 
-// A flood of connections from one source closes none of a load balancer's.
+// TestFloodOfConnections checks that a flood of connections from one source does not close those of a
+// load balancer.
 func TestFloodOfConnections(t *testing.T) {
 	n := newNode(t)
 	n.Set(map[Key]Check{port: shop}, true)

@@ -26,14 +26,14 @@ func TestWant(t *testing.T) {
 	leaving := frontend("203.0.113.2", 80, 30002, "198.18.1.3")
 	leaving.Terminating = true
 	got := Want(&model.Model{Frontends: []*model.Frontend{
-		// Pods are counted, not their ports.
+		// Pods are counted, not ports.
 		frontend("203.0.113.1", 80, 30001, "198.18.1.1", "198.18.1.2"),
 		frontend("203.0.113.1", 443, 30001, "198.18.1.2"),
 		frontend("2001:db8::1", 80, 30001, "2001:db8:1::1"),
-		// Pods that end are not ready.
+		// Terminating pods are not ready.
 		leaving,
 		frontend("203.0.113.3", 80, 30003),
-		// No port: another policy.
+		// The other policy has no health port.
 		frontend("203.0.113.4", 80, 0, "198.18.1.4"),
 	}})
 	web := model.ServiceName{Namespace: "shop", Name: "web"}

@@ -55,7 +55,7 @@ func pod(n byte) forwarding.Endpoint {
 	return forwarding.Endpoint{Address: netip.AddrFrom4([4]byte{192, 0, 2, n}), Port: 8080}
 }
 
-// frontend has endpoints on this node, and as many elsewhere.
+// frontend returns a frontend with endpoints on this node, and as many elsewhere.
 func frontend(elsewhere uint32, ready, draining []forwarding.Endpoint) *model.Frontend {
 	weights := map[forwarding.NodeID]uint32{}
 	if elsewhere > 0 {
@@ -83,7 +83,7 @@ func announced(peers ...string) []announce.Decision {
 	return []announce.Decision{decision}
 }
 
-// A story of a night, told step by step.
+// TestStory runs a sequence of events.
 func TestStory(t *testing.T) {
 	k := NewKeeper()
 	at := start
@@ -159,7 +159,7 @@ func TestStory(t *testing.T) {
 	}, route("NotAnnounced", "no VIP of this node any more"), endpoints("Gone", 0, "192.0.2.3:8080"), endpoints("NoneAnywhere", 0))
 }
 
-// VIPs that change alike share entries; where very many do, they are counted.
+// TestManyVIPs checks that equally changed VIPs share entries, which have counts for many VIPs.
 func TestManyVIPs(t *testing.T) {
 	many := func(n int) State {
 		m := &model.Model{}
@@ -201,8 +201,8 @@ func TestDrops(t *testing.T) {
 		Entry{Time: start, Kind: consoleapi.HistoryDrops, Drops: []consoleapi.HistoryDrop{{Reason: "no_endpoint", Service: "default/web", Count: 4}}})
 }
 
-// However many Services are flooded, a minute has a line of few, the largest, and no packet is lost
-// from the sum.
+// TestDropsOfManyServices checks that a flood of many Services is one line with the largest ones, and
+// that the sum counts all packets.
 func TestDropsOfManyServices(t *testing.T) {
 	k := NewKeeper()
 	k.Count(Counters{}, nil, start)
@@ -230,15 +230,15 @@ func TestDropsOfManyServices(t *testing.T) {
 	}
 }
 
-// What is recorded of a day has room in the file.
+// TestDayHasRoom checks that the files have room for the entries of a day.
 func TestDayHasRoom(t *testing.T) {
 	if got, room := PerDay(), segments.Kept(MaxLine); got > room {
 		t.Errorf("%d bytes may be recorded in a day, and %d are kept", got, room)
 	}
 }
 
-// Whatever happens and however the clock goes, no day has more bytes of a kind than there is room
-// for, and every entry is recorded or counted.
+// TestFlood checks that under random events and clock changes no kind exceeds its bytes of a day, and
+// that every entry is recorded or counted.
 func TestFlood(t *testing.T) {
 	kinds := []consoleapi.HistoryKind{consoleapi.HistoryEndpoints, consoleapi.HistorySession, consoleapi.HistoryNode}
 	rapid.Check(t, func(t *rapid.T) {
@@ -279,7 +279,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// A clock that goes back and forth gives no room.
+// TestClockGoesBack checks that a clock that is set back and forth adds no room.
 func TestClockGoesBack(t *testing.T) {
 	b := newBudget()
 	kind := consoleapi.HistoryAgent
@@ -295,7 +295,8 @@ func TestClockGoesBack(t *testing.T) {
 	}
 }
 
-// What was left out is told by Service, the most first, as soon as there is room for that.
+// TestLeftOut checks that dropped entries are reported by Service, the largest counts first, once there
+// is room.
 func TestLeftOut(t *testing.T) {
 	k := NewKeeper()
 	web := Entry{Kind: consoleapi.HistoryEndpoints, Services: []string{"default/web"}, Message: strings.Repeat("x", 1000)}
@@ -365,7 +366,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// No line makes a reader fail.
+// FuzzSelection checks that a reader accepts any line.
 func FuzzSelection(f *testing.F) {
 	f.Add([]byte(`{"time":"2026-11-26T03:12:00Z","kind":"Drops","drops":[{"reason":"a","service":"default/web"}]}`))
 	f.Add([]byte(`{"time":"2026-11-26T03:12:00Z","endpoints":["x"]}`))

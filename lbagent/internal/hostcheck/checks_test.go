@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// The cards of a bond are its members.
+// TestCards checks that the interfaces of a bond are its members.
 func TestCards(t *testing.T) {
 	loopback := 1
 	got := cards([]dataplane.Attachment{
@@ -26,7 +26,7 @@ func TestCards(t *testing.T) {
 	}
 }
 
-// host is a data plane with something to tell of each kind.
+// host is a data plane with a problem of each kind.
 type host struct{}
 
 func (host) Attachments() []dataplane.Attachment {
@@ -37,7 +37,7 @@ func (host) Losses() ([]dataplane.UplinkLosses, error)    { return nil, nil }
 func (host) LossesUncounted() error                       { return errors.New("no tracepoints") }
 func (host) WrongUplinks() (uint64, error)                { return 0, nil }
 
-// The report has what each check finds.
+// TestProblems checks that the report contains the problems of each check.
 func TestProblems(t *testing.T) {
 	checks := New(host{}, func() error { return errors.New("no xt_bpf") }, false, logr.Discard())
 	checks.order.tell("eth0: program 12")

@@ -13,7 +13,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// The firewall is asked of one pod of each family and of each uplink, both ways.
+// TestFirewallWants checks that the firewall is evaluated for one pod of each family and each uplink, in
+// both directions.
 func TestFirewallWants(t *testing.T) {
 	at := netip.MustParseAddr
 	m := &model.Model{Frontends: []*model.Frontend{
@@ -32,7 +33,8 @@ func TestFirewallWants(t *testing.T) {
 	}
 }
 
-// What is told changes with the chains that drop, and stays where they cannot be read.
+// TestFirewallTells checks that the problem changes with the dropping chains, and remains if they cannot
+// be read.
 func TestFirewallTells(t *testing.T) {
 	var f firewall
 	drops := []string{}

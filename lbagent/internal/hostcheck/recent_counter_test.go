@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is told begins with a drop, and ends some time after the last one.
+// TestRecentCounter checks that a drop is reported until some time after the last one.
 func TestRecentCounter(t *testing.T) {
 	start := time.Unix(0, 0)
 	var o recentCounter

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/dataplane"
 )
 
-// The report names the uplinks and reasons, and changes only when these do.
+// TestTransmitDrops checks that the report names uplinks and reasons, and changes only with them.
 func TestTransmitDrops(t *testing.T) {
 	start := time.Unix(0, 0)
 	var u transmitDrops

@@ -50,7 +50,7 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{certificate: certificate, key: key}
 }
 
-// sign signs a certificate, by itself where there is no authority yet.
+// sign signs a certificate, or self-signs that of a new authority.
 func (a *authority) sign(t *testing.T, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -95,7 +95,7 @@ func (a *authority) write(t *testing.T, directory string, pair tls.Certificate) 
 	}
 }
 
-// known is a Source that knows what a test says.
+// known is a Source with fixed data.
 type known struct {
 	counting
 	deciding
@@ -139,7 +139,7 @@ func serve(t *testing.T, source Source) *served {
 	return s
 }
 
-// client trusts the authority and shows certificates.
+// client trusts the authority and presents a certificate.
 func (s *served) client(t *testing.T, shown ...tls.Certificate) *http.Client {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -226,7 +226,8 @@ func lengths(drops liveapi.Drops) string {
 	return strings.Join(told, " ")
 }
 
-// Nobody is answered but the aggregated API, and by nobody but an agent.
+// TestUntrusted checks that only the aggregated API is served, and only by a server with an agent's
+// certificate.
 func TestUntrusted(t *testing.T) {
 	source := &known{}
 	source.time = time.Now()
@@ -258,7 +259,7 @@ func TestUntrusted(t *testing.T) {
 		}
 	}
 
-	// The next handshake is made with the next files, and the previous client is nobody then.
+	// The next handshake uses the new files, and rejects the previous client.
 	s.authority = newAuthority(t)
 	s.authority.write(t, s.directory, s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageServerAuth))
 	if ask(right) == nil {

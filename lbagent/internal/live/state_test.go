@@ -18,7 +18,7 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// deciding is a node whose decisions a test takes.
+// deciding is a node with decisions of the test.
 type deciding struct {
 	time     time.Time
 	vips     map[netip.Addr]console.VIPGroup
@@ -40,7 +40,7 @@ func (d *deciding) decisions(at time.Time) (*console.VIPs, error) {
 
 func (d *deciding) peers() []console.BGPPeer { return slices.Clone(d.sessions) }
 
-// follower applies what it is told.
+// follower applies differences.
 type follower struct {
 	cursor   string
 	vips     map[netip.Addr]string
@@ -89,7 +89,7 @@ func (f *follower) check(t *testing.T, d *deciding) {
 	}
 }
 
-// Readers that apply the changes know what the node decided, whenever they ask.
+// TestState checks that readers that apply the differences have the node's decisions at any time.
 func TestState(t *testing.T) {
 	for seed := range uint64(50) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -135,7 +135,7 @@ func checkState(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// An answer has what changed and no more, and waits where nothing did.
+// TestStateOfChanges checks that a response contains only changes, and waits for one.
 func TestStateOfChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{}, sessions: []console.BGPPeer{{Peer: "tor1"}}}
@@ -169,7 +169,8 @@ func TestStateOfChanges(t *testing.T) {
 	})
 }
 
-// VIPs that are gone are forgotten in the end; a reader that missed them gets the whole state.
+// TestStateForgets checks that removed VIPs are eventually dropped from the journal, and that a late
+// reader gets the whole state.
 func TestStateForgets(t *testing.T) {
 	d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{netip.MustParseAddr("203.0.113.1"): {}}}
 	j := newJournal(d.decisions, d.peers)

@@ -18,7 +18,7 @@ import (
 	liveapi "github.com/millrace-lb/millrace/api/live"
 )
 
-// counting has frontends that a test counts with.
+// counting has frontends with counters of the test.
 type counting struct {
 	frontends map[console.FrontendName]*console.Frontend
 	drops     map[string]uint64
@@ -59,7 +59,7 @@ func (c *counting) read() (*console.Counters, error) {
 	return counters, c.err
 }
 
-// startSampler runs a sampler until the bubble of the test ends.
+// startSampler runs a sampler until the test's bubble ends.
 func startSampler(t *testing.T, c *counting) *sampler {
 	s := newSampler(c.read)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func ask(t *testing.T, s *sampler, cursor string) *liveapi.Traffic {
 	return traffic
 }
 
-// reader sums what it is told.
+// reader sums the increases.
 type reader struct {
 	cursor         string
 	packets, drops uint64
@@ -104,7 +104,7 @@ func (r *reader) ask(t *testing.T, s *sampler) {
 	}
 }
 
-// Readers that ask at times of their own are all told the same sums.
+// TestTraffic checks that readers with different intervals get equal sums.
 func TestTraffic(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -135,7 +135,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 		time.Sleep(liveapi.SampleInterval)
 		synctest.Wait()
 		for i := range readers {
-			// Some are late, but never by more than is kept.
+			// Some are late, but never by more samples than are kept.
 			if late[i]++; late[i] < keptSamples-1 && random.IntN(i+1) > 0 {
 				continue
 			}
@@ -156,7 +156,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// A frontend that is written anew counts from zero, and no less than that.
+// TestTrafficOfNewFrontend checks that a frontend that is written again counts from zero.
 func TestTrafficOfNewFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}
@@ -174,7 +174,8 @@ func TestTrafficOfNewFrontend(t *testing.T) {
 	})
 }
 
-// Drops of packets for no frontend are told too, and the frames that drivers did not take.
+// TestTrafficOfNoFrontend checks that drops of packets without a frontend, and frames that drivers did
+// not transmit, are included.
 func TestTrafficOfNoFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{drops: map[string]uint64{"no_frontend": 100, "fragment": 7}, uplinks: []console.Uplink{{Interface: "eth0", Transmit: 5}}}
@@ -196,7 +197,7 @@ func TestTrafficOfNoFrontend(t *testing.T) {
 	})
 }
 
-// A cursor that is not known, or too old, begins anew.
+// TestTrafficCursor checks that an unknown or old cursor starts a new sequence.
 func TestTrafficCursor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}
@@ -215,7 +216,8 @@ func TestTrafficCursor(t *testing.T) {
 	})
 }
 
-// Counters are read only while somebody asks, and nobody waits for one that cannot be read.
+// TestTrafficAtRest checks that counters are read only while there are requests, and that a failed read
+// does not block requests.
 func TestTrafficAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counting{}

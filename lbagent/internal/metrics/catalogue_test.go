@@ -23,7 +23,7 @@ type silent struct{}
 func (silent) Verdict() membership.Verdict { return membership.Verdict{} }
 func (silent) Counters() probe.Counters    { return probe.Counters{} }
 
-// The page lists what an agent exports.
+// TestCatalogue compares the documentation with the exported metrics.
 func TestCatalogue(t *testing.T) {
 	sessions := func() []bgp.Session {
 		return []bgp.Session{{Peer: "tor1", State: millracev1beta1.SessionActive, Since: time.Unix(1, 0), LastErrorTime: time.Unix(2, 0)}}
@@ -40,7 +40,7 @@ func TestCatalogue(t *testing.T) {
 		NewHistory(func() History { return History{LeftOut: map[string]uint64{"Endpoints": 1}} }))
 }
 
-// The page tells how many series an agent has in a cluster of many Services.
+// TestSeries checks the documented number of series in a cluster with many Services.
 func TestSeries(t *testing.T) {
 	const services = 10_000
 	var rows []string

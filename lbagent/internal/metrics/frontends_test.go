@@ -25,7 +25,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// plain are counters of frontends without anything else.
+// plain returns counters of frontends without drops.
 type plain map[forwarding.FrontendKey]dataplane.FrontendCounters
 
 func (p plain) CountersOf(wanted func(forwarding.FrontendKey) bool) (dataplane.Counters, error) {
@@ -41,7 +41,7 @@ func frontendAt(port int) forwarding.FrontendKey {
 	return forwarding.FrontendKey{VIP: netip.AddrFrom4([4]byte{203, 0, 113, byte(port >> 8)}), Port: uint16(port), Protocol: 6}
 }
 
-// scrape returns the series of frontends as Prometheus reads them, sorted.
+// scrape returns the series of frontends in the text format, sorted.
 func scrape(t testing.TB, c *Collector) []string {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -109,8 +109,8 @@ func TestFrontendSeries(t *testing.T) {
 	}
 }
 
-// TestSumsOnlyGrow: a Service's sum has what its frontends counted that are gone, and what one
-// counted that was removed and is back.
+// TestSumsOnlyGrow checks that a Service's sum includes the counts of removed frontends, and of a
+// frontend that was removed and added again.
 func TestSumsOnlyGrow(t *testing.T) {
 	var s sums
 	services := map[forwarding.FrontendKey]string{frontendAt(80): "shop/web", frontendAt(443): "shop/web"}
@@ -121,11 +121,11 @@ func TestSumsOnlyGrow(t *testing.T) {
 		{plain{frontendAt(80): {Packets: 100}, frontendAt(443): {Packets: 10}}, 110},
 		{plain{frontendAt(80): {Packets: 101}}, 111},
 		{plain{frontendAt(80): {Packets: 102}}, 112},
-		// 443 is back.
+		// 443 is added again.
 		{plain{frontendAt(80): {Packets: 102}, frontendAt(443): {Packets: 1}}, 113},
-		// 80 was removed and is back between two scrapes.
+		// 80 was removed and added again between two scrapes.
 		{plain{frontendAt(80): {Packets: 5}, frontendAt(443): {Packets: 1}}, 118},
-		// The Service is gone, and then another one of that name.
+		// The Service is deleted, and another one of that name created.
 		{plain{}, 0},
 		{plain{frontendAt(80): {Packets: 2}}, 2},
 	} {
@@ -141,17 +141,17 @@ func TestSumsOnlyGrow(t *testing.T) {
 	}
 }
 
-// manyFrontends are those of the largest node by default, of 2,048 Services.
+// manyFrontends is the default limit of a node, here of 2,048 Services.
 const manyFrontends = 8192
 
-// served serves the metrics of a node with many frontends, of which one in every has seen
-// packets. It returns what scrapes it, without compression.
+// served serves the metrics of a node with many frontends, of which one in every has packets. It returns
+// a function that scrapes without compression.
 func served(t testing.TB, frontends Frontends, every int) (scrape func() []byte) {
 	t.Helper()
 	return servedOf(t, frontends, manyFrontends, 4, every)
 }
 
-// servedOf serves as many frontends, of which each Service has several.
+// servedOf serves many frontends, several for each Service.
 func servedOf(t testing.TB, frontends Frontends, many, each, every int) (scrape func() []byte) {
 	t.Helper()
 	counters, names := plain{}, map[forwarding.FrontendKey]string{}
@@ -195,7 +195,7 @@ func servedOf(t testing.TB, frontends Frontends, many, each, every int) (scrape 
 	}
 }
 
-// A scrape of many frontends once was 4.4 MiB, most of it zeros.
+// TestScrapeSize bounds the size of a scrape with many frontends.
 func TestScrapeSize(t *testing.T) {
 	for _, test := range []struct {
 		frontends Frontends

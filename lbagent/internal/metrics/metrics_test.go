@@ -60,7 +60,7 @@ func services() map[forwarding.FrontendKey]string {
 	}
 }
 
-// passes are one that succeeded, and one a second later that failed.
+// passes returns Passes with a successful pass, and a failed one a second later.
 func passes() *Passes {
 	p := NewPasses()
 	state := forwarding.NewState()
@@ -76,7 +76,7 @@ func passes() *Passes {
 	return p
 }
 
-// The names and types are as Prometheus' conventions have them, and every series of a
+// TestConventions checks the conventions of Prometheus for names and types, and that every series of a
 // frontend has the labels of its Service.
 func TestConventions(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
@@ -113,8 +113,8 @@ func TestConventions(t *testing.T) {
 	}
 }
 
-// serve serves until the test ends and returns the URL.
-// started runs a server on a port of its own until the test ends, and returns its address.
+// serve serves until the test ends and returns the URL. started runs a server on a free port until the
+// test ends, and returns its address.
 func started(t *testing.T, run func(context.Context, net.Listener) error) string {
 	t.Helper()
 	listener, err := Listen("127.0.0.1:0", "some-flag")
@@ -204,7 +204,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What cannot be read does not hide the rest.
+// TestUnreadableCounters checks that an error of one metric does not hide others.
 func TestUnreadableCounters(t *testing.T) {
 	url := serveMetrics(t, NewCollector("v1", EachFrontend, counting{errors.New("gone")}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Real routes. Needs root.
+// TestGateways reads routes of a network namespace. It needs root.
 func TestGateways(t *testing.T) {
 	f := newFar(t)
 	first := f.connect(t, "first", "198.51.100.1/25", "198.51.100.2/25", 1).Attrs().Index

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/fib"
 )
 
-// A host that has an address is found by ARP and by Neighbor Discovery, one that has not is not,
-// and the kernel's table is as before.
+// TestFindHolders checks that a host with an address is found by ARP and by Neighbor Discovery, that
+// other hosts are not, and that the kernel's table is unchanged afterwards.
 func TestFindHolders(t *testing.T) {
 	f := newFar(t)
 	index := f.connect(t, "up0", "198.51.100.2/24", "198.51.100.1/24", 1).Attrs().Index
@@ -53,7 +53,7 @@ func TestFindHolders(t *testing.T) {
 		if len(found) != len(want) || found[asked[0]] != far || found[asked[1]] != far {
 			t.Errorf("round %d: found %v, want %v", round, found, want)
 		}
-		// An entry that the kernel took for fresh would be an answer without a question.
+		// With a fresh entry, the kernel would answer without a probe.
 		for _, key := range asked[:2] {
 			must(t, useNeighbour(key))
 		}
@@ -64,7 +64,7 @@ func TestFindHolders(t *testing.T) {
 		t.Errorf("the entry of the administrator is gone: %v", list)
 	}
 
-	// The holder leaves, and is not found from what the kernel knew.
+	// After the holder has left, it must not be found in the kernel's table.
 	for _, address := range held {
 		must(t, f.AddrDel(other, mustParseAddr(t, address)))
 	}
@@ -91,9 +91,9 @@ func TestFindHolders(t *testing.T) {
 	}
 }
 
-// awaitAddresses waits until the kernel answers for the IPv6 addresses of a link. It begins to in a
-// work item of its own, also without duplicate address detection. What it is asked before that is
-// lost, and asked again only a second later.
+// awaitAddresses waits until the kernel answers for the IPv6 addresses of a link. Even without duplicate
+// address detection it starts asynchronously. Earlier solicitations are lost and repeated only after a
+// second.
 func awaitAddresses(t *testing.T, in *netlink.Handle, link netlink.Link) {
 	t.Helper()
 	deadline := time.Now().Add(5 * time.Second)

@@ -22,13 +22,13 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// far is the other end of the links of the tests: a namespace of its own.
+// far is the other end of the tests' links: another namespace.
 type far struct {
 	*netlink.Handle
 	namespace netns.NsHandle
 }
 
-// newFar also leaves the test's thread in a new namespace.
+// newFar also moves the test's thread into a new namespace.
 func newFar(t *testing.T) *far {
 	t.Helper()
 	isolated.Thread(t)
@@ -42,7 +42,7 @@ func newFar(t *testing.T) *far {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { namespace.Close() })
-	// Each end answers only for its own addresses, and tells when they move.
+	// Each end answers only for its own addresses, and announces moved ones.
 	setSysctl(t, "ipv4/conf/all/arp_ignore", "1")
 	setSysctl(t, "ipv4/conf/all/arp_notify", "1")
 	setSysctl(t, "ipv4/conf/default/arp_notify", "1")
@@ -94,7 +94,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// connect adds a link to the other end. Both ends have their name there.
+// connect adds a link to the far namespace. Both ends have its name.
 func (f *far) connect(t *testing.T, name, nearAddress, farAddress string, mac byte) netlink.Link {
 	t.Helper()
 	link := &netlink.Veth{
@@ -118,8 +118,7 @@ func (f *far) connect(t *testing.T, name, nearAddress, farAddress string, mac by
 
 func farMAC(last byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 1, last} }
 
-// runHops runs a HopWatcher in the test's namespace. The newest of what it sets
-// waits in the channel.
+// runHops runs a HopWatcher in the test's namespace. The channel holds the latest hops.
 func runHops(t *testing.T) (*HopWatcher, <-chan map[forwarding.NodeID]forwarding.Hop) {
 	t.Helper()
 	hops := make(chan map[forwarding.NodeID]forwarding.Hop, 1)
@@ -148,7 +147,7 @@ func runWatcher(t *testing.T, config HopConfig) *HopWatcher {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with the goroutine.
+		// The thread is not unlocked, so it ends with the goroutine.
 		runtime.LockOSThread()
 		defer namespace.Close()
 		if err := netns.Set(namespace); err != nil {
@@ -166,7 +165,7 @@ func runWatcher(t *testing.T, config HopConfig) *HopWatcher {
 	return w
 }
 
-// Real routes, neighbours and links. Needs root.
+// TestHopWatcher uses routes, neighbors and links of network namespaces. It needs root.
 func TestHopWatcher(t *testing.T) {
 	f := newFar(t)
 	first := f.connect(t, "first", "198.51.100.1/25", "198.51.100.2/25", 1)
@@ -240,8 +239,8 @@ func TestHopWatcher(t *testing.T) {
 	await("link deleted", routed, nil)
 }
 
-// What cannot be set is reported once, its lease is not renewed, and it is tried
-// again. Needs root.
+// TestHopsNotSet checks that a failure to set hops is reported once and retried, and that the lease is
+// not renewed. It needs root.
 func TestHopsNotSet(t *testing.T) {
 	newFar(t)
 	failure := errors.New("refused")
@@ -277,7 +276,7 @@ func TestHopsNotSet(t *testing.T) {
 	}
 }
 
-// A subscription that the kernel ended is the end of a cache.
+// TestLostMessages checks that a lost subscription invalidates the cache.
 func TestLostMessages(t *testing.T) {
 	events := &changes{make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate), make(chan netlink.NeighUpdate)}
 	s := &watching{HopWatcher: NewHopWatcher(HopConfig{}), events: events, cache: &fibCache{},

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Real routes: by which uplinks the packets of a node come in. Needs root.
+// TestIngress checks the uplinks of nodes with routes of a network namespace. It needs root.
 func TestIngress(t *testing.T) {
 	f := newFar(t)
 	first := f.connect(t, "first", "198.51.100.1/25", "198.51.100.2/25", 1)

@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// manyNodes are, of each family, more than the kernel has room for among its neighbours: gc_thresh3
-// is 1,024.
+// manyNodes exceeds the kernel's limit of neighbors for each family: gc_thresh3 is 1,024.
 const manyNodes = 1500
 
-// All nodes on one link have a hop, however few neighbours the kernel has room for. What is kept for
-// hops ends with them, and nothing of others. Needs root.
+// TestManyNeighbours checks that all nodes on one link have a hop even beyond the kernel's limit of
+// neighbors, and that entries for hops are removed with the hops, without an effect on other entries. It
+// needs root.
 func TestManyNeighbours(t *testing.T) {
 	f := newFar(t)
 	link := f.connect(t, "first", "198.18.0.1/16", "198.18.255.254/16", 1)
@@ -58,15 +58,14 @@ func TestManyNeighbours(t *testing.T) {
 	}
 }
 
-// nodeIPv6 is the address of a node.
 func nodeIPv6(number uint32) netip.Addr {
 	address := netip.MustParseAddr("2001:db8::1:0").As16()
 	binary.BigEndian.PutUint16(address[14:], uint16(number))
 	return netip.AddrFrom16(address)
 }
 
-// answerForMany has the other end answer for all addresses of a network, and for the nodes' of IPv6,
-// which it has to have itself.
+// answerForMany makes the far end answer for all addresses of a network, and adds the nodes' IPv6
+// addresses to it.
 func (f *far) answerForMany(t *testing.T, network string) {
 	t.Helper()
 	link, err := f.LinkByName("first")
@@ -104,7 +103,7 @@ func awaitKept(t *testing.T, want int) {
 	}
 }
 
-// kept counts the neighbours that the kernel keeps for Millrace.
+// kept counts the neighbors that the kernel keeps for Millrace.
 func kept(t *testing.T) int {
 	t.Helper()
 	keys, err := KeptNeighbours()

@@ -21,7 +21,7 @@ func TestStack(t *testing.T) {
 		bridge:  {},
 		// On a port of a bridge.
 		plainVLAN: {lower: eth2, tag: VLANTag{0x8100, 7}},
-		// On an interface that is not seen from here.
+		// On an interface in another namespace.
 		foreign: {lower: 99},
 	}
 	for index, i := range interfaces {

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// Of netfilter's connections those are found that it translates, until they have ended. Needs root.
+// TestTranslatedConnections checks that only translated connections are returned, until they have ended.
+// It needs root.
 func TestTranslatedConnections(t *testing.T) {
 	isolated.Thread(t)
 	const established = 3

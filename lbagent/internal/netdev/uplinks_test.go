@@ -65,7 +65,7 @@ func TestCheckPatterns(t *testing.T) {
 	}
 }
 
-// addLink adds one end of a veth; the other is its name and "-peer".
+// addLink adds a veth pair: name and name+"-peer".
 func addLink(t *testing.T, name, address string) netlink.Link {
 	t.Helper()
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}
@@ -104,7 +104,7 @@ func addDefaultRoute(t *testing.T, links ...netlink.Link) {
 	}
 }
 
-// Needs root.
+// TestFind needs root.
 func TestFind(t *testing.T) {
 	isolated.Thread(t)
 	addLink(t, "data0", "198.51.100.1/24")
@@ -137,7 +137,7 @@ func TestFind(t *testing.T) {
 		"glob, not lo":  {patterns: []string{"*0", "lo"}, want: []string{"data0", "pod0", "route0"}},
 		"none of these": {patterns: []string{"eth*"}},
 	} {
-		// No subtest: it would run on a thread outside the namespace.
+		// A subtest would run on a thread outside the namespace.
 		found, err := NewFinder(test.patterns).Find(test.addresses, test.peers, time.Now())
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Needs root.
+// TestLeads needs root.
 func TestLeads(t *testing.T) {
 	isolated.Thread(t)
 	data := addLink(t, "data0", "198.51.100.1/24")
@@ -171,7 +171,7 @@ func TestLeads(t *testing.T) {
 			t.Errorf("%s: Ethernet %t, carries an address %t", link.Name, link.Ethernet, link.Carries)
 		}
 	}
-	// What is no uplink leads nowhere.
+	// Only uplinks lead to peers.
 	found, err = NewFinder([]string{"route*"}).Find([]netip.Addr{local}, peers, time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestLeads(t *testing.T) {
 	}
 }
 
-// Needs root.
+// TestWatch needs root.
 func TestWatch(t *testing.T) {
 	isolated.Thread(t)
 	changes := make(chan struct{}, 1000)
@@ -222,7 +222,7 @@ func TestWatch(t *testing.T) {
 	}
 	link := addLink(t, "eth0", "")
 	await("a new interface")
-	// All that comes of the interface itself, the link-local address last.
+	// Events of the new interface, the last one for its link-local address.
 	for quiet := false; !quiet; {
 		select {
 		case <-changes:

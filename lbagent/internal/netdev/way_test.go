@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The way to a router is that of the kernel's route: to its own Ethernet address, or to a gateway's.
+// TestWayTo checks that the next hop follows the kernel's route: to the router's Ethernet address or to a
+// gateway's.
 func TestWayTo(t *testing.T) {
 	far := newFar(t)
 	link := far.connect(t, "uplink", "198.51.100.2/24", "198.51.100.1/24", 1)
@@ -25,7 +26,7 @@ func TestWayTo(t *testing.T) {
 	if way, err := WayTo(router); !errors.Is(err, errUnresolved) {
 		t.Errorf("%+v, %v to a router that the kernel does not know", way, err)
 	}
-	// A link with many neighbours, one of which is the router, and one that does not answer.
+	// A link with many neighbors, including the router and one that does not answer.
 	for i := 1; i < 100; i++ {
 		must(t, netlink.NeighSet(&netlink.Neigh{
 			LinkIndex: link.Attrs().Index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/announce"
 )
 
-// A VIP is announced by its own route or by an aggregate. Where the speaker could not be set,
-// what was announced and is still wanted counts as well.
+// TestAnnounced checks that a VIP is announced by its own route or by an aggregate, and that after a
+// failure of the speaker the previously announced and still wanted VIPs count, too.
 func TestAnnounced(t *testing.T) {
 	single, within, kept, gone := netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("203.0.113.9"),
 		netip.MustParseAddr("198.51.100.8"), netip.MustParseAddr("198.51.100.9")

@@ -15,7 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// A family keeps its last gateway where it has none, and where routes cannot be read.
+// TestNetworks checks that a family without a gateway, or whose routes cannot be read, keeps its previous
+// gateway.
 func TestNetworks(t *testing.T) {
 	first, second := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	var found []netip.Addr

@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// Real interfaces come and go beside the one that leads to the router, and the programs are
-// attached as far as they can be.
+// TestUplinksOfKernel adds and removes interfaces besides the one that leads to the router, and checks
+// that the programs are attached where possible.
 func TestUplinksOfKernel(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -62,7 +62,7 @@ func TestUplinksOfKernel(t *testing.T) {
 	for _, step := range []struct {
 		name, commands string
 		after          time.Duration
-		// interfaces are those with their modes, unattached the peers that are told no route.
+		// interfaces are names with modes, unattached the peers without an announced route.
 		interfaces, unattached []string
 	}{
 		{"one uplink", `link add eth0 type veth peer name router

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/status"
 )
 
-// Where no history can be kept, passes are taken all the same, and those who ask hear why.
+// TestNoHistory checks that without a history passes are accepted, and that queries return the reason.
 func TestNoHistory(t *testing.T) {
 	occupied := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
@@ -41,7 +41,7 @@ func TestNoHistory(t *testing.T) {
 	}
 }
 
-// A history that could not be kept at first is kept once there is room.
+// TestHistoryLater checks that a history that could not be opened is opened once there is room.
 func TestHistoryLater(t *testing.T) {
 	occupied := filepath.Join(t.TempDir(), "history")
 	if err := os.WriteFile(occupied, nil, 0o600); err != nil {

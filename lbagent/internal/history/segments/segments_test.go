@@ -51,7 +51,7 @@ func onDisk(t testing.TB, directory string) (bytes int64) {
 	return bytes
 }
 
-// The newest lines are there, in order, and never more bytes than allowed; also after a restart.
+// TestFull checks that the newest lines are retained in order within the limit, also after a restart.
 func TestFull(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "history")
 	log := open(t, directory)
@@ -96,7 +96,7 @@ func TestFull(t *testing.T) {
 	check(open(t, directory))
 }
 
-// Wherever a write was cut off, all lines before it are there, and all after it.
+// TestTorn checks that a write cut off at any byte affects no line before or after it.
 func TestTorn(t *testing.T) {
 	whole := []byte("first\nsecond\nthird\n")
 	for cut := range len(whole) + 1 {
@@ -115,7 +115,7 @@ func TestTorn(t *testing.T) {
 	}
 }
 
-// A disk that is full loses lines, and harms none that is written later.
+// TestUnwritten checks that a full disk loses lines without an effect on later ones.
 func TestUnwritten(t *testing.T) {
 	log := open(t, t.TempDir())
 	if err := log.Append([][]byte{[]byte("before")}); err != nil {
@@ -140,7 +140,7 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
-// Whatever is written and however often the agent is restarted, what is read is the end of it.
+// TestReadsTheEnd checks that under random writes and restarts the read lines are the latest ones.
 func TestReadsTheEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		directory, err := os.MkdirTemp("", "history")
@@ -186,7 +186,7 @@ func TestReadsTheEnd(t *testing.T) {
 	})
 }
 
-// Whatever the files hold, the history goes on after them.
+// FuzzOpen checks that the history continues after files with any content.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte("{}\n{\"time\""), []byte("x"))
 	f.Add([]byte("\n\n\n"), []byte{0, 1, 2})

@@ -43,18 +43,18 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.programs, "programs", "bin", "directory of lbproxy and caddy")
-	flag.BoolVar(&o.strict, "strict", false, "fail where a ratio is below its target")
+	flag.BoolVar(&o.strict, "strict", false, "fail if a ratio is below its target")
 	cases := flag.String("run", "", "measure only cases whose names match this regular expression")
 	subjects := flag.String("of", "", "measure only proxies whose names match this regular expression")
-	flag.IntVar(&o.rounds, "rounds", 5, "rounds, of which the median counts")
-	flag.Float64Var(&o.scale, "scale", 1, "multiplies the number of requests")
+	flag.IntVar(&o.rounds, "rounds", 5, "number of rounds; the median is reported")
+	flag.Float64Var(&o.scale, "scale", 1, "factor for the number of requests")
 	flag.Parse()
 	var err error
 	if o.cases, err = regexp.Compile(*cases); err == nil {
 		o.subjects, err = regexp.Compile(*subjects)
 	}
 	if err != nil || flag.NArg() > 0 || o.rounds < 1 || o.scale <= 0 {
-		fmt.Fprintln(os.Stderr, "bench: the arguments are wrong:", err)
+		fmt.Fprintln(os.Stderr, "bench: invalid arguments:", err)
 		flag.Usage()
 		os.Exit(2)
 	}

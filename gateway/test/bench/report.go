@@ -90,10 +90,10 @@ func report(out io.Writer, f figures, o options) error {
 		toCaddy := float64(f.median(c.name, caddy)) / float64(mine)
 		fmt.Fprintf(table, "%.2f\t≥ %.2f\t%.2f\t\n", toHAProxy, c.target, toCaddy)
 		if toHAProxy < c.target && o.subjects.MatchString(haproxy) {
-			missed = append(missed, fmt.Errorf("%s: %.2f of HAProxy, below %.2f", c.name, toHAProxy, c.target))
+			missed = append(missed, fmt.Errorf("%s: ratio %.2f to HAProxy, below %.2f", c.name, toHAProxy, c.target))
 		}
 		if toCaddy < 1 && o.subjects.MatchString(caddy) {
-			missed = append(missed, fmt.Errorf("%s: %.2f of Caddy, which is ahead", c.name, toCaddy))
+			missed = append(missed, fmt.Errorf("%s: ratio %.2f to Caddy, below 1", c.name, toCaddy))
 		}
 	}
 	if err := table.Flush(); err != nil {

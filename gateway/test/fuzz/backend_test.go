@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-var programs = flag.Bool("programs", false, "also try nginx, HAProxy, Node and gunicorn as backends")
+var programs = flag.Bool("programs", false, "also use nginx, HAProxy, Node and gunicorn as backends")
 
 // kind starts a backend and returns its address and protocol. The backend records its parsed requests in
 // the world.

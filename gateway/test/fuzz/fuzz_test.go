@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	cases = flag.Int("cases", 200, "how many requests TestRandom draws for each kind of backend")
-	seed  = flag.Uint64("seed", 1, "of TestRandom")
+	cases = flag.Int("cases", 200, "number of requests of TestRandom for each kind of backend")
+	seed  = flag.Uint64("seed", 1, "seed of TestRandom")
 )
 
 // testCase is a case of cases.yaml. Its defaults are the values of the case "plain".

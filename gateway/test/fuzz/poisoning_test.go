@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-var poisonings = flag.Int("poisonings", 300, "how many responses TestPoisoning poisons")
+var poisonings = flag.Int("poisonings", 300, "number of poisoned responses of TestPoisoning")
 
 // segment is a connection that can delay writes until flush, so that several TLS records share one
 // segment.

@@ -27,9 +27,9 @@ var (
 	attack  = flag.String("attack", "", "used by the test itself: attack with \"hellos\", \"idle\" connections, \"streams\", \"questions\", \"guesses\" of passwords or a flood of frames")
 	target  = flag.String("target", "", "host:port to attack")
 	count   = flag.Int("count", 0, "number of connections")
-	waves   = flag.Int("waves", 1, "how often")
-	sources = flag.Int("sources", 1, "number of addresses that they come from")
-	first   = flag.Int("first", 2, "the first of these addresses: 127.1.0.first")
+	waves   = flag.Int("waves", 1, "number of repetitions of hellos")
+	sources = flag.Int("sources", 1, "number of source addresses")
+	first   = flag.Int("first", 2, "last byte of the first source address, 127.1.0.x")
 )
 
 // done is the output of an attacker that has sent everything. Its connections stay open until its input

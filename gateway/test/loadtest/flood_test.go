@@ -14,7 +14,7 @@ import (
 )
 
 // lasting is the duration of a flood of frames.
-var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: how long a flood of frames lasts")
+var lasting = flag.Duration("lasting", 5*time.Second, "used by the test itself: duration of a flood of frames")
 
 // frames writes frames of a flood and returns the next stream ID.
 type frames func(framer *http2.Framer, block []byte, next uint32) uint32

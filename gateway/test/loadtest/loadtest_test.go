@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-var full = flag.Bool("full", false, "attack a proxy of 1 GiB with all there is, and hold others' p99 to 250 ms; else an eighth of it")
+var full = flag.Bool("full", false, "attack a proxy of 1 GiB with the full load, and limit the p99 of others to 250 ms; by default an eighth of it")
 
 // part returns an eighth of a number, or with -full the number.
 func part(count int) int {

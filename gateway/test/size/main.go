@@ -44,9 +44,9 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.programs, "programs", "bin", "directory of lbproxy")
-	flag.BoolVar(&o.strict, "strict", false, "fail where a limit is not held")
-	flag.IntVar(&o.proxies, "proxies", 2, "how many proxies are told")
-	flag.IntVar(&o.rounds, "rounds", 9, "rounds, of which the median counts")
+	flag.BoolVar(&o.strict, "strict", false, "fail if a limit is exceeded")
+	flag.IntVar(&o.proxies, "proxies", 2, "number of proxies")
+	flag.IntVar(&o.rounds, "rounds", 9, "number of rounds; the median is reported")
 	flag.Parse()
 	if flag.NArg() > 0 || o.proxies < 1 || o.rounds < 1 {
 		flag.Usage()
@@ -117,7 +117,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return errors.Join(missed...)
 	}
 	for _, err := range missed {
-		fmt.Fprintln(out, "not held:", err)
+		fmt.Fprintln(out, "exceeded:", err)
 	}
 	return nil
 }

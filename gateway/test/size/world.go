@@ -115,7 +115,7 @@ func (w *world) startProxies(o options) error {
 func (w *world) compile(objects *route.Objects) (int, error) {
 	result := w.compiler.Compile(objects, route.DefaultSettings())
 	if len(result.Proxies) != 1 {
-		return 0, fmt.Errorf("the objects make %d proxies", len(result.Proxies))
+		return 0, fmt.Errorf("the objects compile to %d proxies", len(result.Proxies))
 	}
 	proxy := result.Proxies[0]
 	served := make([]*resource.Resource, 0, len(proxy.Backends))
@@ -227,7 +227,7 @@ func (w *world) memory() (uint64, error) {
 		_, rest, _ := bytes.Cut(status, []byte("RssAnon:"))
 		fields := bytes.Fields(rest)
 		if len(fields) == 0 {
-			return 0, errors.New("the kernel does not say RssAnon")
+			return 0, errors.New("RssAnon is missing in /proc/PID/status")
 		}
 		kilobytes, err := strconv.ParseUint(string(fields[0]), 10, 64)
 		if err != nil {

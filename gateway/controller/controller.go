@@ -37,7 +37,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/controller/internal/authentication"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/identity"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/source"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/write"
 	"github.com/millrace-lb/millrace/gateway/distribution/server"
@@ -146,7 +146,7 @@ type controller struct {
 	loop      *loop
 	writer    *write.Writer
 	identity  *identity.Keeper
-	refusals  *refusal.Reporter
+	refusals  *nack.Reporter
 	listening atomic.Bool
 }
 
@@ -192,7 +192,7 @@ func (c *controller) setup(ctx context.Context) error {
 		compiled: c.touch, follows: c.writer.Follows, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
-	c.refusals = &refusal.Reporter{
+	c.refusals = &nack.Reporter{
 		Client: c.mgr.GetClient(), Proxies: configurations.Proxies, Deployments: c.loop.Deployments,
 		Log: c.log.WithName("refusals"),
 	}

@@ -129,16 +129,16 @@ func patched[C, T any](old map[string]T, room int, changes map[string]C, becomes
 	return current
 }
 
-// keep returns the value from the old table if the resource and its parts are unchanged, else creates it.
-func keep[T any](old map[string]made[T], r *resource.Resource, parts []any, create func() (T, error)) (made[T], error) {
+// reuse returns the value from the old table if the resource and its parts are unchanged, else creates it.
+func reuse[T any](old map[string]built[T], r *resource.Resource, parts []any, create func() (T, error)) (built[T], error) {
 	if before, ok := old[r.GetName()]; ok && before.from == r && slices.Equal(before.parts, parts) {
 		return before, nil
 	}
 	value, err := create()
 	if err != nil {
-		return made[T]{}, fmt.Errorf("resource %s: %w", r.GetName(), err)
+		return built[T]{}, fmt.Errorf("resource %s: %w", r.GetName(), err)
 	}
-	return made[T]{from: r, parts: parts, value: value}, nil
+	return built[T]{from: r, parts: parts, value: value}, nil
 }
 
 // touched reports whether a resource of a kind was added, removed or changed.
@@ -155,11 +155,11 @@ func touched[K comparable](b *builder, kind func(*resource.Resource) K) bool {
 // each rebuilds the values of changed resources of a kind, or of all if their dependencies changed. Errors
 // are recorded as faults.
 func each[K comparable, T any](
-	b *builder, all bool, old map[string]made[T], kind func(*resource.Resource) K,
-	create func(*resource.Resource) (made[T], error),
-) map[string]made[T] {
+	b *builder, all bool, old map[string]built[T], kind func(*resource.Resource) K,
+	create func(*resource.Resource) (built[T], error),
+) map[string]built[T] {
 	var none K
-	results := map[string]*made[T]{}
+	results := map[string]*built[T]{}
 	rebuild := func(name string, r *resource.Resource) {
 		value, err := create(r)
 		if err != nil {
@@ -183,9 +183,9 @@ func each[K comparable, T any](
 			}
 		}
 	}
-	return patched(old, len(results), results, func(value *made[T]) (made[T], bool) {
+	return patched(old, len(results), results, func(value *built[T]) (built[T], bool) {
 		if value == nil {
-			return made[T]{}, false
+			return built[T]{}, false
 		}
 		return *value, true
 	})
@@ -193,15 +193,15 @@ func each[K comparable, T any](
 
 func (b *builder) makeCertificates() {
 	b.table.certificates = each(b, false, b.old.certificates, (*resource.Resource).GetCertificate,
-		func(r *resource.Resource) (made[*certificate], error) {
-			return keep(b.old.certificates, r, nil, func() (*certificate, error) { return newCertificate(r.GetCertificate()) })
+		func(r *resource.Resource) (built[*certificate], error) {
+			return reuse(b.old.certificates, r, nil, func() (*certificate, error) { return newCertificate(r.GetCertificate()) })
 		})
 }
 
 func (b *builder) makeAuthorities() {
 	b.table.authorities = each(b, false, b.old.authorities, (*resource.Resource).GetCertificateAuthority,
-		func(r *resource.Resource) (made[*upstream.Authority], error) {
-			return keep(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
+		func(r *resource.Resource) (built[*upstream.Authority], error) {
+			return reuse(b.old.authorities, r, nil, func() (*upstream.Authority, error) {
 				return upstream.NewAuthority(r.GetCertificateAuthority().GetCertificates())
 			})
 		})
@@ -209,8 +209,8 @@ func (b *builder) makeAuthorities() {
 
 func (b *builder) makeUsers() {
 	b.table.users = each(b, false, b.old.users, (*resource.Resource).GetUsers,
-		func(r *resource.Resource) (made[*credentials.Users], error) {
-			return keep(b.old.users, r, nil, func() (*credentials.Users, error) {
+		func(r *resource.Resource) (built[*credentials.Users], error) {
+			return reuse(b.old.users, r, nil, func() (*credentials.Users, error) {
 				return credentials.Parse(r.GetUsers().GetHtpasswd())
 			})
 		})
@@ -218,8 +218,8 @@ func (b *builder) makeUsers() {
 
 func (b *builder) makeEndpoints() {
 	b.table.endpoints = each(b, false, b.old.endpoints, (*resource.Resource).GetEndpoints,
-		func(r *resource.Resource) (made[*balance.Set], error) {
-			return keep(b.old.endpoints, r, nil, func() (*balance.Set, error) {
+		func(r *resource.Resource) (built[*balance.Set], error) {
+			return reuse(b.old.endpoints, r, nil, func() (*balance.Set, error) {
 				read, err := plan.Addresses(r.GetEndpoints())
 				if err != nil {
 					return nil, err
@@ -248,8 +248,8 @@ func (b *builder) touchedTLS() bool {
 	return touched(b, (*resource.Resource).GetCertificate) || touched(b, (*resource.Resource).GetCertificateAuthority)
 }
 
-func (b *builder) makeBackend(r *resource.Resource) (made[*upstream.Backend], error) {
-	var none made[*upstream.Backend]
+func (b *builder) makeBackend(r *resource.Resource) (built[*upstream.Backend], error) {
+	var none built[*upstream.Backend]
 	backend := r.GetBackend()
 	endpoints, ok := b.table.endpoints[backend.GetEndpoints()]
 	if !ok && !backend.GetRefuse() {
@@ -276,7 +276,7 @@ func (b *builder) makeBackend(r *resource.Resource) (made[*upstream.Backend], er
 			parts = append(parts, certificate.value)
 		}
 	}
-	kept, err := keep(b.old.backends, r, parts, func() (*upstream.Backend, error) {
+	kept, err := reuse(b.old.backends, r, parts, func() (*upstream.Backend, error) {
 		if !ok {
 			// Sessions and tunnels access the endpoints of any backend.
 			endpoints.value = balance.NewSet(&b.settings.Balance, nil, nil, b.now)

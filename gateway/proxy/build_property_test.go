@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// drawn draws a resource with few names, so that many references resolve.
-func drawn(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
+// drawnResource draws a resource with few names, so that many references resolve.
+func drawnResource(t *rapid.T, certificates []*resource.Resource) *resource.Resource {
 	number := func(what string, below int) int { return rapid.IntRange(0, below-1).Draw(t, what) }
 	some := func(kind string, below int) string { return fmt.Sprint(kind, number(kind, below)) }
 	host := &resource.Hostname{Name: rapid.SampledFrom([]string{"", "a.example", "b.example"}).Draw(t, "host")}
@@ -73,7 +73,7 @@ func shape(of *table) map[string]string {
 		for host, group := range hosts.All() {
 			words[at+" "+host] = fmt.Sprint(group.backends, len(group.rules))
 			for _, rule := range group.rules {
-				words[at+" "+host] += fmt.Sprintf(" %v %q", rule.filters.guards.any(), guarding(rule.from))
+				words[at+" "+host] += fmt.Sprintf(" %v %q", rule.filters.guards.any(), accessKey(rule.from))
 				if password := rule.filters.guards.password; password != nil {
 					words[at+" "+host] += fmt.Sprintf(" %p", of.users[password.GetUsers()].from)
 				}
@@ -133,7 +133,7 @@ func TestChangesLeadToTheWhole(t *testing.T) {
 			update := Update{Whole: rapid.IntRange(0, 9).Draw(t, "whole") == 0}
 			names := map[string]bool{}
 			for range rapid.IntRange(0, 6).Draw(t, "changes") {
-				r := drawn(t, certificates)
+				r := drawnResource(t, certificates)
 				if names[r.GetName()] {
 					continue
 				}

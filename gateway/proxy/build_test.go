@@ -81,7 +81,7 @@ func same(t *testing.T, a, b *table) {
 	}
 }
 
-func equal[T comparable](t *testing.T, kind string, a, b map[string]made[T]) {
+func equal[T comparable](t *testing.T, kind string, a, b map[string]built[T]) {
 	t.Helper()
 	if len(a) != len(b) || len(a) == 0 {
 		t.Errorf("%d and %d %s; want the same and some", len(a), len(b), kind)

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// patientConn is a client connection with a write timeout. It accounts the headers being read, and releases
+// clientConn is a client connection with a write timeout. It accounts the headers being read, and releases
 // its ledger entry on Close.
-type patientConn struct {
+type clientConn struct {
 	net.Conn
 	timeout time.Duration
 	entry   *admission.Connection
@@ -32,10 +32,10 @@ type patientConn struct {
 // maxEmptyBytes permits two empty lines, as many as net/http ignores after a POST.
 const maxEmptyBytes = 4
 
-// patientOf returns the patientConn below a connection, or nil.
-func patientOf(conn net.Conn) *patientConn {
+// clientConnOf returns the clientConn below a connection, or nil.
+func clientConnOf(conn net.Conn) *clientConn {
 	for {
-		if patient, ok := conn.(*patientConn); ok {
+		if patient, ok := conn.(*clientConn); ok {
 			return patient
 		}
 		above, ok := conn.(interface{ NetConn() net.Conn })
@@ -48,30 +48,30 @@ func patientOf(conn net.Conn) *patientConn {
 
 // entryOf returns the ledger entry of a connection, or nil.
 func entryOf(conn net.Conn) *admission.Connection {
-	if patient := patientOf(conn); patient != nil {
+	if patient := clientConnOf(conn); patient != nil {
 		return patient.entry
 	}
 	return nil
 }
 
-// connKey is the context key of a request's *patientConn.
+// connKey is the context key of a request's *clientConn.
 type connKey struct{}
 
 // connOf returns the connection of a request, or nil.
-func connOf(r *http.Request) *patientConn {
-	conn, _ := r.Context().Value(connKey{}).(*patientConn)
+func connOf(r *http.Request) *clientConn {
+	conn, _ := r.Context().Value(connKey{}).(*clientConn)
 	return conn
 }
 
-func (c *patientConn) Close() error {
+func (c *clientConn) Close() error {
 	c.handshake.end()
-	c.reading.pass()
+	c.reading.release()
 	c.entry.Close()
 	return c.Conn.Close()
 }
 
 // Read implements net.Conn. It ignores empty lines before the first request (RFC 9112, section 2.2).
-func (c *patientConn) Read(b []byte) (int, error) {
+func (c *clientConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.read(b)
 		if n == 0 || c.begun {
@@ -84,7 +84,7 @@ func (c *patientConn) Read(b []byte) (int, error) {
 }
 
 // begin removes leading empty lines and returns the number of remaining bytes.
-func (c *patientConn) begin(b []byte) int {
+func (c *clientConn) begin(b []byte) int {
 	empty := 0
 	for empty < min(len(b), c.emptyBytes) && (b[empty] == '\r' || b[empty] == '\n') {
 		empty++
@@ -98,12 +98,12 @@ func (c *patientConn) begin(b []byte) int {
 	return n
 }
 
-func (c *patientConn) read(b []byte) (int, error) {
-	c.handshake.pass()
-	c.reading.pass()
+func (c *clientConn) read(b []byte) (int, error) {
+	c.handshake.release()
+	c.reading.release()
 	n, err := c.Conn.Read(b)
-	c.handshake.turn()
-	c.reading.took(n)
+	c.handshake.acquire()
+	c.reading.account(n)
 	if evicted := c.entry.Read(n); evicted > 0 {
 		c.evictions.Add(float64(evicted))
 	}
@@ -111,12 +111,12 @@ func (c *patientConn) read(b []byte) (int, error) {
 }
 
 // multiplexed marks the connection as HTTP/2.
-func (c *patientConn) multiplexed() {
+func (c *clientConn) multiplexed() {
 	c.reading.frames.Store(true)
 	c.entry.Multiplexed()
 }
 
-func (c *patientConn) Write(b []byte) (int, error) {
+func (c *clientConn) Write(b []byte) (int, error) {
 	if c.timeout > 0 {
 		_ = c.SetWriteDeadline(time.Now().Add(c.timeout))
 	}
@@ -124,7 +124,7 @@ func (c *patientConn) Write(b []byte) (int, error) {
 }
 
 // NetConn returns the underlying connection.
-func (c *patientConn) NetConn() net.Conn { return c.Conn }
+func (c *clientConn) NetConn() net.Conn { return c.Conn }
 
 // CloseWrite closes the sending direction.
-func (c *patientConn) CloseWrite() error { return closeWrite(c.Conn) }
+func (c *clientConn) CloseWrite() error { return closeWrite(c.Conn) }

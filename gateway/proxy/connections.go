@@ -25,15 +25,15 @@ func newConnections() *connections {
 	return &connections{open: map[net.Conn]bool{}, closed: make(chan struct{}, 1)}
 }
 
-// note implements http.Server.ConnState.
-func (c *connections) note(conn net.Conn, state http.ConnState) {
+// setState implements http.Server.ConnState.
+func (c *connections) setState(conn net.Conn, state http.ConnState) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	switch state {
 	case http.StateNew:
 		c.open[conn] = true
 	case http.StateActive:
-		if patient := patientOf(conn); patient != nil {
+		if patient := clientConnOf(conn); patient != nil {
 			patient.handshake.end()
 			patient.entry.Busy()
 			if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
@@ -51,8 +51,8 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// leave waits until clients have closed all connections or the context ends.
-func (c *connections) leave(ctx context.Context) {
+// awaitClosed waits until clients have closed all connections or the context ends.
+func (c *connections) awaitClosed(ctx context.Context) {
 	for c.any(func(net.Conn) bool { return true }) {
 		select {
 		case <-c.closed:
@@ -62,8 +62,8 @@ func (c *connections) leave(ctx context.Context) {
 	}
 }
 
-// settle waits until no connection has unread bytes in the kernel, by polling, or until the context ends.
-func (c *connections) settle(ctx context.Context) {
+// awaitRead waits until no connection has unread bytes in the kernel, by polling, or until the context ends.
+func (c *connections) awaitRead(ctx context.Context) {
 	for ctx.Err() == nil && c.any(unread) {
 		pause(ctx, time.Millisecond)
 	}

@@ -115,9 +115,9 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer accepted.Close()
-	conn := tls.Server(&patientConn{Conn: accepted}, &tls.Config{})
+	conn := tls.Server(&clientConn{Conn: accepted}, &tls.Config{})
 	open := newConnections()
-	open.note(conn, http.StateNew)
+	open.setState(conn, http.StateNew)
 	if open.any(unread) {
 		t.Error("nothing was sent, and something is unread")
 	}
@@ -131,15 +131,15 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 	}
 	settled := make(chan struct{})
 	go func() {
-		open.settle(t.Context())
+		open.awaitRead(t.Context())
 		close(settled)
 	}()
 	if _, err := accepted.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	<-settled
-	go open.note(conn, http.StateClosed)
-	open.leave(t.Context())
+	go open.setState(conn, http.StateClosed)
+	open.awaitClosed(t.Context())
 }
 
 // frame returns an unmasked frame.
@@ -253,7 +253,7 @@ func TestFramesAreFollowed(t *testing.T) {
 		var f frames
 		for at := 0; at < len(stream); {
 			next := min(len(stream), at+rapid.IntRange(1, 5000).Draw(t, "cut"))
-			f.pass(stream[at:next])
+			f.advance(stream[at:next])
 			if at = next; f.between() != ends[at] || f.closed {
 				t.Fatalf("after %d bytes between is %v, closed %v", at, f.between(), f.closed)
 			}

@@ -13,20 +13,20 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
 const (
-	// mostAuthorizationHeader limits the header of an authorization response in bytes.
-	mostAuthorizationHeader = 64 << 10
-	// mostAuthorizationBody limits the body forwarded to the client; a longer one is dropped. Of other
+	// maxAuthorizationHeader limits the header of an authorization response in bytes.
+	maxAuthorizationHeader = 64 << 10
+	// maxAuthorizationBody limits the body forwarded to the client; a longer one is dropped. Of other
 	// responses so many bytes are read to reuse the connection.
-	mostAuthorizationBody = 16 << 10
-	// questionBytes is the memory of an authorization request: headers, buffers and the response body.
-	questionBytes = 16<<10 + mostAuthorizationBody
+	maxAuthorizationBody = 16 << 10
+	// authorizationBytes is the memory of an authorization request: headers, buffers and the response body.
+	authorizationBytes = 16<<10 + maxAuthorizationBody
 )
 
 // Reasons in denied_total.
@@ -58,8 +58,8 @@ var (
 	errAuthorizationStatus   = errors.New("its answer is neither 2xx nor 401 nor 403")
 )
 
-// authorizeBy adds an external authorization to the rule.
-func (g *guards) authorizeBy(from *resource.ExternalAuthorization) (err error) {
+// addAuthorization adds an external authorization to the rule.
+func (g *guards) addAuthorization(from *resource.ExternalAuthorization) (err error) {
 	if g.authorization != nil {
 		return errSecondAuthorization
 	}
@@ -74,12 +74,12 @@ func (x *exchange) authorize(w *answer) bool {
 	if filter == nil {
 		return true
 	}
-	if !x.more(questionBytes) {
+	if !x.more(authorizationBytes) {
 		x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
 		x.refuse(w, http.StatusServiceUnavailable)
 		return false
 	}
-	defer x.less(questionBytes)
+	defer x.less(authorizationBytes)
 	limit := filter.Timeout
 	if x.rule.timeout > 0 {
 		limit = min(limit, x.rule.timeout)
@@ -88,27 +88,27 @@ func (x *exchange) authorize(w *answer) bool {
 	// The client's disconnect cancels it, if net/http detects that.
 	ctx, cancel := context.WithTimeoutCause(x.in.Context(), limit, upstream.ErrTimeout)
 	defer cancel()
-	request := x.described()
-	reply, err := x.question(ctx, filter, request)
+	request := x.authorizationRequest()
+	reply, err := x.requestAuthorization(ctx, filter, request)
 	x.waited = time.Since(begun)
 	switch {
 	case err != nil && x.in.Context().Err() != nil:
 		x.err = context.Cause(x.in.Context())
-		x.refuse(w, statusClientLeft)
+		x.refuse(w, statusClientClosed)
 		return false
 	case err != nil:
 		x.deny(w, unauthorized(err))
 		return false
 	}
-	return x.judged(w, filter, request, reply)
+	return x.applyAuthorization(w, filter, request, reply)
 }
 
-// described returns the request as the authorization backend gets it.
-func (x *exchange) described() *extauth.Request {
+// authorizationRequest returns the request as the authorization backend gets it.
+func (x *exchange) authorizationRequest() *extauth.Request {
 	origin, chain := x.origin(), x.chain()
 	return &extauth.Request{
 		In: x.in, Path: x.path, RawPath: x.rawPath(), Scheme: origin.Scheme, Host: origin.Host,
-		Client: edge.RealIP(chain), Chain: strings.Join(chain, ", "),
+		Client: canonical.RealIP(chain), Chain: strings.Join(chain, ", "),
 	}
 }
 
@@ -120,8 +120,8 @@ type authorization struct {
 	body []byte
 }
 
-// question sends an authorization request.
-func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
+// requestAuthorization sends an authorization request.
+func (x *exchange) requestAuthorization(ctx context.Context, filter *extauth.Filter, of *extauth.Request) (*authorization, error) {
 	backend := x.table.backend(filter.Backend)
 	switch {
 	case backend == nil:
@@ -129,14 +129,14 @@ func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *ext
 	case backend.Protocol == resource.Backend_TCP:
 		return nil, errAuthorizationProtocol
 	}
-	request := filter.Question(of).WithContext(ctx)
-	pass(x.in.Header, request.Header)
+	request := filter.NewRequest(of).WithContext(ctx)
+	addHop(x.in.Header, request.Header)
 	heading := int64(0)
 	defer func() { x.less(heading) }()
 	policy := upstream.Policy{
 		Tried: x.proxy.metrics.backend(backend.Name).tried,
 		Room: func(bytes int64) bool {
-			if heading+bytes*admission.UnreadHeaderCost > mostAuthorizationHeader*admission.UnreadHeaderCost {
+			if heading+bytes*admission.UnreadHeaderCost > maxAuthorizationHeader*admission.UnreadHeaderCost {
 				return false
 			}
 			if !x.more(bytes * admission.UnreadHeaderCost) {
@@ -152,22 +152,22 @@ func (x *exchange) question(ctx context.Context, filter *extauth.Filter, of *ext
 	}
 	defer response.Body.Close()
 	reply := &authorization{status: response.StatusCode, header: response.Header}
-	body, err := io.ReadAll(io.LimitReader(response.Body, mostAuthorizationBody+1))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxAuthorizationBody+1))
 	switch {
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, err
-	case len(body) <= mostAuthorizationBody:
+	case len(body) <= maxAuthorizationBody:
 		reply.body = body
 	}
 	return reply, nil
 }
 
-// judged applies an authorization response and reports whether the request may continue.
-func (x *exchange) judged(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
-	verdict := filter.Judge(reply.status)
-	if verdict == extauth.Passes {
+// applyAuthorization applies an authorization response and reports whether the request may continue.
+func (x *exchange) applyAuthorization(w *answer, filter *extauth.Filter, of *extauth.Request, reply *authorization) bool {
+	verdict := filter.Evaluate(reply.status)
+	if verdict == extauth.Allowed {
 		granted := filter.Grant(reply.header)
 		if !x.more(granted.Bytes()) {
 			x.proxy.metrics.shed.WithLabelValues("authorization").Inc()
@@ -177,20 +177,20 @@ func (x *exchange) judged(w *answer, filter *extauth.Filter, of *extauth.Request
 		x.granted = granted
 		return true
 	}
-	if verdict == extauth.Fails {
+	if verdict == extauth.Failed {
 		x.deny(w, unauthorized(errAuthorizationStatus))
 		return false
 	}
 	x.noteDenied(&denial{reply.status, labelAuthorization, fmt.Sprintf("the authorization backend answered %d", reply.status)})
 	header := w.Header()
-	if verdict == extauth.SignsIn {
+	if verdict == extauth.SignIn {
 		if cookies := reply.header["Set-Cookie"]; len(cookies) > 0 {
 			header["Set-Cookie"] = cookies
 		}
 		header.Set("Location", filter.Location(of))
 		reply.status, reply.body = http.StatusFound, nil
 	} else {
-		extauth.Relay(reply.header, header)
+		extauth.CopyResponseHeaders(reply.header, header)
 	}
 	if cors := x.rule.filters.cors; cors != nil {
 		cors.decorate(x.in, header)

@@ -180,7 +180,7 @@ func TestExternalAuthorization(t *testing.T) {
 					t.Errorf("%s over %s: %s: %q; want %q", test.path, protocol, name, got.Header.Get(name), value)
 				}
 			}
-			if !strings.HasPrefix(got.body, test.body) || got.Header.Get("X-Secret") != "" || len(got.body) > mostAuthorizationBody {
+			if !strings.HasPrefix(got.body, test.body) || got.Header.Get("X-Secret") != "" || len(got.body) > maxAuthorizationBody {
 				t.Errorf("%s over %s: %.80q, %v", test.path, protocol, got.body, got.Header)
 			}
 			passed := got.Header.Get("X-Backend") != ""
@@ -376,7 +376,7 @@ func TestAuthorizationTimeLimit(t *testing.T) {
 func TestAuthorizationRoom(t *testing.T) {
 	port := freePort(t)
 	auth := &authorizer{gone: make(chan struct{}, 1000)}
-	const each, most = admission.ConnectionBytes + requestBytes + questionBytes, 40
+	const each, most = admission.ConnectionBytes + requestBytes + authorizationBytes, 40
 	f := start(t, func(s *Settings) { s.MaxBytes, s.MaxClientBytes = most*each, most*each/4 }, all(
 		one(httpListener("l", port, nil), routes("r", "l", nil,
 			toward("/hang", "a", asking("/hang", func(of *resource.ExternalAuthorization) { of.Timeout = 60_000 })), toward("/", "a"))),

@@ -59,13 +59,13 @@ func (f *filters) add(route string, filter *resource.Filter) error {
 	case *resource.Filter_Cors:
 		f.cors = newCORS(kind.Cors)
 	case *resource.Filter_ClientAddresses:
-		return unreadable("client addresses", f.guards.list(kind.ClientAddresses))
+		return unreadable("client addresses", f.guards.addList(kind.ClientAddresses))
 	case *resource.Filter_BodyLimit:
 		f.guards.limitBody(kind.BodyLimit.GetBytes())
 	case *resource.Filter_BasicAuthentication:
-		return unreadable("basic authentication", f.guards.ask(kind.BasicAuthentication))
+		return unreadable("basic authentication", f.guards.requirePassword(kind.BasicAuthentication))
 	case *resource.Filter_ExternalAuthorization:
-		return unreadable("external authorization", f.guards.authorizeBy(kind.ExternalAuthorization))
+		return unreadable("external authorization", f.guards.addAuthorization(kind.ExternalAuthorization))
 	case *resource.Filter_ClientLimit:
 		return unreadable("client limit", f.guards.limitClients(kind.ClientLimit, route))
 	default:

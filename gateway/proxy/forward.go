@@ -21,7 +21,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/balance"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
@@ -63,7 +63,7 @@ func rewriteRequest(pr *httputil.ProxyRequest) {
 		}
 	}
 	out.Host = cmp.Or(host, out.Host)
-	pass(pr.In.Header, out.Header)
+	addHop(pr.In.Header, out.Header)
 	if _, ok := out.Header["User-Agent"]; !ok {
 		// A nil value prevents net/http from adding its default.
 		out.Header["User-Agent"] = nil
@@ -85,7 +85,7 @@ func (x *exchange) forwarded(header http.Header) {
 	header["X-Forwarded-Host"] = []string{origin.Host}
 	header["X-Forwarded-Port"] = []string{strconv.FormatUint(uint64(origin.Port), 10)}
 	header["X-Forwarded-Proto"], header["X-Forwarded-Scheme"], header["X-Scheme"] = scheme, scheme[:1:1], scheme[:1:1]
-	header["X-Real-Ip"] = []string{edge.RealIP(chain)}
+	header["X-Real-Ip"] = []string{canonical.RealIP(chain)}
 	if header.Get("X-Request-Id") == "" {
 		header["X-Request-Id"] = []string{newRequestID()}
 	}
@@ -97,13 +97,13 @@ func newRequestID() string {
 }
 
 // origin returns the origin as seen by the client.
-func (x *exchange) origin() edge.Origin {
-	return edge.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
+func (x *exchange) origin() canonical.Origin {
+	return canonical.OriginOf(x.in.Header, x.in.Host, x.in.TLS != nil, x.site.resource.GetPort())
 }
 
-// chain returns edge.Chain of the request.
+// chain returns canonical.Chain of the request.
 func (x *exchange) chain() []string {
-	return edge.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
+	return canonical.Chain(x.in.RemoteAddr, x.in.Header["X-Forwarded-For"], x.trustedHops())
 }
 
 // transport sends a request to the backend of its exchange.
@@ -121,7 +121,7 @@ func (transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if x.rule.timeout == 0 && policy.Timeout == 0 && !isGRPC(x.in) {
 		policy.Silence = x.proxy.settings.ResponseTimeout
 	}
-	policy.Room = x.readHeading
+	policy.Room = x.accountHeader
 	if request.Header["Upgrade"] != nil || request.Header["Expect"] != nil {
 		policy.Client = x.client()
 	}
@@ -158,12 +158,12 @@ type endedBody struct {
 // modify modifies a response.
 func modify(response *http.Response) error {
 	x := exchangeOf(response.Request.Context())
-	if err := x.hold(response); err != nil {
+	if err := x.accountResponse(response); err != nil {
 		return err
 	}
 	if response.ProtoMajor == 2 && response.Body != http.NoBody || len(response.TransferEncoding) > 0 {
-		edge.TrimAnswerTrailer(response.Trailer)
-		response.Body = &trailedAnswer{response.Body, response}
+		canonical.TrimResponseTrailer(response.Trailer)
+		response.Body = &trailerResponse{response.Body, response}
 	}
 	if x.rule.filters.cors != nil {
 		x.rule.filters.cors.decorate(x.in, response.Header)
@@ -177,27 +177,27 @@ func modify(response *http.Response) error {
 	changeHeaders(x.share.filters.response, response.Header)
 	changeHeaders(x.rule.filters.response, response.Header)
 	if x.rule.session != nil {
-		x.rule.session.keep(x, response.Header)
+		x.rule.session.setToken(x, response.Header)
 	}
 	return nil
 }
 
-// trailedAnswer filters the trailers of a response, including unannounced ones, at the end of its body.
-type trailedAnswer struct {
+// trailerResponse filters the trailers of a response, including unannounced ones, at the end of its body.
+type trailerResponse struct {
 	io.ReadCloser
 	response *http.Response
 }
 
-func (t *trailedAnswer) Read(b []byte) (int, error) {
+func (t *trailerResponse) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(b)
 	if err == io.EOF {
-		edge.TrimAnswerTrailer(t.response.Trailer)
+		canonical.TrimResponseTrailer(t.response.Trailer)
 	}
 	return n, err
 }
 
-// statusClientLeft is nginx's status code in access logs for a client that disconnected.
-const statusClientLeft = 499
+// statusClientClosed is nginx's status code in access logs for a client that disconnected.
+const statusClientClosed = 499
 
 // failed sends the error response after a failed backend request.
 func failed(w http.ResponseWriter, r *http.Request, err error) {
@@ -225,7 +225,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	case x.tooLong(err):
 		status = http.StatusRequestEntityTooLarge
 	case errors.Is(err, context.Canceled):
-		status = statusClientLeft
+		status = statusClientClosed
 	case x.body.broken() != nil:
 		status = http.StatusBadRequest
 	case errors.As(err, &timeout) && timeout.Timeout():

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/extauth"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/rewrite"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -38,8 +38,8 @@ func (g *guards) any() bool {
 	return len(g.addresses) > 0 || len(g.sufficient) > 0 || len(g.limits) > 0 || g.password != nil || g.authorization != nil || g.body > 0
 }
 
-// list adds an address list.
-func (g *guards) list(from *resource.ClientAddresses) error {
+// addList adds an address list.
+func (g *guards) addList(from *resource.ClientAddresses) error {
 	list, err := access.New(from)
 	if from.GetSufficient() {
 		g.sufficient = append(g.sufficient, list)
@@ -79,7 +79,7 @@ func (d *denial) Error() string { return d.text }
 var (
 	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not serve the client's address"}
 	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
-	deniedWork    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooMuch.Error()}
+	deniedWork    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
 	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body is longer than the rule lets it be"}
 )
 
@@ -92,9 +92,9 @@ func (x *exchange) admit() *denial {
 	return nil
 }
 
-// passes applies the filters of requests that are neither redirected nor preflights. If it returns false,
+// checkGuards applies the filters of requests that are neither redirected nor preflights. If it returns false,
 // the request has been answered.
-func (x *exchange) passes(w *answer) bool {
+func (x *exchange) checkGuards(w *answer) bool {
 	guards := &x.rule.filters.guards
 	if len(guards.sufficient) > 0 && admitBy(guards.sufficient, x.address()) {
 		if guards.authorization != nil {
@@ -118,7 +118,7 @@ func (x *exchange) passes(w *answer) bool {
 }
 
 // address returns the client's address according to trusted proxies; invalid if they did not send one.
-func (x *exchange) address() netip.Addr { return edge.Client(x.chain()) }
+func (x *exchange) address() netip.Addr { return canonical.Client(x.chain()) }
 
 // deny sends the response of a denial.
 func (x *exchange) deny(w *answer, denied *denial) {
@@ -160,7 +160,7 @@ func (x *exchange) changeTarget() *denial {
 	}
 	path, query, err := expression.Apply(x.path, x.query)
 	switch {
-	case errors.Is(err, rewrite.ErrTooMuch):
+	case errors.Is(err, rewrite.ErrTooExpensive):
 		return deniedWork
 	case err != nil:
 		return deniedPath
@@ -185,7 +185,7 @@ func (x *exchange) tooLong(err error) bool {
 // that sends a PROXY protocol header.
 func clientBehind(site *site, conn net.Conn) netip.Addr {
 	hops := site.TrustedHops()
-	if patient := patientOf(conn); patient != nil {
+	if patient := clientConnOf(conn); patient != nil {
 		hops -= patient.headerHops()
 	}
 	if hops > 0 {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 	"github.com/millrace-lb/millrace/gateway/resource"
@@ -26,7 +26,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{proxy: p, in: r, table: p.table.Load(), begun: time.Now()}
 	out := newAnswer(w, r, p.settings.WriteTimeout)
 	// Must precede all reads of the request.
-	status := edge.Canonical(r)
+	status := canonical.Request(r)
 	x.receive(w, out)
 	p.metrics.active.Inc()
 	defer func() {
@@ -40,7 +40,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request) {
 			out.webSocket = p.ended
 		}
 	}
-	room, leave, end := s.ask(r)
+	room, leave, end := s.beginRequest(r)
 	defer end()
 	defer x.release()
 	defer x.takeBack(out)
@@ -113,9 +113,9 @@ func isGRPC(r *http.Request) bool {
 // requestBytes is the memory of a request in addition to its header: goroutines, buffers and state.
 const requestBytes = 40 << 10
 
-// ask accounts a request and reports whether there is room; the caller must call end. A connection with too
+// beginRequest accounts a request and reports whether there is room; the caller must call end. A connection with too
 // many rejected requests in progress is closed.
-func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
+func (s *server) beginRequest(r *http.Request) (room, leave bool, end func()) {
 	entry := entryIn(r)
 	if entry == nil {
 		return true, false, func() {}
@@ -123,7 +123,7 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	if r.ProtoMajor == 2 {
 		entry.Multiplexed()
 	}
-	bytes := requestBytes + int64(len(r.RequestURI)) + unreadBody(r)
+	bytes := requestBytes + int64(len(r.RequestURI)) + bufferedBody(r)
 	if r.ProtoMajor == 2 && r.Trailer != nil {
 		// Trailers are another header, kept until the body has been read.
 		bytes += admission.OpenHeaderBytes
@@ -150,9 +150,9 @@ func (s *server) ask(r *http.Request) (room, leave bool, end func()) {
 	return room, leave, func() { entry.Refused(bytes) }
 }
 
-// unreadBody returns the maximum number of body bytes buffered by the proxy. Over HTTP/1.1 they remain with
+// bufferedBody returns the maximum number of body bytes buffered by the proxy. Over HTTP/1.1 they remain with
 // the client.
-func unreadBody(r *http.Request) int64 {
+func bufferedBody(r *http.Request) int64 {
 	switch {
 	case r.ProtoMajor != 2 || r.Body == nil || r.Body == http.NoBody:
 		return 0
@@ -162,12 +162,12 @@ func unreadBody(r *http.Request) int64 {
 	return admission.RequestBodyBytes
 }
 
-// hold accounts the response header and, for an HTTP/2 backend, its buffered body, until release.
-func (x *exchange) hold(response *http.Response) error {
+// accountResponse accounts the response header and, for an HTTP/2 backend, its buffered body, until release.
+func (x *exchange) accountResponse(response *http.Response) error {
 	// The header being read was accounted with a higher cost.
 	x.less(x.heading)
 	x.heading = 0
-	bytes := answerHeaderBytes(response.Header)
+	bytes := responseHeaderBytes(response.Header)
 	if response.ProtoMajor == 2 && response.Body != http.NoBody {
 		body := int64(admission.AnswerBodyBytes)
 		if response.ContentLength > 0 {
@@ -182,22 +182,22 @@ func (x *exchange) hold(response *http.Response) error {
 	return nil
 }
 
-// answerHeaderBytes returns the memory of a response header, with a copy for the client, beyond its part of
+// responseHeaderBytes returns the memory of a response header, with a copy for the client, beyond its part of
 // requestBytes.
-func answerHeaderBytes(header http.Header) (bytes int64) {
+func responseHeaderBytes(header http.Header) (bytes int64) {
 	for name, values := range header {
 		for _, value := range values {
 			bytes += 2 * (int64(len(name)+len(value)) + admission.FieldBytes)
 		}
 	}
-	return max(bytes-freeAnswerHeaderBytes, 0)
+	return max(bytes-freeResponseHeaderBytes, 0)
 }
 
-// freeAnswerHeaderBytes are included in requestBytes and suffice for most responses.
-const freeAnswerHeaderBytes = 8 << 10
+// freeResponseHeaderBytes are included in requestBytes and suffice for most responses.
+const freeResponseHeaderBytes = 8 << 10
 
-// readHeading accounts bytes of an incomplete response header and reports whether there is room.
-func (x *exchange) readHeading(bytes int64) bool {
+// accountHeader accounts bytes of an incomplete response header and reports whether there is room.
+func (x *exchange) accountHeader(bytes int64) bool {
 	bytes *= admission.UnreadHeaderCost
 	if !x.more(bytes) {
 		x.proxy.metrics.shed.WithLabelValues("answer").Inc()
@@ -251,13 +251,13 @@ func (x *exchange) route(number uint16) int {
 	if r.TLS != nil {
 		message.TLS, message.ServerName = true, r.TLS.ServerName
 	}
-	way, status := plan.Find[*site, *group](&message, func(host string) (*site, bool) {
-		found := x.table.site(number, host)
-		return found, found != nil
+	found, status := plan.Find[*site, *group](&message, func(host string) (*site, bool) {
+		s := x.table.site(number, host)
+		return s, s != nil
 	})
-	x.host, x.path, x.site = way.Host, way.Path, way.Site
+	x.host, x.path, x.site = found.Host, found.Path, found.Site
 	if status == 0 {
-		x.rule = way.Group.rules[way.Rule]
+		x.rule = found.Group.rules[found.Rule]
 		if hops(r.Header) >= maxHops {
 			x.err, status = errLoop, http.StatusLoopDetected
 		}
@@ -290,13 +290,13 @@ func (x *exchange) serve(w *answer) {
 		}
 		defer leave()
 	}
-	if x.passes(w) {
-		x.reach(w)
+	if x.checkGuards(w) {
+		x.selectBackend(w)
 	}
 }
 
-// reach selects the backend and forwards the request.
-func (x *exchange) reach(w *answer) {
+// selectBackend selects the backend and forwards the request.
+func (x *exchange) selectBackend(w *answer) {
 	x.choose()
 	if x.share != nil && plan.Redirects(x.share.filters.redirect, x.in.Header, x.in.TLS != nil) {
 		x.redirect(w, x.share.filters.redirect)

@@ -11,52 +11,52 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
 )
 
-// handshakesAtOnce leaves a CPU for requests, if there are several.
-func handshakesAtOnce() int { return max(runtime.GOMAXPROCS(0)-1, 1) }
+// maxHandshakes leaves a CPU for requests, if there are several.
+func maxHandshakes() int { return max(runtime.GOMAXPROCS(0)-1, 1) }
 
 // handshake acquires a turn for the computation between two reads of a TLS handshake, so that thousands of
 // concurrent handshakes do not delay requests.
 type handshake struct {
 	under  atomic.Bool
-	turns  *admission.Turns
+	queue  *admission.FairQueue
 	client netip.Addr
 
 	mutex sync.Mutex
 	held  bool
 }
 
-func (h *handshake) begin(turns *admission.Turns, client netip.Addr) {
-	h.turns, h.client = turns, client
+func (h *handshake) begin(turns *admission.FairQueue, client netip.Addr) {
+	h.queue, h.client = turns, client
 	h.under.Store(true)
 }
 
-// turn blocks until the client has a turn.
-func (h *handshake) turn() {
+// acquire blocks until the client has a turn.
+func (h *handshake) acquire() {
 	if !h.under.Load() {
 		return
 	}
-	h.turns.Take(h.client)
+	h.queue.Acquire(h.client)
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if h.held = h.under.Load(); !h.held {
-		h.turns.Give()
+		h.queue.Release()
 	}
 }
 
-// pass releases the turn.
-func (h *handshake) pass() {
+// release releases the turn.
+func (h *handshake) release() {
 	if !h.under.Load() {
 		return
 	}
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	h.give()
+	h.releaseLocked()
 }
 
-func (h *handshake) give() {
+func (h *handshake) releaseLocked() {
 	if h.held {
 		h.held = false
-		h.turns.Give()
+		h.queue.Release()
 	}
 }
 
@@ -68,5 +68,5 @@ func (h *handshake) end() {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	h.under.Store(false)
-	h.give()
+	h.releaseLocked()
 }

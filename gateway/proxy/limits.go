@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// mostCounted is the maximum number of counted clients in all zones, 400 bytes each.
-const mostCounted = 50_000
+// maxCounted is the maximum number of counted clients in all zones, 400 bytes each.
+const maxCounted = 50_000
 
 // limited is a client limit and its denials.
 type limited struct {
@@ -45,9 +45,9 @@ func (p *Proxy) count(guards *guards, client netip.Addr) (leave func(), denied *
 	for _, each := range guards.limits {
 		one, result := p.limits.Begin(each.Rule, client, now)
 		switch result {
-		case limit.TooOften:
+		case limit.RateExceeded:
 			denied = each.tooOften
-		case limit.TooMany:
+		case limit.ConcurrencyExceeded:
 			denied = each.tooMany
 		}
 		if denied != nil {

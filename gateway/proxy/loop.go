@@ -22,8 +22,8 @@ const (
 // errLoop is logged for a 508 response.
 var errLoop = errors.New("the request has passed eight proxies of Millrace: a backend leads back to a VIP of theirs")
 
-// onlyHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
-var onlyHop = []string{loopName}
+// firstHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
+var firstHop = []string{loopName}
 
 // hops returns the number of proxies that have forwarded a request.
 func hops(header http.Header) (count int) {
@@ -39,12 +39,12 @@ func hops(header http.Header) (count int) {
 	return count
 }
 
-// pass adds this proxy to the loop header of a backend request. in is the original header, so that filters
+// addHop adds this proxy to the loop header of a backend request. in is the original header, so that filters
 // cannot remove earlier hops.
-func pass(in, out http.Header) {
+func addHop(in, out http.Header) {
 	before := in[loopHeader]
 	if len(before) == 0 {
-		out[loopHeader] = onlyHop
+		out[loopHeader] = firstHop
 		return
 	}
 	// A single field, instead of one per hop.

@@ -66,7 +66,7 @@ func TestHopsPass(t *testing.T) {
 	if got := get(t, c, "http://a/", "CDN-Loop: "+strings.Repeat("millrace,", 5), "CDN-Loop: millrace, millrace; x, millrace"); got.StatusCode != http.StatusLoopDetected {
 		t.Errorf("eight hops: status %d, want 508", got.StatusCode)
 	}
-	if len(onlyHop) != 1 || cap(onlyHop) != 1 {
+	if len(firstHop) != 1 || cap(firstHop) != 1 {
 		t.Error("the shared header has room to be changed")
 	}
 }

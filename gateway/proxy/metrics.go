@@ -142,7 +142,7 @@ func codeText(status int) string {
 	switch {
 	case status == 0:
 		return "error"
-	case http.StatusText(status) != "", status == statusClientLeft:
+	case http.StatusText(status) != "", status == statusClientClosed:
 		return strconv.Itoa(status)
 	}
 	return strconv.Itoa(status/100) + "xx"
@@ -197,8 +197,8 @@ func (m *metrics) backend(name string) *backendMetrics {
 	return found.(*backendMetrics)
 }
 
-// swapped records a new table and deletes the series of removed listeners, backends and rules.
-func (m *metrics) swapped(current *table, changes map[string]change, took time.Duration) {
+// tableReplaced records a new table and deletes the series of removed listeners, backends and rules.
+func (m *metrics) tableReplaced(current *table, changes map[string]change, took time.Duration) {
 	m.applied.Observe(took.Seconds())
 	m.version.Reset()
 	m.version.WithLabelValues(current.version).Set(1)

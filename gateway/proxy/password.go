@@ -14,18 +14,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// verificationsAtOnce limits password verification to a quarter of the CPUs.
-func verificationsAtOnce() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
+// maxVerifications limits password verification to a quarter of the CPUs.
+func maxVerifications() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
 var (
-	deniedNobody    = &denial{http.StatusUnauthorized, "no credentials", "the rule asks for a password"}
-	deniedPassword  = &denial{http.StatusUnauthorized, "credentials", "no user with the password is known"}
-	deniedBusy      = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords wait to be verified"}
-	deniedImpatient = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client wait to be verified"}
+	deniedNoCredentials = &denial{http.StatusUnauthorized, "no credentials", "the rule asks for a password"}
+	deniedPassword      = &denial{http.StatusUnauthorized, "credentials", "no user with the password is known"}
+	deniedBusy          = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords wait to be verified"}
+	deniedClientBusy    = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client wait to be verified"}
 )
 
-// ask adds Basic authentication to the rule.
-func (g *guards) ask(with *resource.BasicAuthentication) error {
+// requirePassword adds Basic authentication to the rule.
+func (g *guards) requirePassword(with *resource.BasicAuthentication) error {
 	switch {
 	case g.password != nil:
 		return errors.New("a rule asks for one password only")
@@ -48,7 +48,7 @@ func (x *exchange) authenticate(w *answer) *denial {
 	name, password, given := x.in.BasicAuth()
 	if !given {
 		w.Header().Set("WWW-Authenticate", guards.challenge)
-		return deniedNobody
+		return deniedNoCredentials
 	}
 	users, client := x.table.users[guards.password.GetUsers()].value, admission.Client(x.address())
 	switch x.proxy.verifier.Verify(x.in.Context(), users, client, name, password) {
@@ -56,8 +56,8 @@ func (x *exchange) authenticate(w *answer) *denial {
 		return nil
 	case credentials.Busy:
 		return deniedBusy
-	case credentials.Impatient:
-		return deniedImpatient
+	case credentials.ClientBusy:
+		return deniedClientBusy
 	}
 	w.Header().Set("WWW-Authenticate", guards.challenge)
 	return deniedPassword

@@ -28,8 +28,8 @@ type Proxy struct {
 	secret   []byte
 	metrics  *metrics
 	ledger   *admission.Ledger
-	// turns limits the CPU usage of TLS handshakes and HTTP/2 frames.
-	turns    *admission.Turns
+	// queue limits the CPU usage of TLS handshakes and HTTP/2 frames.
+	queue    *admission.FairQueue
 	verifier *credentials.Verifier
 	// limits counts requests for client limits of rules.
 	limits   *limit.Table
@@ -47,7 +47,7 @@ type Proxy struct {
 	mutex   sync.Mutex
 	servers map[uint16]*server
 	// refused are the rejected resources by name.
-	refused map[string]*refused
+	refused map[string]*rejected
 	// closed is set when all listeners are closed.
 	closed bool
 	// leaving are the servers of removed ports.
@@ -71,9 +71,9 @@ func New(settings Settings) *Proxy {
 			Connections: settings.MaxConnections, ClientConnections: settings.MaxConnections / 4,
 			Bytes: settings.MaxBytes, ClientBytes: settings.MaxClientBytes,
 		}),
-		turns:    admission.NewTurns(handshakesAtOnce()),
-		verifier: credentials.NewVerifier(verificationsAtOnce()),
-		limits:   limit.NewTable(mostCounted),
+		queue:    admission.NewFairQueue(maxHandshakes()),
+		verifier: credentials.NewVerifier(maxVerifications()),
+		limits:   limit.NewTable(maxCounted),
 		mirrors:  newMirrors(settings.MaxMirrors),
 		servers:  map[uint16]*server{},
 	}
@@ -90,7 +90,7 @@ func (p *Proxy) Apply(update Update) error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	begun, old := time.Now(), p.table.Load()
-	s := newSettling(old, p.refused, update)
+	s := newFallback(old, p.refused, update)
 	var b *builder
 	var current *table
 	var opened map[uint16]*server
@@ -104,7 +104,7 @@ func (p *Proxy) Apply(update Update) error {
 			break
 		}
 		current = nil
-		if !s.settle(err) {
+		if !s.replaceFaulty(err) {
 			p.metrics.refused.Inc()
 			return err
 		}
@@ -116,7 +116,7 @@ func (p *Proxy) Apply(update Update) error {
 	p.serve(old, current, b.changes, opened)
 	p.refused = s.refused
 	p.metrics.unserved.Set(float64(len(s.list())))
-	p.metrics.swapped(current, b.changes, time.Since(begun))
+	p.metrics.tableReplaced(current, b.changes, time.Since(begun))
 	return nil
 }
 
@@ -127,7 +127,7 @@ func (p *Proxy) serve(old, current *table, changes map[string]change, opened map
 		p.servers[number] = server
 		go server.run()
 	}
-	p.leave(current)
+	p.closePorts(current)
 	for key, transport := range old.transports {
 		if current.transports[key] != transport {
 			// Connections in use are closed after their idle timeout.
@@ -193,7 +193,7 @@ func (p *Proxy) Shutdown(ctx context.Context) error {
 	wait.Wait()
 	p.finish()
 	// Wait for tunnels to end, and for WebSockets to send their Close frame.
-	last, cancel := context.WithTimeout(ctx, 2*farewell)
+	last, cancel := context.WithTimeout(ctx, 2*closeTimeout)
 	defer cancel()
 	for _, server := range servers {
 		server.awaitTunnels(last)

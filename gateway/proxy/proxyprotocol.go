@@ -37,7 +37,7 @@ func (c balancedConn) CloseWrite() error { return closeWrite(c.Raw()) }
 
 // headerHops returns 1 if the connection began with a PROXY protocol header, whose sender is one of the
 // trusted hops.
-func (c *patientConn) headerHops() int {
+func (c *clientConn) headerHops() int {
 	if balanced, ok := c.Conn.(balancedConn); ok && balanced.ProxyHeader() != nil {
 		return 1
 	}

@@ -45,8 +45,8 @@ func (b *builder) makeGroups() {
 			each.old.GetUsers() != nil && each.now.GetUsers() == nil
 	}
 	b.table.groups = each(b, all, b.old.groups, (*resource.Resource).GetRouteGroup,
-		func(r *resource.Resource) (made[*group], error) {
-			kept, err := keep(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
+		func(r *resource.Resource) (built[*group], error) {
+			kept, err := reuse(b.old.groups, r, nil, func() (*group, error) { return newGroup(r.GetRouteGroup()) })
 			if err != nil {
 				return kept, err
 			}

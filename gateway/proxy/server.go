@@ -62,8 +62,8 @@ func (p *Proxy) listen(current *table) (map[uint16]*server, error) {
 	return nil, failed
 }
 
-// leave closes the ports missing in a table and drains their connections.
-func (p *Proxy) leave(current *table) {
+// closePorts closes the ports missing in a table and drains their connections.
+func (p *Proxy) closePorts(current *table) {
 	for number, server := range p.servers {
 		if current.ports[number] != nil {
 			continue
@@ -102,9 +102,9 @@ func (s *server) httpServer() *http.Server {
 		IdleTimeout:       settings.IdleTimeout,
 		MaxHeaderBytes:    settings.MaxHeaderBytes,
 		ErrorLog:          s.proxy.unlogged,
-		ConnState:         s.open.note,
+		ConnState:         s.open.setState,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, patientOf(conn))
+			return context.WithValue(ctx, connKey{}, clientConnOf(conn))
 		},
 		Protocols: new(http.Protocols),
 		// Filters and rules may apply to OPTIONS *, which net/http would answer itself.
@@ -170,12 +170,12 @@ func (s *server) admit(conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	patient := &patientConn{
+	patient := &clientConn{
 		Conn: conn, timeout: s.proxy.settings.WriteTimeout, entry: entry, evictions: s.proxy.metrics.shed.WithLabelValues("idle connection"),
 	}
-	patient.reading.turns, patient.reading.client = s.proxy.turns, admission.Client(addressOf(conn))
+	patient.reading.queue, patient.reading.client = s.proxy.queue, admission.Client(addressOf(conn))
 	if port != nil && port.tls {
-		patient.handshake.begin(s.proxy.turns, patient.reading.client)
+		patient.handshake.begin(s.proxy.queue, patient.reading.client)
 	} else {
 		patient.emptyBytes = maxEmptyBytes
 	}
@@ -201,7 +201,7 @@ func (s *server) accepted(conn net.Conn, port *port) {
 	case !port.bytes:
 		s.secureConns.give(conn)
 	default:
-		s.tunnels.Go(func() { s.sniff(conn) })
+		s.tunnels.Go(func() { s.dispatchTLS(conn) })
 	}
 }
 
@@ -215,10 +215,10 @@ func (s *server) shutdown(ctx context.Context) error {
 	// frames, and clients need time to respond.
 	last := min(s.proxy.settings.DrainGrace/2, 2500*time.Millisecond)
 	patient, cancel := beforeEnd(ctx, last)
-	s.open.leave(patient)
+	s.open.awaitClosed(patient)
 	cancel()
 	unread, cancel := context.WithTimeout(ctx, last/4)
-	s.open.settle(unread)
+	s.open.awaitRead(unread)
 	cancel()
 	errs := make(chan error, 2)
 	for _, server := range []*http.Server{s.plain, s.secure} {

@@ -131,8 +131,8 @@ func (s *session) read(x *exchange, open []byte, now time.Time) sticky {
 	return sticky{}
 }
 
-// keep sends a token to the client if the endpoint changed or the token is old.
-func (s *session) keep(x *exchange, header http.Header) {
+// setToken sends a token to the client if the endpoint changed or the token is old.
+func (s *session) setToken(x *exchange, header http.Header) {
 	began := x.sticky.began
 	switch {
 	case x.endpoint != x.sticky.endpoint:

@@ -114,7 +114,7 @@ func TestSessionBegan(t *testing.T) {
 	}
 	x.share, x.endpoint, x.begun = x.sticky.share, x.sticky.endpoint, began.Add(30*time.Minute)
 	header := http.Header{}
-	x.rule.session.keep(x, header)
+	x.rule.session.setToken(x, header)
 	x.in.Header.Set("S", header.Get("S"))
 	if got := x.rule.session.find(x, began.Add(59*time.Minute)); got.endpoint != x.endpoint || got.old || !got.began.Equal(began) {
 		t.Errorf("sealed again: %+v; want the beginning to stay", got)

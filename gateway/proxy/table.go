@@ -17,14 +17,14 @@ type table struct {
 	version   string
 	resources map[string]*resource.Resource
 
-	certificates map[string]made[*certificate]
-	authorities  map[string]made[*upstream.Authority]
-	users        map[string]made[*credentials.Users]
+	certificates map[string]built[*certificate]
+	authorities  map[string]built[*upstream.Authority]
+	users        map[string]built[*credentials.Users]
 	secrets      *secrets
-	endpoints    map[string]made[*balance.Set]
-	backends     map[string]made[*upstream.Backend]
-	listeners    map[string]made[*listener]
-	groups       map[string]made[*group]
+	endpoints    map[string]built[*balance.Set]
+	backends     map[string]built[*upstream.Backend]
+	listeners    map[string]built[*listener]
+	groups       map[string]built[*group]
 	transports   upstream.Transports
 
 	// ports are by target port, sites by listener.
@@ -32,9 +32,9 @@ type table struct {
 	sites map[string]*site
 }
 
-// made is the value built from a resource and the resources it refers to. It is rebuilt if one of them
+// built is the value built from a resource and the resources it refers to. It is rebuilt if one of them
 // changes.
-type made[T any] struct {
+type built[T any] struct {
 	from  *resource.Resource
 	parts []any
 	value T

@@ -46,7 +46,7 @@ func (b *builder) makeListeners() {
 	others := b.touchedTLS() || touched(b, (*resource.Resource).GetSharedSecret)
 	b.relisted = touched(b, (*resource.Resource).GetListener)
 	b.table.listeners = each(b, others, b.old.listeners, (*resource.Resource).GetListener,
-		func(r *resource.Resource) (made[*listener], error) {
+		func(r *resource.Resource) (built[*listener], error) {
 			found, err := b.makeListener(r)
 			if err == nil && found.value != b.old.listeners[r.GetName()].value {
 				b.relisted = true
@@ -55,13 +55,13 @@ func (b *builder) makeListeners() {
 		})
 }
 
-func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
+func (b *builder) makeListener(r *resource.Resource) (built[*listener], error) {
 	parts := make([]any, 0, 2)
 	var certificates []*certificate
 	for _, name := range r.GetListener().GetCertificates() {
 		certificate, ok := b.table.certificates[name]
 		if !ok {
-			return made[*listener]{}, missing(r, "certificate", name)
+			return built[*listener]{}, missing(r, "certificate", name)
 		}
 		certificates = append(certificates, certificate.value)
 		parts = append(parts, certificate.value)
@@ -70,13 +70,13 @@ func (b *builder) makeListener(r *resource.Resource) (made[*listener], error) {
 	for _, name := range r.GetListener().GetClientValidation().GetCertificateAuthorities() {
 		authority, ok := b.table.authorities[name]
 		if !ok {
-			return made[*listener]{}, missing(r, "certificate authority", name)
+			return built[*listener]{}, missing(r, "certificate authority", name)
 		}
 		authorities = append(authorities, authority.value)
 		parts = append(parts, authority.value)
 	}
 	parts = append(parts, b.table.secrets)
-	return keep(b.old.listeners, r, parts, func() (*listener, error) {
+	return reuse(b.old.listeners, r, parts, func() (*listener, error) {
 		l := &listener{name: r.GetName(), resource: r.GetListener(), metrics: b.metrics.listener(r.GetName())}
 		switch l.resource.GetProtocol() {
 		case resource.Listener_HTTP, resource.Listener_TLS_PASSTHROUGH:

@@ -251,8 +251,8 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	kept := client(t, port, config)
 	get(t, kept, "https://a.example.com/")
 	others := netip.MustParseAddr("198.51.100.1")
-	for range handshakesAtOnce() {
-		f.turns.Take(others)
+	for range maxHandshakes() {
+		f.queue.Acquire(others)
 	}
 	left, err := net.Dial("tcp", client127(port))
 	if err != nil {
@@ -280,14 +280,14 @@ func TestHandshakesTakeTurns(t *testing.T) {
 		t.Fatal("a handshake went on without a turn")
 	case <-time.After(50 * time.Millisecond):
 	}
-	for range handshakesAtOnce() {
-		f.turns.Give()
+	for range maxHandshakes() {
+		f.queue.Release()
 	}
 	if code := <-answered; code != 200 {
 		t.Errorf("with a turn: %d; want 200", code)
 	}
 	// No turn was lost.
-	for range handshakesAtOnce() {
-		f.turns.Take(others)
+	for range maxHandshakes() {
+		f.queue.Acquire(others)
 	}
 }

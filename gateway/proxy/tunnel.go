@@ -13,15 +13,15 @@ import (
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/hello"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/clienthello"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/upstream"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// sniff parses the ClientHello of a connection and dispatches the connection by its server name.
-func (s *server) sniff(conn net.Conn) {
-	asked, again, err := hello.Read(conn, s.proxy.settings.HeaderTimeout)
+// dispatchTLS parses the ClientHello of a connection and dispatches the connection by its server name.
+func (s *server) dispatchTLS(conn net.Conn) {
+	asked, again, err := clienthello.Read(conn, s.proxy.settings.HeaderTimeout)
 	if err != nil {
 		s.proxy.metrics.unread.Inc()
 		_ = conn.Close()
@@ -39,7 +39,7 @@ func (s *server) sniff(conn net.Conn) {
 		// TLSRoute).
 		_ = conn.Close()
 	case site.resource.GetProtocol() == resource.Listener_TLS_PASSTHROUGH:
-		s.tunnel(again, table, destination{site, host, asked.Mark})
+		s.tunnel(again, table, destination{site, host, asked.ID})
 	case site.resource.GetProtocol() == resource.Listener_TLS_TERMINATE:
 		ended := tls.Server(again, site.tls)
 		ctx, cancel := context.WithTimeout(s.proxy.ended, s.proxy.settings.HeaderTimeout)
@@ -50,7 +50,7 @@ func (s *server) sniff(conn net.Conn) {
 			_ = conn.Close()
 			return
 		}
-		s.tunnel(ended, table, destination{site, host, asked.Mark})
+		s.tunnel(ended, table, destination{site, host, asked.ID})
 	default:
 		s.secureConns.give(again)
 	}
@@ -63,7 +63,7 @@ const tunnelBytes = 2 * bufferSize
 type destination struct {
 	site *site
 	host string
-	mark hello.Mark
+	mark clienthello.ID
 }
 
 // rule returns the rule for a client's connection, or nil and the result for the metric.
@@ -77,7 +77,7 @@ func (d *destination) rule(client net.Conn) (of *rule, result string) {
 	case !guards.admits(clientBehind(d.site, client)):
 		return nil, deniedAddress.reason
 	case guards.password != nil:
-		return nil, deniedNobody.reason
+		return nil, deniedNoCredentials.reason
 	case guards.authorization != nil:
 		return nil, labelAuthorization
 	}
@@ -111,7 +111,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	observe := site.metrics.tunnel()
 	result := "no room"
 	defer func() { observe(result) }()
-	if patient := patientOf(client); patient != nil {
+	if patient := clientConnOf(client); patient != nil {
 		patient.handshake.end()
 		patient.entry.Busy()
 		room, _, evicted := patient.entry.Begin(tunnelBytes)

@@ -258,7 +258,7 @@ func forgotten(t *testing.T, f *fixture) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		f.loops.mutex.Lock()
-		open, made := len(f.loops.open), len(f.loops.made)
+		open, made := len(f.loops.open), len(f.loops.originated)
 		f.loops.mutex.Unlock()
 		if open+made == 0 {
 			return

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/hello"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/clienthello"
 )
 
 // tunnelLoops detects tunnels that lead back to this proxy through one of its VIPs. Each round of such a
@@ -15,22 +15,22 @@ import (
 type tunnelLoops struct {
 	mutex sync.Mutex
 	// open counts the tunnels with the same ClientHello. Each proxy counts its own.
-	open map[hello.Mark]int
-	// made maps TLS connections that tunnels of this proxy originated to the places visited before. Those
+	open map[clienthello.ID]int
+	// originated maps TLS connections opened by tunnels of this proxy to the places visited before. Those
 	// of other proxies are unknown: a loop through several proxies ends when one of them reaches itself.
-	made map[hello.Mark][]string
+	originated map[clienthello.ID][]string
 }
 
 // enter records a tunnel at a place, a listener and hostname, until leave. ok is false for a loop.
-func (l *tunnelLoops) enter(mark hello.Mark, place string) (path []string, leave func(), ok bool) {
+func (l *tunnelLoops) enter(mark clienthello.ID, place string) (path []string, leave func(), ok bool) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	path = l.made[mark]
+	path = l.originated[mark]
 	if l.open[mark] >= maxHops || len(path) >= maxHops || slices.Contains(path, place) {
 		return nil, nil, false
 	}
 	if l.open == nil {
-		l.open = map[hello.Mark]int{}
+		l.open = map[clienthello.ID]int{}
 	}
 	l.open[mark]++
 	return append(slices.Clip(path), place), func() {
@@ -44,17 +44,17 @@ func (l *tunnelLoops) enter(mark hello.Mark, place string) (path []string, leave
 
 // began records the ClientHello of an originated TLS connection until end.
 func (l *tunnelLoops) began(begin []byte, path []string) (end func()) {
-	var mark hello.Mark
+	var mark clienthello.ID
 	copy(mark[:], begin)
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if l.made == nil {
-		l.made = map[hello.Mark][]string{}
+	if l.originated == nil {
+		l.originated = map[clienthello.ID][]string{}
 	}
-	l.made[mark] = path
+	l.originated[mark] = path
 	return func() {
 		l.mutex.Lock()
 		defer l.mutex.Unlock()
-		delete(l.made, mark)
+		delete(l.originated, mark)
 	}
 }

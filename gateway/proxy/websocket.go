@@ -15,8 +15,8 @@ import (
 // goingAway is an unmasked Close frame with status 1001, "going away" (RFC 6455, sections 5.5.1 and 7.4.1).
 var goingAway = []byte{0x88, 2, 1001 >> 8, 1001 & 0xff}
 
-// farewell is the timeout for sending a Close frame, and then for the client's response.
-const farewell = 500 * time.Millisecond
+// closeTimeout is the timeout for sending a Close frame, and then for the client's response.
+const closeTimeout = 500 * time.Millisecond
 
 func isWebSocket(r *http.Request) bool {
 	return strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
@@ -35,7 +35,7 @@ type webSocket struct {
 
 func newWebSocket(ended context.Context, conn net.Conn) *webSocket {
 	w := &webSocket{Conn: conn}
-	w.stop = context.AfterFunc(ended, w.leave)
+	w.stop = context.AfterFunc(ended, w.sendClose)
 	return w
 }
 
@@ -44,7 +44,7 @@ func (w *webSocket) Write(b []byte) (int, error) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	n, err := w.Conn.Write(b)
-	w.frames.pass(b[:n])
+	w.frames.advance(b[:n])
 	return n, err
 }
 
@@ -54,18 +54,18 @@ func (w *webSocket) Close() error {
 	return w.Conn.Close()
 }
 
-// leave sends a Close frame and closes the connection after farewell. The client's response is forwarded to
+// sendClose sends a Close frame and closes the connection after closeTimeout. The client's response is forwarded to
 // the backend.
-func (w *webSocket) leave() {
+func (w *webSocket) sendClose() {
 	// Bounds a write in progress, which holds the mutex.
-	_ = w.SetWriteDeadline(time.Now().Add(farewell))
+	_ = w.SetWriteDeadline(time.Now().Add(closeTimeout))
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.frames.between() && !w.frames.closed {
 		if _, err := w.Conn.Write(goingAway); err == nil {
 			w.frames.closed = true
 			_ = closeWrite(w.Conn)
-			time.AfterFunc(farewell, func() { _ = w.Conn.Close() })
+			time.AfterFunc(closeTimeout, func() { _ = w.Conn.Close() })
 			return
 		}
 	}
@@ -87,8 +87,8 @@ type frames struct {
 // a fragmented message (section 5.4).
 func (f *frames) between() bool { return f.length == 0 && f.left == 0 }
 
-// pass processes forwarded bytes.
-func (f *frames) pass(b []byte) {
+// advance processes forwarded bytes.
+func (f *frames) advance(b []byte) {
 	for len(b) > 0 {
 		if f.left > 0 {
 			passed := min(f.left, uint64(len(b)))

@@ -5,11 +5,11 @@ package plan
 import (
 	"net/http"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 )
 
-// Message contains the routing input of a canonical request (edge.Canonical).
+// Message contains the routing input of a canonical request (canonical.Request).
 type Message struct {
 	Method string
 	// Host is the value of the Host header or :authority.
@@ -37,8 +37,8 @@ type Site[G Group] interface {
 // Group is the rule set of a hostname.
 type Group interface{ Matcher() *match.Group }
 
-// Way is the result of routing. Site and Group are zero if routing failed before.
-type Way[S, G any] struct {
+// Match is the result of routing. Site and Group are zero if routing failed before.
+type Match[S, G any] struct {
 	// Host and Path are normalized, as used for matching.
 	Host, Path string
 	Site       S
@@ -48,41 +48,41 @@ type Way[S, G any] struct {
 }
 
 // Find returns the rule for a message, or the status code of the rejection (0 if there is a rule). The
-// proxy and Plan both use it. It removes untrusted headers (edge.Disown). site returns the listener for a
-// normalized hostname.
-func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)) (way Way[S, G], status int) {
+// proxy and Plan both use it. It removes untrusted headers (canonical.RemoveForwarded). site returns the
+// listener for a normalized hostname.
+func Find[S Site[G], G Group](message *Message, site func(host string) (S, bool)) (result Match[S, G], status int) {
 	host, ok := match.Host(message.Host)
 	if !ok {
-		return way, http.StatusBadRequest
+		return result, http.StatusBadRequest
 	}
-	way.Host, way.Path = host, match.Path(message.Path)
+	result.Host, result.Path = host, match.Path(message.Path)
 	found, ok := site(host)
 	if !ok {
-		return way, http.StatusNotFound
+		return result, http.StatusNotFound
 	}
-	way.Site = found
+	result.Site = found
 	if message.TLS && !found.AnyServerName() {
 		// The server name selected the listener whose client certificate requirements were applied.
 		name, _ := match.ServerName(message.ServerName)
-		if shaken, ok := site(name); !ok || shaken.Listener() != found.Listener() {
-			return way, http.StatusMisdirectedRequest
+		if selected, ok := site(name); !ok || selected.Listener() != found.Listener() {
+			return result, http.StatusMisdirectedRequest
 		}
 	}
 	if found.TrustedHops() <= message.HeaderHops {
-		edge.Disown(message.Header)
+		canonical.RemoveForwarded(message.Header)
 	}
-	if way.Group, ok = found.Group(host); !ok {
-		return way, http.StatusNotFound
+	if result.Group, ok = found.Group(host); !ok {
+		return result, http.StatusNotFound
 	}
 	request := match.Request{
-		Method: message.Method, Host: host, Path: way.Path, RawQuery: message.RawQuery, Header: message.Header,
+		Method: message.Method, Host: host, Path: result.Path, RawQuery: message.RawQuery, Header: message.Header,
 	}
-	way.Rule, ok = way.Group.Matcher().Find(&request)
+	result.Rule, ok = result.Group.Matcher().Find(&request)
 	if request.Exhausted() {
-		return way, http.StatusServiceUnavailable
+		return result, http.StatusServiceUnavailable
 	}
 	if !ok {
-		return way, http.StatusNotFound
+		return result, http.StatusNotFound
 	}
-	return way, 0
+	return result, 0
 }

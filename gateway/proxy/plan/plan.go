@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"slices"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -238,30 +238,30 @@ func (p *Plan) Decide(port uint16, request Request) Decision {
 		root.Path = "/"
 		in.URL = &root
 	}
-	if status := edge.Canonical(in); status != 0 {
+	if status := canonical.Request(in); status != 0 {
 		return Decision{Status: status}
 	}
 	message := Message{
 		Method: in.Method, Host: in.Host, Path: in.URL.Path, RawQuery: in.URL.RawQuery,
 		Header: in.Header, TLS: p.encrypted(port), ServerName: in.URL.Hostname(),
 	}
-	way, status := Find[*site, *group](&message, p.at(port))
+	found, status := Find[*site, *group](&message, p.at(port))
 	decision := Decision{Status: status}
-	if way.Site != nil {
-		decision.Listener = way.Site.name
+	if found.Site != nil {
+		decision.Listener = found.Site.name
 	}
-	if way.Group != nil {
-		decision.Group = way.Group.name
+	if found.Group != nil {
+		decision.Group = found.Group.name
 	}
 	if status != 0 {
 		return decision
 	}
-	decision.Rule = way.Group.rules[way.Rule]
+	decision.Rule = found.Group.rules[found.Rule]
 	if redirect := redirectOf(decision.Rule); Redirects(redirect, message.Header, message.TLS) {
 		target := Target{
-			TLS: message.TLS, Host: way.Host, Path: way.Path, RawQuery: message.RawQuery, Port: way.Site.listener.GetPort(),
+			TLS: message.TLS, Host: found.Host, Path: found.Path, RawQuery: message.RawQuery, Port: found.Site.listener.GetPort(),
 		}
-		if way.Path == in.URL.Path {
+		if found.Path == in.URL.Path {
 			target.RawPath = in.URL.RawPath
 		}
 		decision.Status, decision.Location = RedirectStatus(redirect), Location(redirect, Prefix(decision.Rule), &target)

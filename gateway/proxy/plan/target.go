@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -107,7 +107,7 @@ func Location(redirect *resource.Redirect, prefix string, from *Target) string {
 // Redirects reports whether a redirect, which may be nil, applies to a request. Untrusted headers must have
 // been removed (Find).
 func Redirects(redirect *resource.Redirect, header http.Header, tls bool) bool {
-	return redirect != nil && (!redirect.GetInsecureOnly() || edge.Scheme(header, tls) == "http")
+	return redirect != nil && (!redirect.GetInsecureOnly() || canonical.Scheme(header, tls) == "http")
 }
 
 // CheckRedirect validates a redirect.

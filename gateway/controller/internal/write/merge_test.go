@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 )
 
 const (
@@ -150,7 +150,7 @@ func TestMergeGateway(t *testing.T) {
 		"no proxy": {reach{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
 		"whole":    {reach{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
 		"a proxy refuses": {reach{
-			served: true, proxied: true, addresses: addresses, available: true, refused: refusal.Refusal{Proxy: "n/p", Message: "bad"},
+			served: true, proxied: true, addresses: addresses, available: true, refused: nack.Refusal{Proxy: "n/p", Message: "bad"},
 		}, "ConfigurationRefused", [2]string{"Pending", "Because"}},
 		"nothing to serve":  {reach{}, "Because", [2]string{"Because", "Because"}},
 		"layer 4":           {reach{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},

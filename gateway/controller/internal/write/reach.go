@@ -16,7 +16,7 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -34,7 +34,7 @@ type reach struct {
 	// available reports whether a proxy is available.
 	available bool
 	// refused is the configuration rejected by a proxy.
-	refused refusal.Refusal
+	refused nack.Refusal
 }
 
 // gatewayKey returns the owner key of a Gateway.
@@ -74,7 +74,7 @@ func reaches(compiled *Compiled, live map[place]client.Object, failed map[string
 			of.addresses = statusAddresses(object)
 			of.assigned = meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		case *appsv1.Deployment:
-			of.available, of.refused = object.Status.AvailableReplicas > 0, refusal.Read(object)
+			of.available, of.refused = object.Status.AvailableReplicas > 0, nack.Read(object)
 		}
 		found[owner] = of
 	}

@@ -15,14 +15,14 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
 // refusing contains the rejected configurations of all proxies.
 type refusing struct {
 	// of contains rejections by owner.
-	of map[route.Object]refusal.Refusal
+	of map[route.Object]nack.Refusal
 	// gateways maps ListenerSets to their Gateways.
 	gateways map[types.NamespacedName]route.Object
 }
@@ -33,14 +33,14 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 	for _, proxy := range compiled.Result.Proxies {
 		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
 	}
-	found := refusing{of: map[route.Object]refusal.Refusal{}, gateways: map[types.NamespacedName]route.Object{}}
+	found := refusing{of: map[route.Object]nack.Refusal{}, gateways: map[types.NamespacedName]route.Object{}}
 	for _, object := range live {
 		deployment, is := object.(*appsv1.Deployment)
 		if !is {
 			continue
 		}
 		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
-		if refused := refusal.Read(deployment); known && !refused.None() {
+		if refused := nack.Read(deployment); known && !refused.None() {
 			found.of[owner] = refused
 		}
 	}
@@ -125,7 +125,7 @@ func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewa
 	self, parents := objectOf(of), slices.Clone(wanted.Parents)
 	for i := range parents {
 		refused := r.of[r.gatewayOf(parents[i].ParentRef, of.GetNamespace())]
-		at := slices.IndexFunc(refused.Parts, func(part refusal.Part) bool { return ruleObject(part.Route) == self })
+		at := slices.IndexFunc(refused.Parts, func(part nack.Part) bool { return ruleObject(part.Route) == self })
 		if at >= 0 && !hasCondition(parents[i].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid)) {
 			parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partly(refused, refused.Parts[at], of.GetGeneration()))
 		}
@@ -150,7 +150,7 @@ func hasCondition(conditions []metav1.Condition, kind string) bool {
 }
 
 // partly returns the PartiallyInvalid condition. Gateway API specifies the prefixes of its message.
-func partly(refused refusal.Refusal, part refusal.Part, generation int64) metav1.Condition {
+func partly(refused nack.Refusal, part nack.Part, generation int64) metav1.Condition {
 	prefix := "Dropped Rule: "
 	if part.Retained {
 		prefix = "Fall Back: "

@@ -13,7 +13,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/millrace-lb/millrace/gateway/controller/internal/infrastructure"
-	"github.com/millrace-lb/millrace/gateway/controller/internal/refusal"
+	"github.com/millrace-lb/millrace/gateway/controller/internal/nack"
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
@@ -27,7 +27,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw", Annotations: map[string]string{
 		infrastructure.AnnotationOwner: infrastructure.Key(owner),
-		refusal.Annotation: `{"proxy":"edge/p","version":"1-a","total":4,"parts":[
+		nack.Annotation: `{"proxy":"edge/p","version":"1-a","total":4,"parts":[
 			{"resource":"group/a","route":"httproute/shop/cart","reason":"bad filter","retained":true},
 			{"resource":"group/b","route":"httproute/shop/new","reason":"bad match"},
 			{"resource":"group/c","route":"ingress/shop/old","reason":"bad path"},

@@ -74,26 +74,26 @@ type Ledger struct {
 	mutex sync.Mutex
 	open  int
 	bytes int64
-	// resting is the memory of idle connections, which can be evicted for requests.
-	resting int64
+	// idleBytes is the memory of idle connections, which can be evicted for requests.
+	idleBytes int64
 	// refused is the memory of rejected requests that are still in progress.
 	refused int64
 	clients map[netip.Addr]*client
-	// resters is a heap of the clients with idle connections, ordered by eviction.
-	resters resters
-	// rested counts transitions to idle.
-	rested int64
+	// idleClients is a heap of the clients with idle connections, ordered by eviction.
+	idleClients idleList
+	// idleSequence counts transitions to idle.
+	idleSequence int64
 }
 
 type client struct {
 	address netip.Addr
 	open    int
-	// bytes is the total, resting the part of idle connections.
-	bytes, resting int64
+	// bytes is the total, idleBytes the part of idle connections.
+	bytes, idleBytes int64
 	// idle contains connections without a request, longest idle first.
 	idle list.List
-	// place is the index in the heap.
-	place int
+	// heapIndex is the index in the heap.
+	heapIndex int
 }
 
 // Connection is an accounted connection. A nil Connection is not accounted.
@@ -106,8 +106,8 @@ type Connection struct {
 	ended  bool
 	// idle is the element in client.idle; nil while the connection has a request.
 	idle *list.Element
-	// since is the value of rested when the connection became idle.
-	since int64
+	// idleSince is the value of Ledger.idleSequence when the connection became idle.
+	idleSince int64
 	// received is the number of bytes read without a request, header their cost.
 	received, header int64
 	// reads is set while a request header is being read.
@@ -146,7 +146,7 @@ func (l *Ledger) Open(address netip.Addr, shared bool, closes func()) (opened *C
 			l.open++
 			of.open++
 			l.add(of, ConnectionBytes)
-			opened.rest()
+			opened.markIdle()
 		}
 	})
 	return opened, evicted
@@ -163,19 +163,19 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 	if l.limits.Bytes > 0 {
 		all = l.limits.Bytes
 		// The last eighth is reserved for clients with small usage.
-		if much = !shared && l.much(of.bytes+bytes); much {
+		if much = !shared && l.isLarge(of.bytes+bytes); much {
 			all = all / 8 * 7
 		}
 	}
-	if of.bytes-of.resting+bytes > share || l.bytes-l.resting+bytes > all {
+	if of.bytes-of.idleBytes+bytes > share || l.bytes-l.idleBytes+bytes > all {
 		return false
 	}
 	for of.bytes+bytes > share {
 		of.evict(victims)
 	}
 	for l.bytes+bytes > all {
-		from := l.resters[0]
-		if much && !l.much(from.bytes) {
+		from := l.idleClients[0]
+		if much && !l.isLarge(from.bytes) {
 			from = of
 		}
 		if !from.evict(victims) {
@@ -185,12 +185,12 @@ func (l *Ledger) makeRoom(of *client, shared bool, bytes int64, victims *[]*Conn
 	return true
 }
 
-// much reports whether the usage of a client is large.
-func (l *Ledger) much(bytes int64) bool { return bytes > l.limits.Bytes/64 }
+// isLarge reports whether the usage of a client is large.
+func (l *Ledger) isLarge(bytes int64) bool { return bytes > l.limits.Bytes/64 }
 
 // evict closes the longest idle connection of the client with the most idle memory.
 func (l *Ledger) evict(victims *[]*Connection) bool {
-	return len(l.resters) > 0 && l.resters[0].evict(victims)
+	return len(l.idleClients) > 0 && l.idleClients[0].evict(victims)
 }
 
 func (c *client) evict(victims *[]*Connection) bool {
@@ -218,23 +218,23 @@ func (c *Connection) end() {
 		return
 	}
 	c.ended = true
-	c.wake()
+	c.markBusy()
 	c.ledger.open--
 	c.client.open--
 	c.ledger.add(c.client, -ConnectionBytes)
 }
 
-func (c *Connection) rest() {
+func (c *Connection) markIdle() {
 	if c.idle == nil && !c.ended {
-		c.ledger.rested++
-		c.since = c.ledger.rested
+		c.ledger.idleSequence++
+		c.idleSince = c.ledger.idleSequence
 		c.idle = c.client.idle.PushBack(c)
 		c.count(ConnectionBytes)
 		c.reads.Store(true)
 	}
 }
 
-func (c *Connection) wake() {
+func (c *Connection) markBusy() {
 	if c.idle != nil {
 		c.client.idle.Remove(c.idle)
 		c.idle = nil
@@ -248,16 +248,16 @@ func (c *Connection) wake() {
 // count adds to the memory of idle connections.
 func (c *Connection) count(bytes int64) {
 	l, of := c.ledger, c.client
-	before := of.resting
-	l.resting += bytes
-	of.resting += bytes
+	before := of.idleBytes
+	l.idleBytes += bytes
+	of.idleBytes += bytes
 	switch {
 	case before == 0:
-		heap.Push(&l.resters, of)
-	case of.resting == 0:
-		heap.Remove(&l.resters, of.place)
+		heap.Push(&l.idleClients, of)
+	case of.idleBytes == 0:
+		heap.Remove(&l.idleClients, of.heapIndex)
 	default:
-		heap.Fix(&l.resters, of.place)
+		heap.Fix(&l.idleClients, of.heapIndex)
 	}
 }
 
@@ -314,7 +314,7 @@ func (c *Connection) Idle() {
 	}
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()
-	c.rest()
+	c.markIdle()
 }
 
 // Busy marks the connection as having a request or being a tunnel.
@@ -324,7 +324,7 @@ func (c *Connection) Busy() {
 	}
 	c.ledger.mutex.Lock()
 	defer c.ledger.mutex.Unlock()
-	c.wake()
+	c.markBusy()
 }
 
 // Close removes the connection. It is idempotent.
@@ -349,7 +349,7 @@ func (c *Connection) Begin(bytes int64) (room, leave bool, evicted int) {
 		if room = c.take(bytes, victims); room {
 			c.requests++
 		}
-		leave = !room || scarce(l.bytes-l.resting, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
+		leave = !room || scarce(l.bytes-l.idleBytes, l.limits.Bytes) || !c.shared && scarce(c.client.bytes, l.limits.ClientBytes)
 	})
 	return room, leave, evicted
 }

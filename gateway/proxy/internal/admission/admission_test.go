@@ -273,11 +273,11 @@ func TestAccount(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				resting := int64(0)
-				for _, of := range l.resters {
-					resting += of.resting
+				for _, of := range l.idleClients {
+					resting += of.idleBytes
 				}
-				if resting != l.resting {
-					t.Fatalf("idle connections have %d bytes, by their clients %d", l.resting, resting)
+				if resting != l.idleBytes {
+					t.Fatalf("idle connections have %d bytes, by their clients %d", l.idleBytes, resting)
 				}
 				if l.bytes > limits.Bytes || l.open > limits.Connections || l.bytes < 0 || l.open < 0 {
 					t.Fatalf("%d connections, %d bytes", l.open, l.bytes)
@@ -292,8 +292,8 @@ func TestAccount(t *testing.T) {
 		for _, c := range open {
 			c.Close()
 		}
-		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.resting != 0 || len(l.resters) != 0 {
-			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), len(l.resters))
+		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.idleBytes != 0 || len(l.idleClients) != 0 {
+			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), len(l.idleClients))
 		}
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// portRest is the kernel's TIME_WAIT. Until it ends, the local port cannot be reused for the same endpoint.
-const portRest = 60 * time.Second
+// timeWait is the kernel's TIME_WAIT. Until it ends, the local port cannot be reused for the same endpoint.
+const timeWait = 60 * time.Second
 
 // Singles limits the connections to an endpoint that serve a single request (upgrades, requests with
 // Expect) or tunnel. Without a limit, clients that open and close them could exhaust the local ports or the
@@ -19,12 +19,12 @@ type Singles struct {
 	// open counts connections that count as requests, ports counts used local ports, including those in
 	// TIME_WAIT.
 	open, ports tally
-	// resting are the ports in TIME_WAIT, in order of expiry.
-	resting []rest
+	// inTimeWait are the ports in TIME_WAIT, in order of expiry.
+	inTimeWait []usedPort
 }
 
-// rest is a port in TIME_WAIT.
-type rest struct {
+// usedPort is a port in TIME_WAIT.
+type usedPort struct {
 	client netip.Addr
 	until  time.Time
 }
@@ -78,7 +78,7 @@ func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (e
 			s.open.less(client)
 		}
 		if rests {
-			s.resting = append(s.resting, rest{client, now.Add(portRest)})
+			s.inTimeWait = append(s.inTimeWait, usedPort{client, now.Add(timeWait)})
 		} else {
 			s.ports.less(client)
 		}
@@ -88,13 +88,13 @@ func (e *Endpoint) TakeSingle(client netip.Addr, request bool, now time.Time) (e
 // expire releases the ports whose TIME_WAIT has ended.
 func (s *Singles) expire(now time.Time) {
 	expired := 0
-	for expired < len(s.resting) && !s.resting[expired].until.After(now) {
-		s.ports.less(s.resting[expired].client)
+	for expired < len(s.inTimeWait) && !s.inTimeWait[expired].until.After(now) {
+		s.ports.less(s.inTimeWait[expired].client)
 		expired++
 	}
-	if expired == len(s.resting) {
-		s.resting = nil
+	if expired == len(s.inTimeWait) {
+		s.inTimeWait = nil
 	} else {
-		s.resting = s.resting[expired:]
+		s.inTimeWait = s.inTimeWait[expired:]
 	}
 }

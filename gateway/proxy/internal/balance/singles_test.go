@@ -23,7 +23,7 @@ func TestSingles(t *testing.T) {
 			end     func(bool, time.Time)
 		}
 		var open []held
-		var resting []rest
+		var resting []usedPort
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 2).Draw(t, "step") {
 			case 0:
@@ -35,7 +35,7 @@ func TestSingles(t *testing.T) {
 				at, rests := rapid.IntRange(0, len(open)-1).Draw(t, "which"), rapid.Bool().Draw(t, "rests")
 				open[at].end(rests, now)
 				if rests {
-					resting = append(resting, rest{open[at].client, now.Add(portRest)})
+					resting = append(resting, usedPort{open[at].client, now.Add(timeWait)})
 				}
 				open = append(open[:at], open[at+1:]...)
 			case 2:
@@ -77,9 +77,9 @@ func TestSingles(t *testing.T) {
 		for _, each := range open {
 			each.end(true, now)
 		}
-		now = now.Add(portRest)
+		now = now.Add(timeWait)
 		endpoint.singles.expire(now)
-		if s := &endpoint.singles; s.open.all+s.ports.all+len(s.open.of)+len(s.ports.of)+len(s.resting) != 0 {
+		if s := &endpoint.singles; s.open.all+s.ports.all+len(s.open.of)+len(s.ports.of)+len(s.inTimeWait) != 0 {
 			t.Fatalf("something is held still: %+v", s)
 		}
 	})

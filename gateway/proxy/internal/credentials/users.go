@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// mostCost is the maximum cost of bcrypt. Cost 12 takes 0.2 s of CPU, and each increment doubles it;
+	// maxCost is the maximum cost of bcrypt. Cost 12 takes 0.2 s of CPU, and each increment doubles it;
 	// without a limit a single file could exhaust the CPUs shared by all tenants.
-	mostCost = 12
-	// mostPassword is the maximum length of a password in bytes, because MD5 hashes it 1,000 times.
-	mostPassword = 1024
+	maxCost = 12
+	// maxPassword is the maximum length of a password in bytes, because MD5 hashes it 1,000 times.
+	maxPassword = 1024
 )
 
 // Users are the users of an htpasswd file. It is immutable and may be shared.
 type Users struct {
 	users map[string]user
-	// dearest is the user with the slowest hash, used for unknown names to equalize response times.
-	dearest *user
+	// slowest is the user with the slowest hash, used for unknown names to equalize response times.
+	slowest *user
 }
 
 // user is a password hash.
@@ -48,7 +48,7 @@ func Parse(file []byte) (*Users, error) {
 		name, read, err := parseLine(strings.TrimRight(string(line), "\r\n"))
 		switch {
 		case err != nil:
-			if len(errs) < mostErrors {
+			if len(errs) < maxErrors {
 				errs = append(errs, fmt.Errorf("line %d: %w", number, err))
 			}
 			continue
@@ -59,15 +59,15 @@ func Parse(file []byte) (*Users, error) {
 			continue
 		}
 		u.users[name] = read
-		if u.dearest == nil || read.cost > u.dearest.cost {
-			u.dearest = &read
+		if u.slowest == nil || read.cost > u.slowest.cost {
+			u.slowest = &read
 		}
 	}
 	return u, errors.Join(errs...)
 }
 
-// mostErrors is the maximum number of reported lines.
-const mostErrors = 3
+// maxErrors is the maximum number of reported lines.
+const maxErrors = 3
 
 // parseLine parses "NAME:HASH", optionally followed by ":" and a comment. The name of an empty or comment
 // line is empty.
@@ -99,8 +99,8 @@ func parseHash(hash string) (user, error) {
 		if cost, err = bcrypt.Cost([]byte(hash)); err != nil {
 			return user{}, errors.New("its bcrypt cannot be read")
 		}
-		if cost > mostCost {
-			return user{}, fmt.Errorf("its bcrypt has a cost of %d, and %d is the most", cost, mostCost)
+		if cost > maxCost {
+			return user{}, fmt.Errorf("its bcrypt has a cost of %d, and %d is the most", cost, maxCost)
 		}
 		parse = htpasswd.AcceptBcrypt
 	case strings.HasPrefix(hash, htpasswd.PrefixCryptApr1):
@@ -128,11 +128,11 @@ func Readable(file []byte) []byte {
 	return kept
 }
 
-// of returns the hash to verify for a name and reports whether the user exists. The hash is nil for a file
+// lookup returns the hash to verify for a name and reports whether the user exists. The hash is nil for a file
 // without users.
-func (u *Users) of(name string) (proof *user, known bool) {
+func (u *Users) lookup(name string) (proof *user, known bool) {
 	if found, ok := u.users[name]; ok {
 		return &found, true
 	}
-	return u.dearest, false
+	return u.slowest, false
 }

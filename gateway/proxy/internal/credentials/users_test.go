@@ -31,7 +31,7 @@ func hashed(password string) string {
 func TestVerify(t *testing.T) {
 	users, err := Parse([]byte("# users\n\nsha:" + ofSHA + "\r\nmd5:" + ofMD5 + ":a comment\nbcrypt:" + ofBcrypt +
 		"\nsalted:{SSHA}sP6mTQZ41evUNNd3Bd6ipxzZAGJhYmNk\nsha:{SHA}qUqP5cyxm6YcTAhz05Hph5gvu9M=\nlast:" + ofSHA +
-		"\nlong:" + hashed(strings.Repeat("x", mostPassword+1)) + "\nlonger:" + hashed(strings.Repeat("x", mostPassword))))
+		"\nlong:" + hashed(strings.Repeat("x", maxPassword+1)) + "\nlonger:" + hashed(strings.Repeat("x", maxPassword))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,15 +44,15 @@ func TestVerify(t *testing.T) {
 			{"sha", "myPassword", Right}, {"md5", "myPassword", Right}, {"bcrypt", "myPassword", Right}, {"last", "myPassword", Right},
 			{"sha", "mypassword", Wrong}, {"md5", "", Wrong}, {"bcrypt", "myPassword ", Wrong},
 			{"salted", "myPassword", Wrong}, {"none", "myPassword", Wrong}, {"", "myPassword", Wrong}, {"# users", "", Wrong},
-			{"sha", "test", Wrong}, {"long", strings.Repeat("x", mostPassword+1), Wrong}, {"longer", strings.Repeat("x", mostPassword), Right},
+			{"sha", "test", Wrong}, {"long", strings.Repeat("x", maxPassword+1), Wrong}, {"longer", strings.Repeat("x", maxPassword), Right},
 		} {
 			if got := v.Verify(t.Context(), users, someone, test.name, test.password); got != test.want {
 				t.Errorf("%s with %.20q: %v; want %v", test.name, test.password, got, test.want)
 			}
 		}
 	}
-	if v.verified.Len() != 5 {
-		t.Errorf("%d are remembered; want 5", v.verified.Len())
+	if v.cached.Len() != 5 {
+		t.Errorf("%d are remembered; want 5", v.cached.Len())
 	}
 	// An unknown name is verified against the slowest hash, with a correct password.
 	if got := v.Verify(t.Context(), users, someone, "nobody", "myPassword"); got != Wrong {
@@ -106,7 +106,7 @@ func TestRememberedCostNothing(t *testing.T) {
 		t.Fatal(got)
 	}
 	// Occupy the only turn.
-	v.turns.Take(netip.Addr{})
+	v.queue.Acquire(netip.Addr{})
 	results := make(chan Result, 100)
 	guess := func(client netip.Addr) {
 		go func() { results <- v.Verify(t.Context(), users, client, "a", "guess") }()
@@ -114,15 +114,15 @@ func TestRememberedCostNothing(t *testing.T) {
 	for range 100 {
 		guess(someone)
 	}
-	for range 100 - mostOfClient {
-		if got := <-results; got != Impatient {
+	for range 100 - maxPerClient {
+		if got := <-results; got != ClientBusy {
 			t.Fatalf("one guess too many: %v; want Impatient", got)
 		}
 	}
 	for i := range 100 {
 		guess(netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}))
 	}
-	for range 100 - (mostWaiting - mostOfClient) {
+	for range 100 - (maxWaiting - maxPerClient) {
 		if got := <-results; got != Busy {
 			t.Fatalf("a guess of one client too many: %v; want Busy", got)
 		}
@@ -130,8 +130,8 @@ func TestRememberedCostNothing(t *testing.T) {
 	if got := v.Verify(t.Context(), users, someone, "a", "myPassword"); got != Right {
 		t.Errorf("who was let in before: %v", got)
 	}
-	v.turns.Give()
-	for range mostWaiting {
+	v.queue.Release()
+	for range maxWaiting {
 		if got := <-results; got != Wrong {
 			t.Errorf("a guess: %v", got)
 		}
@@ -144,7 +144,7 @@ func TestStrangersCostAsMuch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proof, known := users.of("nobody")
+	proof, known := users.lookup("nobody")
 	if known || proof.hash != ofBcrypt {
 		t.Errorf("%v, held against %s", known, proof.hash)
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/recent"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/lru"
 )
 
 // Result is the result of a verification.
@@ -25,35 +25,35 @@ const (
 	Right
 	// Busy is returned if too many verifications are queued.
 	Busy
-	// Impatient is returned if too many verifications of the same client are queued.
-	Impatient
+	// ClientBusy is returned if too many verifications of the same client are queued.
+	ClientBusy
 )
 
 const (
-	// mostWaiting and mostOfClient limit the queued verifications in total and per client. On a single CPU
+	// maxWaiting and maxPerClient limit the queued verifications in total and per client. On a single CPU
 	// with the highest cost, the last one waits six seconds.
-	mostWaiting, mostOfClient = 32, 4
-	// mostVerified is the size of the cache of verified passwords, 200 bytes each.
-	mostVerified = 20_000
+	maxWaiting, maxPerClient = 32, 4
+	// maxVerified is the size of the cache of verified passwords, 200 bytes each.
+	maxVerified = 20_000
 )
 
 // Verifier verifies passwords with bounded concurrency and caches the correct ones, so that password
 // guessing uses a bounded share of the CPUs and does not delay users with cached passwords.
 type Verifier struct {
 	key   []byte
-	turns *admission.Turns
+	queue *admission.FairQueue
 
 	mutex sync.Mutex
-	// verified is keyed by an HMAC of name, password and stored hash, so that a changed password
+	// cached is keyed by an HMAC of name, password and stored hash, so that a changed password
 	// invalidates the entry.
-	verified *recent.Map[[sha256.Size]byte, struct{}]
+	cached *lru.Cache[[sha256.Size]byte, struct{}]
 }
 
 // NewVerifier returns a Verifier with the given concurrency.
 func NewVerifier(atOnce int) *Verifier {
 	v := &Verifier{
-		key: make([]byte, sha256.Size), turns: admission.NewTurns(atOnce),
-		verified: recent.New[[sha256.Size]byte, struct{}](mostVerified),
+		key: make([]byte, sha256.Size), queue: admission.NewFairQueue(atOnce),
+		cached: lru.New[[sha256.Size]byte, struct{}](maxVerified),
 	}
 	_, _ = rand.Read(v.key)
 	return v
@@ -62,21 +62,21 @@ func NewVerifier(atOnce int) *Verifier {
 // Verify verifies a password in the client's turn. For an unknown name it takes as long as for the slowest
 // hash. It returns Busy if the context ends while queued.
 func (v *Verifier) Verify(ctx context.Context, users *Users, client netip.Addr, name, password string) Result {
-	proof, known := users.of(name)
-	if proof == nil || len(password) > mostPassword {
+	proof, known := users.lookup(name)
+	if proof == nil || len(password) > maxPassword {
 		return Wrong
 	}
 	mac := v.mac(proof.hash, name, password)
-	if known && v.remembers(mac) {
+	if known && v.isCached(mac) {
 		return Right
 	}
-	switch all, own := v.turns.TakeWithin(client, mostWaiting, mostOfClient); {
+	switch all, own := v.queue.TryAcquire(client, maxWaiting, maxPerClient); {
 	case !own:
-		return Impatient
+		return ClientBusy
 	case !all:
 		return Busy
 	}
-	defer v.turns.Give()
+	defer v.queue.Release()
 	if ctx.Err() != nil {
 		return Busy
 	}
@@ -85,14 +85,14 @@ func (v *Verifier) Verify(ctx context.Context, users *Users, client netip.Addr, 
 	}
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
-	v.verified.Put(mac, struct{}{})
+	v.cached.Put(mac, struct{}{})
 	return Right
 }
 
-func (v *Verifier) remembers(mac [sha256.Size]byte) bool {
+func (v *Verifier) isCached(mac [sha256.Size]byte) bool {
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
-	_, found := v.verified.Get(mac)
+	_, found := v.cached.Get(mac)
 	return found
 }
 

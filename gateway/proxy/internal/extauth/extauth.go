@@ -20,7 +20,7 @@ import (
 
 const (
 	defaultTimeout = 5 * time.Second
-	longestTimeout = time.Minute
+	maxTimeout     = time.Minute
 )
 
 // Filter is an immutable external authorization filter that may be shared.
@@ -90,8 +90,8 @@ func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	switch {
 	case f.Backend == "":
 		return errors.New("no backend is to be asked")
-	case from.GetTimeout() > uint64(longestTimeout.Milliseconds()):
-		return fmt.Errorf("a timeout of %d ms is longer than %v", from.GetTimeout(), longestTimeout)
+	case from.GetTimeout() > uint64(maxTimeout.Milliseconds()):
+		return fmt.Errorf("a timeout of %d ms is longer than %v", from.GetTimeout(), maxTimeout)
 	case !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect:
 		return fmt.Errorf("%q is no method for a question", f.method)
 	case !httpguts.ValidHostHeader(f.host):
@@ -127,7 +127,7 @@ func names(list []string) (canonical []string, all bool, err error) {
 	}
 	for _, name := range list {
 		key := textproto.CanonicalMIMEHeaderKey(name)
-		if !httpguts.ValidHeaderFieldName(name) || ofMessage(key) {
+		if !httpguts.ValidHeaderFieldName(name) || isHopByHop(key) {
 			return nil, false, fmt.Errorf("%q is no header that can be passed on", name)
 		}
 		canonical = append(canonical, key)
@@ -135,8 +135,8 @@ func names(list []string) (canonical []string, all bool, err error) {
 	return canonical, false, nil
 }
 
-// ofMessage reports whether a header describes a single message: its framing or a hop.
-func ofMessage(key string) bool {
+// isHopByHop reports whether a header describes a single message: its framing or a hop.
+func isHopByHop(key string) bool {
 	switch key {
 	case "Connection", "Content-Length", "Expect", "Host", "Http2-Settings", "Keep-Alive", "Proxy-Authenticate",
 		"Proxy-Authorization", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade":
@@ -145,9 +145,9 @@ func ofMessage(key string) bool {
 	return false
 }
 
-// aboutBody reports whether a header describes or negotiates the body. The authorization request has no
+// isBodyHeader reports whether a header describes or negotiates the body. The authorization request has no
 // body, and its response is not the client's.
-func aboutBody(key string) bool {
+func isBodyHeader(key string) bool {
 	return strings.HasPrefix(key, "Content-") || strings.HasPrefix(key, "If-") || key == "Range" || key == "Accept-Encoding"
 }
 
@@ -168,8 +168,8 @@ func (r *Request) URI() string {
 	return (&url.URL{Path: r.Path, RawPath: r.RawPath, RawQuery: r.In.URL.RawQuery}).RequestURI()
 }
 
-// Question returns the authorization request, without a context.
-func (f *Filter) Question(of *Request) *http.Request {
+// NewRequest returns the authorization request, without a context.
+func (f *Filter) NewRequest(of *Request) *http.Request {
 	target := *f.target
 	question := &http.Request{
 		Method: f.method, Host: f.host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Body: http.NoBody,
@@ -196,7 +196,7 @@ func endToEnd(in http.Header) http.Header {
 		}
 	}
 	for name, values := range in {
-		if !hop[name] && !ofMessage(name) && !aboutBody(name) {
+		if !hop[name] && !isHopByHop(name) && !isBodyHeader(name) {
 			out[name] = values
 		}
 	}
@@ -228,7 +228,7 @@ func (f *Filter) header(of *Request) http.Header {
 		"X-Original-Url": of.Scheme + "://" + of.Host + uri, "X-Original-Uri": uri, "X-Original-Method": of.In.Method,
 		"X-Forwarded-For": of.Chain, "X-Forwarded-Host": of.Host, "X-Forwarded-Proto": of.Scheme,
 		"X-Forwarded-Method": of.In.Method, "X-Forwarded-Uri": uri,
-		"X-Real-Ip": of.Client, "X-Auth-Request-Redirect": f.redirect.fill(of),
+		"X-Real-Ip": of.Client, "X-Auth-Request-Redirect": f.redirect.expand(of),
 	} {
 		out[name] = []string{value}
 	}

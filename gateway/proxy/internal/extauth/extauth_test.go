@@ -24,21 +24,21 @@ func TestJudge(t *testing.T) {
 	plain, signing := made(t, &resource.ExternalAuthorization{}), made(t, &resource.ExternalAuthorization{SignIn: "/login"})
 	strict := made(t, &resource.ExternalAuthorization{OnlyOk: true})
 	for status := -1; status < 1000; status++ {
-		class, want := status/100, map[*Filter]Verdict{plain: Fails, signing: Fails, strict: Answers}
+		class, want := status/100, map[*Filter]Verdict{plain: Failed, signing: Failed, strict: Denied}
 		switch {
 		case status < 200:
-			want[strict] = Fails
+			want[strict] = Failed
 		case status == 200:
-			want = map[*Filter]Verdict{plain: Passes, signing: Passes, strict: Passes}
+			want = map[*Filter]Verdict{plain: Allowed, signing: Allowed, strict: Allowed}
 		case class == 2:
-			want[plain], want[signing] = Passes, Passes
+			want[plain], want[signing] = Allowed, Allowed
 		case status == 401:
-			want[plain], want[signing] = Answers, SignsIn
+			want[plain], want[signing] = Denied, SignIn
 		case status == 403:
-			want[plain], want[signing] = Answers, Answers
+			want[plain], want[signing] = Denied, Denied
 		}
 		for f, verdict := range want {
-			if got := f.Judge(status); got != verdict {
+			if got := f.Evaluate(status); got != verdict {
 				t.Errorf("%d of %+v: %d; want %d", status, f, got, verdict)
 			}
 		}
@@ -69,7 +69,7 @@ func TestTemplate(t *testing.T) {
 	} {
 		got := "error"
 		if template, err := newTemplate(text); err == nil {
-			got = template.fill(of)
+			got = template.expand(of)
 		}
 		if got != want {
 			t.Errorf("%.50q: %q; want %q", text, got, want)
@@ -93,7 +93,7 @@ func FuzzQuestion(f *testing.F) {
 		}
 		in.URL.Path, in.URL.RawQuery = "/"+path, query
 		in.Header.Set(name, value)
-		question := filter.Question(&Request{In: in, Path: "/" + path, Scheme: "http", Host: "a", Client: "198.51.100.1", Chain: "198.51.100.1"})
+		question := filter.NewRequest(&Request{In: in, Path: "/" + path, Scheme: "http", Host: "a", Client: "198.51.100.1", Chain: "198.51.100.1"})
 		if question.URL.RequestURI() != "/auth" || question.Method != http.MethodGet || question.Header.Get("X-Original-Method") != http.MethodPut {
 			t.Errorf("%s %s %v", question.Method, question.URL, question.Header)
 		}

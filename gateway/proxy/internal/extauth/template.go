@@ -10,32 +10,32 @@ import (
 
 // template is a URL with variables of a request.
 type template struct {
-	// texts are the literals around the variables: one more than words.
-	texts []string
-	words []word
+	// texts are the literals around the variables: one more than variables.
+	texts     []string
+	variables []variable
 }
 
-// word is a variable.
-type word int
+// variable is a request variable in a template.
+type variable int
 
 const (
-	wordScheme word = iota
-	wordHost
-	wordURI
-	wordEscapedURI
-	wordMethod
-	wordPath
-	wordQuery
-	wordClient
+	varScheme variable = iota
+	varHost
+	varURI
+	varEscapedURI
+	varMethod
+	varPath
+	varQuery
+	varClient
 )
 
-// wordNames are tried in order.
-var wordNames = []struct {
+// variables are tried in order.
+var variables = []struct {
 	name string
-	word word
+	word variable
 }{
-	{"$scheme", wordScheme}, {"$host", wordHost}, {"$request_uri", wordURI}, {"$escaped_request_uri", wordEscapedURI},
-	{"$request_method", wordMethod}, {"$uri", wordPath}, {"$args", wordQuery}, {"$remote_addr", wordClient},
+	{"$scheme", varScheme}, {"$host", varHost}, {"$request_uri", varURI}, {"$escaped_request_uri", varEscapedURI},
+	{"$request_method", varMethod}, {"$uri", varPath}, {"$args", varQuery}, {"$remote_addr", varClient},
 }
 
 // maxTemplate is the maximum length of a template in bytes.
@@ -60,10 +60,10 @@ func newTemplate(text string) (*template, error) {
 		}
 		text = text[len(before):]
 		known := false
-		for _, each := range wordNames {
+		for _, each := range variables {
 			rest, is := strings.CutPrefix(text, each.name)
 			if is && (rest == "" || !isWord(rest[0])) {
-				t.words, text, known = append(t.words, each.word), rest, true
+				t.variables, text, known = append(t.variables, each.word), rest, true
 				break
 			}
 		}
@@ -77,30 +77,30 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
 }
 
-// fill expands the template for a request.
-func (t *template) fill(of *Request) string {
+// expand expands the template for a request.
+func (t *template) expand(of *Request) string {
 	var b strings.Builder
 	for i, text := range t.texts {
 		b.WriteString(text)
-		if i == len(t.words) {
+		if i == len(t.variables) {
 			break
 		}
-		switch t.words[i] {
-		case wordScheme:
+		switch t.variables[i] {
+		case varScheme:
 			b.WriteString(of.Scheme)
-		case wordHost:
+		case varHost:
 			b.WriteString(of.Host)
-		case wordURI:
+		case varURI:
 			b.WriteString(of.URI())
-		case wordEscapedURI:
+		case varEscapedURI:
 			b.WriteString(url.QueryEscape(of.URI()))
-		case wordMethod:
+		case varMethod:
 			b.WriteString(url.QueryEscape(of.In.Method))
-		case wordPath:
+		case varPath:
 			b.WriteString((&url.URL{Path: of.Path, RawPath: of.RawPath}).EscapedPath())
-		case wordQuery:
+		case varQuery:
 			b.WriteString(of.In.URL.RawQuery)
-		case wordClient:
+		case varClient:
 			b.WriteString(of.Client)
 		}
 	}

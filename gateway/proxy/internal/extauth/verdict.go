@@ -8,31 +8,31 @@ import "net/http"
 type Verdict int
 
 const (
-	// Fails rejects the request because of an unusable response.
-	Fails Verdict = iota
-	// Passes admits the request.
-	Passes
-	// Answers forwards the response to the client.
-	Answers
-	// SignsIn redirects the client to the sign-in URL.
-	SignsIn
+	// Failed rejects the request because of an unusable response.
+	Failed Verdict = iota
+	// Allowed admits the request.
+	Allowed
+	// Denied forwards the response to the client.
+	Denied
+	// SignIn redirects the client to the sign-in URL.
+	SignIn
 )
 
-// Judge interprets a status code.
-func (f *Filter) Judge(status int) Verdict {
+// Evaluate interprets a status code.
+func (f *Filter) Evaluate(status int) Verdict {
 	switch {
 	case status == http.StatusOK, !f.onlyOK && status >= 200 && status <= 299:
-		return Passes
+		return Allowed
 	case status == http.StatusUnauthorized && f.signIn != nil:
-		return SignsIn
+		return SignIn
 	case f.onlyOK && status >= 200, status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return Answers
+		return Denied
 	}
-	return Fails
+	return Failed
 }
 
 // Location returns the sign-in URL.
-func (f *Filter) Location(of *Request) string { return f.signIn.fill(of) }
+func (f *Filter) Location(of *Request) string { return f.signIn.expand(of) }
 
 // Grant contains headers of an allowing response.
 type Grant struct {
@@ -53,7 +53,7 @@ func (f *Filter) Grant(answer http.Header) *Grant {
 	}
 	if f.allResponse {
 		for name, values := range answer {
-			if !ofMessage(name) && !aboutBody(name) && name != "Date" && name != "Server" && name != "Set-Cookie" {
+			if !isHopByHop(name) && !isBodyHeader(name) && name != "Date" && name != "Server" && name != "Set-Cookie" {
 				g.set[name] = values
 			}
 		}
@@ -91,8 +91,8 @@ func (g *Grant) Bytes() (bytes int64) {
 	return bytes
 }
 
-// Relay copies those headers of a response that are intended for the client.
-func Relay(answer, client http.Header) {
+// CopyResponseHeaders copies those headers of a response that are intended for the client.
+func CopyResponseHeaders(answer, client http.Header) {
 	for _, name := range []string{
 		"Www-Authenticate", "Set-Cookie", "Location", "Content-Type", "Content-Language", "Cache-Control", "Retry-After",
 	} {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/access"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/admission"
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/recent"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/lru"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
@@ -69,12 +69,12 @@ func New(from *resource.ClientLimit, zone string) (*Rule, error) {
 type Result int
 
 const (
-	// Within admits the request.
-	Within Result = iota
-	// TooOften rejects it because of the rate.
-	TooOften
-	// TooMany rejects it because of concurrent requests.
-	TooMany
+	// Admitted admits the request.
+	Admitted Result = iota
+	// RateExceeded rejects it because of the rate.
+	RateExceeded
+	// ConcurrencyExceeded rejects it because of concurrent requests.
+	ConcurrencyExceeded
 )
 
 // key identifies the counters of a client.
@@ -92,18 +92,18 @@ type client struct {
 // counters.
 type Table struct {
 	mutex   sync.Mutex
-	clients *recent.Map[key, *client]
+	clients *lru.Cache[key, *client]
 }
 
 // NewTable returns a Table with the given capacity.
-func NewTable(most int) *Table { return &Table{clients: recent.New[key, *client](most)} }
+func NewTable(most int) *Table { return &Table{clients: lru.New[key, *client](most)} }
 
 // Begin counts a request of a client, by its address or, for IPv6, its /64. The caller must call End on the
 // result.
 func (t *Table) Begin(rule *Rule, address netip.Addr, now time.Time) (*Counted, Result) {
 	address = address.Unmap().WithZone("")
 	if rule.exempt.Contains(address) {
-		return nil, Within
+		return nil, Admitted
 	}
 	if address.IsValid() {
 		address = admission.Client(address)
@@ -118,12 +118,12 @@ func (t *Table) Begin(rule *Rule, address netip.Addr, now time.Time) (*Counted, 
 	}
 	switch {
 	case rule.concurrent > 0 && found.open >= rule.concurrent:
-		return nil, TooMany
+		return nil, ConcurrencyExceeded
 	case !found.limiter.AllowN(now, 1):
-		return nil, TooOften
+		return nil, RateExceeded
 	}
 	found.open++
-	return &Counted{t, found}, Within
+	return &Counted{t, found}, Admitted
 }
 
 // Counted is a counted request in progress; nil is not counted.

@@ -40,37 +40,37 @@ func TestRate(t *testing.T) {
 		}
 	}
 	for range 4 {
-		begin(second, alice, 0, Within)
+		begin(second, alice, 0, Admitted)
 	}
-	begin(second, alice, 0, TooOften)
-	begin(second, bob, 0, Within)
-	begin(second, alice, 400*time.Millisecond, TooOften)
-	begin(second, alice, 600*time.Millisecond, Within)
-	begin(second, alice, 600*time.Millisecond, TooOften)
+	begin(second, alice, 0, RateExceeded)
+	begin(second, bob, 0, Admitted)
+	begin(second, alice, 400*time.Millisecond, RateExceeded)
+	begin(second, alice, 600*time.Millisecond, Admitted)
+	begin(second, alice, 600*time.Millisecond, RateExceeded)
 	// Other zones and figures have separate counters.
-	begin(rule(t, &resource.ClientLimit{Zone: "other", Requests: 2, Period: 1000, Burst: 4}), alice, 0, Within)
-	begin(rule(t, &resource.ClientLimit{Requests: 2, Period: 1000, Burst: 5}), alice, 0, Within)
-	begin(rule(t, &resource.ClientLimit{Zone: "route", Requests: 2, Period: 1000, Burst: 4}), alice, 600*time.Millisecond, TooOften)
+	begin(rule(t, &resource.ClientLimit{Zone: "other", Requests: 2, Period: 1000, Burst: 4}), alice, 0, Admitted)
+	begin(rule(t, &resource.ClientLimit{Requests: 2, Period: 1000, Burst: 5}), alice, 0, Admitted)
+	begin(rule(t, &resource.ClientLimit{Zone: "route", Requests: 2, Period: 1000, Burst: 4}), alice, 600*time.Millisecond, RateExceeded)
 	minute := rule(t, &resource.ClientLimit{Requests: 1, Period: 60_000})
-	begin(minute, alice, 0, Within)
-	begin(minute, alice, 59*time.Second, TooOften)
-	begin(minute, alice, 61*time.Second, Within)
+	begin(minute, alice, 0, Admitted)
+	begin(minute, alice, 59*time.Second, RateExceeded)
+	begin(minute, alice, 61*time.Second, Admitted)
 	// IPv6 is counted by /64, IPv4-mapped addresses as IPv4.
 	for i := range 4 {
-		begin(second, netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i)), 0, Within)
+		begin(second, netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i)), 0, Admitted)
 	}
-	begin(second, netip.MustParseAddr("2001:db8::ffff"), 0, TooOften)
-	begin(second, netip.MustParseAddr("2001:db8:0:1::1"), 0, Within)
-	begin(second, netip.MustParseAddr("::ffff:198.51.100.1"), 600*time.Millisecond, TooOften)
+	begin(second, netip.MustParseAddr("2001:db8::ffff"), 0, RateExceeded)
+	begin(second, netip.MustParseAddr("2001:db8:0:1::1"), 0, Admitted)
+	begin(second, netip.MustParseAddr("::ffff:198.51.100.1"), 600*time.Millisecond, RateExceeded)
 	exempt := rule(t, &resource.ClientLimit{Requests: 1, Period: 60_000, Exempt: []string{"198.51.100.0/24"}})
 	for range 10 {
-		begin(exempt, alice, 0, Within)
+		begin(exempt, alice, 0, Admitted)
 	}
-	begin(exempt, bob, 0, Within)
-	begin(exempt, bob, 0, TooOften)
+	begin(exempt, bob, 0, Admitted)
+	begin(exempt, bob, 0, RateExceeded)
 	// Unknown clients share one counter.
-	begin(exempt, netip.Addr{}, 0, Within)
-	begin(exempt, netip.Addr{}, 0, TooOften)
+	begin(exempt, netip.Addr{}, 0, Admitted)
+	begin(exempt, netip.Addr{}, 0, RateExceeded)
 }
 
 // TestConcurrent checks that exactly the permitted number of requests is admitted.
@@ -91,10 +91,10 @@ func TestConcurrent(t *testing.T) {
 				continue
 			}
 			counted, got := table.Begin(limited, client, noon)
-			if (got == Within) != (len(open[client]) < most) || got == TooOften {
+			if (got == Admitted) != (len(open[client]) < most) || got == RateExceeded {
 				t.Fatalf("%v with %d of %d under way", got, len(open[client]), most)
 			}
-			if got == Within {
+			if got == Admitted {
 				open[client] = append(open[client], counted)
 			}
 		}
@@ -109,7 +109,7 @@ func TestTableIsBounded(t *testing.T) {
 	first, _ := table.Begin(one, alice, noon)
 	for i := range 20 {
 		counted, got := table.Begin(one, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), noon)
-		if got != Within {
+		if got != Admitted {
 			t.Fatal(got)
 		}
 		counted.End()
@@ -118,11 +118,11 @@ func TestTableIsBounded(t *testing.T) {
 		t.Errorf("%d clients; want 10", table.clients.Len())
 	}
 	again, got := table.Begin(one, alice, noon)
-	if got != Within {
+	if got != Admitted {
 		t.Errorf("who was forgotten: %v", got)
 	}
 	first.End()
-	if _, got := table.Begin(one, alice, noon); got != TooMany {
+	if _, got := table.Begin(one, alice, noon); got != ConcurrencyExceeded {
 		t.Errorf("with one under way: %v", got)
 	}
 	again.End()

@@ -56,8 +56,8 @@ func (c *conditions) traits() []trait {
 	return found
 }
 
-// seal builds the index after all rules are added.
-func (c *candidates) seal(of []conditions) {
+// buildIndex builds the index after all rules are added.
+func (c *candidates) buildIndex(of []conditions) {
 	if len(c.all) <= maxLinear {
 		return
 	}
@@ -165,7 +165,7 @@ func (g *Group) try(rules []int32, best int32, request *Request) int32 {
 		if rule >= best {
 			break
 		}
-		if g.conditions[rule].met(request) {
+		if g.conditions[rule].matches(request) {
 			return rule
 		}
 	}

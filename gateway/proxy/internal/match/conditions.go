@@ -51,31 +51,31 @@ func compileValue(match *resource.ValueMatch) (value, error) {
 		return v, nil
 	}
 	var err error
-	v.expression, err = whole(match.GetValue())
+	v.expression, err = compileAnchored(match.GetValue())
 	return v, err
 }
 
-func (v *value) met(request *Request, have string) bool {
+func (v *value) matches(request *Request, have string) bool {
 	if v.expression != nil {
 		return v.expression.matches(request, have)
 	}
 	return have == v.exact
 }
 
-func (c *conditions) met(request *Request) bool {
+func (c *conditions) matches(request *Request) bool {
 	if c.method != "" && c.method != request.Method || !request.spend(conditionSteps) {
 		return false
 	}
 	for i := range c.headers {
 		have, ok := request.header(c.headers[i].name)
-		if !ok || !c.headers[i].met(request, have) {
+		if !ok || !c.headers[i].matches(request, have) {
 			return false
 		}
 	}
 	for i := range c.parameters {
 		// The first value of a repeated parameter counts, as recommended by Gateway API.
 		have, ok := request.parameters()[c.parameters[i].name]
-		if !ok || !c.parameters[i].met(request, have[0]) {
+		if !ok || !c.parameters[i].matches(request, have[0]) {
 			return false
 		}
 	}

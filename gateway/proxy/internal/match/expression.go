@@ -38,8 +38,8 @@ func (e *expression) matches(request *Request, have string) bool {
 	return request.spend(e.size*(len(have)+1)) && e.MatchString(have)
 }
 
-// whole compiles an anchored expression.
-func whole(pattern string) (*expression, error) {
+// compileAnchored compiles an anchored expression.
+func compileAnchored(pattern string) (*expression, error) {
 	// Parse it unanchored first, because a stray ")" must not close the added group.
 	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return nil, err

@@ -63,7 +63,7 @@ func Compile(rules []*resource.Match) (*Group, error) {
 	}
 	for _, paths := range []map[string]*candidates{group.exact, group.prefixes} {
 		for _, rules := range paths {
-			rules.seal(group.conditions)
+			rules.buildIndex(group.conditions)
 		}
 	}
 	return group, nil
@@ -89,7 +89,7 @@ func (g *Group) add(rule int32, match *resource.Match) error {
 		}
 		g.addPrefix(strings.TrimRight(value, "/"), rule)
 	case resource.PathMatch_REGULAR_EXPRESSION:
-		compiled, err := whole(path.GetValue())
+		compiled, err := compileAnchored(path.GetValue())
 		if err != nil {
 			return fmt.Errorf("path: %w", err)
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// longestName is the maximum length of a DNS name without the trailing dot (RFC 1035, section 2.3.4).
-const longestName = 253
+// maxName is the maximum length of a DNS name without the trailing dot (RFC 1035, section 2.3.4).
+const maxName = 253
 
 // Host normalizes the value of a Host header to lower case without port and trailing dot, and reports
 // whether it is valid. An empty value is valid.
@@ -30,7 +30,7 @@ func ServerName(name string) (string, bool) {
 		return "", true
 	}
 	name = strings.TrimSuffix(name, ".")
-	if name == "" || len(name) > longestName {
+	if name == "" || len(name) > maxName {
 		return "", false
 	}
 	upper, last := false, byte('.')

@@ -18,16 +18,16 @@ const (
 	// maxSteps limits the work per request, as instructions times path bytes. The limit takes 25 ms at
 	// most.
 	maxSteps = 4 << 20
-	// longest is the maximum length of a rewritten path and query in bytes, because ten references to a
+	// maxLength is the maximum length of a rewritten path and query in bytes, because ten references to a
 	// long group multiply the length.
-	longest = 64 << 10
+	maxLength = 64 << 10
 )
 
 // ErrPath is returned if the result has dot segments or is too long.
 var ErrPath = errors.New("the rule makes no path of the request's")
 
-// ErrTooMuch is returned if the work would exceed maxSteps.
-var ErrTooMuch = errors.New("the rule's expression takes too long for the request's path")
+// ErrTooExpensive is returned if the work would exceed maxSteps.
+var ErrTooExpensive = errors.New("the rule's expression takes too long for the request's path")
 
 // Expression is an immutable rewrite rule that may be shared.
 type Expression struct {
@@ -36,8 +36,8 @@ type Expression struct {
 	size int
 	// path and query are the substitution.
 	path, query template
-	// queried reports whether the substitution has a query, which may be empty.
-	queried bool
+	// hasQuery reports whether the substitution has a query, which may be empty.
+	hasQuery bool
 }
 
 // New parses an expression and its substitution.
@@ -64,7 +64,7 @@ func New(from *resource.ExpressionChange) (*Expression, error) {
 	if strings.ContainsAny(from.GetSubstitution(), "# ") || strings.ContainsFunc(from.GetSubstitution(), control) {
 		return nil, fmt.Errorf("substitution %q has a space, a control character or #", from.GetSubstitution())
 	}
-	e.queried = queried
+	e.hasQuery = queried
 	if e.path, err = parse(path); err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func control(r rune) bool { return r < ' ' || r == 0x7f }
 // decoded and contains no dot segments, and neither does the result.
 func (e *Expression) Apply(path, query string) (newPath, newQuery string, err error) {
 	if e.size*(len(path)+1) > maxSteps {
-		return "", "", ErrTooMuch
+		return "", "", ErrTooExpensive
 	}
 	groups := e.pattern.FindStringSubmatchIndex(path)
 	if groups == nil {
@@ -86,23 +86,23 @@ func (e *Expression) Apply(path, query string) (newPath, newQuery string, err er
 	}
 	at := found{path, groups}
 	newPath = "/" + strings.TrimLeft(e.path.expand(at, func(text string) string { return text }), "/")
-	if e.queried {
+	if e.hasQuery {
 		newQuery = e.query.expand(at, url.QueryEscape)
 		if newQuery != "" && query != "" {
 			newQuery += "&"
 		}
 	}
 	newQuery += query
-	if len(newPath)+len(newQuery) > max(longest, len(path)+len(query)) || dotted(newPath) {
+	if len(newPath)+len(newQuery) > max(maxLength, len(path)+len(query)) || hasDotSegments(newPath) {
 		return "", "", ErrPath
 	}
 	return newPath, newQuery, nil
 }
 
-// dotted reports whether some server interprets an element as a dot segment: "..", "..;x", or after a
-// backslash. Package edge handles those of the request, but a group may extract one from within an element,
+// hasDotSegments reports whether some server interprets an element as a dot segment: "..", "..;x", or after a
+// backslash. Package canonical handles those of the request, but a group may extract one from within an element,
 // such as "/static../secret".
-func dotted(path string) bool {
+func hasDotSegments(path string) bool {
 	for element := range strings.FieldsFuncSeq(path, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if name, _, _ := strings.Cut(element, ";"); name == "." || name == ".." {
 			return true
@@ -157,7 +157,7 @@ func (t template) expand(at found, escape func(string) string) string {
 		if each.group > 0 {
 			b.WriteString(escape(at.group(each.group)))
 		}
-		if b.Len() > longest {
+		if b.Len() > maxLength {
 			// Too long in any case.
 			break
 		}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace-lb/millrace/gateway/proxy/internal/edge"
+	"github.com/millrace-lb/millrace/gateway/proxy/internal/canonical"
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/match"
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
@@ -81,7 +81,7 @@ func TestNoPaths(t *testing.T) {
 		t.Errorf("200,000 bytes of a query: %v", err)
 	}
 	// The query of the client is not limited.
-	long := strings.Repeat("x", longest)
+	long := strings.Repeat("x", maxLength)
 	if _, _, err := compiled(t, `^/a`, "/").Apply("/a", long); err != nil {
 		t.Errorf("a long query: %v", err)
 	}
@@ -108,7 +108,7 @@ func TestBounded(t *testing.T) {
 			t.Errorf("%s took %v, %v", pattern, took, err)
 		}
 	}
-	if _, _, err := compiled(t, `(a?){300}$`, "/$1").Apply(path, ""); !errors.Is(err, ErrTooMuch) {
+	if _, _, err := compiled(t, `(a?){300}$`, "/$1").Apply(path, ""); !errors.Is(err, ErrTooExpensive) {
 		t.Errorf("300 times 60,000 steps: %v", err)
 	}
 }
@@ -132,7 +132,7 @@ func FuzzApply(f *testing.F) {
 		}
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		request.URL, request.RequestURI = u, target
-		if edge.Canonical(request) != 0 {
+		if canonical.Request(request) != 0 {
 			return
 		}
 		path, query, err := e.Apply(match.Path(u.Path), u.RawQuery)
@@ -150,7 +150,7 @@ func FuzzApply(f *testing.F) {
 		}
 		next := httptest.NewRequest(http.MethodGet, "/", nil)
 		next.URL, next.RequestURI = read, again
-		if status := edge.Canonical(next); status != 0 {
+		if status := canonical.Request(next); status != 0 {
 			t.Fatalf("%q is refused with %d", again, status)
 		}
 	})

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refusal reports configurations that proxies reject. A proxy sends the rejection only to the
+// Package nack reports configurations that proxies reject. A proxy sends the rejection only to the
 // replica that it is connected to, but only the leader writes statuses. Therefore each replica stores the
 // rejections of its proxies in an annotation of their Deployment, which the leader reads.
-package refusal
+package nack
 
 import (
 	"cmp"

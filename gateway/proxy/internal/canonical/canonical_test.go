@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package edge
+package canonical
 
 import (
 	"net/http"
@@ -25,7 +25,7 @@ func TestOneHost(t *testing.T) {
 		if test.fields != nil {
 			r.Header["Host"] = test.fields
 		}
-		got := Canonical(r)
+		got := Request(r)
 		if got != test.want || got == 0 && (r.Header["Host"] != nil || r.Host != "public.example.com") {
 			t.Errorf("%s: status %d, host %q, fields %q; want status %d", name, got, r.Host, r.Header["Host"], test.want)
 		}
@@ -39,7 +39,7 @@ func TestTargeted(t *testing.T) {
 		"/a.;x": true, "/...;/": true, "/?..;": true,
 	} {
 		r := httptest.NewRequest(http.MethodGet, target, nil)
-		if got := targeted(r); got != want {
+		if got := isValidTarget(r); got != want {
 			t.Errorf("%s: %v; want %v", target, got, want)
 		}
 	}
@@ -52,7 +52,7 @@ func TestMethod(t *testing.T) {
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Method = method
-		if got := Canonical(r); got != want {
+		if got := Request(r); got != want {
 			t.Errorf("%q: %d; want %d", method, got, want)
 		}
 	}
@@ -76,7 +76,7 @@ func TestUpgrade(t *testing.T) {
 		r.ProtoMajor = test.major
 		r.Header.Set("Upgrade", test.upgrade)
 		r.Header.Set("Connection", test.connection)
-		if status := Canonical(r); status != 0 || (r.Header["Upgrade"] != nil) != test.kept {
+		if status := Request(r); status != 0 || (r.Header["Upgrade"] != nil) != test.kept {
 			t.Errorf("%s: %d, Upgrade %q", name, status, r.Header["Upgrade"])
 		}
 	}
@@ -89,7 +89,7 @@ func TestHTTPoxy(t *testing.T) {
 	request.Header.Add("proxy", "203.0.113.9:3128")
 	request.Header.Add("PROXY", "203.0.113.10:3128")
 	request.Header.Set("Proxy-Status", "kept")
-	if status := Canonical(request); status != 0 {
+	if status := Request(request); status != 0 {
 		t.Fatalf("refused with %d", status)
 	}
 	if given := request.Header.Values("Proxy"); len(given) > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// guarding returns a key of the access filters of a rule.
-func guarding(rule *resource.Rule) string {
+// accessKey returns a key of the access filters of a rule.
+func accessKey(rule *resource.Rule) string {
 	words := ""
 	for _, filter := range rule.GetFilters() {
 		switch filter.GetKind().(type) {
@@ -25,14 +25,14 @@ func guarding(rule *resource.Rule) string {
 	return words
 }
 
-// guardedBefore reports whether the previous rules of an object are at least as restrictive as the wanted
+// isAsRestrictive reports whether the previous rules of an object are at least as restrictive as the wanted
 // ones: all rules of both have the same access filters, or the wanted rules have no filters.
-func guardedBefore(object string, wanted, previous *resource.RouteGroup) bool {
+func isAsRestrictive(object string, wanted, previous *resource.RouteGroup) bool {
 	of := func(group *resource.RouteGroup) []string {
 		words := map[string]bool{}
 		for _, rule := range group.GetRules() {
 			if routeObject(rule) == object {
-				words[guarding(rule)] = true
+				words[accessKey(rule)] = true
 			}
 		}
 		return slices.Sorted(maps.Keys(words))

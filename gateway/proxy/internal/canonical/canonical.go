@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package edge canonicalizes client requests before routing and rejects ambiguous ones, so that backends
+// Package canonical canonicalizes client requests before routing and rejects ambiguous ones, so that backends
 // parse the same request that was routed.
-package edge
+package canonical
 
 import (
 	"net/http"
 	"strings"
 )
 
-// Canonical canonicalizes a request. It returns 0, or the status code of the rejection.
-func Canonical(r *http.Request) int {
+// Request canonicalizes a request. It returns 0, or the status code of the rejection.
+func Request(r *http.Request) int {
 	switch {
 	case !isToken(r.Method) || r.Method != strings.ToUpper(r.Method) || r.Method == "PRI":
 		// Some backends accept "get" as GET, which would bypass method matching (RFC 9110, section 9.1).
@@ -20,7 +20,7 @@ func Canonical(r *http.Request) int {
 		// CONNECT would turn a pooled backend connection into a tunnel. TRACE would reveal headers added by
 		// the proxy.
 		return http.StatusMethodNotAllowed
-	case !oneHost(r) || !addressed(r) || !targeted(r) || !measured(r):
+	case !hasOneHost(r) || !hasHostAndScheme(r) || !isValidTarget(r) || !matchesLength(r):
 		return http.StatusBadRequest
 	}
 	for name := range r.Header {
@@ -37,10 +37,10 @@ func Canonical(r *http.Request) int {
 	return 0
 }
 
-// oneHost reports whether a request has one host. An HTTP/2 request may have a host field next to
+// hasOneHost reports whether a request has one host. An HTTP/2 request may have a host field next to
 // :authority, which net/http leaves in the header: it must be equal (RFC 9113, section 8.3.1) and is
 // removed. Routing, certificate selection and the backend all use r.Host.
-func oneHost(r *http.Request) bool {
+func hasOneHost(r *http.Request) bool {
 	for _, host := range r.Header["Host"] {
 		if !strings.EqualFold(host, r.Host) {
 			return false
@@ -50,8 +50,8 @@ func oneHost(r *http.Request) bool {
 	return true
 }
 
-// addressed reports whether a request has a host and a supported scheme.
-func addressed(r *http.Request) bool {
+// hasHostAndScheme reports whether a request has a host and a supported scheme.
+func hasHostAndScheme(r *http.Request) bool {
 	// Without a host the backend would receive its own address as the host.
 	if r.Host == "" && r.ProtoAtLeast(1, 1) {
 		return false
@@ -59,9 +59,9 @@ func addressed(r *http.Request) bool {
 	return r.URL.Scheme == "" || r.URL.Scheme == "http" || r.URL.Scheme == "https"
 }
 
-// measured reports whether the body length matches Content-Length (RFC 9113, section 8.1.1). For HTTP/1,
+// matchesLength reports whether the body length matches Content-Length (RFC 9113, section 8.1.1). For HTTP/1,
 // net/http checks it.
-func measured(r *http.Request) bool {
+func matchesLength(r *http.Request) bool {
 	length := r.Header.Get("Content-Length")
 	return r.ProtoMajor < 2 || r.ContentLength != 0 || length == "" || length == "0"
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package recent implements a map with LRU eviction. It is pure.
-package recent
+// Package lru implements a map with LRU eviction. It is pure.
+package lru
 
 import "container/list"
 
-// Map is an LRU map. It is not safe for concurrent use.
-type Map[K comparable, V any] struct {
+// Cache is an LRU map. It is not safe for concurrent use.
+type Cache[K comparable, V any] struct {
 	most    int
 	entries map[K]*list.Element
 	// order contains the entries, most recently used first.
@@ -19,12 +19,12 @@ type entry[K comparable, V any] struct {
 }
 
 // New returns a map with a capacity of most entries, at least one.
-func New[K comparable, V any](most int) *Map[K, V] {
-	return &Map[K, V]{most: max(most, 1), entries: map[K]*list.Element{}}
+func New[K comparable, V any](most int) *Cache[K, V] {
+	return &Cache[K, V]{most: max(most, 1), entries: map[K]*list.Element{}}
 }
 
 // Get returns a value and marks it as recently used.
-func (m *Map[K, V]) Get(key K) (value V, ok bool) {
+func (m *Cache[K, V]) Get(key K) (value V, ok bool) {
 	found, ok := m.entries[key]
 	if !ok {
 		return value, false
@@ -34,7 +34,7 @@ func (m *Map[K, V]) Get(key K) (value V, ok bool) {
 }
 
 // Put sets a value and marks it as recently used. It evicts the least recently used entry of a full map.
-func (m *Map[K, V]) Put(key K, value V) {
+func (m *Cache[K, V]) Put(key K, value V) {
 	if found, ok := m.entries[key]; ok {
 		found.Value.(*entry[K, V]).value = value
 		m.order.MoveToFront(found)
@@ -48,4 +48,4 @@ func (m *Map[K, V]) Put(key K, value V) {
 }
 
 // Len returns the number of entries.
-func (m *Map[K, V]) Len() int { return len(m.entries) }
+func (m *Cache[K, V]) Len() int { return len(m.entries) }

@@ -8,41 +8,41 @@ import (
 	"sync"
 )
 
-// Turns is a fair semaphore for CPU-bound work. Waiting clients are served round-robin, so that a client
+// FairQueue is a fair semaphore for CPU-bound work. Waiting clients are served round-robin, so that a client
 // with many connections does not delay others. A newly waiting client comes first, as in FQ-CoDel (RFC
 // 8290, section 4.2).
-type Turns struct {
+type FairQueue struct {
 	mutex sync.Mutex
 	free  int
 	// waiting contains the waiters by client; arrived and order are the clients with waiters.
 	waiting map[netip.Addr][]chan struct{}
-	// lined is the total number of waiters.
-	lined          int
+	// waiters is the total number of waiters.
+	waiters        int
 	arrived, order []netip.Addr
 }
 
-// NewTurns returns a semaphore of the given size.
-func NewTurns(count int) *Turns {
-	return &Turns{free: count, waiting: map[netip.Addr][]chan struct{}{}}
+// NewFairQueue returns a semaphore of the given size.
+func NewFairQueue(count int) *FairQueue {
+	return &FairQueue{free: count, waiting: map[netip.Addr][]chan struct{}{}}
 }
 
-// Take blocks until the client has a turn, which ends with Give.
-func (t *Turns) Take(client netip.Addr) { t.TakeWithin(client, math.MaxInt, math.MaxInt) }
+// Acquire blocks until the client has a turn, which ends with Release.
+func (t *FairQueue) Acquire(client netip.Addr) { t.TryAcquire(client, math.MaxInt, math.MaxInt) }
 
-// TakeWithin is Take with limits of the queue length, in total and per client. If a limit is reached, it
+// TryAcquire is Acquire with limits of the queue length, in total and per client. If a limit is reached, it
 // returns at once and reports which one.
-func (t *Turns) TakeWithin(client netip.Addr, mostOfAll, mostOfClient int) (all, own bool) {
+func (t *FairQueue) TryAcquire(client netip.Addr, mostOfAll, mostOfClient int) (all, own bool) {
 	t.mutex.Lock()
 	if t.free > 0 {
 		t.free--
 		t.mutex.Unlock()
 		return true, true
 	}
-	if all, own = t.lined < mostOfAll, len(t.waiting[client]) < mostOfClient; !all || !own {
+	if all, own = t.waiters < mostOfAll, len(t.waiting[client]) < mostOfClient; !all || !own {
 		t.mutex.Unlock()
 		return all, own
 	}
-	t.lined++
+	t.waiters++
 	granted := make(chan struct{})
 	if len(t.waiting[client]) == 0 {
 		t.arrived = append(t.arrived, client)
@@ -53,8 +53,8 @@ func (t *Turns) TakeWithin(client netip.Addr, mostOfAll, mostOfClient int) (all,
 	return true, true
 }
 
-// Give ends a turn and passes it to the next client.
-func (t *Turns) Give() {
+// Release ends a turn and passes it to the next client.
+func (t *FairQueue) Release() {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	from := &t.arrived
@@ -65,7 +65,7 @@ func (t *Turns) Give() {
 		t.free++
 		return
 	}
-	t.lined--
+	t.waiters--
 	client := (*from)[0]
 	*from = (*from)[1:]
 	queue := t.waiting[client]

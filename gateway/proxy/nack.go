@@ -20,20 +20,20 @@ import (
 // build step, and a resource has at most four forms.
 const maxRounds = 64
 
-// refused is a rejected resource.
-type refused struct {
-	wanted *resource.Resource
-	said   []*resource.Refusal
-	// blank are the objects whose rules are replaced by 500 responses, because they have no previous
+// rejected is a rejected resource.
+type rejected struct {
+	wanted   *resource.Resource
+	refusals []*resource.Refusal
+	// failing are the objects whose rules are replaced by 500 responses, because they have no previous
 	// version.
-	blank map[string]bool
+	failing map[string]bool
 }
 
 // refusals returns the reported rejections, sorted.
-func refusals(of map[string]*refused) []*resource.Refusal {
+func refusals(of map[string]*rejected) []*resource.Refusal {
 	var all []*resource.Refusal
 	for _, each := range of {
-		all = append(all, each.said...)
+		all = append(all, each.refusals...)
 	}
 	slices.SortFunc(all, func(a, b *resource.Refusal) int {
 		return cmp.Or(strings.Compare(a.GetResource(), b.GetResource()), strings.Compare(a.GetRoute(), b.GetRoute()),
@@ -42,10 +42,10 @@ func refusals(of map[string]*refused) []*resource.Refusal {
 	return all
 }
 
-// settling determines the servable part of an update. Faulty resources are replaced by their previous
+// fallback determines the servable part of an update. Faulty resources are replaced by their previous
 // version or by a reduced form. A replacement never admits requests that the resource would reject: in
 // doubt they are answered with 500 or not at all.
-type settling struct {
+type fallback struct {
 	old     *table
 	version string
 	whole   bool
@@ -56,7 +56,7 @@ type settling struct {
 	// step is the current form of a replaced resource; without an entry it is the original.
 	step map[string]form
 	// before are the rejections of the current version.
-	before, refused map[string]*refused
+	before, refused map[string]*rejected
 }
 
 // form is a replacement for a faulty resource. Forms are tried in order.
@@ -69,12 +69,12 @@ const (
 	formNone
 )
 
-// newSettling starts with the update and the previously rejected resources, which may have become valid.
-func newSettling(old *table, before map[string]*refused, update Update) *settling {
-	s := &settling{
+// newFallback starts with the update and the previously rejected resources, which may have become valid.
+func newFallback(old *table, before map[string]*rejected, update Update) *fallback {
+	s := &fallback{
 		old: old, version: update.Version, whole: update.Whole,
 		now: make(map[string]*resource.Resource, len(update.Resources)), wanted: map[string]*resource.Resource{},
-		step: map[string]form{}, before: before, refused: map[string]*refused{},
+		step: map[string]form{}, before: before, refused: map[string]*rejected{},
 	}
 	if !update.Whole {
 		for name, each := range before {
@@ -91,7 +91,7 @@ func newSettling(old *table, before map[string]*refused, update Update) *settlin
 }
 
 // update returns the update with replacements.
-func (s *settling) update() Update {
+func (s *fallback) update() Update {
 	update := Update{Version: s.version, Whole: s.whole, Resources: make([]*resource.Resource, 0, len(s.now))}
 	for name, r := range s.now {
 		if r != nil {
@@ -104,7 +104,7 @@ func (s *settling) update() Update {
 }
 
 // find returns a resource as it would be applied, or nil.
-func (s *settling) find(name string) *resource.Resource {
+func (s *fallback) find(name string) *resource.Resource {
 	if r, known := s.now[name]; known || s.whole {
 		return r
 	}
@@ -112,10 +112,10 @@ func (s *settling) find(name string) *resource.Resource {
 }
 
 // list returns the rejections so far.
-func (s *settling) list() []*resource.Refusal { return refusals(s.refused) }
+func (s *fallback) list() []*resource.Refusal { return refusals(s.refused) }
 
 // reasons joins the reasons of all rejections.
-func (s *settling) reasons() string {
+func (s *fallback) reasons() string {
 	texts := make([]string, 0, len(s.refused))
 	for _, each := range s.list() {
 		texts = append(texts, each.GetReason())
@@ -123,8 +123,8 @@ func (s *settling) reasons() string {
 	return strings.Join(texts, "; ")
 }
 
-// settle replaces the faulty resources and reports whether another build is useful.
-func (s *settling) settle(err error) bool {
+// replaceFaulty replaces the faulty resources and reports whether another build is useful.
+func (s *fallback) replaceFaulty(err error) bool {
 	var found faults
 	if !errors.As(err, &found) {
 		return false
@@ -135,7 +135,7 @@ func (s *settling) settle(err error) bool {
 			return false
 		}
 		if s.refused[name] == nil {
-			s.refused[name] = &refused{wanted: current}
+			s.refused[name] = &rejected{wanted: current}
 		}
 		s.replace(name, current, found[name])
 	}
@@ -143,7 +143,7 @@ func (s *settling) settle(err error) bool {
 }
 
 // replace gives a resource its next form.
-func (s *settling) replace(name string, current *resource.Resource, fault error) {
+func (s *fallback) replace(name string, current *resource.Resource, fault error) {
 	of := s.refused[name]
 	for step := s.step[name]; ; step++ {
 		next := s.form(of, step, fault)
@@ -155,13 +155,13 @@ func (s *settling) replace(name string, current *resource.Resource, fault error)
 }
 
 // form returns a form of a rejected resource, or nil if it does not apply, and updates the reported rejections.
-func (s *settling) form(of *refused, step form, fault error) *resource.Resource {
+func (s *fallback) form(of *rejected, step form, fault error) *resource.Resource {
 	name := of.wanted.GetName()
 	say := func(previous bool) {
-		if len(of.said) == 0 {
-			of.said = []*resource.Refusal{{Resource: name, Reason: fault.Error()}}
+		if len(of.refusals) == 0 {
+			of.refusals = []*resource.Refusal{{Resource: name, Reason: fault.Error()}}
 		}
-		for _, each := range of.said {
+		for _, each := range of.refusals {
 			each.Retained = previous
 		}
 	}
@@ -191,7 +191,7 @@ func (s *settling) form(of *refused, step form, fault error) *resource.Resource 
 
 // previous returns the served version. It is not used for endpoints, whose addresses may belong to other
 // pods by now, for users, who may have been removed, and for groups, which are handled per object.
-func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
+func (s *fallback) previous(of *rejected, say func(bool)) *resource.Resource {
 	before := s.old.resources[of.wanted.GetName()]
 	if before == nil || of.wanted.GetEndpoints() != nil || of.wanted.GetUsers() != nil ||
 		of.wanted.GetRouteGroup() != nil {
@@ -202,7 +202,7 @@ func (s *settling) previous(of *refused, say func(bool)) *resource.Resource {
 }
 
 // part returns the valid part of a resource.
-func (s *settling) part(of *refused, say func(bool)) *resource.Resource {
+func (s *fallback) part(of *rejected, say func(bool)) *resource.Resource {
 	name := of.wanted.GetName()
 	switch kind := of.wanted.GetKind().(type) {
 	case *resource.Resource_Endpoints:
@@ -245,7 +245,7 @@ func readable(of *resource.Endpoints) *resource.Endpoints {
 }
 
 // listeners returns the existing listeners of a group.
-func (s *settling) listeners(of *resource.RouteGroup) []string {
+func (s *fallback) listeners(of *resource.RouteGroup) []string {
 	var found []string
 	for _, name := range of.GetListeners() {
 		if s.find(name).GetListener() != nil {

@@ -21,24 +21,24 @@ func routeObject(rule *resource.Rule) string {
 // partOfGroup replaces the rules of each faulty object by its previous ones, all of them, so that a route
 // never mixes two versions. Without previous rules, its rules respond with 500. The rules of other objects
 // are unchanged.
-func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resource.Resource {
+func (s *fallback) partOfGroup(of *rejected, wanted *resource.RouteGroup) *resource.Resource {
 	name := of.wanted.GetName()
 	bad, unmatched := s.badObjects(wanted)
 	previous := s.old.resources[name].GetRouteGroup()
 	kept := s.previousRules(name, wanted, bad)
-	of.said, of.blank = nil, map[string]bool{}
+	of.refusals, of.failing = nil, map[string]bool{}
 	for _, object := range slices.Sorted(maps.Keys(bad)) {
-		of.said = append(of.said, &resource.Refusal{
+		of.refusals = append(of.refusals, &resource.Refusal{
 			Resource: name, Route: object, Reason: bad[object].Error(), Retained: len(kept[object]) > 0,
 		})
-		of.blank[object] = len(kept[object]) == 0
+		of.failing[object] = len(kept[object]) == 0
 	}
 	var others, before []*resource.Rule
 	for i, rule := range wanted.GetRules() {
 		switch object := routeObject(rule); {
 		case bad[object] == nil:
 			others = append(others, rule)
-		case of.blank[object] && !unmatched[i]:
+		case of.failing[object] && !unmatched[i]:
 			others = append(others, &resource.Rule{Route: rule.GetRoute(), Match: rule.GetMatch()})
 		}
 	}
@@ -50,7 +50,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 	for _, at := range wanted.GetListeners() {
 		// A rejected listener is reported itself.
 		if s.find(at).GetListener() == nil && s.refused[at] == nil {
-			of.said = append(of.said, &resource.Refusal{Resource: name, Reason: missing(of.wanted, "listener", at).Error()})
+			of.refusals = append(of.refusals, &resource.Refusal{Resource: name, Reason: missing(of.wanted, "listener", at).Error()})
 		}
 	}
 	return &resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: &resource.RouteGroup{
@@ -60,7 +60,7 @@ func (s *settling) partOfGroup(of *refused, wanted *resource.RouteGroup) *resour
 
 // badObjects returns the objects with faulty rules and their errors; unmatched are the rules with an
 // invalid match.
-func (s *settling) badObjects(group *resource.RouteGroup) (bad map[string]error, unmatched map[int]bool) {
+func (s *fallback) badObjects(group *resource.RouteGroup) (bad map[string]error, unmatched map[int]bool) {
 	bad, unmatched = map[string]error{}, map[int]bool{}
 	for i, rule := range group.GetRules() {
 		_, err := match.Compile([]*resource.Match{rule.GetMatch()})
@@ -77,7 +77,7 @@ func (s *settling) badObjects(group *resource.RouteGroup) (bad map[string]error,
 }
 
 // action validates everything except the match of a rule.
-func (s *settling) action(rule *resource.Rule) error {
+func (s *fallback) action(rule *resource.Rule) error {
 	made, err := newRule(rule)
 	if err != nil {
 		return err
@@ -95,10 +95,10 @@ func (s *settling) action(rule *resource.Rule) error {
 
 // previousRules returns the served rules of faulty objects, if all rules of the object are still valid and
 // at least as restrictive as the wanted ones.
-func (s *settling) previousRules(name string, wanted *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
+func (s *fallback) previousRules(name string, wanted *resource.RouteGroup, bad map[string]error) map[string][]*resource.Rule {
 	kept, useless, previous := map[string][]*resource.Rule{}, map[string]bool{}, s.old.resources[name].GetRouteGroup()
 	if before := s.before[name]; before != nil {
-		maps.Copy(useless, before.blank)
+		maps.Copy(useless, before.failing)
 	}
 	for _, rule := range previous.GetRules() {
 		object := routeObject(rule)
@@ -111,7 +111,7 @@ func (s *settling) previousRules(name string, wanted *resource.RouteGroup, bad m
 		kept[object] = append(kept[object], rule)
 	}
 	maps.DeleteFunc(kept, func(object string, _ []*resource.Rule) bool {
-		return useless[object] || !guardedBefore(object, wanted, previous)
+		return useless[object] || !isAsRestrictive(object, wanted, previous)
 	})
 	return kept
 }

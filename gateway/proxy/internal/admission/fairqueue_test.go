@@ -11,8 +11,8 @@ import (
 
 // TestTurns checks that clients are served round-robin and that a newly waiting client comes first.
 func TestTurns(t *testing.T) {
-	turns := NewTurns(1)
-	turns.Take(alice)
+	turns := NewFairQueue(1)
+	turns.Acquire(alice)
 	var got []string
 	had := make(chan struct{})
 	wait := func(name string, client netip.Addr) {
@@ -20,7 +20,7 @@ func TestTurns(t *testing.T) {
 		before := turns.queued()
 		turns.mutex.Unlock()
 		go func() {
-			turns.Take(client)
+			turns.Acquire(client)
 			got = append(got, name)
 			had <- struct{}{}
 		}()
@@ -33,31 +33,31 @@ func TestTurns(t *testing.T) {
 	for _, name := range []string{"a1", "a2", "a3", "a4"} {
 		wait(name, alice)
 	}
-	turns.Give()
+	turns.Release()
 	<-had
 	wait("b1", bob)
 	wait("b2", bob)
 	for range 5 {
-		turns.Give()
+		turns.Release()
 		<-had
 	}
 	if want := []string{"a1", "b1", "a2", "b2", "a3", "a4"}; !slices.Equal(got, want) {
 		t.Errorf("turns of %v; want %v", got, want)
 	}
-	if turns.Give(); turns.free != 1 || len(turns.waiting) != 0 {
+	if turns.Release(); turns.free != 1 || len(turns.waiting) != 0 {
 		t.Errorf("%d turns are free, %d clients wait; want 1 and none", turns.free, len(turns.waiting))
 	}
 }
 
 // TestTurnsWithin checks the limits of the queue.
 func TestTurnsWithin(t *testing.T) {
-	turns := NewTurns(1)
-	turns.Take(alice)
+	turns := NewFairQueue(1)
+	turns.Acquire(alice)
 	had := make(chan struct{})
 	wait := func(client netip.Addr) {
 		before := turns.waits()
 		go func() {
-			if all, own := turns.TakeWithin(client, 3, 2); !all || !own {
+			if all, own := turns.TryAcquire(client, 3, 2); !all || !own {
 				t.Errorf("it does not wait: %v, %v", all, own)
 			}
 			had <- struct{}{}
@@ -68,7 +68,7 @@ func TestTurnsWithin(t *testing.T) {
 	}
 	refused := func(client netip.Addr, wantAll, wantOwn bool) {
 		t.Helper()
-		if all, own := turns.TakeWithin(client, 3, 2); all != wantAll || own != wantOwn {
+		if all, own := turns.TryAcquire(client, 3, 2); all != wantAll || own != wantOwn {
 			t.Errorf("%v, %v; want %v, %v", all, own, wantAll, wantOwn)
 		}
 	}
@@ -78,26 +78,26 @@ func TestTurnsWithin(t *testing.T) {
 	wait(bob)
 	refused(alice, false, false)
 	refused(bob, false, true)
-	turns.Give()
+	turns.Release()
 	<-had
 	wait(bob)
 	for range 3 {
-		turns.Give()
+		turns.Release()
 		<-had
 	}
-	if turns.Give(); turns.free != 1 || turns.lined != 0 {
-		t.Errorf("%d turns are free, %d wait; want 1 and none", turns.free, turns.lined)
+	if turns.Release(); turns.free != 1 || turns.waiters != 0 {
+		t.Errorf("%d turns are free, %d wait; want 1 and none", turns.free, turns.waiters)
 	}
 }
 
-func (t *Turns) waits() int {
+func (t *FairQueue) waits() int {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	return t.queued()
 }
 
 // queued returns the number of waiters.
-func (t *Turns) queued() (count int) {
+func (t *FairQueue) queued() (count int) {
 	for _, waiting := range t.waiting {
 		count += len(waiting)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package hello
+package clienthello
 
 import (
 	"bytes"
@@ -75,8 +75,8 @@ func read(t *testing.T, segments ...[]byte) {
 	if hello.ServerName != "a.example.com" {
 		t.Fatalf("server name %q; want a.example.com", hello.ServerName)
 	}
-	if sent := bytes.Join(segments, nil); !bytes.HasPrefix(sent, hello.Mark[:]) {
-		t.Fatalf("the mark is %x, and %x were sent", hello.Mark, sent[:len(hello.Mark)])
+	if sent := bytes.Join(segments, nil); !bytes.HasPrefix(sent, hello.ID[:]) {
+		t.Fatalf("the mark is %x, and %x were sent", hello.ID, sent[:len(hello.ID)])
 	}
 	got, err := io.ReadAll(again)
 	if err != nil {

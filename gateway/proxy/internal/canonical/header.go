@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package edge
+package canonical
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Disown removes headers that only a trusted proxy may set.
-func Disown(header http.Header) {
+// RemoveForwarded removes headers that only a trusted proxy may set.
+func RemoveForwarded(header http.Header) {
 	for name := range header {
 		switch {
 		case strings.HasPrefix(name, "X-Forwarded-"), name == "Forwarded", name == "X-Real-Ip", name == "X-Scheme",
@@ -101,7 +101,7 @@ func canonicalTrailer(r *http.Request) {
 	}
 	trimTrailer(r.Trailer)
 	// The server adds received trailers, including unannounced ones, at the end of the body.
-	r.Body = &trailedBody{r.Body, r.Trailer}
+	r.Body = &trailerBody{r.Body, r.Trailer}
 }
 
 func trimTrailer(trailer http.Header) {
@@ -114,13 +114,13 @@ func trimTrailer(trailer http.Header) {
 	})
 }
 
-// trailedBody filters the trailers at the end of a body.
-type trailedBody struct {
+// trailerBody filters the trailers at the end of a body.
+type trailerBody struct {
 	io.ReadCloser
 	trailer http.Header
 }
 
-func (t *trailedBody) Read(b []byte) (int, error) {
+func (t *trailerBody) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(b)
 	if err == io.EOF {
 		trimTrailer(t.trailer)
@@ -128,8 +128,8 @@ func (t *trailedBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TrimAnswerTrailer removes trailers that are only valid as headers (RFC 9110, section 6.5.1): a client
+// TrimResponseTrailer removes trailers that are only valid as headers (RFC 9110, section 6.5.1): a client
 // that merges them would use another length, content type or cookie.
-func TrimAnswerTrailer(trailer http.Header) {
+func TrimResponseTrailer(trailer http.Header) {
 	maps.DeleteFunc(trailer, func(name string, _ []string) bool { return !httpguts.ValidTrailerHeader(name) })
 }

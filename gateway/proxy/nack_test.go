@@ -168,7 +168,7 @@ func TestAnyUpdateIsServed(t *testing.T) {
 			}
 			names := map[string]bool{}
 			for range rapid.IntRange(0, 6).Draw(t, "changes") {
-				r := drawn(t, certificates)
+				r := drawnResource(t, certificates)
 				if rapid.IntRange(0, 9).Draw(t, "spoilt") == 0 {
 					spoil(r)
 				}

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package edge
+package canonical
 
 import (
 	"net/http"
 	"strings"
 )
 
-// targeted reports whether the request target is valid and unambiguous.
-func targeted(r *http.Request) bool {
+// isValidTarget reports whether the request target is valid and unambiguous.
+func isValidTarget(r *http.Request) bool {
 	// An HTTP/2 path may contain any byte, including line ends of the HTTP/1 request line. A fragment is
 	// not part of a target (RFC 9112, section 3.2).
 	for i := range len(r.RequestURI) {
@@ -23,12 +23,12 @@ func targeted(r *http.Request) bool {
 	if r.URL.Path == "*" {
 		return r.Method == http.MethodOptions
 	}
-	return strings.HasPrefix(r.URL.Path, "/") && !hidesDots(r.URL.Path)
+	return strings.HasPrefix(r.URL.Path, "/") && !hasHiddenDots(r.URL.Path)
 }
 
-// hidesDots reports whether some servers interpret an element of the decoded path as a dot segment: those
+// hasHiddenDots reports whether some servers interpret an element of the decoded path as a dot segment: those
 // that strip parameters ("..;x") or treat a backslash as a slash.
-func hidesDots(path string) bool {
+func hasHiddenDots(path string) bool {
 	if !strings.Contains(path, ".") || !strings.ContainsAny(path, `;\`) {
 		return false
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hello parses the ClientHello of a TLS connection without consuming it.
-package hello
+// Package clienthello parses the ClientHello of a TLS connection without consuming it.
+package clienthello
 
 import (
 	"bytes"
@@ -16,21 +16,21 @@ import (
 // errRead aborts the handshake after the ClientHello.
 var errRead = errors.New("the ClientHello is read")
 
-// Mark is the first bytes of a TLS connection, up to the end of the ClientHello's random value. It is
+// ID is the first bytes of a TLS connection, up to the end of the ClientHello's random value. It is
 // unique per connection unless the connection is forwarded (RFC 8446, section 4.1.2).
-type Mark [43]byte
+type ID [43]byte
 
-// Hello is the parsed part of a ClientHello.
-type Hello struct {
+// Info is the parsed part of a ClientHello.
+type Info struct {
 	ServerName string
-	Mark       Mark
+	ID         ID
 }
 
 // Read parses a ClientHello, which may span segments and records. The returned connection replays its
 // bytes.
-func Read(conn net.Conn, limit time.Duration) (read Hello, again net.Conn, err error) {
+func Read(conn net.Conn, limit time.Duration) (read Info, again net.Conn, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return Hello{}, nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
+		return Info{}, nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
 	}
 	recorder := &recorder{Conn: conn}
 	// Parsing with crypto/tls ensures the same interpretation as in a server's handshake.
@@ -41,12 +41,12 @@ func Read(conn net.Conn, limit time.Duration) (read Hello, again net.Conn, err e
 		},
 	}).Handshake()
 	if !errors.Is(err, errRead) {
-		return Hello{}, nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
+		return Info{}, nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return Hello{}, nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
+		return Info{}, nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
 	}
-	copy(read.Mark[:], recorder.read.Bytes())
+	copy(read.ID[:], recorder.read.Bytes())
 	return read, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil
 }
 

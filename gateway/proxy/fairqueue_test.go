@@ -20,8 +20,8 @@ func TestFramesTakeTurns(t *testing.T) {
 	f := start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))),
 		backend("a", serve(t, echo("a"))))...)
 	others := netip.MustParseAddr("198.51.100.1")
-	for range handshakesAtOnce() {
-		f.turns.Take(others)
+	for range maxHandshakes() {
+		f.queue.Acquire(others)
 	}
 	c := dialHTTP2(t, port)
 	acknowledged := make(chan struct{}, 10_000)
@@ -49,11 +49,11 @@ func TestFramesTakeTurns(t *testing.T) {
 		}
 	}
 	// net/http reads a header of nine bytes first, so the number of bytes before the first turn is known.
-	if n := len(acknowledged); n > muchRead/17 {
-		t.Errorf("%d pings were answered without a turn; want at most %d", n, muchRead/17)
+	if n := len(acknowledged); n > turnBytes/17 {
+		t.Errorf("%d pings were answered without a turn; want at most %d", n, turnBytes/17)
 	}
-	for range handshakesAtOnce() {
-		f.turns.Give()
+	for range maxHandshakes() {
+		f.queue.Release()
 	}
 	for range pings {
 		select {
@@ -63,29 +63,29 @@ func TestFramesTakeTurns(t *testing.T) {
 		}
 	}
 	// No turn was lost.
-	for range handshakesAtOnce() {
-		f.turns.Take(others)
+	for range maxHandshakes() {
+		f.queue.Acquire(others)
 	}
 }
 
-// TestTurnIsGivenBack checks that a turn is released after mostHeld without another read.
+// TestTurnIsGivenBack checks that a turn is released after maxTurn without another read.
 func TestTurnIsGivenBack(t *testing.T) {
-	turns := admission.NewTurns(1)
-	r := &reading{turns: turns, client: netip.MustParseAddr("198.51.100.1")}
+	turns := admission.NewFairQueue(1)
+	r := &reading{queue: turns, client: netip.MustParseAddr("198.51.100.1")}
 	r.frames.Store(true)
-	r.took(muchRead)
+	r.account(turnBytes)
 	began := time.Now()
-	turns.Take(netip.MustParseAddr("198.51.100.2"))
+	turns.Acquire(netip.MustParseAddr("198.51.100.2"))
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the turn came after %s", took)
 	}
-	turns.Give()
+	turns.Release()
 	// The turn must not be released twice.
-	r.pass()
-	turns.Take(r.client)
+	r.release()
+	turns.Acquire(r.client)
 	had := make(chan struct{})
 	go func() {
-		turns.Take(r.client)
+		turns.Acquire(r.client)
 		close(had)
 	}()
 	select {
@@ -93,6 +93,6 @@ func TestTurnIsGivenBack(t *testing.T) {
 		t.Error("a turn was given back twice")
 	case <-time.After(50 * time.Millisecond):
 	}
-	turns.Give()
+	turns.Release()
 	<-had
 }

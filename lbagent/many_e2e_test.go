@@ -88,12 +88,26 @@ func TestOneMore(t *testing.T) {
 	t.Logf("memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
 }
 
-// A node that was cut off is ready again. What was told before may wait for 40 seconds.
+// A node that was cut off is ready again. What was told before may wait for 40 seconds. Then the switch
+// drops long packets between nodes: the node names both, and stays ready.
 func TestCutOffNodeIsReadyAgain(t *testing.T) {
 	w := cutOff(t)
 	w.Await(time.Minute, "ready again", func() bool {
 		return meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1beta1.ConditionReady)
 	})
+	reached := func() *metav1.Condition {
+		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionNodesReached)
+	}
+	w.Await(30*time.Second, "all nodes reached", func() bool { return reached() == nil })
+	w.switchRule("udp dport 6081 meta length > 1400 drop")
+	w.Await(90*time.Second, "both nodes beyond a narrow path", func() bool {
+		condition := reached()
+		return condition != nil && condition.Reason == millracev1beta1.ReasonLongPacketsLost &&
+			strings.Contains(condition.Message, otherNode) && strings.Contains(condition.Message, thirdNode)
+	})
+	if !meta.IsStatusConditionTrue(w.report().Status.Conditions, millracev1beta1.ConditionReady) {
+		t.Error("not ready because of long packets")
+	}
 }
 
 // countVIPs has the API server count them: a list of many on each look would cost it much.

@@ -57,6 +57,7 @@ type peer struct {
 	// unanswered is how many probes were sent since the last one that was answered.
 	unanswered int
 	loss       window
+	long       longProbes
 	// lost is true from the loss until it is back; since is when that was.
 	lost  bool
 	since time.Time
@@ -97,6 +98,9 @@ type Verdict struct {
 	// Lossy is the time since which more than half of the paths to nodes lose packets, so that the
 	// link of this node does; zero if it does not.
 	Lossy time.Time
+	// Narrow are the nodes, each with since when, that answer short probes, but not those as long as
+	// the MTU.
+	Narrow map[forwarding.NodeID]time.Time
 	// Alone are the nodes that answer, but whose agents are silent, each with the time since when.
 	Alone map[forwarding.NodeID]time.Time
 }
@@ -104,7 +108,7 @@ type Verdict struct {
 // Equal reports whether two verdicts say the same.
 func (v Verdict) Equal(other Verdict) bool {
 	return v.CutOff == other.CutOff && v.Lossy.Equal(other.Lossy) && maps.Equal(v.Down, other.Down) && maps.Equal(v.Held, other.Held) &&
-		maps.Equal(v.Alone, other.Alone)
+		maps.Equal(v.Narrow, other.Narrow) && maps.Equal(v.Alone, other.Alone)
 }
 
 // SetNodes configures the id of this node and the other nodes. Nodes that stay keep their state.
@@ -206,7 +210,7 @@ func (m *Membership) Alone(id forwarding.NodeID, alone bool, now time.Time) {
 // Judge decides which nodes are down. Only new losses are questioned: a node that is down counts
 // neither among the nodes that were up nor among those that are lost with others.
 func (m *Membership) Judge() Verdict {
-	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Lossy: m.lossy(), Alone: m.alone()}
+	verdict := Verdict{Down: map[forwarding.NodeID]time.Time{}, Lossy: m.lossy(), Narrow: m.narrow(), Alone: m.alone()}
 	lost := map[forwarding.NodeID]*peer{}
 	// up counts this node, nodes that answer and suspects.
 	up := 1

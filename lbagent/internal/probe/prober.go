@@ -61,6 +61,8 @@ type target struct {
 	// nonces are those of the last probes, by number.
 	nonces [remembered]uint64
 	sent   uint64
+	// long is the nonce of the last probe as long as the MTU; 0 once it was answered.
+	long uint64
 	// told is the number of the last probe that was answered, from 1 on. Answers may overtake
 	// others.
 	told uint64
@@ -302,7 +304,7 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	if !open || len(p.current.Keys) == 0 {
 		return
 	}
-	m := message{kind: request, from: p.current.Self, to: id, nonce: uint64(p.random.Uint32())<<32 | uint64(p.secret)}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: p.nonce()}
 	to.nonces[to.sent%remembered] = m.nonce
 	to.sent++
 	p.membership.Sent(id, now)
@@ -310,11 +312,34 @@ func (p *Prober) probe(id forwarding.NodeID, now time.Time) {
 	// A failure is as good as no answer: the kernel knows no way, or found no neighbour.
 	_ = s.send(to.Destination, b[:])
 	p.sent.Add(1)
+	if to.sent%longEvery == 0 {
+		p.probeLong(id, to, s, now)
+	}
 }
+
+// probeLong sends a probe as long as the MTU.
+func (p *Prober) probeLong(id forwarding.NodeID, to *target, s *socket, now time.Time) {
+	room := roomTo(to.Destination)
+	if room <= messageSize {
+		return
+	}
+	m := message{kind: request, from: p.current.Self, to: id, nonce: p.nonce()}
+	to.long = m.nonce
+	p.membership.LongSent(id, now)
+	encoded := m.encode(p.current.Keys[0])
+	b := make([]byte, room)
+	copy(b, encoded[:])
+	_ = s.send(to.Destination, b)
+	p.sent.Add(1)
+}
+
+// nonce returns a random nonce that the filters of the sockets accept.
+func (p *Prober) nonce() uint64 { return uint64(p.random.Uint32())<<32 | uint64(p.secret) }
 
 // drain takes what has come.
 func (p *Prober) drain(now time.Time) {
-	var b [messageSize + 1]byte
+	// Of answers to long probes the rest is cut off.
+	var b [messageSize]byte
 	for local, s := range p.sockets.All() {
 		for range drainLimit {
 			n, from, ok := s.receive(b[:])
@@ -340,6 +365,11 @@ func (p *Prober) isAnswer(b []byte, local netip.Addr, from netip.AddrPort, now t
 	to := p.targets[m.to]
 	if to == nil || from != netip.AddrPortFrom(to.Destination, Port) || local != to.Source {
 		return false
+	}
+	if to.long != 0 && to.long == m.nonce {
+		to.long = 0
+		p.membership.LongAnswered(m.to)
+		return true
 	}
 	for later := range min(to.sent, remembered) {
 		if to.nonces[(to.sent-1-later)%remembered] == m.nonce {

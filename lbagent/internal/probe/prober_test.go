@@ -28,6 +28,8 @@ type responder struct {
 	silent, forged atomic.Bool
 	// hangs is true if the node's agent does not work.
 	hangs atomic.Bool
+	// narrow is true if the path to the node loses long probes.
+	narrow atomic.Bool
 }
 
 func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
@@ -50,14 +52,14 @@ func newResponder(t testing.TB, id forwarding.NodeID, key Key) *responder {
 }
 
 func (r *responder) run() {
-	b := make([]byte, 2*messageSize)
+	b := make([]byte, longest)
 	for {
 		n, from, err := r.socket.ReadFromUDPAddrPort(b)
 		if err != nil {
 			return
 		}
-		m, ok := decode(b[:n], []Key{r.key})
-		if !ok || m.kind != request || m.to != r.id || r.silent.Load() {
+		m, ok := decode(b[:min(n, messageSize)], []Key{r.key})
+		if !ok || n > messageSize && r.narrow.Load() || m.kind != request || m.to != r.id || r.silent.Load() {
 			continue
 		}
 		m.kind = answer
@@ -69,7 +71,8 @@ func (r *responder) run() {
 			key[0] ^= 0x80
 		}
 		reply := m.encode(key)
-		_, _ = r.socket.WriteToUDPAddrPort(reply[:], from)
+		copy(b, reply[:])
+		_, _ = r.socket.WriteToUDPAddrPort(b[:n], from)
 	}
 }
 
@@ -230,6 +233,21 @@ func TestProberGoesOn(t *testing.T) {
 			t.Errorf("known is %+v", known)
 		}
 	}
+}
+
+// A path that loses long packets is narrow until one arrives again, and its node stays up.
+func TestNarrowPath(t *testing.T) {
+	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{2: target4(2), 3: target4(3)}, Keys: []Key{{1}}}
+	narrow := newResponder(t, 2, want.Keys[0])
+	newResponder(t, 3, want.Keys[0])
+	narrow.narrow.Store(true)
+	p := startProber(t, want)
+	await(t, "the path to node 2 is narrow", func() bool { return !p.Verdict().Narrow[2].IsZero() })
+	if v := p.Verdict(); len(v.Narrow) != 1 || len(v.Down)+len(v.Held) > 0 {
+		t.Errorf("the verdict is %+v", v)
+	}
+	narrow.narrow.Store(false)
+	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().Narrow) == 0 })
 }
 
 // In a cluster of two nodes a router says whether it is this one that is cut off.

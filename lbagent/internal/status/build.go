@@ -69,7 +69,8 @@ type Observation struct {
 // Watch is which nodes do not answer this node's probes, by name.
 type Watch struct {
 	// Down get no packets. Held count as up: half of the nodes that were up were lost at once.
-	Down, Held []string
+	// Narrow answer short probes, but not those as long as the MTU.
+	Down, Held, Narrow []string
 	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
 	CutOff bool
 	// Lossy is true if the paths to more than half of the nodes lose packets.

@@ -240,8 +240,9 @@ func TestNodesReached(t *testing.T) {
 		"a dead node":    {func(o *Observation) { o.Watch.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
 		"a lossy link":   {func(o *Observation) { o.Watch.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
 		"a lossy link and a dead node": {
-			func(o *Observation) { o.Watch.Lossy, o.Watch.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer: b",
+			func(o *Observation) { o.Watch.Lossy, o.Watch.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and get no packets: b",
 		},
+		"a narrow path":    {func(o *Observation) { o.Watch.Narrow = []string{"b"} }, millracev1beta1.ReasonLongPacketsLost, "switch ports on the path: b"},
 		"one of two nodes": {func(o *Observation) { o.Watch.Held = []string{"b"} }, millracev1beta1.ReasonCutOff, ": b"},
 		"cut off": {
 			func(o *Observation) { o.Watch.Held, o.Watch.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonCutOff, ": b; c",

@@ -168,30 +168,38 @@ func hostCompatible(o Observation) metav1.Condition {
 // hosts who forge packets nor other nodes make a node unready. The condition is false or not there.
 func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	condition = metav1.Condition{Type: millracev1beta1.ConditionNodesReached, Status: metav1.ConditionFalse}
-	switch {
-	case o.Watch.CutOff:
-		condition.Reason = millracev1beta1.ReasonCutOff
-		condition.Message = "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is rather cut off; " +
-			"routers are to prefer other nodes, which answer on links for VIPs with endpoints there: " +
-			firstOf(append(slices.Clone(o.Watch.Held), o.Watch.Down...))
-	case len(o.Watch.Held) > 0:
-		condition.Reason = millracev1beta1.ReasonCutOff
-		condition.Message = "one of two nodes stopped answering at UDP port 6081, so this node may be cut off; " +
-			"packets still go to the other node: " + firstOf(o.Watch.Held)
-	case o.Watch.Lossy:
-		condition.Reason, condition.Message = millracev1beta1.ReasonLossyPath, lossyPath
-		if len(o.Watch.Down) > 0 {
-			condition.Message += "; nodes that do not answer: " + firstOf(o.Watch.Down)
+	var messages []string
+	add := func(reason, message string, nodes ...string) {
+		if condition.Reason == "" {
+			condition.Reason = reason
 		}
-	case len(o.Watch.Down) > 0:
-		condition.Reason = millracev1beta1.ReasonNodesDown
-		condition.Message = "nodes that do not answer at UDP port 6081 and get no packets: " + firstOf(o.Watch.Down)
-	case o.OtherUplink:
-		condition.Reason, condition.Message = millracev1beta1.ReasonOtherUplink, otherUplink
-	default:
-		return metav1.Condition{}, false
+		messages = append(messages, message+firstOf(nodes))
 	}
-	return condition, true
+	w := o.Watch
+	switch {
+	case w.CutOff:
+		add(millracev1beta1.ReasonCutOff, "half of the nodes or more stopped answering at UDP port 6081 at once, so this node is "+
+			"rather cut off; routers are to prefer other nodes, which answer on links for VIPs with endpoints there: ",
+			append(slices.Clone(w.Held), w.Down...)...)
+	case len(w.Held) > 0:
+		add(millracev1beta1.ReasonCutOff, "one of two nodes stopped answering at UDP port 6081, so this node may be cut off; "+
+			"packets still go to the other node: ", w.Held...)
+	}
+	if w.Lossy {
+		add(millracev1beta1.ReasonLossyPath, lossyPath)
+	}
+	if len(w.Narrow) > 0 {
+		add(millracev1beta1.ReasonLongPacketsLost, "nodes that answer short probes, but not those as long as the MTU of the route to them; "+
+			"check the MTU of the switch ports on the path: ", w.Narrow...)
+	}
+	if len(w.Down) > 0 && !w.CutOff {
+		add(millracev1beta1.ReasonNodesDown, "nodes that do not answer at UDP port 6081 and get no packets: ", w.Down...)
+	}
+	if o.OtherUplink {
+		add(millracev1beta1.ReasonOtherUplink, otherUplink)
+	}
+	condition.Message = strings.Join(messages, "; ")
+	return condition, len(messages) > 0
 }
 
 const lossyPath = "probes to more than half of the nodes lose 5 % or more: check this node's link, its cable and its port at the switch"

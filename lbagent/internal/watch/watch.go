@@ -253,7 +253,7 @@ func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 		}
 		return names
 	}
-	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held)}
+	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held), Narrow: due(w.verdict.Narrow)}
 	if since := w.verdict.Lossy; !since.IsZero() {
 		told.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0
 	}

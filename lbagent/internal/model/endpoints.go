@@ -327,7 +327,7 @@ func (b *endpoints) slicePort(slice *discoveryv1.EndpointSlice, name portName) (
 				return number, true
 			}
 		}
-		return 0, false
+		return b.renamedPort(slice, name)
 	}
 	known := b.numbers[slice]
 	if known == nil {

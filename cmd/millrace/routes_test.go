@@ -100,7 +100,7 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 	}
-	if _, stderr, code := runWith(t, both(), "routes no..host"+kubeconfig); code != exitError || !strings.Contains(stderr, "no host name") {
+	if _, stderr, code := runWith(t, both(), "routes no..host"+kubeconfig); code != exitError || !strings.Contains(stderr, "is not a hostname") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }

@@ -98,7 +98,7 @@ func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), gatewayv1.Install(scheme), millracev1beta1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("build the scheme: %w", err)
 	}
-	api := withoutSilence(configuration.REST, cmp.Or(configuration.APISilenceAfter, silenceAfter))
+	api := withReadTimeout(configuration.REST, cmp.Or(configuration.APISilenceAfter, readTimeout))
 	mgr, err := ctrl.NewManager(api, managerOptions(configuration, scheme, logger))
 	if err != nil {
 		return fmt.Errorf("create the manager: %w", err)
@@ -125,7 +125,7 @@ const proxyContainer = "lbproxy"
 func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 	pod := &corev1.Pod{}
 	if err := reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: c.PodName}, pod); err != nil {
-		return fmt.Errorf("read the controller's pod for the image of proxies: %w: or give --proxy-image", err)
+		return fmt.Errorf("read the controller's pod for the proxy image: %w: fix this or set --proxy-image", err)
 	}
 	for i := range pod.Spec.InitContainers {
 		if container := &pod.Spec.InitContainers[i]; container.Name == proxyContainer {
@@ -133,7 +133,7 @@ func (c *Config) imageOfPod(ctx context.Context, reader client.Reader) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("pod %s/%s has no init container %s with the image of proxies: add it, or give --proxy-image",
+	return fmt.Errorf("pod %s/%s has no init container %s with the proxy image: add it or set --proxy-image",
 		c.Namespace, c.PodName, proxyContainer)
 }
 
@@ -145,8 +145,8 @@ type controller struct {
 
 	loop      *loop
 	writer    *write.Writer
-	identity  *identity.Keeper
-	refusals  *nack.Reporter
+	identity  *identity.Manager
+	nacks     *nack.Reporter
 	listening atomic.Bool
 }
 
@@ -157,7 +157,7 @@ func (c Config) serverName() string { return leaseName + "." + c.Namespace + ".s
 func (c *controller) setup(ctx context.Context) error {
 	api, err := discovery.NewDiscoveryClientForConfigAndClient(c.mgr.GetConfig(), c.mgr.GetHTTPClient())
 	if err != nil {
-		return fmt.Errorf("prepare to ask for kinds: %w", err)
+		return fmt.Errorf("create the discovery client: %w", err)
 	}
 	c.writer = &write.Writer{
 		Client: c.mgr.GetClient(), Live: c.mgr.GetAPIReader(), Settings: c.proxySettings,
@@ -169,7 +169,7 @@ func (c *controller) setup(ctx context.Context) error {
 	protobuf.ContentType = runtime.ContentTypeProtobuf
 	core, err := corev1client.NewForConfigAndClient(protobuf, c.mgr.GetHTTPClient())
 	if err != nil {
-		return fmt.Errorf("prepare to read Secrets: %w", err)
+		return fmt.Errorf("create the client for Secrets: %w", err)
 	}
 	read, err := source.New(ctx, c.mgr.GetCache(), source.Kinds{
 		Served: api, API: c.mgr.GetAPIReader(), Reviews: c.mgr.GetClient(),
@@ -180,7 +180,7 @@ func (c *controller) setup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.watchWritten(ctx); err != nil {
+	if err := c.watchObjects(ctx); err != nil {
 		return err
 	}
 	authenticator := &authentication.Authenticator{
@@ -192,20 +192,20 @@ func (c *controller) setup(ctx context.Context) error {
 		compiled: c.touch, follows: c.writer.Follows, log: c.log.WithName("compile"),
 	}
 	authenticator.Fleets = c.loop.Fleet
-	c.refusals = &nack.Reporter{
+	c.nacks = &nack.Reporter{
 		Client: c.mgr.GetClient(), Proxies: configurations.Proxies, Deployments: c.loop.Deployments,
 		Log: c.log.WithName("refusals"),
 	}
-	c.refusals.Prepare()
-	configurations.Answered = c.refusals.Touch
+	c.nacks.Prepare()
+	configurations.OnAcknowledge = c.nacks.Touch
 	c.writer.Compiled, c.writer.HasEndpoints, c.writer.Backends = c.loop.Latest, read.HasEndpoints, read.Backends
-	c.identity = c.newKeeper()
-	c.identity.Changed = func() { c.writer.Touch(); read.Changes().Again() }
+	c.identity = c.newIdentity()
+	c.identity.Changed = func() { c.writer.Touch(); read.Changes().RequestFull() }
 	c.identity.Lost = configurations.Suspend
 	c.loop.secrets = c.identity.Secrets
-	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.refusals, c.writer, c.server(configurations)} {
+	for _, part := range []manager.Runnable{read, c.loop, c.identity, c.nacks, c.writer, c.server(configurations)} {
 		if err := c.mgr.Add(part); err != nil {
-			return fmt.Errorf("add a part to the manager: %w", err)
+			return fmt.Errorf("add a component to the manager: %w", err)
 		}
 	}
 	return errors.Join(
@@ -215,11 +215,11 @@ func (c *controller) setup(ctx context.Context) error {
 		}))
 }
 
-func (c *controller) newKeeper() *identity.Keeper {
-	return &identity.Keeper{
+func (c *controller) newIdentity() *identity.Manager {
+	return &identity.Manager{
 		Reader: c.mgr.GetAPIReader(), Writer: c.mgr.GetClient(),
 		Secret: types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName},
-		Names:  []string{c.config.serverName()}, Leads: c.leads,
+		Names:  []string{c.config.serverName()}, Leads: c.isLeader,
 		LossAfter: cmp.Or(c.config.APILossAfter, 30*time.Second), Log: c.log.WithName("identity"),
 	}
 }
@@ -227,7 +227,7 @@ func (c *controller) newKeeper() *identity.Keeper {
 // touch enqueues a pass of the writer and of the refusal reporter.
 func (c *controller) touch() {
 	c.writer.Touch()
-	c.refusals.Touch()
+	c.nacks.Touch()
 }
 
 func routeSettings(config *Config) route.Settings {
@@ -237,8 +237,8 @@ func routeSettings(config *Config) route.Settings {
 	return settings
 }
 
-// leads reports whether this replica is the leader.
-func (c *controller) leads() bool {
+// isLeader reports whether this replica is the leader.
+func (c *controller) isLeader() bool {
 	select {
 	case <-c.mgr.Elected():
 		return true
@@ -247,8 +247,8 @@ func (c *controller) leads() bool {
 	}
 }
 
-// watchWritten enqueues a pass of all writers when an object of a written kind changes.
-func (c *controller) watchWritten(ctx context.Context) error {
+// watchObjects enqueues a pass of all writers when an object of a written kind changes.
+func (c *controller) watchObjects(ctx context.Context) error {
 	for _, object := range write.Kinds() {
 		informer, err := c.mgr.GetCache().GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -288,10 +288,10 @@ func (c *controller) proxySettings(ctx context.Context) (infrastructure.Settings
 	service := &corev1.Service{}
 	at := types.NamespacedName{Namespace: c.config.Namespace, Name: leaseName}
 	if err := c.mgr.GetClient().Get(ctx, at, service); err != nil {
-		return settings, false, fmt.Errorf("read the Service %s, by which proxies reach the controller: %w", at, err)
+		return settings, false, fmt.Errorf("read the controller's Service %s: %w", at, err)
 	}
 	if len(service.Spec.Ports) == 0 || net.ParseIP(service.Spec.ClusterIP) == nil {
-		return settings, false, fmt.Errorf("the Service %s has no cluster address: proxies do not reach the controller", at)
+		return settings, false, fmt.Errorf("the controller's Service %s has no cluster IP for proxies to connect to", at)
 	}
 	// The address, not the name, so that proxies do not depend on cluster DNS.
 	settings.Controller = net.JoinHostPort(service.Spec.ClusterIP, fmt.Sprint(service.Spec.Ports[0].Port))
@@ -332,9 +332,9 @@ func (c *controller) server(configurations *server.Server) listener {
 func (c *controller) ready(*http.Request) error {
 	switch {
 	case !c.listening.Load():
-		return errors.New("proxies are not listened to yet")
+		return errors.New("the listener for proxies is not open yet")
 	case c.identity.IsLost():
-		return errors.New("the API server does not answer, what is known may be old")
+		return errors.New("the API server is unreachable, the configuration may be outdated")
 	case c.identity.Trusted() == "":
 		return errors.New("there is no serving certificate yet")
 	case c.loop.Latest() == nil:

@@ -279,11 +279,11 @@ func whoIsLetIn(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), gone, client.GracePeriodSeconds(0)))
 
 	for name, test := range map[string]struct{ token, why string }{
-		"no token at all":       {"x", "the API server does not know it"},
-		"another audience":      {e.token(t, shared, "https://kubernetes.default.svc", pod), "not for the audience"},
+		"no token at all":       {"x", "the API server does not accept it"},
+		"another audience":      {e.token(t, shared, "https://kubernetes.default.svc", pod), "for the audience"},
 		"bound to no pod":       {e.token(t, shared, infrastructure.Audience, nil), "it is not bound to a pod"},
-		"a stranger's account":  {e.token(t, client.ObjectKeyFromObject(stranger), infrastructure.Audience, disguised), "is not one of proxies"},
-		"no pod of its proxies": {e.token(t, dedicated, infrastructure.Audience, plain), "is not one of Ingress/shop/own"},
+		"a stranger's account":  {e.token(t, client.ObjectKeyFromObject(stranger), infrastructure.Audience, disguised), "does not run proxies"},
+		"no pod of its proxies": {e.token(t, dedicated, infrastructure.Audience, plain), "does not belong to Ingress/shop/own"},
 		"a pod that is gone":    {ofGone, "the token is not accepted"},
 	} {
 		t.Run(name, func(t *testing.T) { e.proxy(t, address, test.token).isRefused(t, test.why) })
@@ -403,7 +403,7 @@ func cutOff(t *testing.T, e *environment) {
 	way.cut(true)
 	ready(http.StatusInternalServerError)
 	eventually(t, func(context.Context) error {
-		if !strings.Contains(p.said.String(), "does not reach the API server") {
+		if !strings.Contains(p.said.String(), "cannot reach the API server") {
 			return fmt.Errorf("the proxy was not sent away: %s", p.said)
 		}
 		return nil

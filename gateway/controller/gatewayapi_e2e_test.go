@@ -145,7 +145,7 @@ func tokensOfGateways(t *testing.T, e *environment) {
 	disguised.Spec = *pod.Spec.DeepCopy()
 	disguised.Spec.ServiceAccountName = inner.Name
 	e.create(t, disguised)
-	e.proxy(t, address, e.token(t, inner, infrastructure.Audience, disguised)).isRefused(t, "is not one of Gateway/shop/inner")
+	e.proxy(t, address, e.token(t, inner, infrastructure.Audience, disguised)).isRefused(t, "does not belong to Gateway/shop/inner")
 }
 
 // programmed waits until a Gateway is not programmed for this reason.

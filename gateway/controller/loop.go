@@ -26,8 +26,8 @@ const (
 	// gather delays a pass to coalesce changes, so that objects applied together take effect
 	// together.
 	gather = 25 * time.Millisecond
-	// respite is the minimum interval between two full compilations.
-	respite = 100 * time.Millisecond
+	// minInterval is the minimum interval between two full compilations.
+	minInterval = 100 * time.Millisecond
 	// retry is the delay after a failed pass.
 	retry = time.Second
 )
@@ -60,23 +60,23 @@ type loop struct {
 	boundary *time.Timer
 	// owners is the set of owners with published resources.
 	owners map[string]bool
-	// wanting maps each Service to the owners whose proxies need its endpoints.
-	wanting map[types.NamespacedName][]wanted
-	// known caches endpoints by Service and port.
-	known map[types.NamespacedName]map[int32]known
+	// dependents maps each Service to the owners whose proxies need its endpoints.
+	dependents map[types.NamespacedName][]dependent
+	// cached contains endpoints by Service and port.
+	cached map[types.NamespacedName]map[int32]cachedEndpoints
 
 	latest atomic.Pointer[write.Compiled]
 	fleets atomic.Pointer[map[types.NamespacedName]authentication.Fleet]
 }
 
-// wanted is one owner's reference to the endpoints of a Service port.
-type wanted struct {
+// dependent is one owner's reference to the endpoints of a Service port.
+type dependent struct {
 	owner string
 	port  route.ServicePort
 }
 
-// known is a cached endpoints resource and the Service that it was computed from.
-type known struct {
+// cachedEndpoints is a cached endpoints resource and the Service that it was computed from.
+type cachedEndpoints struct {
 	service   *corev1.Service
 	endpoints *resource.Resource
 }
@@ -101,7 +101,7 @@ func (l *loop) Deployments() map[string]types.NamespacedName {
 	found := map[string]types.NamespacedName{}
 	if compiled := l.Latest(); compiled != nil {
 		for _, owner := range compiled.Owners {
-			found[infrastructure.Key(owner.Object)] = owner.Place(infrastructure.Settings{Namespace: l.namespace})
+			found[infrastructure.Key(owner.Object)] = owner.ObjectKey(infrastructure.Settings{Namespace: l.namespace})
 		}
 	}
 	return found
@@ -109,25 +109,25 @@ func (l *loop) Deployments() map[string]types.NamespacedName {
 
 // Start compiles until the context ends.
 func (l *loop) Start(ctx context.Context) error {
-	l.owners, l.known = map[string]bool{}, map[types.NamespacedName]map[int32]known{}
+	l.owners, l.cached = map[string]bool{}, map[types.NamespacedName]map[int32]cachedEndpoints{}
 	var last time.Time
 	again := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-l.source.Changes().Wake():
+		case <-l.source.Changes().Notify():
 		}
 		sleep(ctx, gather)
 		change := l.source.Changes().Take()
 		for _, service := range change.Services {
-			delete(l.known, service)
+			delete(l.cached, service)
 		}
 		if change.Full || again {
 			// Publish changed endpoints at once: frequent full compilations must not delay them.
-			if early := respite - time.Since(last); early > 0 {
+			if early := minInterval - time.Since(last); early > 0 {
 				if err := l.endpoints(ctx, change.Services); err != nil {
-					l.log.Error(err, "serving new endpoints")
+					l.log.Error(err, "update endpoints")
 				}
 				sleep(ctx, early)
 			}
@@ -145,8 +145,8 @@ func (l *loop) try(ctx context.Context, step func(context.Context) error) bool {
 	if err == nil || ctx.Err() != nil {
 		return true
 	}
-	l.log.Error(err, "compiling, trying again", "in", retry.String())
-	time.AfterFunc(retry, l.source.Changes().Again)
+	l.log.Error(err, "compile failed, retrying", "in", retry.String())
+	time.AfterFunc(retry, l.source.Changes().RequestFull)
 	return false
 }
 
@@ -173,14 +173,14 @@ func (l *loop) full(ctx context.Context) error {
 	compiled := &write.Compiled{Objects: objects, Result: result, Owners: ownersOf(result, objects)}
 	fleets := l.fleetsOf(compiled)
 	owned := make(map[string][]*resource.Resource, len(result.Proxies))
-	wanting := map[types.NamespacedName][]wanted{}
+	wanting := map[types.NamespacedName][]dependent{}
 	var problems []error
 	for _, proxy := range result.Proxies {
 		owner := infrastructure.Key(proxy.Owner)
 		endpoints := make([]*resource.Resource, 0, len(proxy.Backends))
 		for _, port := range proxy.Backends {
 			service := types.NamespacedName{Namespace: port.Namespace, Name: port.Name}
-			wanting[service] = append(wanting[service], wanted{owner, port})
+			wanting[service] = append(wanting[service], dependent{owner, port})
 			r, err := l.endpointsOf(ctx, port)
 			if err != nil {
 				problems = append(problems, err)
@@ -203,10 +203,10 @@ func (l *loop) full(ctx context.Context) error {
 	}
 	// Stored before publishing, because a new proxy authenticates before its first request.
 	l.fleets.Store(&fleets)
-	l.wanting = wanting
-	for service := range l.known {
+	l.dependents = wanting
+	for service := range l.cached {
 		if wanting[service] == nil {
-			delete(l.known, service)
+			delete(l.cached, service)
 		}
 	}
 	l.serve(owned)
@@ -230,7 +230,7 @@ func (l *loop) awaitBoundary(certificates []route.Certificate, now time.Time) {
 	}
 	if !next.IsZero() {
 		// NotAfter is inclusive.
-		l.boundary = time.AfterFunc(next.Sub(now)+time.Second, l.source.Changes().Again)
+		l.boundary = time.AfterFunc(next.Sub(now)+time.Second, l.source.Changes().RequestFull)
 	}
 }
 
@@ -262,7 +262,7 @@ func (l *loop) endpoints(ctx context.Context, services []types.NamespacedName) e
 		l.compiled()
 	}
 	for _, service := range services {
-		for _, want := range l.wanting[service] {
+		for _, want := range l.dependents[service] {
 			r, err := l.endpointsOf(ctx, want.port)
 			if err != nil {
 				return err
@@ -283,7 +283,7 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 	if err != nil {
 		return nil, fmt.Errorf("read Service %s: %w", name, err)
 	}
-	if before, is := l.known[name][port.Port]; is && before.service == service {
+	if before, is := l.cached[name][port.Port]; is && before.service == service {
 		return before.endpoints, nil
 	}
 	found := &resource.Endpoints{}
@@ -298,10 +298,10 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 		Name: route.EndpointsName(port),
 		Kind: &resource.Resource_Endpoints{Endpoints: found},
 	}
-	if l.known[name] == nil {
-		l.known[name] = map[int32]known{}
+	if l.cached[name] == nil {
+		l.cached[name] = map[int32]cachedEndpoints{}
 	}
-	l.known[name][port.Port] = known{service, r}
+	l.cached[name][port.Port] = cachedEndpoints{service, r}
 	return r, nil
 }
 
@@ -310,7 +310,7 @@ func (l *loop) endpointsOf(ctx context.Context, port route.ServicePort) (*resour
 func (l *loop) fleetsOf(compiled *write.Compiled) map[types.NamespacedName]authentication.Fleet {
 	found := map[types.NamespacedName]authentication.Fleet{}
 	for _, owner := range compiled.Owners {
-		account := owner.Place(infrastructure.Settings{Namespace: l.namespace})
+		account := owner.ObjectKey(infrastructure.Settings{Namespace: l.namespace})
 		if _, taken := found[account]; !taken {
 			found[account] = authentication.Fleet{
 				Owner: infrastructure.Key(owner.Object), Selector: infrastructure.PodSelector(owner.Object),

@@ -253,9 +253,9 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { toB(r); marked(r) })
 	e.edit(t, other, toB)
 	e.answers(t, port, "other", http.StatusFound, "http://b.example.com")
-	e.partlyInvalid(t, web, "Fall Back: proxy shop/edge-1 refuses it and serves what was there before: rule 0")
+	e.partlyInvalid(t, web, "Fall Back: proxy shop/edge-1 rejects it and serves its previous version: rule 0")
 	e.answers(t, port, "web", http.StatusFound, "http://a.example.com")
-	e.refusesAt(t, gateway, 1, "proxy shop/edge-1 refuses 1 resources")
+	e.refusesAt(t, gateway, 1, "proxy shop/edge-1 rejects 1 resources")
 	e.partlyInvalid(t, other, "")
 	quiet(t, e)
 	e.edit(t, web, func(r *gatewayv1.HTTPRoute) { r.Spec.Rules[0].Filters = r.Spec.Rules[0].Filters[:1] })
@@ -267,9 +267,9 @@ func refusedResourcesAreTold(t *testing.T, e *environment) {
 	fresh := redirected("fresh", "a.example.com")
 	marked(fresh)
 	e.create(t, fresh)
-	e.partlyInvalid(t, fresh, "Dropped Rule: proxy shop/edge-1 refuses it: rule 0")
+	e.partlyInvalid(t, fresh, "Dropped Rule: proxy shop/edge-1 rejects it: rule 0")
 	e.answers(t, port, "fresh", http.StatusInternalServerError, "")
-	e.refusesAt(t, gateway, 1, "filter 1 is of a kind that this proxy does not know")
+	e.refusesAt(t, gateway, 1, "filter 1 is of a kind that is not known")
 	must(t, e.client.Delete(t.Context(), fresh))
 	e.refusesAt(t, gateway, 0, "")
 
@@ -310,7 +310,7 @@ func refusedIngress(t *testing.T, e *environment, address string) {
 	ingress.Annotations = map[string]string{gatewayroute.AnnotationSSLRedirect: "true"}
 	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"web.example.com"}, SecretName: "web"}}
 	must(t, e.client.Patch(t.Context(), ingress, before))
-	e.warnedOf(t, ingress, gatewayroute.ReasonConfigurationRefused, "filter 0 is of a kind that this proxy does not know")
+	e.warnedOf(t, ingress, gatewayroute.ReasonConfigurationRefused, "filter 0 is of a kind that is not known")
 	owner := "IngressClass//millrace"
 	eventually(t, func(context.Context) error {
 		if got := refusedResources(t, owner); got != 1 {

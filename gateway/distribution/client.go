@@ -60,7 +60,7 @@ type Client struct {
 	Log     *slog.Logger
 
 	// received contains the resources sent by the controller by name, version is their version.
-	received map[string]held
+	received map[string]received
 	version  string
 	// pending are the names changed since the last applied version, including changes of rejected updates.
 	// It is nil until the first version is applied.
@@ -70,8 +70,8 @@ type Client struct {
 	unread map[string]*resource.Refusal
 }
 
-// held is a received resource and its version.
-type held struct {
+// received is a received resource and its version.
+type received struct {
 	version  string
 	resource *resource.Resource
 }
@@ -79,7 +79,7 @@ type held struct {
 // Run applies the stored configuration and then follows the controller until the context ends. It retries
 // forever; without a controller the proxy keeps serving its configuration.
 func (c *Client) Run(ctx context.Context) error {
-	c.received, c.unread = map[string]held{}, map[string]*resource.Refusal{}
+	c.received, c.unread = map[string]received{}, map[string]*resource.Refusal{}
 	c.restore()
 	wait := minRetry
 	for ctx.Err() == nil {
@@ -90,7 +90,7 @@ func (c *Client) Run(ctx context.Context) error {
 		if answered {
 			wait = minRetry
 		}
-		c.Log.Warn("the stream from the controller ended, trying again", "controller", c.Address, "error", err, "in", wait)
+		c.Log.Warn("the stream from the controller ended, retrying", "controller", c.Address, "error", err, "in", wait)
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
 		select {
 		case <-ctx.Done():
@@ -136,8 +136,8 @@ func (c *Client) restore() {
 		err = c.Apply(c.update(version))
 	}
 	if err != nil {
-		c.Log.Warn("the configuration that was kept is not used", "error", err)
-		c.received = map[string]held{}
+		c.Log.Warn("the stored configuration is not used", "error", err)
+		c.received = map[string]received{}
 		return
 	}
 	if version != "" {
@@ -178,10 +178,10 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		acknowledgement := &discovery.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: response.GetNonce()}
 		change, err := c.take(response)
 		if err != nil {
-			c.Log.Error("a configuration is refused, the last one is served", "version", response.GetSystemVersionInfo(), "error", err)
+			c.Log.Error("the configuration is rejected, the previous one is served", "version", response.GetSystemVersionInfo(), "error", err)
 			acknowledgement.ErrorDetail = &rpc.Status{Code: int32(codes.InvalidArgument), Message: err.Error()}
 		} else if refused := c.refused(); len(refused) > 0 {
-			c.Log.Error("resources are refused, the others are served", "version", response.GetSystemVersionInfo(),
+			c.Log.Error("resources are rejected, the others are served", "version", response.GetSystemVersionInfo(),
 				"refused", len(refused), "first", refused[0].GetReason())
 			acknowledgement.ErrorDetail = NewRefusals(refused)
 		}
@@ -189,7 +189,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 			return answered, err
 		}
 		// Saved after the acknowledgement, so that persistence does not delay it.
-		c.keep(change)
+		c.save(change)
 	}
 }
 
@@ -222,7 +222,7 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 		name, r := sent.GetName(), &resource.Resource{}
 		err := sent.GetResource().UnmarshalTo(r)
 		if err == nil && r.GetName() != name {
-			err = fmt.Errorf("it says that its name is %q", r.GetName())
+			err = fmt.Errorf("its name is %q", r.GetName())
 		}
 		if err != nil {
 			_, before := c.received[name]
@@ -231,7 +231,7 @@ func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 			}
 			continue
 		}
-		c.received[name] = held{sent.GetVersion(), r}
+		c.received[name] = received{sent.GetVersion(), r}
 		changed(name)
 	}
 }
@@ -268,13 +268,13 @@ func (c *Client) update(version string) Update {
 	return update
 }
 
-// keep persists an applied update.
-func (c *Client) keep(change *Update) {
+// save persists an applied update.
+func (c *Client) save(change *Update) {
 	if c.Store == nil || change == nil {
 		return
 	}
 	if err := c.Store.Save(*change, c.received); err != nil {
-		c.Log.Warn("the configuration is served, but not kept for a restart", "error", err)
+		c.Log.Warn("the configuration is served, but could not be stored for a restart", "error", err)
 	}
 }
 

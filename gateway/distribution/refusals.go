@@ -31,7 +31,7 @@ func NewRefusals(refused []*resource.Refusal) *rpc.Status {
 	}
 	status := &rpc.Status{
 		Code:    int32(codes.InvalidArgument),
-		Message: fmt.Sprintf("%d resources are refused and the others served: %s", len(refused), said.GetRefusals()[0].GetReason()),
+		Message: fmt.Sprintf("%d resources are rejected and the others served: %s", len(refused), said.GetRefusals()[0].GetReason()),
 	}
 	if details, err := anypb.New(said); err == nil {
 		status.Details = append(status.Details, details)

@@ -30,8 +30,8 @@ type Store struct {
 	// Path is the file; its directory must exist.
 	Path string
 
-	// file is open for appending changes; nil requires a rewrite.
-	file *os.File
+	// journal is open for appending changes; nil requires a rewrite.
+	journal *os.File
 	// whole and changes are the sizes of both parts in bytes.
 	whole, changes int64
 }
@@ -103,15 +103,15 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 		if len(rest) == 0 {
 			return nil, nil, errTorn
 		}
-		return nil, nil, errors.New("a checksum is wrong")
+		return nil, nil, errors.New("checksum mismatch")
 	}
 	return record, rest, nil
 }
 
 // Save persists a change; all is the configuration including the change. After an error the previous
 // content may be lost, and the next call rewrites the file.
-func (s *Store) Save(change Update, all map[string]held) error {
-	if s.file == nil || s.changes > max(minChanges, s.whole/4) {
+func (s *Store) Save(change Update, all map[string]received) error {
+	if s.journal == nil || s.changes > max(minChanges, s.whole/4) {
 		return s.rewrite(change.Version, all)
 	}
 	message := &discovery.DeltaDiscoveryResponse{SystemVersionInfo: change.Version, RemovedResources: change.Removed}
@@ -129,12 +129,12 @@ func (s *Store) Save(change Update, all map[string]held) error {
 	if err == nil {
 		var buffer []byte
 		var written int64
-		written, err = writeRecord(s.file, &buffer, message)
+		written, err = writeRecord(s.journal, &buffer, message)
 		s.changes += written
 	}
 	if err != nil {
-		err = errors.Join(fmt.Errorf("add to %s: %w", s.Path, err), s.file.Close())
-		s.file = nil
+		err = errors.Join(fmt.Errorf("add to %s: %w", s.Path, err), s.journal.Close())
+		s.journal = nil
 	}
 	return err
 }
@@ -149,10 +149,10 @@ func pack(into *discovery.Resource, r *resource.Resource, version string) (err e
 }
 
 // rewrite replaces the file atomically.
-func (s *Store) rewrite(version string, all map[string]held) error {
-	if s.file != nil {
-		_ = s.file.Close()
-		s.file = nil
+func (s *Store) rewrite(version string, all map[string]received) error {
+	if s.journal != nil {
+		_ = s.journal.Close()
+		s.journal = nil
 	}
 	file, err := os.CreateTemp(filepath.Dir(s.Path), filepath.Base(s.Path)+".new-*")
 	if err != nil {
@@ -164,12 +164,12 @@ func (s *Store) rewrite(version string, all map[string]held) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("replace %s: %w", s.Path, err), file.Close(), os.Remove(file.Name()))
 	}
-	s.file, s.changes = file, 0
+	s.journal, s.changes = file, 0
 	return nil
 }
 
 // writeAll writes a whole configuration, one record per resource, to avoid a second copy in memory.
-func writeAll(file io.Writer, version string, all map[string]held) (length int64, err error) {
+func writeAll(file io.Writer, version string, all map[string]received) (length int64, err error) {
 	buffered := bufio.NewWriter(file)
 	if _, err := buffered.WriteString(magic); err != nil {
 		return 0, err

@@ -50,7 +50,7 @@ func TestStoreKeeps(t *testing.T) {
 		number++
 		path := filepath.Join(directory, fmt.Sprint(number))
 		store := &Store{Path: path}
-		all := map[string]held{}
+		all := map[string]received{}
 		want := map[string]string{}
 		for step := range rapid.IntRange(1, 8).Draw(t, "steps") {
 			before, length := maps.Clone(want), size(t, path)
@@ -64,7 +64,7 @@ func TestStoreKeeps(t *testing.T) {
 					delete(want, name)
 					continue
 				}
-				all[name] = held{fmt.Sprint(step), authority(name, content)}
+				all[name] = received{fmt.Sprint(step), authority(name, content)}
 				update.Changed, want[name] = append(update.Changed, all[name].resource), fmt.Sprint(step)
 			}
 			if err := store.Save(update, all); err != nil {
@@ -108,7 +108,7 @@ func size(t *rapid.T, path string) int64 {
 func TestStoreRefusesDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}
-	all := map[string]held{"a": {"1", authority("a", []byte("content"))}}
+	all := map[string]received{"a": {"1", authority("a", []byte("content"))}}
 	if err := store.Save(Update{Version: "1"}, all); err != nil {
 		t.Fatal(err)
 	}
@@ -132,17 +132,17 @@ func TestStoreRefusesDamage(t *testing.T) {
 func TestStoreWritesAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kept")
 	store := &Store{Path: path}
-	all := map[string]held{"a": {"1", authority("a", nil)}}
+	all := map[string]received{"a": {"1", authority("a", nil)}}
 	if err := store.Save(Update{Version: "1"}, all); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.file.Close(); err != nil {
+	if err := store.journal.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Save(Update{Version: "2"}, all); err == nil {
 		t.Fatal("a write to a closed file succeeds")
 	}
-	all["b"] = held{"3", authority("b", nil)}
+	all["b"] = received{"3", authority("b", nil)}
 	if err := store.Save(Update{Version: "3"}, all); err != nil {
 		t.Fatal(err)
 	}

@@ -13,14 +13,14 @@ const (
 	// headroom is the minimum allocation in bytes between two garbage collections. The default of Go, as
 	// much as the live heap, would collect every few thousand requests on a small heap.
 	headroom = 64 << 20
-	// leastPercent is Go's default, used for large heaps.
-	leastPercent = 100
+	// minPercent is Go's default, used for large heaps.
+	minPercent = 100
 )
 
 // percentFor returns the GC percentage for the size of the live heap in bytes.
 func percentFor(alive uint64) int {
 	// The percentage also scales Go's minimum heap, 4 MiB at 100.
-	return int(max(headroom*100/max(alive, 4<<20), leastPercent))
+	return int(max(headroom*100/max(alive, 4<<20), minPercent))
 }
 
 // collector adjusts the GC percentage after each collection until it is stopped.
@@ -34,7 +34,7 @@ type sentinel struct{ *collector }
 
 // tuneCollector starts a collector unless GOGC is set.
 func tuneCollector() (stop func()) {
-	if before := debug.SetGCPercent(leastPercent); before != leastPercent {
+	if before := debug.SetGCPercent(minPercent); before != minPercent {
 		debug.SetGCPercent(before)
 		return func() {}
 	}
@@ -44,7 +44,7 @@ func tuneCollector() (stop func()) {
 		c.mutex.Lock()
 		defer c.mutex.Unlock()
 		c.stopped = true
-		debug.SetGCPercent(leastPercent)
+		debug.SetGCPercent(minPercent)
 	}
 }
 

@@ -38,7 +38,7 @@ type Config struct {
 func Run(ctx context.Context, config Config) error {
 	log := config.Proxy.Log
 	defer tuneCollector()()
-	boundMemory(memoryLimit(cgroups), &config.Proxy)
+	limitMemory(memoryLimit(cgroups), &config.Proxy)
 	tracer, exported, err := config.Tracing.start(ctx, log)
 	if err != nil {
 		return err

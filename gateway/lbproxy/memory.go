@@ -32,9 +32,9 @@ func memoryLimit(root string) int64 {
 	return 0
 }
 
-// boundMemory sets the runtime's memory limit and divides the memory: 60 percent for requests of clients, a
+// limitMemory sets the runtime's memory limit and divides the memory: 60 percent for requests of clients, a
 // quarter of that for a single client. The rest is for the configuration, backend connections and garbage.
-func boundMemory(limit int64, settings *proxy.Settings) {
+func limitMemory(limit int64, settings *proxy.Settings) {
 	if limit == 0 {
 		return
 	}

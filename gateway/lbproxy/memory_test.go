@@ -42,12 +42,12 @@ func TestBoundMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	settings := proxy.Defaults()
-	boundMemory(0, &settings)
+	limitMemory(0, &settings)
 	if debug.SetMemoryLimit(-1) != before || settings.MaxBytes != proxy.Defaults().MaxBytes {
 		t.Error("something is bound without a limit")
 	}
 	t.Setenv("GOMEMLIMIT", "")
-	boundMemory(1<<30, &settings)
+	limitMemory(1<<30, &settings)
 	if now := debug.SetMemoryLimit(-1); now >= 1<<30 || now < 800<<20 {
 		t.Errorf("the collector stays below %d", now)
 	}

@@ -31,8 +31,8 @@ type Tracing struct {
 // instrumentation is the scope name of the spans.
 const instrumentation = "github.com/millrace-lb/millrace/gateway/proxy"
 
-// lastExport is the timeout of the final export at shutdown.
-const lastExport = 5 * time.Second
+// exportTimeout is the timeout of the final export at shutdown.
+const exportTimeout = 5 * time.Second
 
 // Validate returns an error if a setting is invalid.
 func (t Tracing) Validate() error {
@@ -71,7 +71,7 @@ func (t Tracing) start(ctx context.Context, log *slog.Logger) (trace.Tracer, fun
 			semconv.ServiceName("millrace-lbproxy"), semconv.ServiceInstanceID(pod))),
 	)
 	stop := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastExport)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), exportTimeout)
 		defer cancel()
 		_ = provider.Shutdown(ctx)
 	}

@@ -62,7 +62,7 @@ func (p *Proxy) Admin() http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !p.Ready() {
-			http.Error(w, "no configuration yet, or about to leave", http.StatusServiceUnavailable)
+			http.Error(w, "no configuration yet, or shutting down", http.StatusServiceUnavailable)
 		}
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.metrics.registry, promhttp.HandlerOpts{}))

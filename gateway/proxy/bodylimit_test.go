@@ -93,10 +93,10 @@ func TestBodyLimit(t *testing.T) {
 		}
 	}
 	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="body"} %d`, denied))
-	for deadline := time.Now().Add(10 * time.Second); strings.Count(log.String(), "longer than the rule lets it be") < denied && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(10 * time.Second); strings.Count(log.String(), "exceeds the rule's limit") < denied && time.Now().Before(deadline); {
 		pause(t.Context(), time.Millisecond)
 	}
-	if found := strings.Count(log.take(), "longer than the rule lets it be"); found != denied {
+	if found := strings.Count(log.take(), "exceeds the rule's limit"); found != denied {
 		t.Errorf("the log has %d denials; want %d", found, denied)
 	}
 	if longest.Load() > 2*most {

@@ -125,8 +125,8 @@ func mistakes(t *testing.T, authority *ca, resources []*resource.Resource) map[s
 		`resource ca: no certificate`:                   changed("ca", func(r *resource.Resource) { r.GetCertificateAuthority().Certificates = []byte("x") }),
 		`a secret of 3 bytes`:                           changed("s", func(r *resource.Resource) { r.GetSharedSecret().Values = [][]byte{[]byte("abc")} }),
 		`resource b/endpoints: ParseAddr`:               changed("b/endpoints", func(r *resource.Resource) { r.GetEndpoints().Endpoints[0].Address = "x" }),
-		`resource b/endpoints: 0 is no port`:            changed("b/endpoints", func(r *resource.Resource) { r.GetEndpoints().Endpoints[0].Port = 0 }),
-		`resource l: 70000 is no port`:                  changed("l", func(r *resource.Resource) { r.GetListener().TargetPort = 70000 }),
+		`resource b/endpoints: 0 is not a port`:         changed("b/endpoints", func(r *resource.Resource) { r.GetEndpoints().Endpoints[0].Port = 0 }),
+		`resource l: 70000 is not a port`:               changed("l", func(r *resource.Resource) { r.GetListener().TargetPort = 70000 }),
 		`resource l: protocol`:                          changed("l", func(r *resource.Resource) { r.GetListener().Protocol = 0 }),
 		`both TLS and plain text`:                       changed("l", func(r *resource.Resource) { r.GetListener().TargetPort = get("ls").GetListener().TargetPort }),
 		`rule 0 (httproute/default/b/0): filter 1 is of a kind`: changed("r", func(r *resource.Resource) {

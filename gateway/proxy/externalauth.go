@@ -35,12 +35,12 @@ const (
 	labelAuthorizationFailed = "authorization failed"
 )
 
-var errSecondAuthorization = errors.New("a rule has one external authorization at most")
+var errSecondAuthorization = errors.New("a rule has at most one external authorization")
 
 // unauthorized returns the denial after a failed authorization request. Errors of connections are replaced,
 // because they may contain bytes of a response and thus cookies.
 func unauthorized(err error) *denial {
-	text := "its answer could not be read"
+	text := "its response could not be read"
 	for _, each := range []error{
 		upstream.ErrTimeout, upstream.ErrRefused, upstream.ErrNoRoom, upstream.ErrTooManyConnections, upstream.ErrTooManyStreams,
 		balance.ErrNone, balance.ErrBusy, errAuthorizationProtocol, errAuthorizationStatus,
@@ -55,7 +55,7 @@ func unauthorized(err error) *denial {
 
 var (
 	errAuthorizationProtocol = errors.New("it does not speak HTTP")
-	errAuthorizationStatus   = errors.New("its answer is neither 2xx nor 401 nor 403")
+	errAuthorizationStatus   = errors.New("its response is neither 2xx nor 401 nor 403")
 )
 
 // addAuthorization adds an external authorization to the rule.

@@ -70,7 +70,7 @@ func (f *filters) add(route string, filter *resource.Filter) error {
 		return unreadable("client limit", f.guards.limitClients(kind.ClientLimit, route))
 	default:
 		// Reject unknown filters, because they may restrict access.
-		return errors.New("is of a kind that this proxy does not know")
+		return errors.New("is of a kind that is not known")
 	}
 	return nil
 }

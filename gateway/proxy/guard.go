@@ -77,10 +77,10 @@ type denial struct {
 func (d *denial) Error() string { return d.text }
 
 var (
-	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not serve the client's address"}
+	deniedAddress = &denial{http.StatusForbidden, "client address", "the rule does not admit the client's address"}
 	deniedPath    = &denial{http.StatusBadRequest, "path", rewrite.ErrPath.Error()}
 	deniedWork    = &denial{http.StatusServiceUnavailable, "path", rewrite.ErrTooExpensive.Error()}
-	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body is longer than the rule lets it be"}
+	deniedBody    = &denial{http.StatusRequestEntityTooLarge, "body", "the body exceeds the rule's limit"}
 )
 
 // admit applies the address lists and returns the denial, or nil.

@@ -107,7 +107,7 @@ func TestClientAddresses(t *testing.T) {
 		}
 	}
 	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="client address"} %d`, denied))
-	if text := log.take(); strings.Count(text, `"error":"the rule does not serve the client's address"`) != denied {
+	if text := log.take(); strings.Count(text, `"error":"the rule does not admit the client's address"`) != denied {
 		t.Errorf("the log does not have %d denials:\n%s", denied, text)
 	}
 }

@@ -27,8 +27,8 @@ func (g *guards) limitClients(from *resource.ClientLimit, route string) error {
 	}
 	g.limits = append(g.limits, limited{
 		rule,
-		&denial{rule.Status, "rate", "the client asks more often than the rule lets it"},
-		&denial{rule.Status, "concurrency", "the client has as many requests under way as the rule lets it"},
+		&denial{rule.Status, "rate", "the client exceeds the rule's request rate"},
+		&denial{rule.Status, "concurrency", "the client exceeds the rule's concurrent requests"},
 	})
 	return nil
 }

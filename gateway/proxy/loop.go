@@ -20,7 +20,7 @@ const (
 )
 
 // errLoop is logged for a 508 response.
-var errLoop = errors.New("the request has passed eight proxies of Millrace: a backend leads back to a VIP of theirs")
+var errLoop = errors.New("the request has passed eight Millrace proxies: a backend leads back to their VIP")
 
 // firstHop is the header value of the first hop. It is shared, and its capacity forces append to copy it.
 var firstHop = []string{loopName}

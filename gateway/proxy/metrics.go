@@ -50,30 +50,30 @@ func newMetrics(routes bool) *metrics {
 	single := func(name, help string) prometheus.Counter { return counter(name, help).WithLabelValues() }
 	m.requests = counter("requests_total", "Requests answered, by status.", "listener", "code")
 	m.attempts = counter("backend_attempts_total", "Requests sent to endpoints, by status or error.", "backend", "result")
-	m.tunnels = counter("tunnels_total", "TLS connections passed on, by what became of them.", "listener", "result")
+	m.tunnels = counter("tunnels_total", "Tunnels, by result.", "listener", "result")
 	m.abuse = counter("http2_errors_total", "Errors of clients in HTTP/2.", "type")
-	m.shed = counter("shed_total", "What was closed or refused for want of room.", "what")
-	m.denied = counter("denied_total", "Requests that a filter of their rule did not let pass.", "reason")
+	m.shed = counter("shed_total", "Connections and requests closed or rejected because of limits.", "what")
+	m.denied = counter("denied_total", "Requests rejected by a filter of their rule.", "reason")
 	m.connections = single("connections_total", "Connections accepted.")
-	m.unread = single("tls_unread_total", "Connections without a ClientHello that can be read, or a failed handshake.")
-	m.unmirrored = single("unmirrored_total", "Copies of requests that were not sent: too long, or too many.")
-	m.refused = single("configurations_refused_total", "Versions of the configuration that could not be carried out.")
+	m.unread = single("tls_unread_total", "Connections with an invalid ClientHello or a failed handshake.")
+	m.unmirrored = single("unmirrored_total", "Mirrored requests that were not sent because of their size or number.")
+	m.refused = single("configurations_refused_total", "Rejected versions of the configuration.")
 	if routes {
 		m.routes = counter("route_requests_total", "Requests answered, by rule and class of status.", "route", "class")
 	}
 	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "millrace_proxy_request_duration_seconds", Help: "Time from a request's header to the end of its answer.",
+		Name: "millrace_proxy_request_duration_seconds", Help: "Time from a request's header to the end of its response.",
 		Buckets: []float64{.001, .005, .025, .1, .5, 2.5, 10},
 	}, []string{"listener"})
 	m.active = prometheus.NewGauge(prometheus.GaugeOpts{Name: "millrace_proxy_active_requests", Help: "Requests being served."})
 	m.unserved = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "millrace_proxy_refused_resources", Help: "Resources of the configuration that cannot be carried out; the others are served.",
+		Name: "millrace_proxy_refused_resources", Help: "Rejected resources of the configuration; the others are served.",
 	})
 	m.version = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "millrace_proxy_configuration_info", Help: "The version of the configuration that is served.",
+		Name: "millrace_proxy_configuration_info", Help: "Version of the served configuration.",
 	}, []string{"version"})
 	m.applied = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "millrace_proxy_apply_duration_seconds", Help: "Time to carry out a version of the configuration.",
+		Name: "millrace_proxy_apply_duration_seconds", Help: "Time to apply a version of the configuration.",
 		Buckets: []float64{.001, .005, .025, .1, .5},
 	})
 	m.registry.MustRegister(m.duration, m.active, m.version, m.applied, m.unserved)

@@ -51,7 +51,7 @@ func TestRefusedRulesKeepTheirPreviousOnes(t *testing.T) {
 	at("/one/new", "a")
 	at("/one/deep/two", "b")
 	at("/", "b")
-	want := "g httproute/one/r rule 1 (httproute/one/r/0): filter 0 is of a kind that this proxy does not know true\n"
+	want := "g httproute/one/r rule 1 (httproute/one/r/0): filter 0 is of a kind that is not known true\n"
 	if got := told(f.Proxy); got != want {
 		t.Errorf("refused: %s, want %s", got, want)
 	}
@@ -83,7 +83,7 @@ func TestRefusedRulesWithoutPreviousOnes(t *testing.T) {
 		}
 		// Rules that respond with 500 are not previous rules.
 		f.change(group(unknown()), httpListener("other", freePort(t), nil))
-		if got := told(f.Proxy); !strings.HasSuffix(got, "does not know false\n") {
+		if got := told(f.Proxy); !strings.HasSuffix(got, "is not known false\n") {
 			t.Errorf("refused: %q, want no retained rules", got)
 		}
 	}

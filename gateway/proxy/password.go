@@ -19,16 +19,16 @@ func maxVerifications() int { return max(runtime.GOMAXPROCS(0)/4, 1) }
 
 var (
 	deniedNoCredentials = &denial{http.StatusUnauthorized, "no credentials", "the rule asks for a password"}
-	deniedPassword      = &denial{http.StatusUnauthorized, "credentials", "no user with the password is known"}
-	deniedBusy          = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords wait to be verified"}
-	deniedClientBusy    = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client wait to be verified"}
+	deniedPassword      = &denial{http.StatusUnauthorized, "credentials", "unknown user or wrong password"}
+	deniedBusy          = &denial{http.StatusServiceUnavailable, "verifications", "too many passwords are queued for verification"}
+	deniedClientBusy    = &denial{http.StatusTooManyRequests, "verifications", "too many passwords of the client are queued for verification"}
 )
 
 // requirePassword adds Basic authentication to the rule.
 func (g *guards) requirePassword(with *resource.BasicAuthentication) error {
 	switch {
 	case g.password != nil:
-		return errors.New("a rule asks for one password only")
+		return errors.New("a rule has at most one Basic authentication")
 	case with.GetUsers() == "":
 		return errors.New("authentication without users")
 	case strings.ContainsFunc(with.GetRealm(), func(r rune) bool { return r < ' ' || r == 0x7f }):

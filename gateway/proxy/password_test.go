@@ -99,7 +99,7 @@ func TestBasicAuthentication(t *testing.T) {
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="no credentials"} 11`)
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="credentials"} 10`)
 	text := log.take()
-	if strings.Count(text, `"error":"no user with the password is known"`) != 10 {
+	if strings.Count(text, `"error":"unknown user or wrong password"`) != 10 {
 		t.Errorf("the log lacks denials:\n%s", text)
 	}
 	for _, secret := range []string{"myPassword", "mypassword", hashSHA[5:], "Basic ", basic("sha", "myPassword")[21:]} {

@@ -111,7 +111,7 @@ func (p *Proxy) Apply(update Update) error {
 	}
 	if current == nil {
 		p.metrics.refused.Inc()
-		return fmt.Errorf("no part of the configuration was found that can be served in %d attempts: %s", maxRounds, s.reasons())
+		return fmt.Errorf("no valid part of the configuration was found in %d attempts: %s", maxRounds, s.reasons())
 	}
 	p.serve(old, current, b.changes, opened)
 	p.refused = s.refused

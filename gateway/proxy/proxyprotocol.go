@@ -12,7 +12,7 @@ import (
 )
 
 // errNoTCP is returned for a PROXY protocol header without TCP addresses.
-var errNoTCP = errors.New("the header of PROXY protocol has no addresses of TCP")
+var errNoTCP = errors.New("the PROXY protocol header has no TCP addresses")
 
 // balancedConn is a connection from a trusted load balancer. It may begin with a PROXY protocol header,
 // version 1 or 2, whose addresses RemoteAddr and LocalAddr return. All methods except Close block until the

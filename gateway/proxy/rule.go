@@ -115,10 +115,10 @@ func newRule(from *resource.Rule) (*rule, error) {
 		r.total += uint64(backend.GetWeight())
 		filters, err := newFilters(from.GetRoute(), backend.GetFilters())
 		if err == nil && filters.guards.any() {
-			err = errors.New("a filter that keeps clients out is of a rule, not of a backend")
+			err = errors.New("access filters are valid for a rule only, not for a backend")
 		}
 		if err == nil && filters.expression != nil {
-			err = errors.New("a path is changed by an expression for a rule, not for a backend")
+			err = errors.New("rewrites by expression are valid for a rule only, not for a backend")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("backend %q: %w", backend.GetBackend(), err)

@@ -148,7 +148,7 @@ func (s *server) run() {
 		}
 		if err != nil {
 			// Typically the limit of file descriptors; retry after other connections are closed.
-			s.proxy.settings.Log.Warn("A connection could not be accepted; the next try follows.",
+			s.proxy.settings.Log.Warn("accept failed, retrying",
 				"port", s.number, "error", err)
 			pause(s.proxy.ended, 50*time.Millisecond)
 			continue

@@ -130,7 +130,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 	result = "loop"
 	path, leave, ok := s.proxy.loops.enter(to.mark, site.name+" "+to.host)
 	if !ok {
-		s.proxy.settings.Log.Debug("A tunnel leads back to this proxy.", "listener", site.name, "host", to.host)
+		s.proxy.settings.Log.Debug("a tunnel leads back to this proxy", "listener", site.name, "host", to.host)
 		return
 	}
 	defer leave()
@@ -151,7 +151,7 @@ func (s *server) tunnel(client net.Conn, table *table, to destination) {
 			result = "no room"
 			s.proxy.metrics.shed.WithLabelValues("backend connection").Inc()
 		}
-		s.proxy.settings.Log.Debug("No endpoint took a connection.", "listener", site.name, "error", err)
+		s.proxy.settings.Log.Debug("no endpoint accepted the connection", "listener", site.name, "error", err)
 		return
 	}
 	defer backend.Close()

@@ -34,12 +34,12 @@ type Authenticate func(ctx context.Context, token string) (Identity, error)
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
-	// Answered is called when the rejections returned by Proxies may have changed. It may be nil, must not
+	// OnAcknowledge is called when the rejections returned by Proxies may have changed. It may be nil, must not
 	// block, and must be set before the server runs.
-	Answered func()
+	OnAcknowledge func()
 
 	mu     sync.Mutex
-	owners map[string]*owned
+	owners map[string]*ownerState
 	// proxies are the connected proxies.
 	proxies map[*Proxy]bool
 	// order is the order of the next versions.
@@ -49,8 +49,8 @@ type Server struct {
 	halt    context.CancelFunc
 }
 
-// owned is the configuration of one owner.
-type owned struct {
+// ownerState is the configuration of one owner.
+type ownerState struct {
 	current *snapshot
 	// replaced is closed when current is replaced or removed.
 	replaced chan struct{}
@@ -72,7 +72,7 @@ type Proxy struct {
 
 // NewServer returns a server without owners. Proxies of unknown owners are asked to retry.
 func NewServer(authenticate Authenticate) *Server {
-	s := &Server{authenticate: authenticate, owners: map[string]*owned{}, proxies: map[*Proxy]bool{}}
+	s := &Server{authenticate: authenticate, owners: map[string]*ownerState{}, proxies: map[*Proxy]bool{}}
 	s.serving, s.halt = context.WithCancel(context.Background())
 	return s
 }
@@ -104,7 +104,7 @@ func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	defer s.mu.Unlock()
 	of, known := s.owners[owner]
 	if !known {
-		of = &owned{current: &snapshot{}, replaced: make(chan struct{})}
+		of = &ownerState{current: &snapshot{}, replaced: make(chan struct{})}
 		s.owners[owner] = of
 	}
 	entries, same := of.current.with(resources)
@@ -131,7 +131,7 @@ func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 }
 
 // replace sets the owner's current snapshot. The caller holds the mutex.
-func (s *Server) replace(of *owned, entries []*entry) {
+func (s *Server) replace(of *ownerState, entries []*entry) {
 	of.current = &snapshot{order: s.order, entries: entries}
 	close(of.replaced)
 	of.replaced = make(chan struct{})

@@ -66,7 +66,7 @@ func (e *entry) pack() (*discovery.Resource, error) {
 	e.once.Do(func() {
 		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
 		if err != nil {
-			e.err = fmt.Errorf("the resource %q is not sent, since it cannot be encoded: %w", e.resource.GetName(), err)
+			e.err = fmt.Errorf("the resource %q cannot be encoded and is not sent: %w", e.resource.GetName(), err)
 			return
 		}
 		digest := sha256.Sum256(content)

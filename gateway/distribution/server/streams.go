@@ -99,7 +99,7 @@ func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	f := &follower{server: s, stream: stream, proxy: &Proxy{Identity: identity}, requests: receive(stream)}
 	incoming, _ := metadata.FromIncomingContext(stream.Context())
 	for _, version := range incoming.Get(distribution.VersionKey) {
-		f.has, f.late = version, time.After(catchUp)
+		f.initialVersion, f.catchUpTimer = version, time.After(catchUp)
 	}
 	f.serving = s.connect(f.proxy)
 	defer s.disconnect(f.proxy)
@@ -135,9 +135,9 @@ type follower struct {
 	nonce    uint64
 	// serving is canceled when the server is suspended.
 	serving context.Context
-	// has is the proxy's version at the start of the stream. Until late fires, no older version is sent.
-	has  string
-	late <-chan time.Time
+	// initialVersion is the proxy's version at the start of the stream. Until catchUpTimer fires, no older version is sent.
+	initialVersion string
+	catchUpTimer   <-chan time.Time
 }
 
 // catchUp is how long a proxy with a newer version waits for this replica to see the same resourceVersion.
@@ -147,7 +147,7 @@ const catchUp = time.Minute
 
 // errSuspended makes a proxy reconnect to another replica.
 var errSuspended = status.Error(codes.Unavailable,
-	"this controller does not reach the API server, and its configuration may be old: another one has the newest")
+	"this replica cannot reach the API server, and its configuration may be outdated: connect to another replica")
 
 // serve sends the differences from the proxy's versions and then each change.
 func (f *follower) serve(versions map[string]string) error {
@@ -189,13 +189,13 @@ func (f *follower) serve(versions map[string]string) error {
 
 // mustWait reports whether the proxy has a newer and different version.
 func (f *follower) mustWait(current *snapshot, differs bool) bool {
-	return differs && current.order < distribution.Order(f.has)
+	return differs && current.order < distribution.Order(f.initialVersion)
 }
 
 // name returns the version to send. If nothing differs, a proxy with a newer version keeps that.
 func (f *follower) name(current *snapshot, differs bool) string {
-	if !differs && current.order < distribution.Order(f.has) {
-		return f.has
+	if !differs && current.order < distribution.Order(f.initialVersion) {
+		return f.initialVersion
 	}
 	return current.version()
 }
@@ -213,7 +213,7 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 			response.Resources = append(response.Resources, packed)
 		}
 	}
-	f.server.note(func() { f.proxy.Sent = version })
+	f.server.update(func() { f.proxy.Sent = version })
 	if err := f.stream.Send(response); err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*res
 		refused = distribution.ReadRefusals(distribution.NewRefusals(append(unsent[:len(unsent):len(unsent)], refused.GetRefusals()...)))
 	}
 	isNews := false
-	f.server.note(func() {
+	f.server.update(func() {
 		// The first acknowledgement counts as a change, because the proxy may have rejected a version at
 		// another replica.
 		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == "" ||
@@ -256,8 +256,8 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []*res
 			f.proxy.Acknowledged, f.proxy.Refused = version, refused
 		}
 	})
-	if isNews && f.server.Answered != nil {
-		f.server.Answered()
+	if isNews && f.server.OnAcknowledge != nil {
+		f.server.OnAcknowledge()
 	}
 }
 
@@ -270,8 +270,8 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 			return true, nil
 		case <-f.serving.Done():
 			return true, errSuspended
-		case <-f.late:
-			f.has, f.late = "", nil
+		case <-f.catchUpTimer:
+			f.initialVersion, f.catchUpTimer = "", nil
 			return false, nil
 		case _, more := <-f.requests:
 			// Subscriptions are ignored: all resources are always sent.
@@ -292,9 +292,9 @@ func (s *Server) connect(proxy *Proxy) context.Context {
 	return s.serving
 }
 
-func (s *Server) disconnect(proxy *Proxy) { s.note(func() { delete(s.proxies, proxy) }) }
+func (s *Server) disconnect(proxy *Proxy) { s.update(func() { delete(s.proxies, proxy) }) }
 
-func (s *Server) note(change func()) {
+func (s *Server) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()

@@ -177,7 +177,7 @@ func candidates(from *resource.Endpoints) ([]netip.AddrPort, error) {
 // PortNumber validates a port number.
 func PortNumber(number uint32) (uint16, error) {
 	if number == 0 || number > 65535 {
-		return 0, fmt.Errorf("%d is no port", number)
+		return 0, fmt.Errorf("%d is not a port", number)
 	}
 	return uint16(number), nil
 }
@@ -339,7 +339,7 @@ func (p *Plan) shares(decision *Decision) {
 func (p *Plan) Listener(port uint16, host string) (listener, group string, err error) {
 	name, ok := match.ServerName(host)
 	if !ok {
-		return "", "", fmt.Errorf("%q is no host name", host)
+		return "", "", fmt.Errorf("%q is not a hostname", host)
 	}
 	site, ok := p.at(port)(name)
 	if !ok {

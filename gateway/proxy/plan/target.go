@@ -124,7 +124,7 @@ func CheckRedirect(redirect *resource.Redirect) error {
 		return fmt.Errorf("redirect: %w", err)
 	case target.Host == "" && (target.Scheme != "" || !strings.HasPrefix(target.Path, "/")),
 		target.Host != "" && target.Scheme != "http" && target.Scheme != "https":
-		return fmt.Errorf("redirect: %q is no URL of http or https, and no path", redirect.GetLocation())
+		return fmt.Errorf("redirect: %q is neither an http or https URL nor a path", redirect.GetLocation())
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func CheckRedirect(redirect *resource.Redirect) error {
 // CheckPathChange validates a path change, which may be nil.
 func CheckPathChange(change *resource.PathChange) error {
 	if change != nil && change.GetKind() == nil {
-		return errors.New("the change of a path is of a kind that this proxy does not know")
+		return errors.New("unknown kind of path change")
 	}
 	return nil
 }

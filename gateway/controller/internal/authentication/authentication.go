@@ -57,11 +57,11 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.
 		Token: token, Audiences: []string{infrastructure.Audience},
 	}}
 	if err := a.Reviews.Create(ctx, review); err != nil {
-		return server.Identity{}, errors.New("the API server cannot be asked about it now")
+		return server.Identity{}, errors.New("the API server cannot review it now")
 	}
 	// An API server without support for audiences leaves the field empty.
 	if !review.Status.Authenticated || !slices.Contains(review.Status.Audiences, infrastructure.Audience) {
-		return server.Identity{}, fmt.Errorf("the API server does not know it, or it is not for the audience %q", infrastructure.Audience)
+		return server.Identity{}, fmt.Errorf("the API server does not accept it for the audience %q", infrastructure.Audience)
 	}
 	user := review.Status.User
 	namespace, name, err := serviceaccount.SplitUsername(user.Username)
@@ -71,7 +71,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, token string) (server.
 	account := types.NamespacedName{Namespace: namespace, Name: name}
 	fleet, known := a.Fleets(account)
 	if !known {
-		return server.Identity{}, fmt.Errorf("the service account %s is not one of proxies", account)
+		return server.Identity{}, fmt.Errorf("the service account %s does not run proxies", account)
 	}
 	pod := types.NamespacedName{Namespace: namespace, Name: claim(user, claimPodName)}
 	if err := a.checkPod(ctx, pod, types.UID(claim(user, claimPodUID)), fleet); err != nil {
@@ -97,9 +97,9 @@ func (a *Authenticator) checkPod(ctx context.Context, name types.NamespacedName,
 	case err != nil:
 		return fmt.Errorf("the pod %s cannot be read now", name)
 	case pod.UID != uid:
-		return fmt.Errorf("it is that of a previous pod %s", name)
+		return fmt.Errorf("it belongs to a previous pod %s", name)
 	case !labels.SelectorFromSet(fleet.Selector).Matches(labels.Set(pod.Labels)):
-		return fmt.Errorf("the pod %s is not one of %s", name, fleet.Owner)
+		return fmt.Errorf("the pod %s does not belong to %s", name, fleet.Owner)
 	}
 	return nil
 }

@@ -30,11 +30,11 @@ import (
 
 // Validity and renewal periods of certificates.
 const (
-	caLife      = 365 * 24 * time.Hour
-	caRenewal   = 90 * 24 * time.Hour
-	caTrial     = 24 * time.Hour
-	leafLife    = 30 * 24 * time.Hour
-	leafRenewal = 10 * 24 * time.Hour
+	caLife       = 365 * 24 * time.Hour
+	caRenewal    = 90 * 24 * time.Hour
+	caActivation = 24 * time.Hour
+	leafLife     = 30 * 24 * time.Hour
+	leafRenewal  = 10 * 24 * time.Hour
 	// skew is the tolerated clock difference between nodes.
 	skew = time.Hour
 )
@@ -90,7 +90,7 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 	changed := !equalSecrets(b.Secrets, secrets) || !slices.EqualFunc(b.Authorities, renewed.Authorities, func(a, b Authority) bool {
 		return bytes.Equal(a.Certificate, b.Certificate) && bytes.Equal(a.Key, b.Key)
 	})
-	if isServed(b, signer, now, names) {
+	if isUsable(b, signer, now, names) {
 		return renewed, changed, nil
 	}
 	renewed.Chain, renewed.Key, err = signer.sign(now, names)
@@ -100,16 +100,16 @@ func (b Bundle) Renew(now time.Time, names []string) (Bundle, bool, error) {
 // signerOf returns the newest CA that has been distributed for long enough, else the oldest.
 func signerOf(authorities []parsed, now time.Time) parsed {
 	for _, authority := range slices.Backward(authorities) {
-		if now.Sub(authority.certificate.NotBefore) >= caTrial+skew {
+		if now.Sub(authority.certificate.NotBefore) >= caActivation+skew {
 			return authority
 		}
 	}
 	return authorities[0]
 }
 
-// isServed reports whether the bundle's certificate is valid for all names, not due for renewal and signed
+// isUsable reports whether the bundle's certificate is valid for all names, not due for renewal and signed
 // by signer.
-func isServed(b Bundle, signer parsed, now time.Time, names []string) bool {
+func isUsable(b Bundle, signer parsed, now time.Time, names []string) bool {
 	chain, err := cert.ParseCertsPEM(b.Chain)
 	if err != nil || len(chain) == 0 {
 		return false
@@ -142,7 +142,7 @@ func parse(authority Authority) (parsed, error) {
 		return parsed{}, err
 	}
 	if !key.PublicKey.Equal(certificates[0].PublicKey) {
-		return parsed{}, errors.New("the key is not that of the certificate")
+		return parsed{}, errors.New("the key does not match the certificate")
 	}
 	return parsed{pem: authority, certificate: certificates[0], key: key}, nil
 }
@@ -154,7 +154,7 @@ func readKey(content []byte) (*ecdsa.PrivateKey, error) {
 	}
 	typed, ok := key.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("the key is a %T, not one of ECDSA", key)
+		return nil, fmt.Errorf("the key is a %T, not an ECDSA key", key)
 	}
 	return typed, nil
 }
@@ -172,7 +172,7 @@ func newAuthority(now time.Time) (parsed, error) {
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return parsed{}, fmt.Errorf("make the key of a CA: %w", err)
+		return parsed{}, fmt.Errorf("generate the key of a CA: %w", err)
 	}
 	certificate, err := create(template, template, &key.PublicKey, key)
 	if err != nil {
@@ -180,7 +180,7 @@ func newAuthority(now time.Time) (parsed, error) {
 	}
 	encoded, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
-		return parsed{}, fmt.Errorf("write the key of a CA: %w", err)
+		return parsed{}, fmt.Errorf("encode the key of a CA: %w", err)
 	}
 	return parse(Authority{Certificate: certificate, Key: encoded})
 }
@@ -189,7 +189,7 @@ func newAuthority(now time.Time) (parsed, error) {
 func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make the key of the serving certificate: %w", err)
+		return nil, nil, fmt.Errorf("generate the key of the serving certificate: %w", err)
 	}
 	end := now.Add(leafLife)
 	if end.After(p.certificate.NotAfter) {
@@ -214,7 +214,7 @@ func (p parsed) sign(now time.Time, names []string) (certificate, encoded []byte
 func create(template, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
 	var err error
 	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
-		return nil, fmt.Errorf("draw a serial number: %w", err)
+		return nil, fmt.Errorf("generate a serial number: %w", err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, key)
 	if err != nil {

@@ -50,7 +50,7 @@ func renewSecrets(secrets []Secret, now time.Time) ([]Secret, error) {
 func newSecret(day string) (Secret, error) {
 	made := Secret{Day: day, Value: make([]byte, secretLength)}
 	if _, err := rand.Read(made.Value); err != nil {
-		return Secret{}, fmt.Errorf("draw a secret: %w", err)
+		return Secret{}, fmt.Errorf("generate a secret: %w", err)
 	}
 	return made, nil
 }

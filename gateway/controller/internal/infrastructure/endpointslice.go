@@ -34,7 +34,7 @@ type Backends func(of route.ServicePort, protocol corev1.Protocol) (name string,
 func EndpointSlices(
 	proxy *route.Proxy, frontends []*route.Frontend, owner Owner, settings Settings, backends Backends,
 ) ([]Object, error) {
-	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.Place(settings)}
+	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.ObjectKey(settings)}
 	var objects []Object
 	for _, frontend := range frontends {
 		gathered := gathering{}

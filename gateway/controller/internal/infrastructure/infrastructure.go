@@ -92,8 +92,8 @@ type Owner struct {
 	Class string
 }
 
-// Place returns the name and namespace of the owner's objects.
-func (o Owner) Place(settings Settings) types.NamespacedName {
+// ObjectKey returns the name and namespace of the owner's objects.
+func (o Owner) ObjectKey(settings Settings) types.NamespacedName {
 	namespace := cmp.Or(o.Namespace, settings.Namespace)
 	name := strings.ToLower(o.Kind) + "-" + o.Name
 	if o.Kind == kindGateway {
@@ -129,7 +129,7 @@ func Objects(proxy *route.Proxy, frontends []*route.Frontend, owner Owner, setti
 	if len(proxy.Ports) == 0 && len(frontends) == 0 {
 		return nil
 	}
-	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.Place(settings)}
+	p := planner{proxy: proxy, frontends: frontends, owner: owner, settings: settings, at: owner.ObjectKey(settings)}
 	var objects []Object
 	// VIPRoutes come first, because without one the Service's port would lead to the proxies.
 	for _, frontend := range frontends {

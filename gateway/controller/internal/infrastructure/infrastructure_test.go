@@ -104,7 +104,7 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 	} {
 		for _, kind := range []string{"IngressClass", "Ingress", "Gateway"} {
 			owner := infrastructure.Owner{Object: route.Object{Kind: kind, Namespace: "shop", Name: name}, Class: strings.Repeat("class.", 9) + "x"}
-			place := owner.Place(settings()).Name
+			place := owner.ObjectKey(settings()).Name
 			if problems := validation.IsDNS1035Label(place); len(problems) > 0 {
 				t.Errorf("%s %s is %q: %v", kind, name, place, problems)
 			}

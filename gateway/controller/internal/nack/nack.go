@@ -28,8 +28,8 @@ const (
 	maxParts = 50
 )
 
-// Refusal describes the rejection of a configuration by a proxy. The zero value is no rejection.
-type Refusal struct {
+// Rejection describes the rejection of a configuration by a proxy. The zero value is no rejection.
+type Rejection struct {
 	// Proxy is the pod, "namespace/name".
 	Proxy string `json:"proxy"`
 	// Version is the first version rejected for this reason.
@@ -51,26 +51,26 @@ type Part struct {
 	Retained bool `json:"retained,omitempty"`
 }
 
-// None reports whether nothing is rejected.
-func (r Refusal) None() bool { return r.Message == "" && len(r.Parts) == 0 }
+// IsZero reports whether nothing is rejected.
+func (r Rejection) IsZero() bool { return r.Message == "" && len(r.Parts) == 0 }
 
-// Whole reports whether the proxy serves a previous version.
-func (r Refusal) Whole() bool { return r.Message != "" }
+// IsWhole reports whether the proxy serves a previous version.
+func (r Rejection) IsWhole() bool { return r.Message != "" }
 
-// says reports whether two rejections are equal except for the version.
-func (r Refusal) says(other Refusal) bool {
+// equalExceptVersion reports whether two rejections are equal except for the version.
+func (r Rejection) equalExceptVersion(other Rejection) bool {
 	return r.Proxy == other.Proxy && r.Message == other.Message && r.Total == other.Total && slices.Equal(r.Parts, other.Parts)
 }
 
-// of returns the rejection of a connected proxy.
-func of(proxy server.Proxy) Refusal {
+// fromProxy returns the rejection by a connected proxy.
+func fromProxy(proxy server.Proxy) Rejection {
 	if proxy.Refusal != "" {
-		return Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal, maxMessage)}
+		return Rejection{Proxy: proxy.Pod, Version: proxy.Sent, Message: shorten(proxy.Refusal, maxMessage)}
 	}
 	if proxy.Refused == nil {
-		return Refusal{}
+		return Rejection{}
 	}
-	found := Refusal{Proxy: proxy.Pod, Version: proxy.Sent, Total: int(proxy.Refused.GetTotal())}
+	found := Rejection{Proxy: proxy.Pod, Version: proxy.Sent, Total: int(proxy.Refused.GetTotal())}
 	said := proxy.Refused.GetRefusals()
 	for _, each := range said[:min(len(said), maxParts)] {
 		found.Parts = append(found.Parts, Part{
@@ -81,60 +81,60 @@ func of(proxy server.Proxy) Refusal {
 }
 
 // Read parses the annotation of a Deployment.
-func Read(deployment client.Object) Refusal {
-	var found Refusal
+func Read(deployment client.Object) Rejection {
+	var found Rejection
 	if err := json.Unmarshal([]byte(deployment.GetAnnotations()[Annotation]), &found); err != nil {
 		// No annotation, or not written by us.
-		return Refusal{}
+		return Rejection{}
 	}
 	return found
 }
 
 // Text formats the rejection for statuses and events.
-func (r Refusal) Text() string {
-	if r.Whole() {
-		return "proxy " + r.Proxy + " refuses the configuration and serves the one before: " + r.Message
+func (r Rejection) Text() string {
+	if r.IsWhole() {
+		return "proxy " + r.Proxy + " rejects the configuration and serves the previous one: " + r.Message
 	}
 	texts := make([]string, 0, len(r.Parts))
 	for _, part := range r.Parts {
 		texts = append(texts, part.Reason)
 	}
-	return fmt.Sprintf("proxy %s refuses %d resources and serves all others: %s", r.Proxy, r.Total, strings.Join(texts, "; "))
+	return fmt.Sprintf("proxy %s rejects %d resources and serves all others: %s", r.Proxy, r.Total, strings.Join(texts, "; "))
 }
 
 // TextOf formats the rejection of a part.
-func (r Refusal) TextOf(part Part) string {
+func (r Rejection) TextOf(part Part) string {
 	if part.Retained {
-		return "proxy " + r.Proxy + " refuses it and serves what was there before: " + part.Reason
+		return "proxy " + r.Proxy + " rejects it and serves its previous version: " + part.Reason
 	}
-	return "proxy " + r.Proxy + " refuses it: " + part.Reason
+	return "proxy " + r.Proxy + " rejects it: " + part.Reason
 }
 
 // decide computes the annotation of a Deployment from its current value and the proxies connected to this
 // replica. For proxies of other replicas only the existence of the pod is known.
-func decide(written Refusal, proxies []server.Proxy, podExists func(pod string) bool) Refusal {
-	var own Refusal
+func decide(written Rejection, proxies []server.Proxy, podExists func(pod string) bool) Rejection {
+	var own Rejection
 	for _, proxy := range slices.SortedFunc(slices.Values(proxies), func(a, b server.Proxy) int { return cmp.Compare(a.Pod, b.Pod) }) {
 		// A proxy that serves a previous version takes precedence.
-		if said := of(proxy); own.None() || said.Whole() && !own.Whole() {
+		if said := fromProxy(proxy); own.IsZero() || said.IsWhole() && !own.IsWhole() {
 			own = said
 		}
 	}
 	switch {
-	case written.None():
+	case written.IsZero():
 		return own
-	case own.says(written):
+	case own.equalExceptVersion(written):
 		// Do not rewrite the annotation for each version.
 		return written
-	case slices.ContainsFunc(proxies, func(p server.Proxy) bool { return hasAnswered(p, written) }), !podExists(written.Proxy):
+	case slices.ContainsFunc(proxies, func(p server.Proxy) bool { return hasNewerAcknowledgement(p, written) }), !podExists(written.Proxy):
 		return own
 	}
 	return written
 }
 
-// hasAnswered reports whether a proxy sent a newer acknowledgement to this replica. An old connection of
+// hasNewerAcknowledgement reports whether a proxy sent a newer acknowledgement to this replica. An old connection of
 // the proxy may still be open here after it moved to another replica.
-func hasAnswered(proxy server.Proxy, written Refusal) bool {
+func hasNewerAcknowledgement(proxy server.Proxy, written Rejection) bool {
 	answered := proxy.Acknowledged
 	if proxy.Refusal != "" {
 		answered = proxy.Sent

@@ -23,8 +23,8 @@ func proxy(pod string, acknowledged uint64, refused string) server.Proxy {
 	return found
 }
 
-func refuses(pod, version, message string) Refusal {
-	return Refusal{Proxy: pod, Version: version, Message: message}
+func refuses(pod, version, message string) Rejection {
+	return Rejection{Proxy: pod, Version: version, Message: message}
 }
 
 // partly returns a proxy that rejects seven resources and reports one.
@@ -35,14 +35,14 @@ func partly(pod string) server.Proxy {
 }
 
 func TestDecide(t *testing.T) {
-	none, a, b := Refusal{}, refuses("n/a", "5-ab", "bad"), refuses("n/b", "5-ab", "bad")
+	none, a, b := Rejection{}, refuses("n/a", "5-ab", "bad"), refuses("n/b", "5-ab", "bad")
 	earlier := refuses("n/a", "4-ab", "bad")
-	part := Refusal{Proxy: "n/a", Version: "5-ab", Parts: []Part{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}, Total: 7}
+	part := Rejection{Proxy: "n/a", Version: "5-ab", Parts: []Part{{Resource: "g", Route: "httproute/n/r", Reason: "bad"}}, Total: 7}
 	for name, test := range map[string]struct {
-		written Refusal
+		written Rejection
 		proxies []server.Proxy
 		gone    bool
-		want    Refusal
+		want    Rejection
 	}{
 		"nothing":                           {none, []server.Proxy{proxy("n/a", 1, "")}, false, none},
 		"one refuses":                       {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 2, "")}, false, b},
@@ -75,7 +75,7 @@ func TestDecide(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	deployment := &appsv1.Deployment{}
-	for text, want := range map[string]Refusal{
+	for text, want := range map[string]Rejection{
 		"": {}, "text": {}, `{"proxy":"n/a","version":"5-ab","message":"bad"}`: refuses("n/a", "5-ab", "bad"),
 	} {
 		deployment.Annotations = map[string]string{Annotation: text}

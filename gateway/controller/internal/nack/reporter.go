@@ -34,13 +34,13 @@ const (
 // refusing counts the connected proxies that reject their configuration.
 var refusing = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refusing_proxies",
-	Help: "Proxies connected to this replica that refuse their configuration and serve the one before.",
+	Help: "Proxies connected to this replica that reject their configuration and serve the previous one.",
 }, []string{"owner"})
 
 // refused is the number of rejected resources per owner, the maximum over its connected proxies.
 var refused = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "millrace_gateway_refused_resources",
-	Help: "Resources that a proxy connected to this replica does not carry out; it serves all others.",
+	Help: "Resources rejected by a proxy connected to this replica; it serves all others.",
 }, []string{"owner"})
 
 func init() { metrics.Registry.MustRegister(refusing, refused) }
@@ -84,7 +84,7 @@ func (r *Reporter) Start(ctx context.Context) error {
 		case <-time.After(gather):
 		}
 		if err := r.pass(ctx); err != nil && ctx.Err() == nil {
-			r.Log.Error(err, "telling what proxies refuse, trying again", "in", retry.String())
+			r.Log.Error(err, "report rejected configurations, retrying", "in", retry.String())
 			time.AfterFunc(retry, r.Touch)
 		}
 	}
@@ -133,12 +133,12 @@ func (r *Reporter) report(ctx context.Context, at types.NamespacedName, proxies 
 		return unknown
 	}
 	before := client.MergeFrom(deployment.DeepCopy())
-	if wanted.None() {
+	if wanted.IsZero() {
 		delete(deployment.Annotations, Annotation)
 	} else {
 		content, err := json.Marshal(wanted)
 		if err != nil {
-			return fmt.Errorf("write what %s refuses: %w", wanted.Proxy, err)
+			return fmt.Errorf("encode the rejection of %s: %w", wanted.Proxy, err)
 		}
 		if deployment.Annotations == nil {
 			deployment.Annotations = map[string]string{}

@@ -31,8 +31,8 @@ func newChanges() *Changes {
 	return &Changes{wake: make(chan struct{}, 1), services: map[types.NamespacedName]struct{}{}}
 }
 
-// Wake returns a channel that receives a value after a change.
-func (c *Changes) Wake() <-chan struct{} { return c.wake }
+// Notify returns a channel that receives a value after a change.
+func (c *Changes) Notify() <-chan struct{} { return c.wake }
 
 // Take returns the accumulated changes and resets them.
 func (c *Changes) Take() Change {
@@ -44,26 +44,26 @@ func (c *Changes) Take() Change {
 	return change
 }
 
-func (c *Changes) compile() {
+func (c *Changes) requestFull() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.full = true
-	c.poke()
+	c.signal()
 }
 
 func (c *Changes) endpoints(service types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.services[service] = struct{}{}
-	c.poke()
+	c.signal()
 }
 
-func (c *Changes) poke() {
+func (c *Changes) signal() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Again requests a full compilation.
-func (c *Changes) Again() { c.compile() }
+// RequestFull requests a full compilation.
+func (c *Changes) RequestFull() { c.requestFull() }

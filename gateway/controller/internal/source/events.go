@@ -16,12 +16,12 @@ import (
 // handler records changes of compiled objects.
 func (s *Source) handler() toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { s.changes.compile() },
-		DeleteFunc: func(any) { s.changes.compile() },
+		AddFunc:    func(any) { s.changes.requestFull() },
+		DeleteFunc: func(any) { s.changes.requestFull() },
 		UpdateFunc: func(before, after any) {
 			switch {
 			case isCompiled(before, after):
-				s.changes.compile()
+				s.changes.requestFull()
 			case isWritten(before, after):
 				s.touched()
 			}

@@ -54,13 +54,13 @@ func TestChangesAreGathered(t *testing.T) {
 	web := types.NamespacedName{Namespace: "shop", Name: "web"}
 	changes.endpoints(web)
 	changes.endpoints(web)
-	<-changes.Wake()
+	<-changes.Notify()
 	if got := changes.Take(); got.Full || len(got.Services) != 1 || got.Services[0] != web {
 		t.Errorf("took %+v, want the endpoints of one Service", got)
 	}
-	changes.compile()
+	changes.requestFull()
 	changes.endpoints(web)
-	<-changes.Wake()
+	<-changes.Notify()
 	if got := changes.Take(); !got.Full || len(got.Services) != 1 {
 		t.Errorf("took %+v, want everything", got)
 	}
@@ -68,7 +68,7 @@ func TestChangesAreGathered(t *testing.T) {
 		t.Errorf("took %+v a second time", got)
 	}
 	select {
-	case <-changes.Wake():
+	case <-changes.Notify():
 		t.Error("woken without a change")
 	default:
 	}

@@ -29,8 +29,8 @@ type secretScope struct {
 type secretReader struct {
 	informer toolscache.SharedIndexInformer
 	stop     context.CancelFunc
-	// isMissed is set after the previous review denied the permission.
-	isMissed bool
+	// wasDenied is set after the previous review denied the permission.
+	wasDenied bool
 }
 
 // secrets tracks the readable Secrets. Secrets with passwords (type Opaque) are read once an Ingress refers
@@ -38,8 +38,8 @@ type secretReader struct {
 type secrets struct {
 	// needed receives a value when Secrets with passwords are required.
 	needed chan struct{}
-	// wantsUsers is accessed by Start only.
-	wantsUsers bool
+	// needsUsers is accessed by Start only.
+	needsUsers bool
 
 	// The fields below are guarded by Source.mu. hasUsers is set once the Secrets with passwords are read.
 	readers         map[secretScope]*secretReader
@@ -74,16 +74,16 @@ func (s *Source) readSecrets(objects *route.Objects) bool {
 	return false
 }
 
-// lookForSecrets starts informers for newly permitted Secrets and stops those whose permission was
+// discoverSecrets starts informers for newly permitted Secrets and stops those whose permission was
 // withdrawn. Errors change nothing, nor does a single denial, because an API server may not have loaded all
 // bindings right after its start.
-func (s *Source) lookForSecrets(ctx context.Context) error {
+func (s *Source) discoverSecrets(ctx context.Context) error {
 	namespaces, err := s.readableNamespaces(ctx)
 	if err != nil {
 		return err
 	}
 	kinds := []corev1.SecretType{corev1.SecretTypeTLS}
-	if s.secrets.wantsUsers {
+	if s.secrets.needsUsers {
 		kinds = append(kinds, corev1.SecretTypeOpaque)
 	}
 	scopes := map[secretScope]bool{}
@@ -98,17 +98,17 @@ func (s *Source) lookForSecrets(ctx context.Context) error {
 	s.mu.Lock()
 	next := maps.Clone(s.secrets.readers)
 	s.mu.Unlock()
-	changed := s.beginSecrets(ctx, scopes, next)
+	changed := s.startReaders(ctx, scopes, next)
 	for scope, reader := range next {
 		switch {
 		case scopes[scope]:
-			reader.isMissed = false
-		case reader.isMissed:
-			s.endScope(reader)
+			reader.wasDenied = false
+		case reader.wasDenied:
+			s.stopReader(reader)
 			delete(next, scope)
 			changed = true
 		default:
-			reader.isMissed = true
+			reader.wasDenied = true
 		}
 	}
 	// Compilation waits until Secrets of all namespaces are read. With permission per namespace, one
@@ -117,12 +117,12 @@ func (s *Source) lookForSecrets(ctx context.Context) error {
 	s.mu.Lock()
 	s.secrets.readers, s.secrets.namespaces = next, readableOf(next, namespaces)
 	if isWhole {
-		changed = changed || !s.secrets.ready || s.secrets.hasUsers != s.secrets.wantsUsers
-		s.secrets.ready, s.secrets.hasUsers = true, s.secrets.wantsUsers
+		changed = changed || !s.secrets.ready || s.secrets.hasUsers != s.secrets.needsUsers
+		s.secrets.ready, s.secrets.hasUsers = true, s.secrets.needsUsers
 	}
 	s.mu.Unlock()
 	if changed {
-		s.changes.compile()
+		s.changes.requestFull()
 	}
 	return nil
 }
@@ -142,9 +142,9 @@ func readableOf(readers map[secretScope]*secretReader, permitted map[string]bool
 	return found
 }
 
-// beginSecrets starts a reader for each scope without one, waits for the initial lists, and reports whether
+// startReaders starts a reader for each scope without one, waits for the initial lists, and reports whether
 // it added any. Scopes that fail are retried in the next period.
-func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
+func (s *Source) startReaders(ctx context.Context, scopes map[secretScope]bool, readers map[secretScope]*secretReader) bool {
 	var (
 		mu    sync.Mutex
 		group sync.WaitGroup
@@ -154,10 +154,10 @@ func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, 
 	missing = slices.DeleteFunc(missing, func(scope secretScope) bool { return readers[scope] != nil })
 	for _, scope := range missing {
 		group.Go(func() {
-			reader, err := s.beginScope(ctx, scope)
+			reader, err := s.startReader(ctx, scope)
 			if err != nil {
 				if ctx.Err() == nil {
-					s.log.Error(err, "reading Secrets, trying again", "namespace", scope.namespace)
+					s.log.Error(err, "read Secrets, retrying", "namespace", scope.namespace)
 				}
 				return
 			}
@@ -170,7 +170,7 @@ func (s *Source) beginSecrets(ctx context.Context, scopes map[secretScope]bool, 
 	return len(readers) > count
 }
 
-func (s *Source) beginScope(ctx context.Context, scope secretScope) (*secretReader, error) {
+func (s *Source) startReader(ctx context.Context, scope secretScope) (*secretReader, error) {
 	informer, err := s.kinds.Secrets(scope.namespace, scope.kind)
 	if err == nil {
 		_, err = informer.AddEventHandler(s.handler())
@@ -187,14 +187,14 @@ func (s *Source) beginScope(ctx context.Context, scope secretScope) (*secretRead
 	waiting, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	if !toolscache.WaitForCacheSync(waiting.Done(), reader.informer.HasSynced) {
-		s.endScope(reader)
+		s.stopReader(reader)
 		return nil, errors.New("list Secrets: the API server did not answer in time")
 	}
 	return reader, nil
 }
 
-// endScope stops a reader.
-func (s *Source) endScope(reader *secretReader) {
+// stopReader stops a reader.
+func (s *Source) stopReader(reader *secretReader) {
 	reader.stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,7 +232,7 @@ func (s *Source) mayList(ctx context.Context, namespace string) (bool, error) {
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: "list", Resource: "secrets"},
 	}}
 	if err := s.kinds.Reviews.Create(ctx, review); err != nil {
-		return false, fmt.Errorf("review the right to list Secrets: %w", err)
+		return false, fmt.Errorf("review the permission to list Secrets: %w", err)
 	}
 	return review.Status.Allowed, nil
 }

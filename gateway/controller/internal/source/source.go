@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// lookPeriod is the interval of discovery of Gateway API kinds.
-	lookPeriod = 10 * time.Second
+	// discoveryPeriod is the interval of discovery of Gateway API kinds.
+	discoveryPeriod = 10 * time.Second
 	// syncTimeout limits the initial list of a kind.
 	syncTimeout = time.Minute
 	// indexService indexes EndpointSlices by Service name.
@@ -144,24 +144,24 @@ func (s *Source) NeedLeaderElection() bool { return false }
 // Start tracks the installed Gateway API kinds and the readable Secrets until the context ends.
 func (s *Source) Start(ctx context.Context) error {
 	for {
-		if err := s.look(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error(err, "looking for the kinds of Gateway API, those known are read on")
+		if err := s.discover(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error(err, "discover the kinds of Gateway API, keeping the current watches")
 		}
-		if err := s.lookForSecrets(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error(err, "looking for readable Secrets, those known are read on")
+		if err := s.discoverSecrets(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error(err, "discover readable Secrets, keeping the current watches")
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.secrets.needed:
-			s.secrets.wantsUsers = true
-		case <-time.After(lookPeriod):
+			s.secrets.needsUsers = true
+		case <-time.After(discoveryPeriod):
 		}
 	}
 }
 
-// look starts watches of newly installed kinds and stops watches of removed kinds.
-func (s *Source) look(ctx context.Context) error {
+// discover starts watches of newly installed kinds and stops watches of removed kinds.
+func (s *Source) discover(ctx context.Context) error {
 	served, err := s.served()
 	if err != nil {
 		return err
@@ -183,11 +183,11 @@ func (s *Source) look(ctx context.Context) error {
 		if !served[name] {
 			delete(present, name)
 			if err := s.cache.RemoveInformer(ctx, kind.object); err != nil {
-				return fmt.Errorf("end to watch %s: %w", name, err)
+				return fmt.Errorf("stop the watch of %s: %w", name, err)
 			}
 			continue
 		}
-		if kind.indexer, err = s.begin(ctx, kind.object); err != nil {
+		if kind.indexer, err = s.watchAndSync(ctx, kind.object); err != nil {
 			return err
 		}
 		present[name] = kind
@@ -198,12 +198,12 @@ func (s *Source) look(ctx context.Context) error {
 	s.mu.Lock()
 	s.present, s.version, s.ready = present, version, true
 	s.mu.Unlock()
-	s.changes.compile()
+	s.changes.requestFull()
 	return nil
 }
 
-// begin watches a kind and waits for its initial list.
-func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
+// watchAndSync watches a kind and waits for its initial list.
+func (s *Source) watchAndSync(ctx context.Context, object client.Object) (toolscache.Indexer, error) {
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	indexer, err := s.watch(ctx, s.cache, object, s.handler())
@@ -211,7 +211,7 @@ func (s *Source) begin(ctx context.Context, object client.Object) (toolscache.In
 		return nil, err
 	}
 	if _, err := s.cache.GetInformer(ctx, object); err != nil {
-		return nil, fmt.Errorf("read objects like %T: %w", object, err)
+		return nil, fmt.Errorf("list objects of type %T: %w", object, err)
 	}
 	return indexer, nil
 }
@@ -223,7 +223,7 @@ func (s *Source) served() (map[string]bool, error) {
 		return map[string]bool{}, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask which kinds there are of %s: %w", gatewayv1.GroupVersion, err)
+		return nil, fmt.Errorf("discover the kinds of %s: %w", gatewayv1.GroupVersion, err)
 	}
 	found := map[string]bool{}
 	for _, resource := range list.APIResources {
@@ -289,7 +289,7 @@ func (s *Source) Service(name types.NamespacedName) (*corev1.Service, error) {
 	}
 	service, is := found.(*corev1.Service)
 	if !is {
-		return nil, fmt.Errorf("the cache of Services has a %T", found)
+		return nil, fmt.Errorf("the cache of Services contains a %T", found)
 	}
 	return service, nil
 }

@@ -40,13 +40,13 @@ var errTaken = errors.New("the name is taken")
 func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live client.Object) error {
 	owner := wanted.GetAnnotations()[infrastructure.AnnotationOwner]
 	if live == nil {
-		if err := w.mayCreate(ctx, wanted, owner); err != nil {
+		if err := w.checkNotTaken(ctx, wanted, owner); err != nil {
 			return err
 		}
 	} else if other := live.GetAnnotations()[infrastructure.AnnotationOwner]; other != owner {
-		return fmt.Errorf("%w: %s is that of %q: two owners have the same names", errTaken, named(wanted), other)
+		return fmt.Errorf("%w: %s belongs to %q: the names of two owners collide", errTaken, named(wanted), other)
 	}
-	if err := stamp(wanted); err != nil {
+	if err := setAppliedHash(wanted); err != nil {
 		return err
 	}
 	keepReplicas(wanted, live)
@@ -67,7 +67,7 @@ func (w *Writer) apply(ctx context.Context, wanted infrastructure.Object, live c
 	if err != nil && !w.isBehind(err) {
 		err = fmt.Errorf("apply %s: %w", named(wanted), err)
 		if isUnauthorized(err) {
-			err = fmt.Errorf("the gateway may not run proxies in namespace %s; to permit it: %s (%w)",
+			err = fmt.Errorf("the gateway has no permission to run proxies in namespace %s; to grant it: %s (%w)",
 				wanted.GetNamespace(), route.GrantCommand(route.RoleProxies, wanted.GetNamespace()), err)
 		}
 		return err
@@ -89,9 +89,9 @@ func named(object infrastructure.Object) string {
 	return object.GetObjectKind().GroupVersionKind().Kind + " " + client.ObjectKeyFromObject(object).String()
 }
 
-// mayCreate returns an error if the object exists and belongs to another owner. It reads past the cache,
+// checkNotTaken returns an error if the object exists and belongs to another owner. It reads past the cache,
 // which is restricted to objects with the gateway's labels.
-func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, owner string) error {
+func (w *Writer) checkNotTaken(ctx context.Context, wanted infrastructure.Object, owner string) error {
 	found := &metav1.PartialObjectMetadata{}
 	found.SetGroupVersionKind(wanted.GetObjectKind().GroupVersionKind())
 	err := w.Live.Get(ctx, client.ObjectKeyFromObject(wanted), found)
@@ -99,15 +99,15 @@ func (w *Writer) mayCreate(ctx context.Context, wanted infrastructure.Object, ow
 	case apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for %s: %w", named(wanted), err)
+		return fmt.Errorf("get %s: %w", named(wanted), err)
 	case found.Annotations[infrastructure.AnnotationOwner] != owner:
-		return fmt.Errorf("%w: %s exists and was not made for %s: rename or delete it", errTaken, named(wanted), owner)
+		return fmt.Errorf("%w: %s exists and does not belong to %s: rename or delete it", errTaken, named(wanted), owner)
 	}
 	return nil
 }
 
-// stamp sets annotationApplied.
-func stamp(wanted infrastructure.Object) error {
+// setAppliedHash sets annotationApplied.
+func setAppliedHash(wanted infrastructure.Object) error {
 	content, err := json.Marshal(wanted)
 	if err != nil {
 		return fmt.Errorf("write %T: %w", wanted, err)

@@ -36,9 +36,9 @@ var contested = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { metrics.Registry.MustRegister(contested) }
 
-// rivalry tracks writes of one object, or of its status, by another controller with the same class or
+// contestState tracks writes of one object, or of its status, by another controller with the same class or
 // names.
-type rivalry struct {
+type contestState struct {
 	conflict.Detector[client.Object]
 	object client.Object
 	// whole is set for objects owned by the gateway; otherwise only the status is contested.
@@ -50,7 +50,7 @@ type rivalry struct {
 }
 
 // observe records the cached object and returns the remaining pause before its next write.
-func (c *rivalry) observe(present client.Object, now time.Time) time.Duration {
+func (c *contestState) observe(present client.Object, now time.Time) time.Duration {
 	c.object = present
 	if c.previous != "" && present.GetResourceVersion() == c.previous {
 		// The cache does not contain our last write yet.
@@ -69,20 +69,20 @@ func (c *rivalry) observe(present client.Object, now time.Time) time.Duration {
 type contests struct {
 	mu   sync.Mutex
 	pass int
-	of   map[place]*rivalry
+	of   map[objectKey]*contestState
 }
 
 // look calls do with the object's rivalry, serialized.
-func (c *contests) look(object client.Object, do func(*rivalry)) {
+func (c *contests) look(object client.Object, do func(*contestState)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
-		c.of = map[place]*rivalry{}
+		c.of = map[objectKey]*contestState{}
 	}
-	at := placeOf(object)
+	at := objectKeyOf(object)
 	known := c.of[at]
 	if known == nil || known.object.GetUID() != object.GetUID() {
-		known = &rivalry{object: object}
+		known = &contestState{object: object}
 		c.of[at] = known
 	}
 	known.pass = c.pass
@@ -126,11 +126,11 @@ func objectOf(object client.Object) route.Object {
 // changed.
 func (w *Writer) endContests() {
 	found, again := w.contests.end(time.Now())
-	if w.uncontested != nil {
-		w.uncontested.Stop()
+	if w.contestTimer != nil {
+		w.contestTimer.Stop()
 	}
 	if again > 0 {
-		w.uncontested = time.AfterFunc(again, w.Touch)
+		w.contestTimer = time.AfterFunc(again, w.Touch)
 	}
 	isSame := func(a, b contestedObject) bool { return a.GetUID() == b.GetUID() }
 	if !maps.EqualFunc(found, w.contested, isSame) {
@@ -169,7 +169,7 @@ func contestedCondition(generation int64) metav1.Condition {
 // and was written recently. isOurs reports whether an object has the wanted status. With a stale cache the
 // patch fails with a conflict, and a later pass retries with the newer object.
 func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, isOurs func(client.Object) bool) error {
-	if !w.mayWrite(present, false, isOurs) || !w.shares.take(present.GetNamespace(), time.Now()) {
+	if !w.mayWrite(present, false, isOurs) || !w.statusBudget.take(present.GetNamespace(), time.Now()) {
 		return nil
 	}
 	patch := client.MergeFromWithOptions(present, client.MergeFromWithOptimisticLock{})
@@ -188,7 +188,7 @@ func (w *Writer) putStatus(ctx context.Context, present, changed client.Object, 
 // whether an object has the wanted state.
 func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.Object) bool) bool {
 	may, isRight := false, isOurs(present)
-	w.contests.look(present, func(c *rivalry) {
+	w.contests.look(present, func(c *contestState) {
 		c.whole = whole
 		if isRight && !c.Contested() {
 			// The wanted state is in place, so no other controller has overwritten it.
@@ -207,7 +207,7 @@ func (w *Writer) mayWrite(present client.Object, whole bool, isOurs func(client.
 
 // wrote records a write of the object; present is its previous state.
 func (w *Writer) wrote(present client.Object, isOurs func(client.Object) bool) {
-	w.contests.look(present, func(c *rivalry) {
+	w.contests.look(present, func(c *contestState) {
 		c.previous = present.GetResourceVersion()
 		c.Wrote(isOurs, time.Now())
 	})

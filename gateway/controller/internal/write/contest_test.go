@@ -24,7 +24,7 @@ func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"]
 
 // TestPreviousVersionIsNoAnswer checks that a stale cache is not taken for a write by another controller.
 func TestPreviousVersionIsNoAnswer(t *testing.T) {
-	var c rivalry
+	var c contestState
 	now := time.Unix(1e9, 0)
 	c.previous = "1"
 	c.Wrote(isOurs, now)
@@ -46,7 +46,7 @@ func TestPreviousVersionIsNoAnswer(t *testing.T) {
 // TestContestIsToldWithTheNextWrite checks that the pass that detects a contest leaves the write to the
 // next pass, which includes the condition.
 func TestContestIsToldWithTheNextWrite(t *testing.T) {
-	var c rivalry
+	var c contestState
 	now := time.Unix(1e9, 0)
 	for version := range conflict.Overwrites {
 		c.Wrote(isOurs, now)

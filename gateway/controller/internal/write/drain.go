@@ -135,7 +135,7 @@ func (d draining) write(to *millracev1beta1.VIPRoute) error {
 	}
 	text, err := json.Marshal(entries)
 	if err != nil {
-		return fmt.Errorf("write what drains: %w", err)
+		return fmt.Errorf("encode the draining backends: %w", err)
 	}
 	annotations[annotationDraining] = string(text)
 	return nil
@@ -187,11 +187,11 @@ func protocolOf(of *millracev1beta1.VIPRoute) corev1.Protocol {
 // watchDrains schedules a pass at the end of the next drain period.
 func (w *Writer) watchDrains(found drains) {
 	w.followed.Store(&found.services)
-	if w.drained != nil {
-		w.drained.Stop()
-		w.drained = nil
+	if w.drainTimer != nil {
+		w.drainTimer.Stop()
+		w.drainTimer = nil
 	}
 	if !found.next.IsZero() {
-		w.drained = time.AfterFunc(time.Until(found.next), w.Touch)
+		w.drainTimer = time.AfterFunc(time.Until(found.next), w.Touch)
 	}
 }

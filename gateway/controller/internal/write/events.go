@@ -32,13 +32,13 @@ const (
 	maxNote = 1024
 )
 
-// told contains the current problems that have been reported.
-type told map[route.Problem]bool
+// reported contains the current problems that have been reported.
+type reported map[route.Problem]bool
 
-// allowances are the token buckets by namespace. Cluster-scoped objects share one.
-type allowances map[string]*rate.Limiter
+// eventLimits are the token buckets by namespace. Cluster-scoped objects share one.
+type eventLimits map[string]*rate.Limiter
 
-func (a allowances) of(namespace string) *rate.Limiter {
+func (a eventLimits) of(namespace string) *rate.Limiter {
 	if a[namespace] == nil {
 		a[namespace] = rate.NewLimiter(rate.Every(eventEvery), burst)
 	}
@@ -46,36 +46,36 @@ func (a allowances) of(namespace string) *rate.Limiter {
 }
 
 // forget drops full buckets.
-func (a allowances) forget(now time.Time) {
+func (a eventLimits) forget(now time.Time) {
 	maps.DeleteFunc(a, func(_ string, left *rate.Limiter) bool { return left.TokensAt(now) >= burst })
 }
 
-// notice is one event: the problems of an object with the same reason. The first fresh ones are not
+// pendingEvent is one event: the problems of an object with the same reason. The first fresh ones are not
 // reported yet.
-type notice struct {
+type pendingEvent struct {
 	object   client.Object
 	problems []route.Problem
 	fresh    int
 }
 
-// tell emits events for new problems, because Ingresses have no conditions. found contains problems that do
+// report emits events for new problems, because Ingresses have no conditions. found contains problems that do
 // not come from the compiler, regarding compiled objects or others. Namespaces take turns, so that a
 // namespace with many problems does not delay events of others.
-func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
+func (w *Writer) report(compiled *Compiled, found []route.Problem, others map[route.Object]client.Object) {
 	regarding := regardingOf(compiled.Objects)
 	maps.Copy(regarding, others)
-	if w.allowances == nil {
-		w.allowances = allowances{}
+	if w.eventLimits == nil {
+		w.eventLimits = eventLimits{}
 	}
-	next, now, left, isMore := told{}, time.Now(), maxEvents, false
-	for _, each := range inTurn(w.notices(slices.Concat(compiled.Result.Problems, found), regarding), w.allowances, now) {
+	next, now, left, isMore := reported{}, time.Now(), maxEvents, false
+	for _, each := range roundRobin(w.pendingEvents(slices.Concat(compiled.Result.Problems, found), regarding), w.eventLimits, now) {
 		for _, problem := range each.problems[each.fresh:] {
 			next[problem] = true
 		}
 		if each.fresh == 0 {
 			continue
 		}
-		if left == 0 || !w.allowances.of(each.object.GetNamespace()).AllowN(now, 1) {
+		if left == 0 || !w.eventLimits.of(each.object.GetNamespace()).AllowN(now, 1) {
 			isMore = true
 			continue
 		}
@@ -85,24 +85,24 @@ func (w *Writer) tell(compiled *Compiled, found []route.Problem, others map[rout
 			next[problem] = true
 		}
 	}
-	w.told = next
-	w.allowances.forget(now)
-	if w.untold != nil {
-		w.untold.Stop()
+	w.reported = next
+	w.eventLimits.forget(now)
+	if w.eventTimer != nil {
+		w.eventTimer.Stop()
 	}
 	if isMore {
-		w.untold = time.AfterFunc(pauseOfEvents, w.Touch)
+		w.eventTimer = time.AfterFunc(pauseOfEvents, w.Touch)
 	}
 }
 
-// notices groups the problems by object and reason.
-func (w *Writer) notices(problems []route.Problem, regarding map[route.Object]client.Object) []*notice {
+// pendingEvents groups the problems by object and reason.
+func (w *Writer) pendingEvents(problems []route.Problem, regarding map[route.Object]client.Object) []*pendingEvent {
 	type key struct {
 		object route.Object
 		reason string
 	}
-	var all []*notice
-	known := map[key]*notice{}
+	var all []*pendingEvent
+	known := map[key]*pendingEvent{}
 	for _, problem := range problems {
 		object := regarding[problem.Object]
 		if object == nil {
@@ -110,15 +110,15 @@ func (w *Writer) notices(problems []route.Problem, regarding map[route.Object]cl
 		}
 		of := known[key{problem.Object, problem.Reason}]
 		if of == nil {
-			of = &notice{object: object}
+			of = &pendingEvent{object: object}
 			known[key{problem.Object, problem.Reason}] = of
 			all = append(all, of)
 		}
 		of.problems = append(of.problems, problem)
 	}
 	for _, of := range all {
-		slices.SortStableFunc(of.problems, func(a, b route.Problem) int { return boolOrder(w.told[a], w.told[b]) })
-		of.fresh = slices.IndexFunc(of.problems, func(p route.Problem) bool { return w.told[p] })
+		slices.SortStableFunc(of.problems, func(a, b route.Problem) int { return boolOrder(w.reported[a], w.reported[b]) })
+		of.fresh = slices.IndexFunc(of.problems, func(p route.Problem) bool { return w.reported[p] })
 		if of.fresh < 0 {
 			of.fresh = len(of.problems)
 		}
@@ -136,10 +136,10 @@ func boolOrder(a, b bool) int {
 	return 1
 }
 
-// inTurn sorts notices round-robin by namespace, those with the most remaining tokens first.
-func inTurn(all []*notice, left allowances, now time.Time) []*notice {
+// roundRobin sorts events round-robin by namespace, those with the most remaining tokens first.
+func roundRobin(all []*pendingEvent, left eventLimits, now time.Time) []*pendingEvent {
 	type turn struct {
-		notice *notice
+		notice *pendingEvent
 		number int
 		left   float64
 	}
@@ -167,7 +167,7 @@ func inTurn(all []*notice, left allowances, now time.Time) []*notice {
 
 // send emits an event. The recorder merges events with the same object, version and reason, dropping later
 // notes, so the reference includes the field.
-func (w *Writer) send(of *notice) {
+func (w *Writer) send(of *pendingEvent) {
 	texts := make([]string, 0, len(of.problems))
 	for _, problem := range of.problems {
 		texts = append(texts, problem.Message)

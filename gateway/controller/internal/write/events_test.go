@@ -34,7 +34,7 @@ func TestProtectionIsToldOnce(t *testing.T) {
 	recorder := events.NewFakeRecorder(10)
 	w := &Writer{Recorder: recorder}
 	for range 3 {
-		w.tell(&Compiled{Objects: objects, Result: route.Compile(objects, route.DefaultSettings())}, nil, nil)
+		w.report(&Compiled{Objects: objects, Result: route.Compile(objects, route.DefaultSettings())}, nil, nil)
 	}
 	close(recorder.Events)
 	var told []string
@@ -84,7 +84,7 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 	for round := range 20 {
 		ingresses, problems := many("a", 200, round)
 		others, theirs := many("z", 1, round)
-		w.tell(&Compiled{
+		w.report(&Compiled{
 			Objects: &route.Objects{Ingresses: append(ingresses, others...)}, Result: &route.Result{Problems: append(problems, theirs...)},
 		}, nil, nil)
 		isTold := false
@@ -115,7 +115,7 @@ func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 		return route.Problem{Object: problems[0].Object, Field: text, Reason: route.ReasonNotFound, Message: text}
 	}
 	tell := func(problems ...route.Problem) string {
-		w.tell(&Compiled{Objects: &route.Objects{Ingresses: ingresses}, Result: &route.Result{Problems: problems}}, nil, nil)
+		w.report(&Compiled{Objects: &route.Objects{Ingresses: ingresses}, Result: &route.Result{Problems: problems}}, nil, nil)
 		return strings.Join(taken(recorder), " | ")
 	}
 	for i, test := range []struct{ told, want string }{

@@ -21,12 +21,12 @@ import (
 
 // writeGatewayAPI writes the statuses of Gateway API objects. failed contains the errors of applying
 // objects by owner.
-func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[place]client.Object, failed map[string]error) error {
+func (w *Writer) writeGatewayAPI(ctx context.Context, compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) error {
 	statuses := &compiled.Result.Statuses
-	at, contested, refused := reaches(compiled, live, failed), w.contested, refusingOf(compiled, live)
+	at, contested, refused := gatewayStates(compiled, live, failed), w.contested, readRejections(compiled, live)
 	return errors.Join(
 		writeAll(ctx, w, statuses.GatewayClasses, func(o *gatewayv1.GatewayClass, wanted gatewayv1.GatewayClassStatus) {
-			o.Status.Conditions = conditions(o.Status.Conditions, wanted.Conditions)
+			o.Status.Conditions = mergeConditions(o.Status.Conditions, wanted.Conditions)
 			o.Status.SupportedFeatures = wanted.SupportedFeatures
 		}),
 		writeAll(ctx, w, statuses.Gateways, func(o *gatewayv1.Gateway, wanted gatewayv1.GatewayStatus) {
@@ -98,9 +98,9 @@ func newObject[O client.Object]() O {
 	return reflect.New(reflect.TypeOf(none).Elem()).Interface().(O)
 }
 
-// conditions merges wanted into previous. Unchanged conditions keep their transition time, unrelated ones
+// mergeConditions merges wanted into previous. Unchanged conditions keep their transition time, unrelated ones
 // are kept.
-func conditions(previous, wanted []metav1.Condition) []metav1.Condition {
+func mergeConditions(previous, wanted []metav1.Condition) []metav1.Condition {
 	merged := slices.Clone(previous)
 	for _, condition := range wanted {
 		meta.SetStatusCondition(&merged, condition)
@@ -108,46 +108,46 @@ func conditions(previous, wanted []metav1.Condition) []metav1.Condition {
 	return merged
 }
 
-// replaced merges wanted into previous and removes the gateway's other conditions.
-func replaced(previous, wanted []metav1.Condition) []metav1.Condition {
-	return slices.DeleteFunc(conditions(previous, wanted), func(c metav1.Condition) bool {
+// mergeOwned merges wanted into previous and removes the gateway's other conditions.
+func mergeOwned(previous, wanted []metav1.Condition) []metav1.Condition {
+	return slices.DeleteFunc(mergeConditions(previous, wanted), func(c metav1.Condition) bool {
 		return route.OwnsCondition(c.Type) && meta.FindStatusCondition(wanted, c.Type) == nil
 	})
 }
 
 // mergeGateway merges the compiled status with the state of the Gateway in the cluster.
-func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at reach) {
-	lacks := at.lacks()
-	wanted.Conditions = lowered(wanted.Conditions, lacks)
+func mergeGateway(status *gatewayv1.GatewayStatus, wanted gatewayv1.GatewayStatus, at gatewayState) {
+	lacks := at.unmet()
+	wanted.Conditions = setUnprogrammed(wanted.Conditions, lacks)
 	listeners := make([]gatewayv1.ListenerStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
 		var previous []metav1.Condition
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerStatus) bool { return l.Name == listener.Name }); i >= 0 {
 			previous = status.Listeners[i].Conditions
 		}
-		listener.Conditions = replaced(previous, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = mergeOwned(previous, setUnprogrammed(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
-	status.Conditions = replaced(status.Conditions, wanted.Conditions)
+	status.Conditions = mergeOwned(status.Conditions, wanted.Conditions)
 	status.Listeners = listeners
 	status.AttachedListenerSets = wanted.AttachedListenerSets
 	status.Addresses = at.addresses
 }
 
 // mergeListenerSet is mergeGateway for a ListenerSet, which shares its Gateway's addresses.
-func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus, at reach) {
-	lacks := at.lacks()
-	wanted.Conditions = lowered(wanted.Conditions, lacks.pending())
+func mergeListenerSet(status *gatewayv1.ListenerSetStatus, wanted gatewayv1.ListenerSetStatus, at gatewayState) {
+	lacks := at.unmet()
+	wanted.Conditions = setUnprogrammed(wanted.Conditions, lacks.pending())
 	listeners := make([]gatewayv1.ListenerEntryStatus, 0, len(wanted.Listeners))
 	for _, listener := range wanted.Listeners {
 		var previous []metav1.Condition
 		if i := slices.IndexFunc(status.Listeners, func(l gatewayv1.ListenerEntryStatus) bool { return l.Name == listener.Name }); i >= 0 {
 			previous = status.Listeners[i].Conditions
 		}
-		listener.Conditions = replaced(previous, lowered(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
+		listener.Conditions = mergeOwned(previous, setUnprogrammed(listener.Conditions, lacks.ofListener(listener.SupportedKinds)))
 		listeners = append(listeners, listener)
 	}
-	status.Conditions = replaced(status.Conditions, wanted.Conditions)
+	status.Conditions = mergeOwned(status.Conditions, wanted.Conditions)
 	status.Listeners = listeners
 }
 
@@ -164,9 +164,9 @@ func (w *Writer) mergeRoute(status *gatewayv1.RouteStatus, wanted gatewayv1.Rout
 			return p.ControllerName == w.Controller && equality.Semantic.DeepEqual(p.ParentRef, parent.ParentRef)
 		})
 		if i >= 0 {
-			parent.Conditions = replaced(status.Parents[i].Conditions, parent.Conditions)
+			parent.Conditions = mergeOwned(status.Parents[i].Conditions, parent.Conditions)
 		} else {
-			parent.Conditions = replaced(nil, parent.Conditions)
+			parent.Conditions = mergeOwned(nil, parent.Conditions)
 		}
 		parents = append(parents, parent)
 	}
@@ -196,9 +196,9 @@ func (w *Writer) mergePolicy(status *gatewayv1.PolicyStatus, wanted gatewayv1.Po
 			return a.ControllerName == w.Controller && equality.Semantic.DeepEqual(a.AncestorRef, ancestor.AncestorRef)
 		})
 		if i >= 0 {
-			ancestor.Conditions = replaced(status.Ancestors[i].Conditions, ancestor.Conditions)
+			ancestor.Conditions = mergeOwned(status.Ancestors[i].Conditions, ancestor.Conditions)
 		} else {
-			ancestor.Conditions = replaced(nil, ancestor.Conditions)
+			ancestor.Conditions = mergeOwned(nil, ancestor.Conditions)
 		}
 		ancestors = append(ancestors, ancestor)
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // servicesOf returns the proxies' Services by owner.
-func servicesOf(live map[place]client.Object) map[string]*corev1.Service {
+func servicesOf(live map[objectKey]client.Object) map[string]*corev1.Service {
 	found := map[string]*corev1.Service{}
 	for _, object := range live {
 		if service, ok := object.(*corev1.Service); ok {

@@ -85,7 +85,7 @@ func TestConditionsOfOthers(t *testing.T) {
 	want := []metav1.Condition{theirs, condition("Programmed", "True", long)}
 	wanted := []metav1.Condition{condition("Programmed", "True", metav1.Time{})}
 	had := func() []metav1.Condition { return append([]metav1.Condition(nil), before...) }
-	whole := reach{}
+	whole := gatewayState{}
 
 	gateway := gatewayv1.GatewayStatus{Conditions: had(), Listeners: []gatewayv1.ListenerStatus{{Name: "web", Conditions: had()}}}
 	mergeGateway(&gateway, gatewayv1.GatewayStatus{
@@ -141,24 +141,24 @@ func TestMergeGateway(t *testing.T) {
 	addresses := []gatewayv1.GatewayStatusAddress{{Type: &kind, Value: "203.0.113.1"}, {Type: &kind, Value: "2001:db8::1"}}
 	asked := []string{"203.0.113.1", "2001:DB8:0::1"}
 	for name, test := range map[string]struct {
-		at     reach
+		at     gatewayState
 		reason string
 		// listeners are the reasons of web and tcp.
 		listeners [2]string
 	}{
-		"no VIP":   {reach{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"no proxy": {reach{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
-		"whole":    {reach{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
-		"a proxy refuses": {reach{
-			served: true, proxied: true, addresses: addresses, available: true, refused: nack.Refusal{Proxy: "n/p", Message: "bad"},
+		"no VIP":   {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"no proxy": {gatewayState{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
+		"whole":    {gatewayState{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
+		"a proxy refuses": {gatewayState{
+			served: true, proxied: true, addresses: addresses, available: true, refused: nack.Rejection{Proxy: "n/p", Message: "bad"},
 		}, "ConfigurationRefused", [2]string{"Pending", "Because"}},
-		"nothing to serve":  {reach{}, "Because", [2]string{"Because", "Because"}},
-		"layer 4":           {reach{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
-		"layer 4, no VIP":   {reach{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"all asked for":     {reach{served: true, addresses: addresses, asked: asked}, "Because", [2]string{"Because", "Because"}},
-		"one is missing":    {reach{served: true, addresses: addresses[:1], asked: asked}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"one is not usable": {reach{served: true, addresses: addresses[:1], asked: asked, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
-		"objects of others": {reach{served: true, addresses: addresses, failed: errTaken}, "Pending", [2]string{"Pending", "Pending"}},
+		"nothing to serve":  {gatewayState{}, "Because", [2]string{"Because", "Because"}},
+		"layer 4":           {gatewayState{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
+		"layer 4, no VIP":   {gatewayState{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"all asked for":     {gatewayState{served: true, addresses: addresses, asked: asked}, "Because", [2]string{"Because", "Because"}},
+		"one is missing":    {gatewayState{served: true, addresses: addresses[:1], asked: asked}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"one is not usable": {gatewayState{served: true, addresses: addresses[:1], asked: asked, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
+		"objects of others": {gatewayState{served: true, addresses: addresses, failed: errTaken}, "Pending", [2]string{"Pending", "Pending"}},
 	} {
 		status := gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Accepted", "True", long)},
@@ -203,11 +203,11 @@ func TestMergeListenerSet(t *testing.T) {
 		}},
 	}
 	var status gatewayv1.ListenerSetStatus
-	mergeListenerSet(&status, compiled, reach{served: true})
+	mergeListenerSet(&status, compiled, gatewayState{served: true})
 	if status.Conditions[0].Reason != "Pending" || status.Listeners[0].Conditions[0].Reason != "Pending" {
 		t.Errorf("without a VIP: %+v", status)
 	}
-	mergeListenerSet(&status, compiled, reach{served: true, addresses: make([]gatewayv1.GatewayStatusAddress, 1)})
+	mergeListenerSet(&status, compiled, gatewayState{served: true, addresses: make([]gatewayv1.GatewayStatusAddress, 1)})
 	if status.Conditions[0].Reason != "Because" || status.Listeners[0].Conditions[0].Reason != "Because" {
 		t.Errorf("with a VIP: %+v", status)
 	}

@@ -72,28 +72,28 @@ type Writer struct {
 	Scheme *runtime.Scheme
 	Log    logr.Logger
 
-	wake chan struct{}
-	told told
+	wake     chan struct{}
+	reported reported
 	// expiring are the Secrets with an expiry series.
 	expiring map[types.NamespacedName]bool
-	// allowances limits events per namespace, untold schedules delayed events, shares limits status writes
+	// eventLimits limits events per namespace, eventTimer schedules delayed events, statusBudget limits status writes
 	// per pass.
-	allowances allowances
-	untold     *time.Timer
-	shares     shares
-	// contests tracks conflicting writers, contested is the result of the last pass, uncontested is the
+	eventLimits  eventLimits
+	eventTimer   *time.Timer
+	statusBudget statusBudget
+	// contests tracks conflicting writers, contested is the result of the last pass, contestTimer is the
 	// timer for the end of the next pause.
-	contests    contests
-	contested   map[route.Object]contestedObject
-	uncontested *time.Timer
+	contests     contests
+	contested    map[route.Object]contestedObject
+	contestTimer *time.Timer
 	// behind is set when a write of this pass conflicted because of a stale cache.
 	behind atomic.Bool
 	// failed contains the lasting errors of the last pass by owner.
 	failed map[string]error
-	// followed are the Services whose endpoints are required, drained is the timer for the next end of a
+	// followed are the Services whose endpoints are required, drainTimer is the timer for the next end of a
 	// drain period.
-	followed atomic.Pointer[map[types.NamespacedName]bool]
-	drained  *time.Timer
+	followed   atomic.Pointer[map[types.NamespacedName]bool]
+	drainTimer *time.Timer
 }
 
 // Prepare initializes the Writer.
@@ -130,7 +130,7 @@ func (w *Writer) Start(ctx context.Context) error {
 			continue
 		}
 		if text := err.Error(); text != said {
-			w.Log.Error(err, "writing, trying again", "in", pause.String())
+			w.Log.Error(err, "write failed, retrying", "in", pause.String())
 			said = text
 		}
 		retry.Reset(pause)
@@ -153,19 +153,19 @@ func (w *Writer) pass(ctx context.Context) error {
 	if compiled == nil {
 		return nil
 	}
-	live, err := w.ours(ctx)
+	live, err := w.listApplied(ctx)
 	if err != nil {
 		return err
 	}
 	w.behind.Store(false)
-	w.shares.begin()
+	w.statusBudget.begin()
 	// Statuses first, because users wait for them.
 	ingresses := w.writeIngresses(ctx, compiled, servicesOf(live))
 	gateways := w.writeGatewayAPI(ctx, compiled, live, w.failed)
 	applied, err := w.applyAll(ctx, compiled, live)
 	problems := []error{ingresses, gateways, err}
 	switch {
-	case w.behind.Load(), w.shares.isMore():
+	case w.behind.Load(), w.statusBudget.isMore():
 		// A newer object or a deferred status requires another pass.
 		w.Touch()
 	case applied.wanted != nil && ingresses == nil:
@@ -180,8 +180,8 @@ func (w *Writer) pass(ctx context.Context) error {
 	w.endContests()
 	contests, regarding := contestProblems(w.contested)
 	w.setExpiries(compiled.Result.Certificates)
-	found := slices.Concat(refusingOf(compiled, live).problems(), contests, failedProblems(compiled, w.failed))
-	w.tell(compiled, found, regarding)
+	found := slices.Concat(readRejections(compiled, live).problems(), contests, failedProblems(compiled, w.failed))
+	w.report(compiled, found, regarding)
 	return errors.Join(problems...)
 }
 
@@ -194,19 +194,19 @@ func (w *Writer) isBehind(err error) bool {
 	return false
 }
 
-// place identifies an object.
-type place struct {
+// objectKey identifies an object.
+type objectKey struct {
 	kind string
 	types.NamespacedName
 }
 
-func placeOf(object client.Object) place {
-	return place{kind: fmt.Sprintf("%T", object), NamespacedName: client.ObjectKeyFromObject(object)}
+func objectKeyOf(object client.Object) objectKey {
+	return objectKey{kind: fmt.Sprintf("%T", object), NamespacedName: client.ObjectKeyFromObject(object)}
 }
 
-// ours returns all cached objects of proxies.
-func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
-	found := map[place]client.Object{}
+// listApplied returns all cached objects of proxies.
+func (w *Writer) listApplied(ctx context.Context) (map[objectKey]client.Object, error) {
+	found := map[objectKey]client.Object{}
 	for _, list := range lists() {
 		if err := w.Client.List(ctx, list, client.MatchingLabels(infrastructure.Selector())); err != nil {
 			return nil, fmt.Errorf("list the objects of proxies: %w", err)
@@ -217,7 +217,7 @@ func (w *Writer) ours(ctx context.Context) (map[place]client.Object, error) {
 		}
 		for _, object := range objects {
 			if typed, ok := object.(client.Object); ok {
-				found[placeOf(typed)] = typed
+				found[objectKeyOf(typed)] = typed
 			}
 		}
 	}
@@ -246,13 +246,13 @@ func lists() []client.ObjectList {
 // applied is the result of applying the objects of all owners.
 type applied struct {
 	// wanted contains the wanted objects; nil until they are known.
-	wanted map[place]bool
+	wanted map[objectKey]bool
 	// failed contains errors that persist until a user changes something, by owner.
 	failed map[string]error
 }
 
 // applyAll applies the objects of all owners.
-func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[place]client.Object) (applied, error) {
+func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[objectKey]client.Object) (applied, error) {
 	settings, ready, err := w.Settings(ctx)
 	if err != nil || !ready {
 		return applied{}, err
@@ -261,15 +261,15 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 	for _, frontend := range compiled.Result.Frontends {
 		frontends[frontend.Gateway] = append(frontends[frontend.Gateway], frontend)
 	}
-	done := applied{wanted: map[place]bool{}, failed: map[string]error{}}
+	done := applied{wanted: map[objectKey]bool{}, failed: map[string]error{}}
 	draining := drains{services: map[types.NamespacedName]bool{}}
-	backends := w.following(ctx, draining.services)
+	backends := w.recordBackends(ctx, draining.services)
 	var all batch
 	for i, proxy := range compiled.Result.Proxies {
 		objects := infrastructure.Objects(proxy, frontends[proxy.Owner], compiled.Owners[i], settings)
 		if len(frontends[proxy.Owner]) > 0 {
 			// Changes of the own Service's slices by others must be reverted.
-			draining.services[compiled.Owners[i].Place(settings)] = true
+			draining.services[compiled.Owners[i].ObjectKey(settings)] = true
 		}
 		endpointSlices, err := infrastructure.EndpointSlices(proxy, frontends[proxy.Owner], compiled.Owners[i], settings, backends)
 		if err != nil {
@@ -277,14 +277,14 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 		}
 		objects = append(objects, endpointSlices...)
 		for _, object := range objects {
-			at := placeOf(object)
+			at := objectKeyOf(object)
 			done.wanted[at] = true
 			if err := w.keepDraining(ctx, object, live[at], proxy.Parameters.DrainPeriod, &draining); err != nil {
 				return applied{}, err
 			}
 		}
 		all.do(func() error { return w.applyOwner(ctx, objects, live) }, func(err error) {
-			if isLasting(err) {
+			if isPersistent(err) {
 				done.failed[infrastructure.Key(proxy.Owner)] = err
 			}
 		})
@@ -294,10 +294,10 @@ func (w *Writer) applyAll(ctx context.Context, compiled *Compiled, live map[plac
 }
 
 // applyOwner applies the objects of one owner in order.
-func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[place]client.Object) error {
+func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object, live map[objectKey]client.Object) error {
 	var problems []error
 	for _, object := range objects {
-		err := w.apply(ctx, object, live[placeOf(object)])
+		err := w.apply(ctx, object, live[objectKeyOf(object)])
 		problems = append(problems, err)
 		if isUnauthorized(err) {
 			// The remaining objects need the same permission.
@@ -307,10 +307,10 @@ func (w *Writer) applyOwner(ctx context.Context, objects []infrastructure.Object
 	return errors.Join(problems...)
 }
 
-// isLasting reports whether an error, or one of several, persists until a user changes something.
-func isLasting(err error) bool {
+// isPersistent reports whether an error, or one of several, persists until a user changes something.
+func isPersistent(err error) bool {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return slices.ContainsFunc(all.Unwrap(), isLasting)
+		return slices.ContainsFunc(all.Unwrap(), isPersistent)
 	}
 	return errors.Is(err, errTaken) || apierrors.IsInvalid(err) || apierrors.IsForbidden(err)
 }
@@ -346,7 +346,7 @@ func refused(compiled *Compiled) map[string]bool {
 // removeOrphans deletes objects of deleted owners. The label alone does not identify them, because users
 // may have copied it. A Gateway that is no longer accepted keeps its objects: an error in its spec must not
 // release its VIP.
-func (w *Writer) removeOrphans(ctx context.Context, compiled *Compiled, wanted map[place]bool, live map[place]client.Object) error {
+func (w *Writer) removeOrphans(ctx context.Context, compiled *Compiled, wanted map[objectKey]bool, live map[objectKey]client.Object) error {
 	var problems []error
 	kept := refused(compiled)
 	for at, object := range live {

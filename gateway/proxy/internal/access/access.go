@@ -66,7 +66,7 @@ func parse(text string) (netip.Prefix, error) {
 	if !strings.Contains(text, "/") {
 		address, err := netip.ParseAddr(text)
 		if err != nil {
-			return netip.Prefix{}, fmt.Errorf("%q is no address and no prefix", text)
+			return netip.Prefix{}, fmt.Errorf("%q is not an address or prefix", text)
 		}
 		if address.Zone() != "" {
 			return netip.Prefix{}, fmt.Errorf("%q has a zone: clients have none", text)
@@ -76,11 +76,11 @@ func parse(text string) (netip.Prefix, error) {
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("%q is no prefix", text)
+		return netip.Prefix{}, fmt.Errorf("%q is not a prefix", text)
 	}
 	if prefix.Addr().Is4In6() {
 		if prefix.Bits() < mappedBits {
-			return netip.Prefix{}, fmt.Errorf("%q is neither of IPv4 nor of IPv6", text)
+			return netip.Prefix{}, fmt.Errorf("%q is neither an IPv4 nor an IPv6 prefix", text)
 		}
 		prefix = netip.PrefixFrom(prefix.Addr().Unmap(), prefix.Bits()-mappedBits)
 	}

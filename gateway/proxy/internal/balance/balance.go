@@ -17,7 +17,7 @@ import (
 // Errors returned by Pick.
 var (
 	ErrNone = errors.New("the backend has no endpoints")
-	ErrBusy = errors.New("all endpoints of the backend have as many requests as they may have")
+	ErrBusy = errors.New("all endpoints of the backend are at their limit of requests")
 )
 
 // Settings configure the treatment of endpoints.

@@ -30,7 +30,7 @@ type Info struct {
 // bytes.
 func Read(conn net.Conn, limit time.Duration) (read Info, again net.Conn, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return Info{}, nil, fmt.Errorf("set the time limit of a ClientHello: %w", err)
+		return Info{}, nil, fmt.Errorf("set the read deadline: %w", err)
 	}
 	recorder := &recorder{Conn: conn}
 	// Parsing with crypto/tls ensures the same interpretation as in a server's handshake.
@@ -44,7 +44,7 @@ func Read(conn net.Conn, limit time.Duration) (read Info, again net.Conn, err er
 		return Info{}, nil, fmt.Errorf("read the ClientHello from %s: %w", conn.RemoteAddr(), err)
 	}
 	if err := conn.SetReadDeadline(time.Time{}); err != nil {
-		return Info{}, nil, fmt.Errorf("take the time limit of a ClientHello away: %w", err)
+		return Info{}, nil, fmt.Errorf("reset the read deadline: %w", err)
 	}
 	copy(read.ID[:], recorder.read.Bytes())
 	return read, &replay{Conn: conn, reader: io.MultiReader(&recorder.read, conn)}, nil

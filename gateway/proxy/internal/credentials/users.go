@@ -97,10 +97,10 @@ func parseHash(hash string) (user, error) {
 	case strings.HasPrefix(hash, "$2a$"), strings.HasPrefix(hash, "$2b$"), strings.HasPrefix(hash, "$2y$"):
 		var err error
 		if cost, err = bcrypt.Cost([]byte(hash)); err != nil {
-			return user{}, errors.New("its bcrypt cannot be read")
+			return user{}, errors.New("its bcrypt hash is invalid")
 		}
 		if cost > maxCost {
-			return user{}, fmt.Errorf("its bcrypt has a cost of %d, and %d is the most", cost, maxCost)
+			return user{}, fmt.Errorf("its bcrypt cost %d exceeds %d", cost, maxCost)
 		}
 		parse = htpasswd.AcceptBcrypt
 	case strings.HasPrefix(hash, htpasswd.PrefixCryptApr1):
@@ -108,11 +108,11 @@ func parseHash(hash string) (user, error) {
 	case strings.HasPrefix(hash, "{SSHA}"):
 		parse = htpasswd.AcceptSsha
 	case !strings.HasPrefix(hash, "{SHA}"):
-		return user{}, errors.New("its hash is none of bcrypt, $apr1$, {SHA} and {SSHA}")
+		return user{}, errors.New("its hash is not bcrypt, $apr1$, {SHA} or {SSHA}")
 	}
 	made, err := parse(hash)
 	if err != nil || made == nil {
-		return user{}, errors.New("its hash cannot be read")
+		return user{}, errors.New("its hash is invalid")
 	}
 	return user{hash, made, cost}, nil
 }

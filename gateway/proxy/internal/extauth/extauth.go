@@ -89,13 +89,13 @@ func New(from *resource.ExternalAuthorization) (*Filter, error) {
 func (f *Filter) check(from *resource.ExternalAuthorization) error {
 	switch {
 	case f.Backend == "":
-		return errors.New("no backend is to be asked")
+		return errors.New("the backend is empty")
 	case from.GetTimeout() > uint64(maxTimeout.Milliseconds()):
 		return fmt.Errorf("a timeout of %d ms is longer than %v", from.GetTimeout(), maxTimeout)
 	case !httpguts.ValidHeaderFieldName(f.method) || f.method == http.MethodConnect:
-		return fmt.Errorf("%q is no method for a question", f.method)
+		return fmt.Errorf("%q is not a valid method", f.method)
 	case !httpguts.ValidHostHeader(f.host):
-		return fmt.Errorf("%q is no host", f.host)
+		return fmt.Errorf("%q is not a host", f.host)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (f *Filter) readPath(text string) (*url.URL, error) {
 	}
 	target, err := url.ParseRequestURI(text)
 	if err != nil || !strings.HasPrefix(text, "/") || strings.Contains(text, "#") {
-		return nil, fmt.Errorf("%q is no path", text)
+		return nil, fmt.Errorf("%q is not a path", text)
 	}
 	for element := range strings.SplitSeq(target.Path, "/") {
 		if element == "." || element == ".." {
@@ -115,7 +115,7 @@ func (f *Filter) readPath(text string) (*url.URL, error) {
 		}
 	}
 	if f.asRequested && (target.RawQuery != "" || target.ForceQuery) {
-		return nil, fmt.Errorf("%q has a query, and the request's follows", text)
+		return nil, fmt.Errorf("%q has a query, which conflicts with the request's", text)
 	}
 	return target, nil
 }
@@ -128,7 +128,7 @@ func names(list []string) (canonical []string, all bool, err error) {
 	for _, name := range list {
 		key := textproto.CanonicalMIMEHeaderKey(name)
 		if !httpguts.ValidHeaderFieldName(name) || isHopByHop(key) {
-			return nil, false, fmt.Errorf("%q is no header that can be passed on", name)
+			return nil, false, fmt.Errorf("%q is not a header that can be forwarded", name)
 		}
 		canonical = append(canonical, key)
 	}

@@ -48,11 +48,11 @@ func New(from *resource.ClientLimit, zone string) (*Rule, error) {
 	}
 	switch {
 	case r.Status < 400 || r.Status > 599:
-		return nil, fmt.Errorf("status %d is none of a refusal", r.Status)
+		return nil, fmt.Errorf("status %d is not 400 to 599", r.Status)
 	case from.GetRequests() > 0 && from.GetPeriod() == 0:
-		return nil, errors.New("a limit of requests without a period")
+		return nil, errors.New("requests without a period")
 	case from.GetRequests() == 0 && from.GetConcurrent() == 0:
-		return nil, errors.New("a limit of nothing")
+		return nil, errors.New("neither requests nor concurrent is set")
 	case from.GetRequests() > 0:
 		// Computed as float to avoid overflow for long periods.
 		r.every = rate.Limit(float64(from.GetRequests()) / (float64(from.GetPeriod()) / 1000))

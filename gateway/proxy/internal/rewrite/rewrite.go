@@ -24,7 +24,7 @@ const (
 )
 
 // ErrPath is returned if the result has dot segments or is too long.
-var ErrPath = errors.New("the rule makes no path of the request's")
+var ErrPath = errors.New("the rewritten path has dot segments or is too long")
 
 // ErrTooExpensive is returned if the work would exceed maxSteps.
 var ErrTooExpensive = errors.New("the rule's expression takes too long for the request's path")

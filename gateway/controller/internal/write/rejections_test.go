@@ -33,7 +33,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 			{"resource":"group/c","route":"ingress/shop/old","reason":"bad path"},
 			{"resource":"certificate/shop/x","reason":"bad key"}]}`,
 	}}}
-	found := refusingOf(compiled, map[place]client.Object{placeOf(deployment): deployment})
+	found := readRejections(compiled, map[objectKey]client.Object{objectKeyOf(deployment): deployment})
 
 	told := map[route.Object]string{}
 	for _, problem := range found.problems() {
@@ -45,7 +45,7 @@ func TestRefusedPartsAreTold(t *testing.T) {
 	}
 
 	gateway := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw"}}
-	if got := found.ofGateway(gateway); got == nil || !strings.Contains(got.Message, "refuses 4 resources") || !route.OwnsCondition(got.Type) {
+	if got := found.ofGateway(gateway); got == nil || !strings.Contains(got.Message, "rejects 4 resources") || !route.OwnsCondition(got.Type) {
 		t.Errorf("the Gateway's condition is %v", got)
 	}
 	gateway.Name = "other"

@@ -19,28 +19,28 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// refusing contains the rejected configurations of all proxies.
-type refusing struct {
+// rejections contains the rejected configurations of all proxies.
+type rejections struct {
 	// of contains rejections by owner.
-	of map[route.Object]nack.Refusal
+	of map[route.Object]nack.Rejection
 	// gateways maps ListenerSets to their Gateways.
 	gateways map[types.NamespacedName]route.Object
 }
 
-// refusingOf reads the rejections from the proxy Deployments.
-func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
+// readRejections reads the rejections from the proxy Deployments.
+func readRejections(compiled *Compiled, live map[objectKey]client.Object) rejections {
 	owners := make(map[string]route.Object, len(compiled.Result.Proxies))
 	for _, proxy := range compiled.Result.Proxies {
 		owners[infrastructure.Key(proxy.Owner)] = proxy.Owner
 	}
-	found := refusing{of: map[route.Object]nack.Refusal{}, gateways: map[types.NamespacedName]route.Object{}}
+	found := rejections{of: map[route.Object]nack.Rejection{}, gateways: map[types.NamespacedName]route.Object{}}
 	for _, object := range live {
 		deployment, is := object.(*appsv1.Deployment)
 		if !is {
 			continue
 		}
 		owner, known := owners[deployment.Annotations[infrastructure.AnnotationOwner]]
-		if refused := nack.Read(deployment); known && !refused.None() {
+		if refused := nack.Read(deployment); known && !refused.IsZero() {
 			found.of[owner] = refused
 		}
 	}
@@ -59,7 +59,7 @@ func refusingOf(compiled *Compiled, live map[place]client.Object) refusing {
 }
 
 // owners returns the owners with rejections in a stable order, so that repeated passes write the same.
-func (r refusing) owners() []route.Object {
+func (r rejections) owners() []route.Object {
 	return slices.SortedFunc(maps.Keys(r.of), func(a, b route.Object) int {
 		return cmp.Compare(infrastructure.Key(a), infrastructure.Key(b))
 	})
@@ -67,11 +67,11 @@ func (r refusing) owners() []route.Object {
 
 // problems returns the rejections as problems of the owner, or of the Ingress whose rule was rejected.
 // Routes have a condition instead.
-func (r refusing) problems() []route.Problem {
+func (r rejections) problems() []route.Problem {
 	var found []route.Problem
 	for _, owner := range r.owners() {
 		refused := r.of[owner]
-		if refused.Whole() {
+		if refused.IsWhole() {
 			found = append(found, route.Problem{Object: owner, Reason: route.ReasonConfigurationRefused, Message: refused.Text()})
 			continue
 		}
@@ -102,7 +102,7 @@ func ruleObject(name string) route.Object {
 }
 
 // ofGateway returns the Gateway's condition about rejected resources, or nil if nothing is rejected.
-func (r refusing) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
+func (r rejections) ofGateway(gateway *gatewayv1.Gateway) *metav1.Condition {
 	refused := r.of[objectOfGateway(gateway.Namespace, gateway.Name)]
 	if len(refused.Parts) == 0 {
 		return nil
@@ -118,7 +118,7 @@ func objectOfGateway(namespace, name string) route.Object {
 }
 
 // ofRoute adds the PartiallyInvalid condition to each parent whose proxies reject a part of the route.
-func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewayv1.RouteStatus {
+func (r rejections) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewayv1.RouteStatus {
 	if len(r.of) == 0 {
 		return wanted
 	}
@@ -127,7 +127,7 @@ func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewa
 		refused := r.of[r.gatewayOf(parents[i].ParentRef, of.GetNamespace())]
 		at := slices.IndexFunc(refused.Parts, func(part nack.Part) bool { return ruleObject(part.Route) == self })
 		if at >= 0 && !hasCondition(parents[i].Conditions, string(gatewayv1.RouteConditionPartiallyInvalid)) {
-			parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partly(refused, refused.Parts[at], of.GetGeneration()))
+			parents[i].Conditions = append(slices.Clone(parents[i].Conditions), partiallyInvalid(refused, refused.Parts[at], of.GetGeneration()))
 		}
 	}
 	wanted.Parents = parents
@@ -135,7 +135,7 @@ func (r refusing) ofRoute(of client.Object, wanted gatewayv1.RouteStatus) gatewa
 }
 
 // gatewayOf resolves a parent reference to its Gateway.
-func (r refusing) gatewayOf(parent gatewayv1.ParentReference, namespace string) route.Object {
+func (r rejections) gatewayOf(parent gatewayv1.ParentReference, namespace string) route.Object {
 	if parent.Namespace != nil {
 		namespace = string(*parent.Namespace)
 	}
@@ -149,8 +149,8 @@ func hasCondition(conditions []metav1.Condition, kind string) bool {
 	return slices.ContainsFunc(conditions, func(c metav1.Condition) bool { return c.Type == kind })
 }
 
-// partly returns the PartiallyInvalid condition. Gateway API specifies the prefixes of its message.
-func partly(refused nack.Refusal, part nack.Part, generation int64) metav1.Condition {
+// partiallyInvalid returns the PartiallyInvalid condition. Gateway API specifies the prefixes of its message.
+func partiallyInvalid(refused nack.Rejection, part nack.Part, generation int64) metav1.Condition {
 	prefix := "Dropped Rule: "
 	if part.Retained {
 		prefix = "Fall Back: "

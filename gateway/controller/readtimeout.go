@@ -10,13 +10,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// silenceAfter exceeds all regular intervals: HTTP/2 pings every 30 seconds, watch bookmarks over HTTP/1.1
+// readTimeout exceeds all regular intervals: HTTP/2 pings every 30 seconds, watch bookmarks over HTTP/1.1
 // every minute.
-const silenceAfter = 3 * time.Minute
+const readTimeout = 3 * time.Minute
 
-// withoutSilence sets a read timeout on connections to the API server. Over HTTP/1.1 a watch on a dead
+// withReadTimeout sets a read timeout on connections to the API server. Over HTTP/1.1 a watch on a dead
 // connection would hang forever.
-func withoutSilence(config *rest.Config, limit time.Duration) *rest.Config {
+func withReadTimeout(config *rest.Config, limit time.Duration) *rest.Config {
 	dial := config.Dial
 	if dial == nil {
 		// The defaults of client-go.
@@ -28,18 +28,18 @@ func withoutSilence(config *rest.Config, limit time.Duration) *rest.Config {
 		if err != nil {
 			return nil, err
 		}
-		return &watchedConn{conn, limit}, nil
+		return &timeoutConn{conn, limit}, nil
 	}
 	return limited
 }
 
-// watchedConn fails reads after limit without data.
-type watchedConn struct {
+// timeoutConn fails reads after limit without data.
+type timeoutConn struct {
 	net.Conn
 	limit time.Duration
 }
 
-func (c *watchedConn) Read(b []byte) (int, error) {
+func (c *timeoutConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(c.limit)); err != nil {
 		return 0, err
 	}

@@ -9,20 +9,20 @@ import (
 
 // TestSharesOfAPass checks that a long pass defers statuses only of namespaces that exceed their share.
 func TestSharesOfAPass(t *testing.T) {
-	var s shares
+	var s statusBudget
 	now := time.Unix(1e9, 0)
 	s.begin()
-	for i := range 10 * share {
+	for i := range 10 * budgetPerNamespace {
 		if !s.take("many", now) {
 			t.Fatalf("write %d has to wait while the pass is short", i)
 		}
 	}
-	now = now.Add(freely + time.Millisecond)
+	now = now.Add(unlimitedPeriod + time.Millisecond)
 	if s.take("many", now) || !s.isMore() {
 		t.Error("a namespace with many writes goes on in a long pass")
 	}
-	for i := range 2 * share {
-		if written := s.take("few", now); written != (i < share) {
+	for i := range 2 * budgetPerNamespace {
+		if written := s.take("few", now); written != (i < budgetPerNamespace) {
 			t.Errorf("write %d of another namespace: %t", i, written)
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route"
 )
 
-// reach is the state of a Gateway in the cluster.
-type reach struct {
+// gatewayState is the state of a Gateway in the cluster.
+type gatewayState struct {
 	// served reports whether it has ports, proxied whether some of them lead to proxies.
 	served, proxied bool
 	// failed is the error of applying its objects, or nil.
@@ -34,7 +34,7 @@ type reach struct {
 	// available reports whether a proxy is available.
 	available bool
 	// refused is the configuration rejected by a proxy.
-	refused nack.Refusal
+	refused nack.Rejection
 }
 
 // gatewayKey returns the owner key of a Gateway.
@@ -42,14 +42,14 @@ func gatewayKey(namespace, name string) string {
 	return infrastructure.Key(route.Object{Kind: "Gateway", Namespace: namespace, Name: name})
 }
 
-// reaches returns the state of all owners.
-func reaches(compiled *Compiled, live map[place]client.Object, failed map[string]error) map[string]reach {
-	found := map[string]reach{}
+// gatewayStates returns the state of all owners.
+func gatewayStates(compiled *Compiled, live map[objectKey]client.Object, failed map[string]error) map[string]gatewayState {
+	found := map[string]gatewayState{}
 	for _, gateway := range compiled.Result.Statuses.Gateways {
-		found[gatewayKey(gateway.Namespace, gateway.Name)] = reach{}
+		found[gatewayKey(gateway.Namespace, gateway.Name)] = gatewayState{}
 	}
 	for _, frontend := range compiled.Result.Frontends {
-		found[infrastructure.Key(frontend.Gateway)] = reach{served: true}
+		found[infrastructure.Key(frontend.Gateway)] = gatewayState{served: true}
 	}
 	for _, proxy := range compiled.Result.Proxies {
 		owner := infrastructure.Key(proxy.Owner)
@@ -93,7 +93,7 @@ func statusAddresses(service *corev1.Service) []gatewayv1.GatewayStatusAddress {
 }
 
 // has reports whether an address is assigned, comparing parsed addresses.
-func (r reach) has(text string) bool {
+func (r gatewayState) has(text string) bool {
 	asked, err := netip.ParseAddr(text)
 	return slices.ContainsFunc(r.addresses, func(a gatewayv1.GatewayStatusAddress) bool {
 		got, problem := netip.ParseAddr(a.Value)
@@ -102,7 +102,7 @@ func (r reach) has(text string) bool {
 }
 
 // missing returns the requested addresses that are not assigned.
-func (r reach) missing() []string {
+func (r gatewayState) missing() []string {
 	var found []string
 	for _, address := range r.asked {
 		if !r.has(address) {
@@ -112,42 +112,42 @@ func (r reach) missing() []string {
 	return found
 }
 
-// lack is the reason why a compiled Gateway is not programmed. The zero value means that it is.
-type lack struct {
+// unmet is the reason why a compiled Gateway is not programmed. The zero value means that it is.
+type unmet struct {
 	reason, message string
 	// proxyOnly excludes layer-4 listeners.
 	proxyOnly bool
 }
 
-// lacks returns the first unmet requirement.
-func (r reach) lacks() lack {
+// unmet returns the first unmet requirement.
+func (r gatewayState) unmet() unmet {
 	missing := r.missing()
 	switch {
 	case !r.served:
-		return lack{}
+		return unmet{}
 	case r.failed != nil:
-		return lack{reason: string(gatewayv1.GatewayReasonPending), message: r.failed.Error()}
+		return unmet{reason: string(gatewayv1.GatewayReasonPending), message: r.failed.Error()}
 	case len(missing) > 0 && r.assigned != nil && r.assigned.Status == metav1.ConditionFalse:
-		return lack{
+		return unmet{
 			reason:  string(gatewayv1.GatewayReasonAddressNotUsable),
 			message: "spec.addresses: " + strings.Join(missing, ", ") + ": " + r.assigned.Message,
 		}
 	case len(missing) > 0:
-		return lack{
+		return unmet{
 			reason:  string(gatewayv1.GatewayReasonAddressNotAssigned),
-			message: "spec.addresses: " + strings.Join(missing, ", ") + " is not there yet",
+			message: "spec.addresses: " + strings.Join(missing, ", ") + " is not assigned yet",
 		}
 	case len(r.addresses) == 0:
-		return lack{reason: string(gatewayv1.GatewayReasonAddressNotAssigned), message: r.noAddress()}
+		return unmet{reason: string(gatewayv1.GatewayReasonAddressNotAssigned), message: r.noAddress()}
 	case r.proxied && !r.available:
-		return lack{reason: string(gatewayv1.GatewayReasonPending), message: "no proxy is ready yet", proxyOnly: true}
-	case r.proxied && r.refused.Whole():
-		return lack{reason: route.ReasonConfigurationRefused, message: r.refused.Text(), proxyOnly: true}
+		return unmet{reason: string(gatewayv1.GatewayReasonPending), message: "no proxy is ready yet", proxyOnly: true}
+	case r.proxied && r.refused.IsWhole():
+		return unmet{reason: route.ReasonConfigurationRefused, message: r.refused.Text(), proxyOnly: true}
 	}
-	return lack{}
+	return unmet{}
 }
 
-func (r reach) noAddress() string {
+func (r gatewayState) noAddress() string {
 	if r.assigned != nil && r.assigned.Message != "" {
 		return "there is no VIP: " + r.assigned.Message
 	}
@@ -155,7 +155,7 @@ func (r reach) noAddress() string {
 }
 
 // pending replaces the reason by Pending, the one defined for listeners and ListenerSets.
-func (l lack) pending() lack {
+func (l unmet) pending() unmet {
 	if l.reason != "" {
 		l.reason = string(gatewayv1.ListenerReasonPending)
 	}
@@ -163,16 +163,16 @@ func (l lack) pending() lack {
 }
 
 // ofListener returns the lack of a listener with the given supported kinds.
-func (l lack) ofListener(kinds []gatewayv1.RouteGroupKind) lack {
+func (l unmet) ofListener(kinds []gatewayv1.RouteGroupKind) unmet {
 	layer4 := slices.ContainsFunc(kinds, func(k gatewayv1.RouteGroupKind) bool { return k.Kind == "TCPRoute" || k.Kind == "UDPRoute" })
 	if l.proxyOnly && layer4 {
-		return lack{}
+		return unmet{}
 	}
 	return l.pending()
 }
 
-// lowered returns the conditions with Programmed set to false if anything is lacking.
-func lowered(wanted []metav1.Condition, lacks lack) []metav1.Condition {
+// setUnprogrammed returns the conditions with Programmed set to false if anything is lacking.
+func setUnprogrammed(wanted []metav1.Condition, lacks unmet) []metav1.Condition {
 	programmed := meta.FindStatusCondition(wanted, string(gatewayv1.GatewayConditionProgrammed))
 	if lacks.reason == "" || programmed == nil || programmed.Status != metav1.ConditionTrue {
 		return wanted

@@ -29,7 +29,7 @@ func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...clien
 func TestLost(t *testing.T) {
 	api, lost := &answers{}, false
 	const lossAfter = 30 * time.Second
-	k := &Keeper{LossAfter: lossAfter, Reader: api, Leads: func() bool { return false }, Lost: func(is bool) { lost = is }, Log: logr.Discard()}
+	k := &Manager{LossAfter: lossAfter, Reader: api, Leads: func() bool { return false }, Lost: func(is bool) { lost = is }, Log: logr.Discard()}
 	for _, test := range []struct {
 		name string
 		err  error
@@ -44,7 +44,7 @@ func TestLost(t *testing.T) {
 	} {
 		api.err = test.err
 		_ = k.step(t.Context(), time.Now())
-		k.note(k.answered.Add(test.after))
+		k.updateLost(k.answered.Add(test.after))
 		if lost != test.want || k.IsLost() != test.want {
 			t.Errorf("%s: lost %v and %v; want %v", test.name, lost, k.IsLost(), test.want)
 		}

@@ -36,9 +36,9 @@ const (
 	keySecret = "secret."
 )
 
-// Keeper reads and renews the identity of the controller. It reads one small object three times per
+// Manager reads and renews the identity of the controller. It reads one small object three times per
 // LossAfter, bypassing the cache, so that a successful read also proves that the API server is reachable.
-type Keeper struct {
+type Manager struct {
 	// Reader bypasses the cache.
 	Reader client.Reader
 	Writer client.Writer
@@ -55,21 +55,21 @@ type Keeper struct {
 	Lost func(bool)
 	Log  logr.Logger
 
-	current atomic.Pointer[held]
+	current atomic.Pointer[active]
 	// answered is the time of the last answer.
 	answered time.Time
 	lost     atomic.Bool
 }
 
-// held is the identity in use.
-type held struct {
+// active is the identity in use.
+type active struct {
 	trusted     []byte
 	certificate tls.Certificate
 	secrets     [][]byte
 }
 
 // Trusted returns the trusted CAs in PEM, or "" before the first read.
-func (k *Keeper) Trusted() string {
+func (k *Manager) Trusted() string {
 	if current := k.current.Load(); current != nil {
 		return string(current.trusted)
 	}
@@ -78,7 +78,7 @@ func (k *Keeper) Trusted() string {
 
 // Secrets returns the secrets of an owner's proxies, the sealing one first. It returns none if an older
 // version wrote the Secret; known is false before the first read.
-func (k *Keeper) Secrets(owner string) (values [][]byte, known bool, err error) {
+func (k *Manager) Secrets(owner string) (values [][]byte, known bool, err error) {
 	current := k.current.Load()
 	if current == nil {
 		return nil, false, nil
@@ -88,7 +88,7 @@ func (k *Keeper) Secrets(owner string) (values [][]byte, known bool, err error) 
 }
 
 // GetCertificate implements tls.Config.GetCertificate.
-func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (k *Manager) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	current := k.current.Load()
 	if current == nil {
 		return nil, errors.New("there is no serving certificate yet")
@@ -97,16 +97,16 @@ func (k *Keeper) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
-func (k *Keeper) NeedLeaderElection() bool { return false }
+func (k *Manager) NeedLeaderElection() bool { return false }
 
 // Start reads and renews the identity until the context ends.
-func (k *Keeper) Start(ctx context.Context) error {
+func (k *Manager) Start(ctx context.Context) error {
 	k.answered = time.Now()
 	for {
 		if err := k.step(ctx, time.Now()); err != nil && ctx.Err() == nil {
-			k.Log.Error(err, "keeping the identity of the controller", "secret", k.Secret.String())
+			k.Log.Error(err, "renew the controller's identity", "secret", k.Secret.String())
 		}
-		k.note(time.Now())
+		k.updateLost(time.Now())
 		wait := k.LossAfter / 3
 		if k.current.Load() == nil {
 			wait = min(wait, firstPeriod)
@@ -120,22 +120,22 @@ func (k *Keeper) Start(ctx context.Context) error {
 }
 
 // IsLost reports whether the API server is lost, so that cached objects may be stale.
-func (k *Keeper) IsLost() bool { return k.lost.Load() }
+func (k *Manager) IsLost() bool { return k.lost.Load() }
 
-// note updates and logs whether the API server is lost.
-func (k *Keeper) note(now time.Time) {
+// updateLost updates and logs whether the API server is lost.
+func (k *Manager) updateLost(now time.Time) {
 	lost := now.Sub(k.answered) > k.LossAfter
 	switch before := k.lost.Swap(lost); {
 	case lost && !before:
-		k.Log.Info("the API server does not answer, proxies are sent to other replicas", "since", k.answered)
+		k.Log.Info("the API server is unreachable, disconnecting proxies", "since", k.answered)
 	case before && !lost:
-		k.Log.Info("the API server answers again")
+		k.Log.Info("the API server is reachable again")
 	}
 	k.Lost(lost)
 }
 
 // step reads the Secret, renews it on the leader, and takes it into use.
-func (k *Keeper) step(ctx context.Context, now time.Time) error {
+func (k *Manager) step(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, k.LossAfter/6)
 	defer cancel()
 	secret := &corev1.Secret{}
@@ -145,7 +145,7 @@ func (k *Keeper) step(ctx context.Context, now time.Time) error {
 		k.answered = time.Now()
 	}
 	if err != nil && !missing {
-		return fmt.Errorf("read it: %w", err)
+		return fmt.Errorf("read the Secret: %w", err)
 	}
 	bundle := read(secret.Data)
 	if k.Leads() {
@@ -166,29 +166,29 @@ func (k *Keeper) step(ctx context.Context, now time.Time) error {
 }
 
 // write creates or updates the Secret. The update fails if the Secret changed since it was read.
-func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
+func (k *Manager) write(ctx context.Context, secret *corev1.Secret, bundle Bundle, missing bool) error {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = data(bundle)
 	if missing {
 		secret.ObjectMeta = metav1.ObjectMeta{Namespace: k.Secret.Namespace, Name: k.Secret.Name}
 		if err := k.Writer.Create(ctx, secret); err != nil {
-			return fmt.Errorf("create it: %w", err)
+			return fmt.Errorf("create the Secret: %w", err)
 		}
 		return nil
 	}
 	if err := k.Writer.Update(ctx, secret); err != nil {
-		return fmt.Errorf("update it: %w", err)
+		return fmt.Errorf("update the Secret: %w", err)
 	}
 	return nil
 }
 
 // serve takes a bundle into use.
-func (k *Keeper) serve(bundle Bundle, now time.Time) error {
+func (k *Manager) serve(bundle Bundle, now time.Time) error {
 	certificate, err := tls.X509KeyPair(bundle.Chain, bundle.Key)
 	if err != nil {
-		return fmt.Errorf("the serving certificate cannot be used: %w", err)
+		return fmt.Errorf("load the serving certificate: %w", err)
 	}
-	current := &held{trusted: bundle.Trusted(), certificate: certificate, secrets: inUse(bundle.Secrets, now)}
+	current := &active{trusted: bundle.Trusted(), certificate: certificate, secrets: inUse(bundle.Secrets, now)}
 	before := k.current.Swap(current)
 	if before == nil || !bytes.Equal(before.trusted, current.trusted) || !slices.EqualFunc(before.secrets, current.secrets, bytes.Equal) {
 		k.Changed()

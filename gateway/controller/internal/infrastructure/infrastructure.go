@@ -28,13 +28,13 @@ import (
 
 // Labels and annotations of the objects.
 const (
-	// LabelOwner is a label whose value is a hash of the owner's key and selects its pods.
+	// LabelOwner is a label of an owner's proxies. Its value is a hash of the owner's key and selects the pods.
 	LabelOwner = "millrace.io/proxy-of"
 	// AnnotationOwner is an annotation with the owner's key, "Gateway/namespace/name".
 	AnnotationOwner = route.AnnotationProxyOf
 	// LabelGateway is the name of the Gateway, on all objects of its proxies (GEP-1762).
 	LabelGateway = "gateway.networking.k8s.io/gateway-name"
-	// LabelGatewayClass is the name of the GatewayClass, next to LabelGateway.
+	// LabelGatewayClass is the name of the Gateway's GatewayClass, on the same objects.
 	LabelGatewayClass = "gateway.networking.k8s.io/gateway-class-name"
 	labelName         = "app.kubernetes.io/name"
 	labelComponent    = "app.kubernetes.io/component"

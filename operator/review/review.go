@@ -148,8 +148,8 @@ const namespacesInWarnings = 5
 func exceeded(pool *desired.Pool, state *State) (warnings []string) {
 	table, planned := table(state), convert.Pools([]desired.Pool{*pool})[0]
 	more := 0
-	for _, namespace := range table.Spenders(planned) {
-		used := table.Spent(planned, namespace)
+	for _, namespace := range table.Users(planned) {
+		used := table.Used(planned, namespace)
 		most, limited := pool.Quota(state.Namespaces[namespace])
 		switch {
 		case !limited || used <= most:

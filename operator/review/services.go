@@ -16,7 +16,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 // A planned Service and its plan.
@@ -227,23 +227,23 @@ func claimOf(claim ipam.Claim) millracev1beta1.VIPClaim {
 // judge reports the parts of a Service with addresses that are not served. Sessions and links are assumed to be
 // up.
 func (c *cluster) judge(one *planned, table *ipam.Table) {
-	subject := served.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
+	subject := validation.Subject{Service: one.service, Conflicts: one.plan.Conflicts}
 	for _, address := range one.plan.Addresses {
 		vip, _ := table.Get(address)
-		subject.Addresses = append(subject.Addresses, served.Address{
+		subject.Addresses = append(subject.Addresses, validation.Address{
 			Addr: address, Pool: vip.Pool, Services: c.labelsOn(vip), Host: c.host(address),
 		})
 	}
 	if len(subject.Addresses) == 0 {
 		return
 	}
-	surroundings := served.Surroundings{Advertisements: c.advertised, Zones: c.zones()}
+	surroundings := validation.Inputs{Advertisements: c.advertised, Zones: c.zones()}
 	everywhere := []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 	for range c.advertised {
 		surroundings.Announced = append(surroundings.Announced, true)
 		surroundings.Networks = append(surroundings.Networks, everywhere)
 	}
-	verdict := served.Judge(subject, surroundings)
+	verdict := validation.Validate(subject, surroundings)
 	for _, problem := range verdict.Problems {
 		if problem.Reason != millracev1beta1.ReasonNotSelected || len(c.Advertisements) > 0 {
 			c.warn(objectOf(one.service), problem.Reason, problem.Message)

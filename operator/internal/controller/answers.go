@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodes"
 )
 
-// answerCensus maps VIPs to the node that answers for them on its links, from LBNodeReports. As an event
+// answerTracker maps VIPs to the node that answers for them on its links, from LBNodeReports. As an event
 // handler it enqueues the objects of addresses whose node changed. The node that reported last wins, because
 // the previous one may have gone without a report. Nodes that are not ready do not count.
-type answerCensus struct {
+type answerTracker struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
 	mu sync.Mutex
@@ -23,18 +23,18 @@ type answerCensus struct {
 	byNode map[string][]netip.Addr
 }
 
-func newAnswerCensus(enqueue func(q queue, addresses []netip.Addr)) *answerCensus {
-	return &answerCensus{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
+func newAnswerTracker(enqueue func(q queue, addresses []netip.Addr)) *answerTracker {
+	return &answerTracker{enqueue: enqueue, nodes: map[netip.Addr][]string{}, byNode: map[string][]netip.Addr{}}
 }
 
 // of returns the node that answers for an address, or "".
-func (c *answerCensus) of(address netip.Addr) string {
+func (c *answerTracker) of(address netip.Addr) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last(address)
 }
 
-func (c *answerCensus) last(address netip.Addr) string {
+func (c *answerTracker) last(address netip.Addr) string {
 	if nodes := c.nodes[address]; len(nodes) > 0 {
 		return nodes[len(nodes)-1]
 	}
@@ -42,7 +42,7 @@ func (c *answerCensus) last(address netip.Addr) string {
 }
 
 // set replaces the addresses of a node and returns the addresses whose node changed.
-func (c *answerCensus) set(node string, answering []string) (changed []netip.Addr) {
+func (c *answerTracker) set(node string, answering []string) (changed []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var present []netip.Addr
@@ -78,7 +78,7 @@ func (c *answerCensus) set(node string, answering []string) (changed []netip.Add
 	return changed
 }
 
-func (c *answerCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+func (c *answerTracker) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
 	var answering []string
 	if report != nil && nodes.ReadyCondition(report.Status.Conditions) == nil {
 		answering = report.Status.Answering

@@ -13,9 +13,9 @@ import (
 )
 
 // The node that answers is the one that said so last, while it is ready. Each change names its VIPs.
-func TestAnswerCensus(t *testing.T) {
+func TestAnswerTracker(t *testing.T) {
 	var told []netip.Addr
-	c := newAnswerCensus(func(_ queue, addresses []netip.Addr) { told = addresses })
+	c := newAnswerTracker(func(_ queue, addresses []netip.Addr) { told = addresses })
 	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::2")
 	notReady := []metav1.Condition{{Type: millracev1beta1.ConditionNodeReady, Status: metav1.ConditionUnknown}}
 	for _, step := range []struct {

@@ -12,13 +12,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-// duplicateCensus maps VIPs to hosts that use the same address, from LBNodeReports. As an event handler it
+// duplicateTracker maps VIPs to hosts that use the same address, from LBNodeReports. As an event handler it
 // enqueues the objects of addresses whose reported duplicate changed. It reports one node only, so its result
 // hardly depends on how many nodes find the host.
-type duplicateCensus struct {
+type duplicateTracker struct {
 	enqueue func(q queue, addresses []netip.Addr)
 
 	mu sync.Mutex
@@ -27,23 +27,23 @@ type duplicateCensus struct {
 	byNode map[string][]netip.Addr
 }
 
-func newDuplicateCensus(enqueue func(q queue, addresses []netip.Addr)) *duplicateCensus {
-	return &duplicateCensus{
+func newDuplicateTracker(enqueue func(q queue, addresses []netip.Addr)) *duplicateTracker {
+	return &duplicateTracker{
 		enqueue: enqueue, hosts: map[netip.Addr]map[string]millracev1beta1.DuplicateAddress{}, byNode: map[string][]netip.Addr{},
 	}
 }
 
 // of returns the duplicate of an address, or the zero value.
-func (c *duplicateCensus) of(address netip.Addr) served.Duplicate {
+func (c *duplicateTracker) of(address netip.Addr) validation.Duplicate {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.describe(address)
 }
 
-func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
+func (c *duplicateTracker) describe(address netip.Addr) validation.Duplicate {
 	hosts := c.hosts[address]
 	if len(hosts) == 0 {
-		return served.Duplicate{}
+		return validation.Duplicate{}
 	}
 	nodes := slices.Sorted(maps.Keys(hosts))
 	node := nodes[0]
@@ -55,13 +55,13 @@ func (c *duplicateCensus) describe(address netip.Addr) served.Duplicate {
 		}
 	}
 	host := hosts[node]
-	return served.Duplicate{
+	return validation.Duplicate{
 		Address: address, Host: host.HardwareAddress, Network: host.Interface + " of node " + node, Withheld: host.Withheld,
 	}
 }
 
 // set replaces the duplicates that a node has found and returns the addresses whose reported duplicate changed.
-func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddress) []netip.Addr {
+func (c *duplicateTracker) set(node string, found []millracev1beta1.DuplicateAddress) []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	present := map[netip.Addr]millracev1beta1.DuplicateAddress{}
@@ -71,7 +71,7 @@ func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddr
 		}
 	}
 	previous := c.byNode[node]
-	before := map[netip.Addr]served.Duplicate{}
+	before := map[netip.Addr]validation.Duplicate{}
 	for _, address := range slices.AppendSeq(slices.Clone(previous), maps.Keys(present)) {
 		before[address] = c.describe(address)
 	}
@@ -98,7 +98,7 @@ func (c *duplicateCensus) set(node string, found []millracev1beta1.DuplicateAddr
 	}, netip.Addr.Compare)
 }
 
-func (c *duplicateCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+func (c *duplicateTracker) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
 	var found []millracev1beta1.DuplicateAddress
 	if report != nil {
 		found = report.Status.Duplicates
@@ -107,8 +107,8 @@ func (c *duplicateCensus) update(q queue, name string, report *millracev1beta1.L
 }
 
 // setUnique sets the condition Unique of a VIP.
-func setUnique(conditions *[]metav1.Condition, generation int64, duplicate served.Duplicate) {
-	if duplicate == (served.Duplicate{}) {
+func setUnique(conditions *[]metav1.Condition, generation int64, duplicate validation.Duplicate) {
+	if duplicate == (validation.Duplicate{}) {
 		meta.RemoveStatusCondition(conditions, millracev1beta1.ConditionUnique)
 		return
 	}

@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
-func TestDuplicateCensus(t *testing.T) {
+func TestDuplicateTracker(t *testing.T) {
 	web, dns := netip.MustParseAddr("203.0.113.80"), netip.MustParseAddr("203.0.113.53")
 	var enqueued []netip.Addr
-	c := newDuplicateCensus(func(_ queue, addresses []netip.Addr) { enqueued = addresses })
+	c := newDuplicateTracker(func(_ queue, addresses []netip.Addr) { enqueued = addresses })
 	found := func(address netip.Addr, mac string, withheld bool) millracev1beta1.DuplicateAddress {
 		return millracev1beta1.DuplicateAddress{Address: address.String(), Interface: "eth0", HardwareAddress: mac, Withheld: withheld}
 	}
@@ -52,16 +52,16 @@ func TestDuplicateCensus(t *testing.T) {
 
 func TestSetUnique(t *testing.T) {
 	var conditions []metav1.Condition
-	setUnique(&conditions, 3, served.Duplicate{Host: "the host", Withheld: true})
+	setUnique(&conditions, 3, validation.Duplicate{Host: "the host", Withheld: true})
 	if len(conditions) != 1 || conditions[0].Type != millracev1beta1.ConditionUnique || conditions[0].Status != metav1.ConditionFalse ||
 		conditions[0].Reason != millracev1beta1.ReasonDuplicateAddress {
 		t.Errorf("conditions %+v, want Unique False", conditions)
 	}
-	setUnique(&conditions, 3, served.Duplicate{Host: "the host"})
+	setUnique(&conditions, 3, validation.Duplicate{Host: "the host"})
 	if len(conditions) != 1 || conditions[0].Reason != millracev1beta1.ReasonDuplicateInUse {
 		t.Errorf("conditions %+v, want the reason of a VIP in use", conditions)
 	}
-	if setUnique(&conditions, 3, served.Duplicate{}); len(conditions) > 0 {
+	if setUnique(&conditions, 3, validation.Duplicate{}); len(conditions) > 0 {
 		t.Errorf("conditions %+v of a VIP that no host has", conditions)
 	}
 }

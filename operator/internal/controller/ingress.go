@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 // heldAddresses records the addresses that Services have had from this operator, so that a status entry of a
@@ -108,7 +108,7 @@ func namesOf(entries []corev1.LoadBalancerIngress) string {
 // returns the current list if nothing differs. With ipMode VIP, kube-proxy expects packets with the address as
 // destination.
 func ingressOf(
-	service *corev1.Service, addresses []netip.Addr, failed []served.PortError, foreign []corev1.LoadBalancerIngress,
+	service *corev1.Service, addresses []netip.Addr, failed []validation.PortError, foreign []corev1.LoadBalancerIngress,
 ) []corev1.LoadBalancerIngress {
 	var ingress []corev1.LoadBalancerIngress
 	for _, address := range addresses {

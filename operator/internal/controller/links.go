@@ -9,9 +9,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// linkCensus counts the networks on the links of nodes that answer for VIPs, from LBNodes. As an event handler
+// linkTracker counts the networks on the links of nodes that answer for VIPs, from LBNodes. As an event handler
 // it enqueues the Services with addresses when the first node of a network appears or the last one disappears.
-type linkCensus struct {
+type linkTracker struct {
 	ledger *ledger
 
 	mu sync.Mutex
@@ -21,12 +21,12 @@ type linkCensus struct {
 	byNode map[string][]millracev1beta1.L2Reach
 }
 
-func newLinkCensus(l *ledger) *linkCensus {
-	return &linkCensus{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
+func newLinkTracker(l *ledger) *linkTracker {
+	return &linkTracker{ledger: l, nodes: map[string]map[netip.Prefix]int{}, byNode: map[string][]millracev1beta1.L2Reach{}}
 }
 
 // of returns the networks of all nodes for an advertisement.
-func (c *linkCensus) of(advertisement string) (networks []netip.Prefix) {
+func (c *linkTracker) of(advertisement string) (networks []netip.Prefix) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for network := range c.nodes[advertisement] {
@@ -36,7 +36,7 @@ func (c *linkCensus) of(advertisement string) (networks []netip.Prefix) {
 }
 
 // set replaces the networks of a node and reports whether any network appeared or disappeared.
-func (c *linkCensus) set(node string, reach []millracev1beta1.L2Reach) (changed bool) {
+func (c *linkTracker) set(node string, reach []millracev1beta1.L2Reach) (changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Adding before removing keeps unchanged networks above zero.
@@ -49,7 +49,7 @@ func (c *linkCensus) set(node string, reach []millracev1beta1.L2Reach) (changed 
 }
 
 // count adds by to the networks of a node and reports whether any network appeared or disappeared.
-func (c *linkCensus) count(reach []millracev1beta1.L2Reach, by int) (changed bool) {
+func (c *linkTracker) count(reach []millracev1beta1.L2Reach, by int) (changed bool) {
 	for _, one := range reach {
 		for _, text := range one.Networks {
 			network, err := netip.ParsePrefix(text)
@@ -74,7 +74,7 @@ func (c *linkCensus) count(reach []millracev1beta1.L2Reach, by int) (changed boo
 	return changed
 }
 
-func (c *linkCensus) update(q queue, name string, node *millracev1beta1.LBNode) {
+func (c *linkTracker) update(q queue, name string, node *millracev1beta1.LBNode) {
 	var reach []millracev1beta1.L2Reach
 	if node != nil {
 		reach = node.Status.L2

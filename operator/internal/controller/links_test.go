@@ -10,8 +10,8 @@ import (
 )
 
 // Only a network's first node and its last one are told.
-func TestLinkCensus(t *testing.T) {
-	c := newLinkCensus(newLedger())
+func TestLinkTracker(t *testing.T) {
+	c := newLinkTracker(newLedger())
 	lan := func(networks ...string) []millracev1beta1.L2Reach {
 		return []millracev1beta1.L2Reach{{Advertisement: "lan", Networks: networks}}
 	}

@@ -240,7 +240,7 @@ func (o *counted) quotas() []usedQuota {
 		namespace := &o.namespaces.Items[i]
 		for n := range pools {
 			most, limited := pools[n].Quota(namespace.Labels)
-			if used := table.Spent(planned[n], namespace.Name); limited && used > 0 {
+			if used := table.Used(planned[n], namespace.Name); limited && used > 0 {
 				quotas = append(quotas, usedQuota{pools[n].Name, namespace.Name, int64(used), int64(most)})
 			}
 		}

@@ -14,28 +14,28 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// capacityCensus maps Services to the nodes whose BPF maps cannot hold them, from LBNodeReports. As an event
+// capacityTracker maps Services to the nodes whose BPF maps cannot hold them, from LBNodeReports. As an event
 // handler it enqueues the Services whose reported nodes changed. The report names one node only, so that few
 // writes follow when nodes fill up one after another.
-type capacityCensus struct {
+type capacityTracker struct {
 	mu     sync.Mutex
 	byNode map[string][]types.NamespacedName
 	nodes  map[types.NamespacedName]sets.Set[string]
 }
 
-func newCapacityCensus() *capacityCensus {
-	return &capacityCensus{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
+func newCapacityTracker() *capacityTracker {
+	return &capacityTracker{byNode: map[string][]types.NamespacedName{}, nodes: map[types.NamespacedName]sets.Set[string]{}}
 }
 
 // nodesOf names the first node without capacity for a Service and says whether there are more. It returns "" if
 // there is none.
-func (c *capacityCensus) nodesOf(service types.NamespacedName) string {
+func (c *capacityTracker) nodesOf(service types.NamespacedName) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.describe(service)
 }
 
-func (c *capacityCensus) describe(service types.NamespacedName) string {
+func (c *capacityTracker) describe(service types.NamespacedName) string {
 	nodes := c.nodes[service].UnsortedList()
 	switch len(nodes) {
 	case 0:
@@ -47,7 +47,7 @@ func (c *capacityCensus) describe(service types.NamespacedName) string {
 }
 
 // set replaces the Services that do not fit on a node and returns the Services whose reported nodes changed.
-func (c *capacityCensus) set(node string, references []millracev1beta1.ServiceReference) []types.NamespacedName {
+func (c *capacityTracker) set(node string, references []millracev1beta1.ServiceReference) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	previous := c.byNode[node]
@@ -77,7 +77,7 @@ func (c *capacityCensus) set(node string, references []millracev1beta1.ServiceRe
 	return slices.DeleteFunc(concerned, func(service types.NamespacedName) bool { return c.describe(service) == before[service] })
 }
 
-func (c *capacityCensus) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
+func (c *capacityTracker) update(q queue, name string, report *millracev1beta1.LBNodeReport) {
 	var unfit []millracev1beta1.ServiceReference
 	if report != nil {
 		unfit = report.Status.UnfitServices

@@ -78,7 +78,7 @@ func (r *poolReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Re
 		fillPoolStatus(object, view, problems[object.Name], vips)
 		err := control.PatchStatus(ctx, r.client, base, object, func(p *millracev1beta1.VIPPool) any { return p.Status })
 		if failed = append(failed, client.IgnoreNotFound(err)); err == nil {
-			r.tellHeld(base, object)
+			r.emitHeld(base, object)
 		}
 	}
 	return ctrl.Result{}, errors.Join(failed...)

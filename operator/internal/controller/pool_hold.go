@@ -75,8 +75,8 @@ func holdPool(object *millracev1beta1.VIPPool, added *netipx.IPSet, endpoints []
 	})
 }
 
-// tellHeld emits an event when a pool becomes held or is held because of other endpoints.
-func (r *poolReconciler) tellHeld(before, now *millracev1beta1.VIPPool) {
+// emitHeld emits an event when a pool becomes held or is held because of other endpoints.
+func (r *poolReconciler) emitHeld(before, now *millracev1beta1.VIPPool) {
 	held := meta.FindStatusCondition(now.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	known := meta.FindStatusCondition(before.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	if held == nil || known != nil && known.Message == held.Message {

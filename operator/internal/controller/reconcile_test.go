@@ -80,7 +80,7 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 	l := newLedger()
 	c.reconciler = &serviceReconciler{
 		client: counting, live: stored, recorder: c.told, ledger: l, waiting: newWaitingServices(l), later: func(types.NamespacedName, time.Duration) {},
-		zones: newZoneCensus(l), links: newLinkCensus(l), overCapacity: newCapacityCensus(), duplicates: newDuplicateCensus(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
+		zones: newZoneTracker(l), links: newLinkTracker(l), overCapacity: newCapacityTracker(), duplicates: newDuplicateTracker(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
 		now: time.Now, announcers: newAnnouncers(l),
 	}
 	// No reconciler of pools judges what pools add.

@@ -54,13 +54,13 @@ type serviceReconciler struct {
 	// Service after a pause or, for 0, with back-off.
 	serving      bool
 	later        func(service types.NamespacedName, pause time.Duration)
-	zones        *zoneCensus
-	overCapacity *capacityCensus
+	zones        *zoneTracker
+	overCapacity *capacityTracker
 	// duplicates are hosts with the address of a VIP.
-	duplicates *duplicateCensus
+	duplicates *duplicateTracker
 	// announcers are the nodes that can announce; links are the networks on their links.
 	announcers *announcers
-	links      *linkCensus
+	links      *linkTracker
 	// reading parses Services.
 	reading convert.Reading
 	written writtenVersions
@@ -80,7 +80,7 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 		reading:      options.Reading,
 		now:          time.Now,
 		ledger:       newLedger(),
-		overCapacity: newCapacityCensus(),
+		overCapacity: newCapacityTracker(),
 		written:      writtenVersions{},
 		had:          heldAddresses{},
 		unkept:       map[types.NamespacedName][]netip.Addr{},
@@ -91,8 +91,8 @@ func setupServices(mgr ctrl.Manager, options Options) error {
 	}
 	r.connect(mgr.GetClient(), control.NewRecorder(mgr))
 	r.waiting = newWaitingServices(r.ledger)
-	r.zones, r.announcers, r.links = newZoneCensus(r.ledger), newAnnouncers(r.ledger), newLinkCensus(r.ledger)
-	r.duplicates = newDuplicateCensus(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
+	r.zones, r.announcers, r.links = newZoneTracker(r.ledger), newAnnouncers(r.ledger), newLinkTracker(r.ledger)
+	r.duplicates = newDuplicateTracker(func(q queue, addresses []netip.Addr) { enqueueClaimants(q, r.ledger, addresses) })
 	vips := source.Kind(mgr.GetCache(), &millracev1beta1.VIP{}, vipEvents{ledger: r.ledger, waiting: r.waiting, pools: r.pools})
 	controller := control.New(mgr, "service", serviceWorkers).
 		Watches(&corev1.Service{}, serviceEvents(r.ledger, r.noteWaiting)).
@@ -252,7 +252,7 @@ func (r *serviceReconciler) assign(ctx context.Context, service *corev1.Service)
 		if !carriedOut {
 			continue
 		}
-		r.tellNotes(service, plan)
+		r.emitNotes(service, plan)
 		r.had.note(key, service.UID, plan.Addresses...)
 		if !plan.Waiting {
 			r.waiting.end(key)

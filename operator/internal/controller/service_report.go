@@ -72,7 +72,7 @@ func (r *serviceReconciler) report(ctx context.Context, service *corev1.Service,
 	}
 	contested.Wrote(ownStatusOf(service).isSame, r.now())
 	for _, condition := range conditions {
-		r.tellOnce(service, base, condition, result)
+		r.emitOnce(service, base, condition, result)
 	}
 	// Some API servers apply only the status of such a patch.
 	return r.ensureFinalizers(ctx, service, result.plan)
@@ -103,13 +103,13 @@ func (r *serviceReconciler) reportFailure(ctx context.Context, service *corev1.S
 		return err
 	}
 	contested.Wrote(ownStatusOf(service).isSame, r.now())
-	r.tellOnce(service, base, condition, outcome{})
+	r.emitOnce(service, base, condition, outcome{})
 	return nil
 }
 
-// tellOnce emits an event for a condition that differs from the last event, so that another program that
+// emitOnce emits an event for a condition that differs from the last event, so that another program that
 // overwrites the status causes no repeated events.
-func (r *serviceReconciler) tellOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
+func (r *serviceReconciler) emitOnce(service, base *corev1.Service, condition metav1.Condition, result outcome) {
 	before := meta.FindStatusCondition(base.Status.Conditions, condition.Type)
 	contested := r.contests.of(service)
 	if told, ok := contested.told[condition.Type]; ok {
@@ -166,8 +166,8 @@ func (r *serviceReconciler) patchServiceStatus(ctx context.Context, base, servic
 	return nil
 }
 
-// tellNotes emits events for the notes of a written plan.
-func (r *serviceReconciler) tellNotes(service *corev1.Service, plan ipam.Plan) {
+// emitNotes emits events for the notes of a written plan.
+func (r *serviceReconciler) emitNotes(service *corev1.Service, plan ipam.Plan) {
 	for _, note := range plan.Notes {
 		severity, reason := corev1.EventTypeWarning, millracev1beta1.ReasonQuotaNearlyUsed
 		if note.Kind == ipam.AnotherAddress {

@@ -22,16 +22,16 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/control"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 // judge returns which parts of the Service cannot be served.
-func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (served.Verdict, error) {
+func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, result outcome) (validation.Result, error) {
 	list := &millracev1beta1.VIPAdvertisementList{}
 	if err := r.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return served.Verdict{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
+		return validation.Result{}, fmt.Errorf("listing VIPAdvertisements: %w", err)
 	}
-	surroundings := served.Surroundings{Zones: r.zones.count()}
+	surroundings := validation.Inputs{Zones: r.zones.count()}
 	for i := range list.Items {
 		if advertisement, problems := desired.ParseAdvertisement(&list.Items[i]); len(problems) == 0 {
 			surroundings.Advertisements = append(surroundings.Advertisements, advertisement)
@@ -39,7 +39,7 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 			surroundings.Networks = append(surroundings.Networks, r.links.of(advertisement.Name))
 		}
 	}
-	subject := served.Subject{
+	subject := validation.Subject{
 		Service: service, Conflicts: result.plan.Conflicts, OverCapacity: r.overCapacity.nodesOf(client.ObjectKeyFromObject(service)),
 		Foreign: namesOf(result.foreign), Contested: r.contests.of(service).Contested(),
 	}
@@ -50,12 +50,12 @@ func (r *serviceReconciler) judge(ctx context.Context, service *corev1.Service, 
 			continue
 		}
 		host, _ := r.pools.host(address, vip)
-		subject.Addresses = append(subject.Addresses, served.Address{
+		subject.Addresses = append(subject.Addresses, validation.Address{
 			Addr: address, Pool: vip.Spec.Pool, Services: r.labelsOn(ctx, vip, service), Host: host,
 			Duplicate: r.duplicates.of(address),
 		})
 	}
-	return served.Judge(subject, surroundings), nil
+	return validation.Validate(subject, surroundings), nil
 }
 
 // labelsOn returns the labels of all Services that share a VIP.
@@ -75,7 +75,7 @@ func (r *serviceReconciler) labelsOn(ctx context.Context, vip *millracev1beta1.V
 }
 
 // servedCondition returns the condition Served of a verdict.
-func servedCondition(verdict served.Verdict) metav1.Condition {
+func servedCondition(verdict validation.Result) metav1.Condition {
 	condition := metav1.Condition{
 		Type:   millracev1beta1.ConditionServed,
 		Status: metav1.ConditionTrue,
@@ -94,8 +94,8 @@ func servedCondition(verdict served.Verdict) metav1.Condition {
 
 // portStatuses returns LoadBalancerIngress.ports of an address: all ports of the Service if any of them is not
 // served, as the API requires, or nil.
-func portStatuses(service *corev1.Service, address string, failed []served.PortError) []corev1.PortStatus {
-	here := func(e served.PortError) bool { return e.Address.String() == address }
+func portStatuses(service *corev1.Service, address string, failed []validation.PortError) []corev1.PortStatus {
+	here := func(e validation.PortError) bool { return e.Address.String() == address }
 	if !slices.ContainsFunc(failed, here) {
 		return nil
 	}
@@ -113,9 +113,9 @@ func portStatuses(service *corev1.Service, address string, failed []served.PortE
 	return statuses
 }
 
-// zoneCensus counts the zones of nodes. As an event handler it enqueues the Services with addresses when the
+// zoneTracker counts the zones of nodes. As an event handler it enqueues the Services with addresses when the
 // number of zones exceeds the limit or falls below it again.
-type zoneCensus struct {
+type zoneTracker struct {
 	ledger *ledger
 
 	mu    sync.Mutex
@@ -123,18 +123,18 @@ type zoneCensus struct {
 	nodes map[string]int
 }
 
-func newZoneCensus(l *ledger) *zoneCensus {
-	return &zoneCensus{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
+func newZoneTracker(l *ledger) *zoneTracker {
+	return &zoneTracker{ledger: l, zones: map[string]string{}, nodes: map[string]int{}}
 }
 
-func (c *zoneCensus) count() int {
+func (c *zoneTracker) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.nodes)
 }
 
 // set replaces the zone of a node, "" for none, and reports whether that changes what can be served.
-func (c *zoneCensus) set(node, zone string) bool {
+func (c *zoneTracker) set(node, zone string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := len(c.nodes)
@@ -149,10 +149,10 @@ func (c *zoneCensus) set(node, zone string) bool {
 		c.nodes[zone]++
 	}
 	after := len(c.nodes)
-	return before != after && max(before, after) > served.MaxZones
+	return before != after && max(before, after) > validation.MaxZones
 }
 
-func (c *zoneCensus) update(q queue, name string, node *millracev1beta1.LBNode) {
+func (c *zoneTracker) update(q queue, name string, node *millracev1beta1.LBNode) {
 	zone := ""
 	if node != nil {
 		zone = node.Spec.Zone

@@ -17,18 +17,18 @@ import (
 
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
-	"github.com/millrace-lb/millrace/operator/internal/served"
+	"github.com/millrace-lb/millrace/operator/internal/validation"
 )
 
 func TestServedCondition(t *testing.T) {
-	problems := []served.Problem{{Reason: "NotSelected", Message: "not selected"}, {Reason: "Invalid", Message: "wrong"}}
+	problems := []validation.Problem{{Reason: "NotSelected", Message: "not selected"}, {Reason: "Invalid", Message: "wrong"}}
 	for _, test := range []struct {
-		verdict served.Verdict
+		verdict validation.Result
 		want    string
 	}{
-		{served.Verdict{}, "True Served "},
-		{served.Verdict{Notes: []string{"ignored"}}, "True Served ignored"},
-		{served.Verdict{Problems: problems, Notes: []string{"ignored"}}, "False NotSelected not selected; wrong; ignored"},
+		{validation.Result{}, "True Served "},
+		{validation.Result{Notes: []string{"ignored"}}, "True Served ignored"},
+		{validation.Result{Problems: problems, Notes: []string{"ignored"}}, "False NotSelected not selected; wrong; ignored"},
 	} {
 		condition := servedCondition(test.verdict)
 		if got := fmt.Sprintf("%s %s %s", condition.Status, condition.Reason, condition.Message); got != test.want {
@@ -42,7 +42,7 @@ func TestPortStatuses(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 53, Protocol: "TCP"}, {Port: 53, Protocol: "UDP"},
 	}}}
-	failed := []served.PortError{{Address: address, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Reason: "PortConflict"}}
+	failed := []validation.PortError{{Address: address, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Reason: "PortConflict"}}
 	statuses := portStatuses(service, address.String(), failed)
 	if len(statuses) != 2 || statuses[0].Error != nil || statuses[1].Error == nil || *statuses[1].Error != "millrace.io/PortConflict" ||
 		statuses[1].Port != 53 || statuses[1].Protocol != "UDP" {
@@ -60,30 +60,30 @@ func TestPortStatuses(t *testing.T) {
 
 // Only that zones get to be too many, or no longer are, or become other ones beyond,
 // concerns Services.
-func TestZoneCensus(t *testing.T) {
-	c := newZoneCensus(newLedger())
+func TestZoneTracker(t *testing.T) {
+	c := newZoneTracker(newLedger())
 	step := func(node, zone string, count int, concerns bool) {
 		t.Helper()
 		if got := c.set(node, zone); got != concerns || c.count() != count {
 			t.Errorf("set(%s, %q) = %v with %d zones, want %v with %d", node, zone, got, c.count(), concerns, count)
 		}
 	}
-	for i := range served.MaxZones {
+	for i := range validation.MaxZones {
 		step(fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i), i+1, false)
 	}
-	step("none", "", served.MaxZones, false)
-	step("second", "z0", served.MaxZones, false)
-	step("eighth", "z7", served.MaxZones+1, true)
-	step("eighth", "z7", served.MaxZones+1, false)
-	step("second", "", served.MaxZones+1, false)
-	step("n0", "", served.MaxZones, true)
-	step("n1", "", served.MaxZones-1, false)
+	step("none", "", validation.MaxZones, false)
+	step("second", "z0", validation.MaxZones, false)
+	step("eighth", "z7", validation.MaxZones+1, true)
+	step("eighth", "z7", validation.MaxZones+1, false)
+	step("second", "", validation.MaxZones+1, false)
+	step("n0", "", validation.MaxZones, true)
+	step("n1", "", validation.MaxZones-1, false)
 }
 
 // Services are looked at again when their first node changes, or there get to be, or
 // no longer are, several.
-func TestCapacityCensus(t *testing.T) {
-	c := newCapacityCensus()
+func TestCapacityTracker(t *testing.T) {
+	c := newCapacityTracker()
 	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}
 	step := func(node string, services []types.NamespacedName, want string, concerned ...types.NamespacedName) {
 		t.Helper()

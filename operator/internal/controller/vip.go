@@ -34,8 +34,8 @@ const indexPool = "spec.pool"
 type vipReconciler struct {
 	client     client.Client
 	pools      *poolIndex
-	duplicates *duplicateCensus
-	answers    *answerCensus
+	duplicates *duplicateTracker
+	answers    *answerTracker
 }
 
 func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
@@ -44,7 +44,7 @@ func setupVIPs(ctx context.Context, mgr ctrl.Manager) error {
 		return fmt.Errorf("indexing VIPs by pool: %w", err)
 	}
 	r := &vipReconciler{
-		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateCensus(enqueueVIPs), answers: newAnswerCensus(enqueueVIPs),
+		client: mgr.GetClient(), pools: newPoolIndex(), duplicates: newDuplicateTracker(enqueueVIPs), answers: newAnswerTracker(enqueueVIPs),
 	}
 	controller := control.New(mgr, "vip", 1).
 		For(&millracev1beta1.VIP{}).

@@ -18,10 +18,10 @@ import (
 const nearQuotaPercent = 80
 
 // A quotaOwner is a namespace with addresses of a pool.
-type spender struct{ pool, namespace string }
+type quotaOwner struct{ pool, namespace string }
 
 // charge adds a VIP to the usage of its claims' namespaces, or removes it.
-func (t *Table) spend(vip VIP, times int) {
+func (t *Table) charge(vip VIP, times int) {
 	namespaces := map[string]struct{}{}
 	for _, claim := range vip.Claims {
 		namespaces[claim.Namespace] = struct{}{}
@@ -33,9 +33,9 @@ func (t *Table) spend(vip VIP, times int) {
 		case vip.Pool == "":
 			remove(t.unpooled, namespace, vip.Address)
 		default:
-			key := spender{vip.Pool, namespace}
-			if t.spent[key] += times; t.spent[key] == 0 {
-				delete(t.spent, key)
+			key := quotaOwner{vip.Pool, namespace}
+			if t.usage[key] += times; t.usage[key] == 0 {
+				delete(t.usage, key)
 			}
 		}
 	}
@@ -43,26 +43,26 @@ func (t *Table) spend(vip VIP, times int) {
 
 // Used returns the number of addresses of a pool that a namespace has. A manually created VIP without a pool
 // counts for the pool that contains its address.
-func (t *Table) Spent(pool Pool, namespace string) int {
-	spent := t.spent[spender{pool.Name, namespace}]
+func (t *Table) Used(pool Pool, namespace string) int {
+	used := t.usage[quotaOwner{pool.Name, namespace}]
 	for address := range t.unpooled[namespace] {
 		if pool.Addresses.Contains(address) {
-			spent++
+			used++
 		}
 	}
-	return spent
+	return used
 }
 
 // Users returns the namespaces that have addresses of a pool, sorted.
-func (t *Table) Spenders(pool Pool) []string {
+func (t *Table) Users(pool Pool) []string {
 	namespaces := map[string]struct{}{}
-	for key := range t.spent {
+	for key := range t.usage {
 		if key.pool == pool.Name {
 			namespaces[key.namespace] = struct{}{}
 		}
 	}
 	for namespace := range t.unpooled {
-		if t.Spent(pool, namespace) > 0 {
+		if t.Used(pool, namespace) > 0 {
 			namespaces[namespace] = struct{}{}
 		}
 	}
@@ -71,15 +71,15 @@ func (t *Table) Spenders(pool Pool) []string {
 
 // usage returns the namespace's usage of a pool before and after the given and all other grants of the plan.
 // During a move both addresses count, because the old one is released later.
-func (p *planner) bill(pool Pool, wanted map[slot]grant) (has, will int) {
-	has = p.table.Spent(pool, p.request.Owner.Namespace)
+func (p *planner) usage(pool Pool, wanted map[slot]grant) (has, will int) {
+	has = p.table.Used(pool, p.request.Owner.Namespace)
 	will = has
 	for _, at := range p.slots {
 		granted, ok := wanted[at]
 		if !ok {
 			granted, ok = p.granted[at]
 		}
-		if ok && p.payer(granted) == pool.Name && !p.isPaid(granted.address) {
+		if ok && p.chargedPool(granted) == pool.Name && !p.isCharged(granted.address) {
 			will++
 		}
 	}
@@ -87,12 +87,12 @@ func (p *planner) bill(pool Pool, wanted map[slot]grant) (has, will int) {
 }
 
 // chargedPool returns the pool whose quota an address uses: that of its VIP, or the one that it is taken from.
-func (p *planner) payer(granted grant) string {
+func (p *planner) chargedPool(granted grant) string {
 	return cmp.Or(p.table.vips[granted.address].Pool, granted.pool)
 }
 
 // isCharged reports whether the namespace is already charged for an address.
-func (p *planner) isPaid(address netip.Addr) bool {
+func (p *planner) isCharged(address netip.Addr) bool {
 	return slices.ContainsFunc(p.table.vips[address].Claims, func(claim Claim) bool {
 		return claim.Namespace == p.request.Owner.Namespace
 	})
@@ -105,13 +105,13 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 		if !ok {
 			continue
 		}
-		name := p.payer(granted)
+		name := p.chargedPool(granted)
 		most, limited := p.request.Quotas[name]
 		i := slices.IndexFunc(p.pools, func(pool Pool) bool { return pool.Name == name })
 		if !limited || i < 0 {
 			continue
 		}
-		if has, will := p.bill(p.pools[i], wanted); will > max(most, has) {
+		if has, will := p.usage(p.pools[i], wanted); will > max(most, has) {
 			return fmt.Sprintf("namespace %q has %d of the %d addresses that pool %q gives to it, and the Service needs %d more: "+
 				"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised",
 				p.request.Owner.Namespace, has, most, name, will-has)
@@ -124,7 +124,7 @@ func (p *planner) overQuota(wanted map[slot]grant) string {
 func (p *planner) nearQuota() []Note {
 	given := map[string]struct{}{}
 	for _, granted := range p.granted {
-		given[p.payer(granted)] = struct{}{}
+		given[p.chargedPool(granted)] = struct{}{}
 	}
 	var near []Note
 	for _, name := range slices.Sorted(maps.Keys(given)) {
@@ -133,7 +133,7 @@ func (p *planner) nearQuota() []Note {
 		if !limited || at < 0 {
 			continue
 		}
-		if has, will := p.bill(p.pools[at], nil); will > has && 100*will >= nearQuotaPercent*most {
+		if has, will := p.usage(p.pools[at], nil); will > has && 100*will >= nearQuotaPercent*most {
 			near = append(near, Note{QuotaNearlyUsed, fmt.Sprintf("with this Service, namespace %q has %d of the %d addresses that pool %q gives to it",
 				p.request.Owner.Namespace, will, most, name)})
 		}

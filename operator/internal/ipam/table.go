@@ -92,8 +92,8 @@ type Table struct {
 	vips map[netip.Addr]VIP
 	// held maps the names of owners to their addresses.
 	held map[ownerName]addressSet
-	// used counts the addresses of a pool that a namespace has; unpooled are addresses without a pool.
-	spent    map[spender]int
+	// usage counts the addresses of a pool that a namespace has; unpooled are addresses without a pool.
+	usage    map[quotaOwner]int
 	unpooled map[string]addressSet
 	// keyed indexes addresses by the sharing keys of their claims.
 	keyed map[sharing]*sharers
@@ -107,7 +107,7 @@ type Table struct {
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
-		spent: map[spender]int{}, unpooled: map[string]addressSet{},
+		usage: map[quotaOwner]int{}, unpooled: map[string]addressSet{},
 		last: map[series]place{}, freed: newFreedAddresses(), taken: runs{},
 	}
 	for _, vip := range vips {
@@ -125,7 +125,7 @@ func (t *Table) Put(vip VIP) {
 		insert(t.held, ownerName{claim.Namespace, claim.Name}, vip.Address)
 	}
 	t.share(vip, true)
-	t.spend(vip, 1)
+	t.charge(vip, 1)
 }
 
 // Delete removes the VIP of an address, if it exists.
@@ -141,7 +141,7 @@ func (t *Table) forget(address netip.Addr) {
 		remove(t.held, ownerName{claim.Namespace, claim.Name}, address)
 	}
 	t.share(t.vips[address], false)
-	t.spend(t.vips[address], -1)
+	t.charge(t.vips[address], -1)
 	delete(t.vips, address)
 }
 

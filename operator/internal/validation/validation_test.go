@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package served
+package validation
 
 import (
 	"fmt"
@@ -121,17 +121,17 @@ func TestJudge(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			surroundings := Surroundings{Zones: test.zones}
+			inputs := Inputs{Zones: test.zones}
 			for _, spec := range test.selects {
 				parsed := advertisement(t, spec)
 				if spec.Pools == nil {
 					parsed.Name = "all"
 				}
-				surroundings.Advertisements = append(surroundings.Advertisements, parsed)
-				surroundings.Announced = append(surroundings.Announced, !test.silent)
-				surroundings.Networks = append(surroundings.Networks, test.networks)
+				inputs.Advertisements = append(inputs.Advertisements, parsed)
+				inputs.Announced = append(inputs.Announced, !test.silent)
+				inputs.Networks = append(inputs.Networks, test.networks)
 			}
-			verdict := Judge(Subject{
+			result := Validate(Subject{
 				Service: &corev1.Service{Spec: test.spec},
 				Addresses: []Address{
 					{Addr: v4, Pool: "four", Services: test.services}, {Addr: v6, Pool: "six", Services: test.services},
@@ -140,16 +140,16 @@ func TestJudge(t *testing.T) {
 				OverCapacity: test.overCapacity,
 				Foreign:      test.foreign,
 				Contested:    test.contested,
-			}, surroundings)
+			}, inputs)
 			var problems, ports []string
-			for _, problem := range verdict.Problems {
+			for _, problem := range result.Problems {
 				problems = append(problems, problem.Reason+" "+problem.Message)
 			}
-			for _, port := range verdict.Ports {
+			for _, port := range result.Ports {
 				ports = append(ports, fmt.Sprintf("%s %s %s", port.Address, port.Port, port.Reason))
 			}
 			for what, lists := range map[string][2][]string{
-				"problems": {problems, test.problems}, "ports": {ports, test.ports}, "notes": {verdict.Notes, test.notes},
+				"problems": {problems, test.problems}, "ports": {ports, test.ports}, "notes": {result.Notes, test.notes},
 			} {
 				if !slices.Equal(lists[0], lists[1]) {
 					t.Errorf("%s are %q, want %q", what, lists[0], lists[1])
@@ -160,19 +160,19 @@ func TestJudge(t *testing.T) {
 }
 
 // An address of a node or router is served on no port, which is graver than all else.
-func TestJudgeHost(t *testing.T) {
-	verdict := Judge(Subject{
+func TestHosts(t *testing.T) {
+	result := Validate(Subject{
 		Service:   &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}}},
 		Addresses: []Address{{Addr: v4, Host: `Node "node1"`}, {Addr: v6}},
-	}, Surroundings{})
-	if len(verdict.Problems) != 3 || verdict.Problems[0].Reason != millracev1beta1.ReasonOccupied {
-		t.Errorf("problems are %+v", verdict.Problems)
+	}, Inputs{})
+	if len(result.Problems) != 3 || result.Problems[0].Reason != millracev1beta1.ReasonOccupied {
+		t.Errorf("problems are %+v", result.Problems)
 	}
 	want := []PortError{
 		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1beta1.ReasonOccupied},
 		{v4, ipam.Port{Number: 53, Protocol: "UDP"}, millracev1beta1.ReasonOccupied},
 	}
-	if !slices.Equal(verdict.Ports, want) {
-		t.Errorf("ports are %v, want %v", verdict.Ports, want)
+	if !slices.Equal(result.Ports, want) {
+		t.Errorf("ports are %v, want %v", result.Ports, want)
 	}
 }

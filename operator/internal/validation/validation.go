@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package served reports which parts of a Service cannot be served, from API objects alone. It is pure.
-package served
+// Package validation reports which parts of a Service cannot be served, from API objects alone. It is pure.
+package validation
 
 import (
 	"cmp"
@@ -47,8 +47,8 @@ type Address struct {
 	Duplicate Duplicate
 }
 
-// Surroundings are the other inputs.
-type Surroundings struct {
+// Inputs are the other inputs.
+type Inputs struct {
 	// Advertisements are the valid VIPAdvertisements.
 	Advertisements []desired.Advertisement
 	// Announced reports for each advertisement whether it selects a node that can announce: one with an
@@ -75,8 +75,8 @@ type PortError struct {
 	Reason  string
 }
 
-// A Verdict lists the parts of a Service that are not served.
-type Verdict struct {
+// A Result lists the parts of a Service that are not served.
+type Result struct {
 	// Problems affect some or all clients; the most severe comes first.
 	Problems []Problem
 	// Notes are ignored settings that affect no client.
@@ -85,9 +85,9 @@ type Verdict struct {
 	Ports []PortError
 }
 
-// Judge returns the parts of a Service that are not served.
-func Judge(subject Subject, surroundings Surroundings) Verdict {
-	j := &judge{subject: subject, surroundings: surroundings}
+// Validate returns the parts of a Service that are not served.
+func Validate(subject Subject, inputs Inputs) Result {
+	j := &validator{subject: subject, inputs: inputs}
 	if subject.Contested {
 		j.problem(millracev1beta1.ReasonStatusContested, "another program overwrites the Service's status again and again, so "+
 			"Millrace writes it every 30 s only: stop that program for this Service; metadata.managedFields names it")
@@ -106,28 +106,28 @@ func Judge(subject Subject, surroundings Surroundings) Verdict {
 			"stop the load balancer that gave it for this Service, then remove the entry", subject.Foreign)
 	}
 	j.checkZones()
-	return j.verdict
+	return j.result
 }
 
-type judge struct {
-	subject      Subject
-	surroundings Surroundings
-	verdict      Verdict
+type validator struct {
+	subject Subject
+	inputs  Inputs
+	result  Result
 }
 
-func (j *judge) problem(reason, format string, arguments ...any) {
-	j.verdict.Problems = append(j.verdict.Problems, Problem{Reason: reason, Message: fmt.Sprintf(format, arguments...)})
+func (j *validator) problem(reason, format string, arguments ...any) {
+	j.result.Problems = append(j.result.Problems, Problem{Reason: reason, Message: fmt.Sprintf(format, arguments...)})
 }
 
-func (j *judge) refusePort(address netip.Addr, port ipam.Port, reason string) {
+func (j *validator) refusePort(address netip.Addr, port ipam.Port, reason string) {
 	same := func(e PortError) bool { return e.Address == address && e.Port == port }
-	if !slices.ContainsFunc(j.verdict.Ports, same) {
-		j.verdict.Ports = append(j.verdict.Ports, PortError{Address: address, Port: port, Reason: reason})
+	if !slices.ContainsFunc(j.result.Ports, same) {
+		j.result.Ports = append(j.result.Ports, PortError{Address: address, Port: port, Reason: reason})
 	}
 }
 
 // checkHosts reports addresses that nodes, routers or other hosts have.
-func (j *judge) checkHosts() {
+func (j *validator) checkHosts() {
 	for _, address := range j.subject.Addresses {
 		if address.Duplicate != (Duplicate{}) {
 			j.problem(address.Duplicate.Reason(), "%s", address.Duplicate.Message())
@@ -147,17 +147,17 @@ func portOf(spec *corev1.ServicePort) ipam.Port {
 }
 
 // checkAdvertisements reports addresses that no node announces.
-func (j *judge) checkAdvertisements() {
+func (j *validator) checkAdvertisements() {
 	for _, address := range j.subject.Addresses {
 		j.checkAnnounced(address)
 	}
 }
 
-func (j *judge) checkAnnounced(address Address) {
+func (j *validator) checkAnnounced(address Address) {
 	// The message names the first advertisement, and the first one without a link.
 	var first, unlinked *desired.Advertisement
-	for i := range j.surroundings.Advertisements {
-		advertisement := &j.surroundings.Advertisements[i]
+	for i := range j.inputs.Advertisements {
+		advertisement := &j.inputs.Advertisements[i]
 		if !advertisement.Selects(address.Pool, address.Services) {
 			continue
 		}
@@ -165,7 +165,7 @@ func (j *judge) checkAnnounced(address Address) {
 			first = advertisement
 		}
 		switch {
-		case !j.surroundings.Announced[i]:
+		case !j.inputs.Announced[i]:
 		case advertisement.L2 && !j.isLinked(i, address.Addr):
 			if unlinked == nil || advertisement.Name < unlinked.Name {
 				unlinked = advertisement
@@ -191,12 +191,12 @@ func (j *judge) checkAnnounced(address Address) {
 }
 
 // isLinked reports whether any node has a link in the network of an address.
-func (j *judge) isLinked(advertisement int, address netip.Addr) bool {
-	return slices.ContainsFunc(j.surroundings.Networks[advertisement], func(network netip.Prefix) bool { return network.Contains(address) })
+func (j *validator) isLinked(advertisement int, address netip.Addr) bool {
+	return slices.ContainsFunc(j.inputs.Networks[advertisement], func(network netip.Prefix) bool { return network.Contains(address) })
 }
 
 // checkSources reports invalid source ranges, and addresses of families without any admitted source.
-func (j *judge) checkSources() {
+func (j *validator) checkSources() {
 	sources, problems := desired.ParseSources(j.subject.Service)
 	for _, problem := range problems {
 		j.problem(problem.Reason, "%s", problem.Message)
@@ -217,7 +217,7 @@ func (j *judge) checkSources() {
 }
 
 // checkConflicts reports ports that other Services have.
-func (j *judge) checkConflicts() {
+func (j *validator) checkConflicts() {
 	for _, conflict := range j.subject.Conflicts {
 		j.problem(millracev1beta1.ReasonPortConflict, "port %s of %s is served for Service %s",
 			conflict.Port, conflict.Address, conflict.Owner)
@@ -227,7 +227,7 @@ func (j *judge) checkConflicts() {
 
 // checkPorts reports ports that no endpoint could serve. Named ports may differ between endpoints, which only
 // agents see.
-func (j *judge) checkPorts() {
+func (j *validator) checkPorts() {
 	for i := range j.subject.Service.Spec.Ports {
 		spec := &j.subject.Service.Spec.Ports[i]
 		port := portOf(spec)
@@ -257,15 +257,15 @@ func unserved(port *corev1.ServicePort) string {
 }
 
 // checkZones reports that the traffic distribution by zone is ignored.
-func (j *judge) checkZones() {
+func (j *validator) checkZones() {
 	spec := &j.subject.Service.Spec
-	if j.surroundings.Zones <= MaxZones || spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+	if j.inputs.Zones <= MaxZones || spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		return
 	}
 	mode := j.subject.Service.Annotations[corev1.AnnotationTopologyMode]
 	if spec.TrafficDistribution != nil && *spec.TrafficDistribution != "" || mode == "Auto" || mode == "auto" {
-		j.verdict.Notes = append(j.verdict.Notes, fmt.Sprintf(
+		j.result.Notes = append(j.result.Notes, fmt.Sprintf(
 			"spec.trafficDistribution is ignored: the nodes are in %d zones, at most %d are supported; clients get all endpoints in equal shares",
-			j.surroundings.Zones, MaxZones))
+			j.inputs.Zones, MaxZones))
 	}
 }

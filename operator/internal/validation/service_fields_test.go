@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package served
+package validation
 
 import (
 	"strings"
@@ -20,20 +20,20 @@ func TestServiceFields(t *testing.T) {
 
 // The pods' port is told where it is not possible, and on each address.
 func testTargetPort(t *testing.T) {
-	verdict := Judge(Subject{
+	result := Validate(Subject{
 		Service: &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 			{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(8080)},
 			{Port: 3, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(4)},
 		}}},
 		Addresses: []Address{{Addr: v4}, {Addr: v6}},
-	}, Surroundings{})
+	}, Inputs{})
 	told := false
-	for _, problem := range verdict.Problems {
+	for _, problem := range result.Problems {
 		told = told || problem.Reason == millracev1beta1.ReasonUnsupported && strings.HasPrefix(problem.Message, "spec.ports[1].targetPort: ")
 	}
 	port := ipam.Port{Number: 3, Protocol: "SCTP"}
-	if !told || len(verdict.Ports) != 2 || verdict.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
-		verdict.Ports[1] != (PortError{v6, port, millracev1beta1.ReasonUnsupported}) {
-		t.Errorf("the verdict is %+v", verdict)
+	if !told || len(result.Ports) != 2 || result.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
+		result.Ports[1] != (PortError{v6, port, millracev1beta1.ReasonUnsupported}) {
+		t.Errorf("the result is %+v", result)
 	}
 }

@@ -261,6 +261,9 @@ const (
 	ReasonOtherUplink = "OtherUplink"
 	// ReasonNodesDown: the nodes in the message do not answer: see docs/failures.md#when-a-node-dies.
 	ReasonNodesDown = "NodesDown"
+	// ReasonAgentsSilent: the agents of the nodes in the message hang or are gone, since the time in the
+	// message. New connections go to other nodes: see docs/failures.md#what-happens-when-.
+	ReasonAgentsSilent = "AgentsSilent"
 	// ReasonCutOff: at least half of the nodes stopped answering at once. Check this node's network. Of a
 	// VIP: the node is cut off from endpoints of the VIP, so that other nodes answer for it. See
 	// docs/l2.md#a-network-that-is-split.

@@ -71,6 +71,8 @@ type Watch struct {
 	// Down get no packets. Held count as up: half of the nodes that were up were lost at once.
 	// Narrow answer short probes, but not those as long as the MTU.
 	Down, Held, Narrow []string
+	// Silent are the nodes whose agents are silent, each with the time since when.
+	Silent []string
 	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
 	CutOff bool
 	// Lossy is true if the paths to more than half of the nodes lose packets.

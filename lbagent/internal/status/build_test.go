@@ -238,7 +238,10 @@ func TestNodesReached(t *testing.T) {
 	}{
 		"another uplink": {func(o *Observation) { o.OtherUplink = true }, millracev1beta1.ReasonOtherUplink, "tunnel_uplink"},
 		"a dead node":    {func(o *Observation) { o.Watch.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
-		"a lossy link":   {func(o *Observation) { o.Watch.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
+		"a silent agent": {
+			func(o *Observation) { o.Watch.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsSilent, ": b since 2026",
+		},
+		"a lossy link": {func(o *Observation) { o.Watch.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
 		"a lossy link and a dead node": {
 			func(o *Observation) { o.Watch.Lossy, o.Watch.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and get no packets: b",
 		},

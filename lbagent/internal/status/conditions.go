@@ -195,6 +195,10 @@ func nodesReached(o Observation) (condition metav1.Condition, unreached bool) {
 	if len(w.Down) > 0 && !w.CutOff {
 		add(millracev1beta1.ReasonNodesDown, "nodes that do not answer at UDP port 6081 and get no packets: ", w.Down...)
 	}
+	if len(w.Silent) > 0 {
+		add(millracev1beta1.ReasonAgentsSilent, "nodes whose agents are silent, and which hand new connections on to other nodes: ",
+			w.Silent...)
+	}
 	if o.OtherUplink {
 		add(millracev1beta1.ReasonOtherUplink, otherUplink)
 	}

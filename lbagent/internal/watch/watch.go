@@ -243,17 +243,28 @@ func (w *Watch) Observe(self forwarding.NodeID, now time.Time) (_ status.Watch, 
 		delay /= 6
 	}
 	delay += ReportSpread * time.Duration(self%64) / 64
-	due := func(silent map[forwarding.NodeID]time.Time) (names []string) {
-		for _, id := range slices.Sorted(maps.Keys(silent)) {
-			if wait := silent[id].Add(delay).Sub(now); wait > 0 {
+	due := func(since map[forwarding.NodeID]time.Time) (ids []forwarding.NodeID) {
+		for _, id := range slices.Sorted(maps.Keys(since)) {
+			if wait := since[id].Add(delay).Sub(now); wait > 0 {
 				again = wake.Soonest(again, wait)
 				continue
 			}
+			ids = append(ids, id)
+		}
+		return ids
+	}
+	named := func(ids []forwarding.NodeID) (names []string) {
+		for _, id := range ids {
 			names = append(names, w.names[id])
 		}
 		return names
 	}
-	told := status.Watch{Down: due(w.verdict.Down), Held: due(w.verdict.Held), Narrow: due(w.verdict.Narrow)}
+	told := status.Watch{
+		Down: named(due(w.verdict.Down)), Held: named(due(w.verdict.Held)), Narrow: named(due(w.verdict.Narrow)),
+	}
+	for _, id := range due(w.verdict.Alone) {
+		told.Silent = append(told.Silent, w.names[id]+" since "+w.verdict.Alone[id].UTC().Format(time.RFC3339))
+	}
 	if since := w.verdict.Lossy; !since.IsZero() {
 		told.Lossy = len(due(map[forwarding.NodeID]time.Time{self: since})) > 0
 	}

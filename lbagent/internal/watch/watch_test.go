@@ -85,6 +85,13 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 			t.Errorf("endpoint %d is unchanged: %v, want %v", i, ready == nil, want)
 		}
 	}
+	if told, again := w.Observe(0, start); told.Silent != nil || again != ReportAfter {
+		t.Errorf("at once %v are reported, again after %s", told.Silent, again)
+	}
+	want := []string{"two since " + start.UTC().Format(time.RFC3339)}
+	if told, _ := w.Observe(0, start.Add(ReportAfter)); !slices.Equal(told.Silent, want) {
+		t.Errorf("reported are %v, want %v", told.Silent, want)
+	}
 }
 
 // The targets are those of the model that is wanted last, though most models share their nodes.

@@ -423,7 +423,7 @@ type DatapathQuota struct {
 
 type DatapathQuotas struct {
 	_    structs.HostLayout
-	Kind [3]DatapathQuota
+	Kind [4]DatapathQuota
 }
 
 type DatapathReservedId uint32
@@ -736,10 +736,10 @@ const (
 	DatapathMapNodeUplinks           = "node_uplinks"
 	DatapathMapNodes                 = "nodes"
 	DatapathMapNotedFlows            = "noted_flows"
-	DatapathMapOverflowData4         = "overflow_data4"
-	DatapathMapOverflowData6         = "overflow_data6"
-	DatapathMapOverflowDataRev4      = "overflow_data_rev4"
-	DatapathMapOverflowDataRev6      = "overflow_data_rev6"
+	DatapathMapOverflowConn          = "overflow_conn"
+	DatapathMapOverflowConnRev       = "overflow_conn_rev"
+	DatapathMapOverflowData          = "overflow_data"
+	DatapathMapOverflowDataRev       = "overflow_data_rev"
 	DatapathMapOverflowFragments     = "overflow_fragments"
 	DatapathMapPacketSlots           = "packet_slots"
 	DatapathMapProbeSecrets          = "probe_secrets"
@@ -803,6 +803,7 @@ const (
 	DatapathVarWholeCopy             = "_whole_copy"
 	DatapathVarAffinityMask          = "affinity_mask"
 	DatapathVarClientMultipliers     = "client_multipliers"
+	DatapathVarConnectionQuota       = "connection_quota"
 	DatapathVarDatagramQuota         = "datagram_quota"
 	DatapathVarEstablishedFilterMask = "established_filter_mask"
 	DatapathVarEvictedMask           = "evicted_mask"
@@ -921,10 +922,10 @@ type DatapathMapSpecs struct {
 	NodeUplinks       *ebpf.MapSpec `ebpf:"node_uplinks"`
 	Nodes             *ebpf.MapSpec `ebpf:"nodes"`
 	NotedFlows        *ebpf.MapSpec `ebpf:"noted_flows"`
-	OverflowData4     *ebpf.MapSpec `ebpf:"overflow_data4"`
-	OverflowData6     *ebpf.MapSpec `ebpf:"overflow_data6"`
-	OverflowDataRev4  *ebpf.MapSpec `ebpf:"overflow_data_rev4"`
-	OverflowDataRev6  *ebpf.MapSpec `ebpf:"overflow_data_rev6"`
+	OverflowConn      *ebpf.MapSpec `ebpf:"overflow_conn"`
+	OverflowConnRev   *ebpf.MapSpec `ebpf:"overflow_conn_rev"`
+	OverflowData      *ebpf.MapSpec `ebpf:"overflow_data"`
+	OverflowDataRev   *ebpf.MapSpec `ebpf:"overflow_data_rev"`
 	OverflowFragments *ebpf.MapSpec `ebpf:"overflow_fragments"`
 	PacketSlots       *ebpf.MapSpec `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.MapSpec `ebpf:"probe_secrets"`
@@ -981,6 +982,7 @@ type DatapathVariableSpecs struct {
 	WholeCopy             *ebpf.VariableSpec `ebpf:"_whole_copy"`
 	AffinityMask          *ebpf.VariableSpec `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.VariableSpec `ebpf:"client_multipliers"`
+	ConnectionQuota       *ebpf.VariableSpec `ebpf:"connection_quota"`
 	DatagramQuota         *ebpf.VariableSpec `ebpf:"datagram_quota"`
 	EstablishedFilterMask *ebpf.VariableSpec `ebpf:"established_filter_mask"`
 	EvictedMask           *ebpf.VariableSpec `ebpf:"evicted_mask"`
@@ -1058,10 +1060,10 @@ type DatapathMaps struct {
 	NodeUplinks       *ebpf.Map `ebpf:"node_uplinks"`
 	Nodes             *ebpf.Map `ebpf:"nodes"`
 	NotedFlows        *ebpf.Map `ebpf:"noted_flows"`
-	OverflowData4     *ebpf.Map `ebpf:"overflow_data4"`
-	OverflowData6     *ebpf.Map `ebpf:"overflow_data6"`
-	OverflowDataRev4  *ebpf.Map `ebpf:"overflow_data_rev4"`
-	OverflowDataRev6  *ebpf.Map `ebpf:"overflow_data_rev6"`
+	OverflowConn      *ebpf.Map `ebpf:"overflow_conn"`
+	OverflowConnRev   *ebpf.Map `ebpf:"overflow_conn_rev"`
+	OverflowData      *ebpf.Map `ebpf:"overflow_data"`
+	OverflowDataRev   *ebpf.Map `ebpf:"overflow_data_rev"`
 	OverflowFragments *ebpf.Map `ebpf:"overflow_fragments"`
 	PacketSlots       *ebpf.Map `ebpf:"packet_slots"`
 	ProbeSecrets      *ebpf.Map `ebpf:"probe_secrets"`
@@ -1130,10 +1132,10 @@ func (m *DatapathMaps) Close() error {
 		m.NodeUplinks,
 		m.Nodes,
 		m.NotedFlows,
-		m.OverflowData4,
-		m.OverflowData6,
-		m.OverflowDataRev4,
-		m.OverflowDataRev6,
+		m.OverflowConn,
+		m.OverflowConnRev,
+		m.OverflowData,
+		m.OverflowDataRev,
 		m.OverflowFragments,
 		m.PacketSlots,
 		m.ProbeSecrets,
@@ -1191,6 +1193,7 @@ type DatapathVariables struct {
 	WholeCopy             *ebpf.Variable `ebpf:"_whole_copy"`
 	AffinityMask          *ebpf.Variable `ebpf:"affinity_mask"`
 	ClientMultipliers     *ebpf.Variable `ebpf:"client_multipliers"`
+	ConnectionQuota       *ebpf.Variable `ebpf:"connection_quota"`
 	DatagramQuota         *ebpf.Variable `ebpf:"datagram_quota"`
 	EstablishedFilterMask *ebpf.Variable `ebpf:"established_filter_mask"`
 	EvictedMask           *ebpf.Variable `ebpf:"evicted_mask"`

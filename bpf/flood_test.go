@@ -81,8 +81,9 @@ func (s *spoofer) send(t *testing.T) verdict {
 	return verdict(code)
 }
 
-// answered passes the endpoint's answer to the last packet through the other program.
-func (s *spoofer) answered(t *testing.T, pod netip.AddrPort, flags byte) {
+// answered passes the endpoint's answer to the last packet through the other program, and returns the
+// answer's sequence number.
+func (s *spoofer) answered(t *testing.T, pod netip.AddrPort, flags byte) (number uint32) {
 	t.Helper()
 	out := append([]byte{}, s.run.DataOut...)
 	l4, addresses, protocol := out[14+20:], out[14+12:14+20], out[14+9]
@@ -97,8 +98,10 @@ func (s *spoofer) answered(t *testing.T, pod netip.AddrPort, flags byte) {
 	if protocol == 6 {
 		binary.BigEndian.PutUint64(l4[4:], s.random.Uint64())
 		l4[13] = flags
+		number = binary.BigEndian.Uint32(l4[4:])
 	}
 	s.w.egress(t, out)
+	return number
 }
 
 // swap exchanges the halves.

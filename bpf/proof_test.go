@@ -19,21 +19,26 @@ func (w *world) place(t testing.TB, p packet) string {
 		Client: address(p.from.Addr()), ClientPort: network16(p.from.Port()),
 		Vip: address(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 	}
-	connections, datagrams, overflowData := w.Connections6, w.Datagrams6, w.OverflowData6
+	key6 := key
+	connections, datagrams := w.Connections6, w.Datagrams6
 	if p.is4() {
 		key = bpf.DatapathConnectionKey4{
 			Client: ipv4(p.from.Addr()), ClientPort: network16(p.from.Port()),
 			Vip: ipv4(p.to.Addr()), VipPort: network16(p.to.Port()), Protocol: uint8(p.protocol),
 		}
-		connections, datagrams, overflowData = w.Connections4, w.Datagrams4, w.OverflowData4
+		connections, datagrams = w.Connections4, w.Datagrams4
 	}
 	places := []string{"none"}
 	for _, table := range []struct {
 		name string
 		m    *ebpf.Map
-	}{{"established", connections}, {"answered", datagrams}, {"answered", overflowData}} {
+		key  any
+	}{
+		{"established", connections, key}, {"established", w.OverflowConn, key6},
+		{"answered", datagrams, key}, {"answered", w.OverflowData, key6},
+	} {
 		var value bpf.DatapathConnection
-		err := table.m.Lookup(key, &value)
+		err := table.m.Lookup(table.key, &value)
 		if err == nil {
 			places = append(places, table.name)
 		} else if !errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/millrace-lb/millrace/bpf"
@@ -231,4 +232,71 @@ func TestQuotaSlotsAreKeyed(t *testing.T) {
 			t.Errorf("%s: %d of 4 VIPs share the quota of the VIP", f.name, shared)
 		}
 	}
+}
+
+// A hostile pod establishes connections with clients that do not exist: it answers their spoofed SYNs and
+// foretells the numbers for the ACKs. No connection of another VIP is evicted by that, nor forgotten, and
+// proofs beyond the quota leave the quota of half-open flows as it is.
+func TestFloodOfProvedConnections(t *testing.T) {
+	const connections = 250
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run(f.name, func(t *testing.T) {
+			w.forget(t)
+			w.pointTo(t, f, 0)
+			var established []packet
+			for i := range connections {
+				p := f.tcp(portCluster, "A").fromPort(uint16(10000 + i))
+				w.establish(t, p, f.pods[0])
+				established = append(established, p)
+			}
+			s := newSpoofer(w, w.neighbour(t, f, f.other.Next()).tcp(portCluster, "S"))
+			for range 8 * flowEntries {
+				s.newSource()
+				s.prove(t, f.pods[0])
+			}
+			if n := mapEntries(t, w.OverflowConn); n < flowEntries/2 {
+				t.Fatalf("the flood made %d connections, too few to fill a table", n)
+			}
+			w.checkPlaces(t, "established", established)
+			w.pointTo(t, f, 1)
+			defer w.pointTo(t, f, 0)
+			for _, wiped := range []bool{false, true} {
+				if wiped {
+					w.wipe(t)
+				}
+				lost := 0
+				for _, p := range established {
+					if !bytes.Equal(w.ingress(t, p.frame()).frame, delivered(p, f.pods[0])) {
+						lost++
+					}
+				}
+				if lost != 0 {
+					t.Errorf("entries wiped %v: %d of %d connections have lost their pod", wiped, lost, connections)
+				}
+			}
+		})
+	}
+}
+
+// prove establishes a connection: a SYN, the pod's SYN-ACK, and an ACK with its number.
+func (s *spoofer) prove(t *testing.T, pod netip.AddrPort) {
+	t.Helper()
+	const syn, ack = 0x02, 0x10
+	s.tcp(syn)
+	s.send(t)
+	number := s.answered(t, pod, syn|ack)
+	s.tcp(ack)
+	binary.BigEndian.PutUint32(s.l4()[8:], number+1)
+	s.send(t)
+}
+
+func mapEntries(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key, value []byte
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		n++
+	}
+	return n
 }

@@ -271,7 +271,7 @@ func (w *world) flowMaps() []*ebpf.Map {
 	return []*ebpf.Map{
 		w.Connections4, w.Connections6, w.Datagrams4, w.Datagrams6,
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
-		w.OverflowData4, w.OverflowData6, w.OverflowDataRev4, w.OverflowDataRev6,
+		w.OverflowConn, w.OverflowConnRev, w.OverflowData, w.OverflowDataRev,
 		w.Fragments, w.OverflowFragments,
 		w.Affinities4, w.Affinities6,
 	}
@@ -326,7 +326,7 @@ func (w *world) evictReverse(t testing.TB) {
 	t.Helper()
 	for _, m := range []*ebpf.Map{
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
-		w.OverflowDataRev4, w.OverflowDataRev6,
+		w.OverflowConnRev, w.OverflowDataRev,
 	} {
 		clearMap(t, m)
 	}
@@ -346,10 +346,10 @@ func (w *world) ticks(t testing.TB) (perSecond uint32) {
 func (w *world) age(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4, w.OverflowData4} {
+	for _, m := range []*ebpf.Map{w.Connections4, w.Datagrams4} {
 		change[bpf.DatapathConnectionKey4](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
-	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.OverflowData6} {
+	for _, m := range []*ebpf.Map{w.Connections6, w.Datagrams6, w.OverflowConn, w.OverflowData} {
 		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
 	must(w.halfOpen().Age(ticks))

@@ -279,8 +279,8 @@ func load(t testing.TB, ticksPerSecond uint32) *world {
 		bpf.DatapathMapReverse4: flows, bpf.DatapathMapReverse6: flows, bpf.DatapathMapHalfOpenFlows: 4 * halfOpenBuckets,
 		bpf.DatapathMapDatagrams4: flows, bpf.DatapathMapDatagrams6: flows,
 		bpf.DatapathMapDatagramsRev4: flows, bpf.DatapathMapDatagramsRev6: flows,
-		bpf.DatapathMapOverflowData4: flows, bpf.DatapathMapOverflowData6: flows,
-		bpf.DatapathMapOverflowDataRev4: flows, bpf.DatapathMapOverflowDataRev6: flows,
+		bpf.DatapathMapOverflowConn: flows, bpf.DatapathMapOverflowConnRev: flows,
+		bpf.DatapathMapOverflowData: flows, bpf.DatapathMapOverflowDataRev: flows,
 		bpf.DatapathMapEstablishedFilter: 2*establishedWords + 1,
 		bpf.DatapathMapProxied:           flows, bpf.DatapathMapTakenFrontends: 128,
 		bpf.DatapathMapProxyOffers: flows,
@@ -319,7 +319,7 @@ func setVariables(t testing.TB, spec *ebpf.CollectionSpec, ticksPerSecond uint32
 	if !allOverQuota {
 		return
 	}
-	for _, name := range []string{bpf.DatapathVarHalfOpenQuota, bpf.DatapathVarDatagramQuota, bpf.DatapathVarFragmentQuota} {
+	for _, name := range []string{bpf.DatapathVarHalfOpenQuota, bpf.DatapathVarConnectionQuota, bpf.DatapathVarDatagramQuota, bpf.DatapathVarFragmentQuota} {
 		if err := spec.Variables[name].Set(uint32(0)); err != nil {
 			t.Fatal(err)
 		}

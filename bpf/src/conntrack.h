@@ -80,44 +80,58 @@ static __noinline int half_open_is_still(const struct flow *flow, const struct c
 	return half_open_connection(flow, half_open_place(flow, 0)) == read;
 }
 
+/* The quota of a flow that is established. */
+static __always_inline enum quota_kind quota_of_protocol(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP ? QUOTA_CONNECTIONS : QUOTA_DATAGRAMS;
+}
+
+static __noinline struct connection *overflow_find(const struct flow *flow)
+{
+	struct connection_key6 key = connection_key6(flow);
+	struct connection *connection;
+
+	if (flow->protocol != IPPROTO_TCP)
+		return bpf_map_lookup_elem(&overflow_data, &key);
+	connection = bpf_map_lookup_elem(&overflow_conn, &key);
+	KEEP_APART();
+	return connection;
+}
+
 /* Apart, for its key is long; that of IPv4 is not worth the call. */
 static __noinline struct connection *established_find6(const struct flow *flow)
 {
-	struct connection *connection;
 	struct connection_key6 key = connection_key6(flow);
+	struct connection *connection;
 
-	if (flow->protocol == IPPROTO_TCP) {
-		connection = bpf_map_lookup_elem(&connections6, &key);
-		KEEP_APART();
-		return connection;
-	}
-	connection = bpf_map_lookup_elem(&datagrams6, &key);
+	if (flow->protocol != IPPROTO_TCP)
+		return bpf_map_lookup_elem(&datagrams6, &key);
+	connection = bpf_map_lookup_elem(&connections6, &key);
 	KEEP_APART();
-	if (!connection && vip_overflows(&flow->vip, QUOTA_DATAGRAMS))
-		connection = bpf_map_lookup_elem(&overflow_data6, &key);
+	return connection;
+}
+
+static __always_inline struct connection *established_find4(const struct flow *flow)
+{
+	struct connection_key4 key = connection_key4(flow);
+	struct connection *connection;
+
+	if (flow->protocol != IPPROTO_TCP)
+		return bpf_map_lookup_elem(&datagrams4, &key);
+	connection = bpf_map_lookup_elem(&connections4, &key);
+	KEEP_APART();
 	return connection;
 }
 
 static __always_inline struct connection *established_find(const struct flow *flow)
 {
-	struct connection *connection;
+	struct connection *connection = flow->family == ADDRESS_FAMILY_IPV4 ?
+						established_find4(flow) :
+						established_find6(flow);
 
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct connection_key4 key = connection_key4(flow);
-
-		if (flow->protocol == IPPROTO_TCP) {
-			connection = bpf_map_lookup_elem(&connections4, &key);
-			KEEP_APART();
-			return connection;
-		}
-		connection = bpf_map_lookup_elem(&datagrams4, &key);
-		KEEP_APART();
-		if (!connection && vip_overflows(&flow->vip, QUOTA_DATAGRAMS))
-			connection = bpf_map_lookup_elem(&overflow_data4, &key);
+	if (connection || !vip_overflows(&flow->vip, quota_of_protocol(flow->protocol)))
 		return connection;
-	}
-
-	return established_find6(flow);
+	return overflow_find(flow);
 }
 
 static __always_inline struct connection *connection_find(const struct flow *flow,
@@ -147,58 +161,60 @@ static __always_inline struct connection *connection_find_new(const struct flow 
 	return half_open_connection(flow, half_open_index(client, flow->family, 0));
 }
 
-/* The map of an established flow's entry, and of its reverse entry. flags has IN_OVERFLOW for the
- * second table; there is none of TCP.
+/* The maps of established flows' entries, and of their reverse entries. flags has IN_OVERFLOW for the
+ * second table, whose keys are those of IPv6 for both families.
  */
 
-static __always_inline void *connection_map(const struct flow *flow, __u32 flags)
+static __always_inline int has_key4(const struct flow *flow, __u32 flags)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		if (flow->protocol == IPPROTO_TCP)
-			return &connections4;
-		return flags & IN_OVERFLOW ? (void *)&overflow_data4 : (void *)&datagrams4;
-	}
-	if (flow->protocol == IPPROTO_TCP)
-		return &connections6;
-	return flags & IN_OVERFLOW ? (void *)&overflow_data6 : (void *)&datagrams6;
+	return flow->family == ADDRESS_FAMILY_IPV4 && !(flags & IN_OVERFLOW);
 }
 
-static __always_inline void *reverse_map(const struct flow *flow, __u32 flags)
+static __always_inline void *connection_map4(const struct flow *flow)
 {
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		if (flow->protocol == IPPROTO_TCP)
-			return &reverse4;
-		return flags & IN_OVERFLOW ? (void *)&overflow_data_rev4 : (void *)&datagrams_rev4;
-	}
-	if (flow->protocol == IPPROTO_TCP)
-		return &reverse6;
-	return flags & IN_OVERFLOW ? (void *)&overflow_data_rev6 : (void *)&datagrams_rev6;
+	return flow->protocol == IPPROTO_TCP ? (void *)&connections4 : (void *)&datagrams4;
 }
 
-/* Counts a new entry of the flow in the table. Returns IN_OVERFLOW where it goes to the second. */
+static __always_inline void *connection_map6(const struct flow *flow, __u32 flags)
+{
+	if (flow->protocol == IPPROTO_TCP)
+		return flags & IN_OVERFLOW ? (void *)&overflow_conn : (void *)&connections6;
+	return flags & IN_OVERFLOW ? (void *)&overflow_data : (void *)&datagrams6;
+}
+
+static __always_inline void *reverse_map4(const struct flow *flow)
+{
+	return flow->protocol == IPPROTO_TCP ? (void *)&reverse4 : (void *)&datagrams_rev4;
+}
+
+static __always_inline void *reverse_map6(const struct flow *flow, __u32 flags)
+{
+	if (flow->protocol == IPPROTO_TCP)
+		return flags & IN_OVERFLOW ? (void *)&overflow_conn_rev : (void *)&reverse6;
+	return flags & IN_OVERFLOW ? (void *)&overflow_data_rev : (void *)&datagrams_rev6;
+}
+
+/* Counts a new entry of the flow in the table. Returns IN_OVERFLOW if it goes to the second. */
 static __always_inline __u32 table_enter(const struct flow *flow, enum table table)
 {
-	enum quota_kind kind = table == TABLE_HALF_OPEN ? QUOTA_HALF_OPEN : QUOTA_DATAGRAMS;
+	enum quota_kind kind =
+		table == TABLE_HALF_OPEN ? QUOTA_HALF_OPEN : quota_of_protocol(flow->protocol);
 
-	if (table == TABLE_ESTABLISHED && flow->protocol == IPPROTO_TCP)
-		return 0;
 	return quota_take(&flow->vip, kind) ? IN_OVERFLOW : 0;
 }
 
 /* Adds an established flow. Zero, or a negative error. */
 static __noinline long connection_add(const struct flow *flow, const struct connection *connection)
 {
-	void *map = connection_map(flow, connection->flags);
-
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	if (has_key4(flow, connection->flags)) {
 		struct connection_key4 key = connection_key4(flow);
 
-		return map_update(map, &key, connection, BPF_ANY);
+		return map_update(connection_map4(flow), &key, connection, BPF_ANY);
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	return map_update(map, &key, connection, BPF_ANY);
+	return map_update(connection_map6(flow, connection->flags), &key, connection, BPF_ANY);
 }
 
 /* Deletes the entry of a flow in the client's direction. */
@@ -217,16 +233,16 @@ __noinline int flow_remove(const struct flow *flow)
 	if (table == TABLE_HALF_OPEN)
 		return half_open_update(half_open_place(flow, flags), exception_print(flow),
 					HALF_OPEN_ASKS, HALF_OPEN_CLEAR);
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	if (has_key4(flow, flags)) {
 		struct connection_key4 key = connection_key4(flow);
 
-		map_delete(connection_map(flow, flags), &key);
+		map_delete(connection_map4(flow), &key);
 		return 0;
 	}
 
 	struct connection_key6 key = connection_key6(flow);
 
-	map_delete(connection_map(flow, flags), &key);
+	map_delete(connection_map6(flow, flags), &key);
 	return 0;
 }
 
@@ -321,6 +337,27 @@ static __noinline struct reverse *half_open_reverse(__u32 index, __u64 print, st
 	return bucket && place ? &half_open_at(bucket, place)->reverse : NULL;
 }
 
+static __always_inline struct reverse *overflow_reverse(const struct reverse_key6 *key)
+{
+	struct reverse *reverse;
+
+	if (key->protocol != IPPROTO_TCP)
+		return bpf_map_lookup_elem(&overflow_data_rev, key);
+	reverse = bpf_map_lookup_elem(&overflow_conn_rev, key);
+	KEEP_APART();
+	return reverse;
+}
+
+static __noinline struct reverse *overflow_reverse4(const struct reverse_key4 *key)
+{
+	struct reverse_key6 mapped = {};
+
+	address_set_ipv4(&mapped.endpoint, key->endpoint);
+	address_set_ipv4(&mapped.client, key->client);
+	reverse_key6_ends(&mapped, two_ports(key->endpoint_port, key->client_port), key->protocol);
+	return overflow_reverse(&mapped);
+}
+
 static __always_inline struct reverse *established_reverse4(const struct reverse_key4 *key)
 {
 	struct reverse *reverse;
@@ -328,13 +365,13 @@ static __always_inline struct reverse *established_reverse4(const struct reverse
 	if (key->protocol == IPPROTO_TCP) {
 		reverse = bpf_map_lookup_elem(&reverse4, key);
 		KEEP_APART();
-		return reverse;
+	} else {
+		reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
+		KEEP_APART();
 	}
-	reverse = bpf_map_lookup_elem(&datagrams_rev4, key);
-	KEEP_APART();
-	if (!reverse && any_overflows(QUOTA_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&overflow_data_rev4, key);
-	return reverse;
+	if (reverse || !any_overflows(quota_of_protocol(key->protocol)))
+		return reverse;
+	return overflow_reverse4(key);
 }
 
 static __always_inline __u32 reverse_index4(const struct reverse_key4 *key)
@@ -379,13 +416,13 @@ static __always_inline struct reverse *established_reverse6(const struct reverse
 	if (key->protocol == IPPROTO_TCP) {
 		reverse = bpf_map_lookup_elem(&reverse6, key);
 		KEEP_APART();
-		return reverse;
+	} else {
+		reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
+		KEEP_APART();
 	}
-	reverse = bpf_map_lookup_elem(&datagrams_rev6, key);
-	KEEP_APART();
-	if (!reverse && any_overflows(QUOTA_DATAGRAMS))
-		reverse = bpf_map_lookup_elem(&overflow_data_rev6, key);
-	return reverse;
+	if (reverse || !any_overflows(quota_of_protocol(key->protocol)))
+		return reverse;
+	return overflow_reverse(key);
 }
 
 static __always_inline __u32 reverse_index6(const struct reverse_key6 *key)
@@ -468,17 +505,15 @@ static __always_inline struct reverse *reverse_find_new(const struct flow *flow,
 static __noinline long reverse_add(const struct flow *flow, const struct endpoint *endpoint,
 				   __u32 flags, const struct reverse *reverse)
 {
-	void *map = reverse_map(flow, flags);
-
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
+	if (has_key4(flow, flags)) {
 		struct reverse_key4 key = reverse_key4(flow, endpoint);
 
-		return map_update(map, &key, reverse, BPF_ANY);
+		return map_update(reverse_map4(flow), &key, reverse, BPF_ANY);
 	}
 
 	struct reverse_key6 key = reverse_key6(flow, endpoint);
 
-	return map_update(map, &key, reverse, BPF_ANY);
+	return map_update(reverse_map6(flow, flags), &key, reverse, BPF_ANY);
 }
 
 /* Takes a flow that was established out of the half-open ones. flags are those of its entry
@@ -497,23 +532,20 @@ static __always_inline void half_open_delete(const struct flow *flow,
 /* Deletes the reverse entry that the flow's would be, in whatever table, of whatever flow. */
 static __noinline void reverse_delete(const struct flow *flow, const struct endpoint *endpoint)
 {
+	struct reverse_key6 key;
 	__u32 index;
 	__u64 print;
 
 	if (!endpoint)
 		return;
+	key = reverse_key6(flow, endpoint);
+	map_delete(reverse_map6(flow, IN_OVERFLOW), &key);
 	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct reverse_key4 key = reverse_key4(flow, endpoint);
+		struct reverse_key4 key4 = reverse_key4(flow, endpoint);
 
-		map_delete(reverse_map(flow, 0), &key);
-		if (flow->protocol != IPPROTO_TCP)
-			map_delete(reverse_map(flow, IN_OVERFLOW), &key);
+		map_delete(reverse_map4(flow), &key4);
 	} else {
-		struct reverse_key6 key = reverse_key6(flow, endpoint);
-
-		map_delete(reverse_map(flow, 0), &key);
-		if (flow->protocol != IPPROTO_TCP)
-			map_delete(reverse_map(flow, IN_OVERFLOW), &key);
+		map_delete(reverse_map6(flow, 0), &key);
 	}
 	index = half_open_place(flow, 0);
 	print = half_open_answers(flow, endpoint);

@@ -211,8 +211,8 @@ int count_connections(struct flow_counts *result)
 	bpf_for_each_map_elem(&connections6, count_established6, &counts, 0);
 	bpf_for_each_map_elem(&datagrams4, count_established4, &counts, 0);
 	bpf_for_each_map_elem(&datagrams6, count_established6, &counts, 0);
-	bpf_for_each_map_elem(&overflow_data4, count_established4, &counts, 0);
-	bpf_for_each_map_elem(&overflow_data6, count_established6, &counts, 0);
+	bpf_for_each_map_elem(&overflow_conn, count_established6, &counts, 0);
+	bpf_for_each_map_elem(&overflow_data, count_established6, &counts, 0);
 	bpf_for_each_map_elem(&half_open_flows, count_half_open, &counts, 0);
 	*result = counts;
 	return 0;

@@ -20,13 +20,14 @@
  * rewritten only if both directions are remembered and agree.
  *
  * Only established flows are remembered, so spoofed packets of TCP make none forgotten. Spoofed
- * datagrams can establish flows, where pods answer them: what is not TCP has a part of each bucket
- * of its own, as large in proportion as its tables of flows. A closed flow is forgotten.
+ * datagrams can establish flows, where pods answer them, and a hostile pod can establish connections
+ * with any address: other protocols than TCP, and VIPs over their quota of connections, share a part
+ * of each bucket. A closed flow is forgotten.
  *
  * A flow's place is a bucket of one cache line, and there any slot with its fingerprint. That
  * is the rest of the hash; for the id of an endpoint it is changed by the endpoint's tag.
  */
-/* The slots of a bucket that flows of other protocols than TCP take: the first ones. */
+/* The first slots of a bucket are shared: see evicted_takes. */
 #define EVICTED_DATA_SLOTS (EVICTED_SLOTS / 4)
 #define EVICTED_TCP_SLOTS (EVICTED_SLOTS - EVICTED_DATA_SLOTS)
 
@@ -79,23 +80,25 @@ static __always_inline struct evicted_flow *evicted_slot(struct evicted_flow_buc
 	return NULL;
 }
 
-/* Reports whether the protocol's flows take the slot. */
-static __always_inline int evicted_takes(__u8 protocol, int slot)
+/* Reports whether flows take the slot. is_shared is not zero for flows of other protocols than TCP,
+ * and of VIPs over their quota of connections.
+ */
+static __always_inline int evicted_takes(int is_shared, int slot)
 {
-	return (protocol == IPPROTO_TCP) == (slot >= EVICTED_DATA_SLOTS);
+	return !is_shared == (slot >= EVICTED_DATA_SLOTS);
 }
 
-/* Scales the upper half of the fingerprint to the slots that the protocol's flows take. */
-static __always_inline __u32 evicted_pick(__u8 protocol, __u32 fingerprint)
+/* Scales the upper half of the fingerprint to the slots that such flows take. */
+static __always_inline __u32 evicted_pick(int is_shared, __u32 fingerprint)
 {
-	if (protocol != IPPROTO_TCP)
+	if (is_shared)
 		return (fingerprint >> 16) * EVICTED_DATA_SLOTS >> 16;
 	return EVICTED_DATA_SLOTS + ((fingerprint >> 16) * EVICTED_TCP_SLOTS >> 16);
 }
 
 /* Overwrites the same flow's slot, else an empty one, else one picked by the fingerprint. */
 static __always_inline void evicted_put(const struct flow *flow, enum evicted_seed seed, __u32 id,
-					__u32 tag)
+					__u32 tag, int is_shared)
 {
 	struct evicted_place place = evicted_place(flow, seed);
 	struct evicted_flow_bucket *bucket = evicted_bucket(&place);
@@ -107,10 +110,10 @@ static __always_inline void evicted_put(const struct flow *flow, enum evicted_se
 	slot = evicted_slot(bucket, fingerprint);
 #pragma unroll
 	for (int i = 0; i < EVICTED_SLOTS; i++)
-		if (!slot && !bucket->slot[i].id && evicted_takes(flow->protocol, i))
+		if (!slot && !bucket->slot[i].id && evicted_takes(is_shared, i))
 			slot = &bucket->slot[i];
 	if (!slot)
-		slot = &bucket->slot[evicted_pick(flow->protocol, fingerprint)];
+		slot = &bucket->slot[evicted_pick(is_shared, fingerprint)];
 	slot->fingerprint = fingerprint;
 	slot->id = id;
 }
@@ -178,18 +181,18 @@ __noinline int forget(const struct flow *flow)
 	return 0;
 }
 
-__noinline int remember(const struct flow *flow, const struct frontend *frontend, __u32 id)
+__noinline int remember(const struct flow *flow, const struct frontend *frontend, __u32 id,
+			int is_shared)
 {
 	struct endpoint *endpoint = endpoint_get(id);
 	struct flow answers;
 
 	if (!flow || !frontend || !endpoint)
 		return 0;
-	/* A previous flow of the same client's port had another endpoint. */
-	evicted_forget(flow);
-	evicted_put(flow, EVICTED_ENDPOINT, id, endpoint->tag);
+	is_shared |= flow->protocol != IPPROTO_TCP;
+	evicted_put(flow, EVICTED_ENDPOINT, id, endpoint->tag, is_shared);
 	answers = flow_of_endpoint(flow, endpoint);
-	evicted_put(&answers, EVICTED_FRONTEND, frontend->id, 0);
+	evicted_put(&answers, EVICTED_FRONTEND, frontend->id, 0, is_shared);
 	return 0;
 }
 

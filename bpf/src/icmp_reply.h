@@ -75,21 +75,29 @@ static __always_inline int read_embedded_reply(struct error_reply *error)
 	return bpf_skb_load_bytes(error->skb, error->l4, error->ports, sizeof(error->ports));
 }
 
-static __always_inline long restore_embedded_ipv4(const struct error_reply *error, __u32 l3,
-						  struct iphdr *ip, const struct reverse *reverse)
+/* Apart, for it needs stack. l3 and inner are the offsets of both IP headers, ip is the inner one. */
+static __noinline long restore_ipv4(const struct error_reply *error, __u32 l3, __u32 inner,
+				    const struct iphdr *ip, const struct reverse *reverse)
 {
-	__be32 vip = reverse->vip.word[3];
+	__be32 vip = reverse->vip.word[3], from;
 	__u64 change = csum_change(0, ip->daddr, vip);
 	__u16 check = ip->check;
 
 	csum_apply(&check, change);
-	if (change_word(error, l3 + offsetof(struct iphdr, check), ip->check, check))
+	if (change_word(error, inner + offsetof(struct iphdr, check), ip->check, check))
 		return -1;
 	if (bpf_l4_csum_replace(error->skb, error->check, ip->daddr, vip, sizeof(vip)) ||
-	    bpf_skb_store_bytes(error->skb, l3 + offsetof(struct iphdr, daddr), &vip, sizeof(vip),
-				0))
+	    bpf_skb_store_bytes(error->skb, inner + offsetof(struct iphdr, daddr), &vip,
+				sizeof(vip), 0) ||
+	    restore_embedded_l4(error, reverse->vip_port, change))
 		return -1;
-	return restore_embedded_l4(error, reverse->vip_port, change);
+	if (bpf_skb_load_bytes(error->skb, l3 + offsetof(struct iphdr, saddr), &from,
+			       sizeof(from)) ||
+	    bpf_l3_csum_replace(error->skb, l3 + offsetof(struct iphdr, check), from, vip,
+				sizeof(from)))
+		return -1;
+	return bpf_skb_store_bytes(error->skb, l3 + offsetof(struct iphdr, saddr), &vip,
+				   sizeof(vip), 0);
 }
 
 /* Returns zero, or a negative error when the message was rewritten in part. l3 and l4 are the
@@ -100,10 +108,9 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 	struct error_reply error = { .skb = skb, .check = l4 + offsetof(struct icmp, check) };
 	struct reply_slot *slot = reply_slot();
 	struct iphdr ip;
-	__be32 from, vip;
-	__u8 type;
 
-	if (!slot || bpf_skb_load_bytes(skb, l4, &type, sizeof(type)) || !is_icmp_error(type))
+	if (!slot || bpf_skb_load_bytes(skb, l4, &error.protocol, sizeof(error.protocol)) ||
+	    !is_icmp_error(error.protocol))
 		return 0;
 	l4 += sizeof(struct icmp);
 	if (bpf_skb_load_bytes(skb, l4, &ip, sizeof(ip)) || ip.version != 4 || ip.ihl < 5 ||
@@ -117,13 +124,7 @@ __noinline long icmp_reply_ipv4(struct __sk_buff *skb, __u32 l3, __u32 l4)
 				     ip.protocol);
 	if (!reverse_copy4(&slot->key4, &slot->reverse))
 		return 0;
-	vip = slot->reverse.vip.word[3];
-	if (restore_embedded_ipv4(&error, l4, &ip, &slot->reverse) ||
-	    bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, saddr), &from, sizeof(from)))
-		return -1;
-	if (bpf_l3_csum_replace(skb, l3 + offsetof(struct iphdr, check), from, vip, sizeof(from)))
-		return -1;
-	return bpf_skb_store_bytes(skb, l3 + offsetof(struct iphdr, saddr), &vip, sizeof(vip), 0);
+	return restore_ipv4(&error, l3, l4, &ip, &slot->reverse);
 }
 
 /* Makes the IPv6 address at the offset the VIP. flags reports whether the ICMPv6 checksum covers

@@ -244,36 +244,38 @@ struct {
  * connections are TCP with proof (proof.h): spoofed packets make none;
  * datagrams are UDP and SCTP, where an answer is the only proof;
  * half_open, much smaller, are all others: one map of all families (half_open.h).
- * The first two have a table for each direction. The last two have a second table, for VIPs beyond
- * their quota (quota.h).
+ * The first two have a table for each direction. All have a second table, for VIPs beyond their quota
+ * (quota.h); those of the first two are of both families.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key4);
 	__type(value, struct connection);
-} connections4 SEC(".maps"), datagrams4 SEC(".maps"), overflow_data4 SEC(".maps");
+} connections4 SEC(".maps"), datagrams4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct connection_key6);
 	__type(value, struct connection);
-} connections6 SEC(".maps"), datagrams6 SEC(".maps"), overflow_data6 SEC(".maps");
+} connections6 SEC(".maps"), datagrams6 SEC(".maps"), overflow_conn SEC(".maps"),
+	overflow_data SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key4);
 	__type(value, struct reverse);
-} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps"), overflow_data_rev4 SEC(".maps");
+} reverse4 SEC(".maps"), datagrams_rev4 SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct reverse_key6);
 	__type(value, struct reverse);
-} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), overflow_data_rev6 SEC(".maps");
+} reverse6 SEC(".maps"), datagrams_rev6 SEC(".maps"), overflow_conn_rev SEC(".maps"),
+	overflow_data_rev SEC(".maps");
 
 /* Two copies, and a word that says which of them is whole (established_filter.h). */
 struct {

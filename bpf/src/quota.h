@@ -8,7 +8,8 @@
 #include "trace.h"
 
 /* Each VIP has a quota of the tables that untrusted hosts can fill: of half-open flows, of
- * datagrams and of fragments. A VIP that makes more new entries in a second is over its quota, and
+ * connections, of datagrams and of fragments. Connections are among them because a hostile pod can
+ * establish one with any address. A VIP that makes more new entries in a second is over its quota, and
  * its new entries go to a second table of the same size. So a flood of one VIP evicts no entry of a
  * quiet one. The second tables are asked only of VIPs, and of replies only in times, that have
  * entries there.
@@ -20,21 +21,25 @@
  * than its entries last.
  */
 volatile const __u32 half_open_quota = 64;
+volatile const __u32 connection_quota = 256;
 volatile const __u32 datagram_quota = 16;
 volatile const __u32 fragment_quota = FRAGMENTED_DATAGRAMS / 64;
 
 /* How long a VIP stays over its quota after the last second beyond it. */
 #define OVER_QUOTA_SECONDS 60
 
-/* How long the second table is asked after an entry was written there or used. No idle timeout
+/* How long the second table is read after an entry was written there or used. No idle timeout
  * of its flows is longer.
  */
 #define OVERFLOW_SECONDS 240
+#define OVERFLOW_CONNECTION_SECONDS 7500
 
 static __always_inline __u32 quota_of_kind(enum quota_kind kind)
 {
 	if (kind == QUOTA_HALF_OPEN)
 		return half_open_quota;
+	if (kind == QUOTA_CONNECTIONS)
+		return connection_quota;
 	return kind == QUOTA_DATAGRAMS ? datagram_quota : fragment_quota;
 }
 
@@ -51,21 +56,23 @@ static __always_inline struct quota *quota_of(const struct address *vip, enum qu
 	return quota_at(1 + hash_slot(hash_vip(vip->word), QUOTA_SLOTS - 1), kind);
 }
 
-static __always_inline int overflow_is_used(const struct quota *quota)
+static __always_inline int overflow_is_used(const struct quota *quota, enum quota_kind kind)
 {
-	return quota && quota->used && !clock_passed(quota->used, OVERFLOW_SECONDS);
+	__u32 seconds = kind == QUOTA_CONNECTIONS ? OVERFLOW_CONNECTION_SECONDS : OVERFLOW_SECONDS;
+
+	return quota && quota->used && !clock_passed(quota->used, seconds);
 }
 
 /* Reports whether entries of the VIP may be in the second table. */
 static __always_inline int vip_overflows(const struct address *vip, enum quota_kind kind)
 {
-	return overflow_is_used(quota_of(vip, kind));
+	return overflow_is_used(quota_of(vip, kind), kind);
 }
 
 /* Reports whether those of any VIP may be. */
 static __always_inline int any_overflows(enum quota_kind kind)
 {
-	return overflow_is_used(quota_at(0, kind));
+	return overflow_is_used(quota_at(0, kind), kind);
 }
 
 static __always_inline void quota_stamp(__u32 *stamp)

@@ -278,7 +278,7 @@ __noinline int reverse_restore(struct flow *answers, __u8 tcp_flags)
 	}
 	reverse.vip = answers->vip;
 	reverse.vip_port = answers->vip_port;
-	if (reverse_add(answers, &endpoint, 0, &reverse))
+	if (reverse_add(answers, &endpoint, table_enter(answers, TABLE_ESTABLISHED), &reverse))
 		return 0;
 	note_established(answers);
 	return 1;

@@ -90,9 +90,11 @@ static __always_inline void establish(const struct packet *packet, const struct 
 
 	if (!half_open_is_still(flow, connection) || !reverse_is_of(&proved, flow))
 		return;
-	quota_return(&flow->vip, QUOTA_HALF_OPEN);
 	established.flags &= ~(IN_OVERFLOW | OF_DATAGRAMS);
 	established.flags |= table_enter(flow, TABLE_ESTABLISHED);
+	/* Proofs beyond the quota may be a hostile pod's. */
+	if (!(established.flags & IN_OVERFLOW))
+		quota_return(&flow->vip, QUOTA_HALF_OPEN);
 	/* The reverse entry first: a connection must never be without one. */
 	if (reverse_add(flow, endpoint, established.flags, &proved))
 		return;
@@ -100,9 +102,11 @@ static __always_inline void establish(const struct packet *packet, const struct 
 	if (connection_add(flow, &established))
 		return;
 	note_established(flow);
+	/* A previous flow of the same client's port had another endpoint. */
+	forget(flow);
 	/* The packet that proves a connection may also end it. */
 	if (flow_state(flow->protocol, TABLE_ESTABLISHED, &established, &proved) != FLOW_CLOSED)
-		remember(flow, frontend, established.endpoint);
+		remember(flow, frontend, established.endpoint, established.flags & IN_OVERFLOW);
 	/* Last: another CPU may have missed it among the established ones a moment ago. If the
 	 * half-open entry is gone, too, it recalls the flow.
 	 */
@@ -291,8 +295,9 @@ __noinline int flow_event(struct xdp_md *ctx, const struct packet *packet,
 		if (table == TABLE_HALF_OPEN)
 			half_open_use(&packet->flow, connection->flags);
 		if (connection->flags & IN_OVERFLOW)
-			overflow_use(&packet->flow.vip,
-				     table == TABLE_HALF_OPEN ? QUOTA_HALF_OPEN : QUOTA_DATAGRAMS);
+			overflow_use(&packet->flow.vip, table == TABLE_HALF_OPEN ?
+								QUOTA_HALF_OPEN :
+								quota_of_protocol(protocol));
 	}
 	if (!reverse)
 		reverse_again(packet, frontend, endpoint, table, connection->flags, &numbers);

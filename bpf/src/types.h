@@ -648,6 +648,7 @@ struct unknown_flow_bucket {
 /* The tables of which each VIP has a quota: see quota.h. */
 enum quota_kind {
 	QUOTA_HALF_OPEN,
+	QUOTA_CONNECTIONS,
 	QUOTA_DATAGRAMS,
 	QUOTA_FRAGMENTS,
 	QUOTA_KINDS,

@@ -39,8 +39,9 @@ const (
 	// (LOCAL_FREE_TARGET of the kernel's bpf_lru_list.c).
 	freePerCPU = 128
 	// A VIP's quota of new entries in a second is the table divided by this. One VIP alone
-	// so takes longer to fill a table than its entries last: 60 s and 180 s.
-	halfOpenParts, datagramParts = 64, 256
+	// so takes longer to fill a table than its entries last: 60 s and 180 s. Connections last longer,
+	// but one that is evicted while it is silent is remembered (evicted_flow.h).
+	halfOpenParts, connectionParts, datagramParts = 64, 128, 256
 	// halfOpenTables are those of half-open flows: one for each family, and a second one for
 	// VIPs over their quota.
 	halfOpenTables = 4
@@ -101,9 +102,11 @@ func (c *Config) datagrams() int {
 	return max(c.Connections/4, minOthers)
 }
 
-// halfOpenQuota and datagramQuota are how many entries a VIP may add to a table in a second before
-// it is over its quota (bpf/src/quota.h).
+// halfOpenQuota, connectionQuota and datagramQuota are the numbers of entries that a VIP may add to a
+// table in a second before it is over its quota (bpf/src/quota.h).
 func (c *Config) halfOpenQuota() uint32 { return uint32(max(c.halfOpen()/halfOpenParts, 1)) }
+
+func (c *Config) connectionQuota() uint32 { return uint32(max(c.Connections/connectionParts, 1)) }
 
 func (c *Config) datagramQuota() uint32 { return uint32(max(c.datagrams()/datagramParts, 1)) }
 
@@ -144,6 +147,7 @@ func lruSize(n int) uint32 {
 func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())
+	overflowConnections := lruSize(c.Connections / 2)
 	affinities := lruSize(c.affinities())
 	rows := uint32(c.Limits.NodeTables+1) * forwarding.Rows
 	return map[string]uint32{
@@ -182,9 +186,9 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapTakenFrontends: frontends + 1,
 
 		bpf.DatapathMapEstablishedFilter: 2*c.establishedWords() + 1,
-		bpf.DatapathMapOverflowData4:     datagrams,
-		bpf.DatapathMapOverflowData6:     datagrams,
-		bpf.DatapathMapOverflowDataRev4:  datagrams,
-		bpf.DatapathMapOverflowDataRev6:  datagrams,
+		bpf.DatapathMapOverflowConn:      overflowConnections,
+		bpf.DatapathMapOverflowConnRev:   overflowConnections,
+		bpf.DatapathMapOverflowData:      datagrams,
+		bpf.DatapathMapOverflowDataRev:   datagrams,
 	}
 }

@@ -286,6 +286,8 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,
 		bpf.DatapathVarDatagramQuota:  cfg.datagramQuota(),
 
+		bpf.DatapathVarConnectionQuota: cfg.connectionQuota(),
+
 		bpf.DatapathVarServiceProxy: uint32(cfg.ServiceProxy),
 
 		bpf.DatapathVarEstablishedFilterMask: cfg.establishedWords() - 1,

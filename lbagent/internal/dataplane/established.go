@@ -89,12 +89,16 @@ func (d *Dataplane) noteConnections() error {
 	err = errors.Join(err, readMap(d.maps.Reverse4, func(key bpf.DatapathReverseKey4, _ bpf.DatapathReverse) {
 		found.add4(key.Client, key.ClientPort)
 	}))
-	err = errors.Join(err, readMap(d.maps.Connections6, func(key bpf.DatapathConnectionKey6, _ bpf.DatapathConnection) {
-		found.add6(key.Client, key.ClientPort)
-	}))
-	err = errors.Join(err, readMap(d.maps.Reverse6, func(key bpf.DatapathReverseKey6, _ bpf.DatapathReverse) {
-		found.add6(key.Client, key.ClientPort)
-	}))
+	for _, m := range []*ebpf.Map{d.maps.Connections6, d.maps.OverflowConn} {
+		err = errors.Join(err, readMap(m, func(key bpf.DatapathConnectionKey6, _ bpf.DatapathConnection) {
+			found.add6(key.Client, key.ClientPort)
+		}))
+	}
+	for _, m := range []*ebpf.Map{d.maps.Reverse6, d.maps.OverflowConnRev} {
+		err = errors.Join(err, readMap(m, func(key bpf.DatapathReverseKey6, _ bpf.DatapathReverse) {
+			found.add6(key.Client, key.ClientPort)
+		}))
+	}
 	found.note()
 	return errors.Join(err, found.err)
 }
@@ -113,7 +117,12 @@ func (c *foundClients) add4(client uint32, port uint16) {
 	c.add([4]uint32{3: client}, port, unix.AF_INET)
 }
 
+// add6 also adds clients of IPv4, which the second tables have as IPv4-mapped addresses.
 func (c *foundClients) add6(client bpf.DatapathAddress, port uint16) {
+	if decodeAddress(client).Is4() {
+		c.add(client.Word, port, unix.AF_INET)
+		return
+	}
 	c.add(client.Word, port, unix.AF_INET6)
 }
 

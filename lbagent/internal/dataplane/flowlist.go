@@ -72,7 +72,7 @@ type flowWalk struct {
 func (w *flowWalk) all() error {
 	maps := &w.dataplane.maps
 	for _, table := range []struct{ forward, reverse *ebpf.Map }{
-		{maps.Connections4, maps.Reverse4}, {maps.Datagrams4, maps.DatagramsRev4}, {maps.OverflowData4, maps.OverflowDataRev4},
+		{maps.Connections4, maps.Reverse4}, {maps.Datagrams4, maps.DatagramsRev4},
 	} {
 		err := eachEntry(table.forward, func(key bpf.DatapathConnectionKey4, connection bpf.DatapathConnection) error {
 			return w.visit4(key, connection, table.reverse)
@@ -82,7 +82,8 @@ func (w *flowWalk) all() error {
 		}
 	}
 	for _, table := range []struct{ forward, reverse *ebpf.Map }{
-		{maps.Connections6, maps.Reverse6}, {maps.Datagrams6, maps.DatagramsRev6}, {maps.OverflowData6, maps.OverflowDataRev6},
+		{maps.Connections6, maps.Reverse6}, {maps.Datagrams6, maps.DatagramsRev6},
+		{maps.OverflowConn, maps.OverflowConnRev}, {maps.OverflowData, maps.OverflowDataRev},
 	} {
 		err := eachEntry(table.forward, func(key bpf.DatapathConnectionKey6, connection bpf.DatapathConnection) error {
 			return w.visit6(key, connection, table.reverse)

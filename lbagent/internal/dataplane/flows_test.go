@@ -16,7 +16,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 	return []*ebpf.Map{
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
 		d.maps.Datagrams4, d.maps.Datagrams6, d.maps.DatagramsRev4, d.maps.DatagramsRev6,
-		d.maps.OverflowData4, d.maps.OverflowData6, d.maps.OverflowDataRev4, d.maps.OverflowDataRev6,
+		d.maps.OverflowConn, d.maps.OverflowConnRev, d.maps.OverflowData, d.maps.OverflowDataRev,
 		d.maps.Affinities4, d.maps.Affinities6,
 	}
 }

@@ -68,7 +68,7 @@ type flowAt struct {
 
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
-	bpf.DatapathMapOverflowData4, bpf.DatapathMapOverflowData6,
+	bpf.DatapathMapOverflowConn, bpf.DatapathMapOverflowData,
 	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 

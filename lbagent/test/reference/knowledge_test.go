@@ -43,6 +43,12 @@ func keyOf(flow Flow) any {
 			ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
 		}
 	}
+	return overflowKeyOf(flow)
+}
+
+// overflowKeyOf is the flow's key in the second tables, which both families share.
+func overflowKeyOf(flow Flow) any {
+	clientPort, vipPort := rig.NetworkPort(flow.Client.Port()), rig.NetworkPort(flow.VIP.Port())
 	return &bpf.DatapathConnectionKey6{
 		Client: bpf.DatapathAddress{Word: rig.Words(flow.Client.Addr())}, Vip: bpf.DatapathAddress{Word: rig.Words(flow.VIP.Addr())},
 		ClientPort: clientPort, VipPort: vipPort, Protocol: flow.Protocol,
@@ -63,14 +69,14 @@ func (c *testCluster) Knows(id forwarding.NodeID, flow Flow) (Entry, bool) {
 	if n == nil {
 		return Entry{}, false
 	}
-	established := flow.of(bpf.DatapathMapConnections4, bpf.DatapathMapConnections6)
+	established, overflow := flow.of(bpf.DatapathMapConnections4, bpf.DatapathMapConnections6), bpf.DatapathMapOverflowConn
 	if flow.Protocol == UDP {
-		established = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6)
+		established, overflow = flow.of(bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6), bpf.DatapathMapOverflowData
 	}
-	// VIPs beyond their share have second tables, which change nothing else.
-	for _, table := range []string{established, flow.of(bpf.DatapathMapOverflowData4, bpf.DatapathMapOverflowData6)} {
+	// VIPs over their quota have second tables, which change nothing else.
+	for table, key := range map[string]any{established: keyOf(flow), overflow: overflowKeyOf(flow)} {
 		var connection bpf.DatapathConnection
-		if err := n.flows[table].Lookup(keyOf(flow), &connection); err == nil {
+		if err := n.flows[table].Lookup(key, &connection); err == nil {
 			return c.entry(id, flow, connection, true), true
 		}
 	}

@@ -31,13 +31,7 @@ type DatapathAffinityBucket struct {
 	Record [8]DatapathAffinityRecord
 }
 
-type DatapathAffinityKey4 struct {
-	_             structs.HostLayout
-	Client        uint32
-	EndpointTable uint32
-}
-
-type DatapathAffinityKey6 struct {
+type DatapathAffinityKey struct {
 	_             structs.HostLayout
 	Client        DatapathAddress
 	EndpointTable uint32
@@ -45,7 +39,7 @@ type DatapathAffinityKey6 struct {
 
 type DatapathAffinityRecord struct {
 	_        structs.HostLayout
-	Key      DatapathAffinityKey6
+	Key      DatapathAffinityKey
 	Owner    uint32
 	Lasts    uint32
 	Pad      uint32
@@ -699,14 +693,12 @@ type DatapathZones struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	DatapathMapAffinities4           = "affinities4"
-	DatapathMapAffinities6           = "affinities6"
+	DatapathMapAffinities            = "affinities"
 	DatapathMapAgentBeat             = "agent_beat"
 	DatapathMapAnswerCounts          = "answer_counts"
 	DatapathMapConnections4          = "connections4"
 	DatapathMapConnections6          = "connections6"
 	DatapathMapCpuUnknowns           = "cpu_unknowns"
-	DatapathMapDataAffinities        = "data_affinities"
 	DatapathMapDatagrams4            = "datagrams4"
 	DatapathMapDatagrams6            = "datagrams6"
 	DatapathMapDatagramsRev4         = "datagrams_rev4"
@@ -885,14 +877,12 @@ type DatapathProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DatapathMapSpecs struct {
-	Affinities4       *ebpf.MapSpec `ebpf:"affinities4"`
-	Affinities6       *ebpf.MapSpec `ebpf:"affinities6"`
+	Affinities        *ebpf.MapSpec `ebpf:"affinities"`
 	AgentBeat         *ebpf.MapSpec `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.MapSpec `ebpf:"answer_counts"`
 	Connections4      *ebpf.MapSpec `ebpf:"connections4"`
 	Connections6      *ebpf.MapSpec `ebpf:"connections6"`
 	CpuUnknowns       *ebpf.MapSpec `ebpf:"cpu_unknowns"`
-	DataAffinities    *ebpf.MapSpec `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.MapSpec `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.MapSpec `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.MapSpec `ebpf:"datagrams_rev4"`
@@ -1023,14 +1013,12 @@ func (o *DatapathObjects) Close() error {
 //
 // It can be passed to LoadDatapathObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DatapathMaps struct {
-	Affinities4       *ebpf.Map `ebpf:"affinities4"`
-	Affinities6       *ebpf.Map `ebpf:"affinities6"`
+	Affinities        *ebpf.Map `ebpf:"affinities"`
 	AgentBeat         *ebpf.Map `ebpf:"agent_beat"`
 	AnswerCounts      *ebpf.Map `ebpf:"answer_counts"`
 	Connections4      *ebpf.Map `ebpf:"connections4"`
 	Connections6      *ebpf.Map `ebpf:"connections6"`
 	CpuUnknowns       *ebpf.Map `ebpf:"cpu_unknowns"`
-	DataAffinities    *ebpf.Map `ebpf:"data_affinities"`
 	Datagrams4        *ebpf.Map `ebpf:"datagrams4"`
 	Datagrams6        *ebpf.Map `ebpf:"datagrams6"`
 	DatagramsRev4     *ebpf.Map `ebpf:"datagrams_rev4"`
@@ -1095,14 +1083,12 @@ type DatapathMaps struct {
 
 func (m *DatapathMaps) Close() error {
 	return _DatapathClose(
-		m.Affinities4,
-		m.Affinities6,
+		m.Affinities,
 		m.AgentBeat,
 		m.AnswerCounts,
 		m.Connections4,
 		m.Connections6,
 		m.CpuUnknowns,
-		m.DataAffinities,
 		m.Datagrams4,
 		m.Datagrams6,
 		m.DatagramsRev4,

@@ -104,6 +104,25 @@ func (s *spoofer) answered(t *testing.T, pod netip.AddrPort, flags byte) (number
 	return number
 }
 
+// prove establishes a flow: a SYN, the pod's SYN-ACK and an ACK with its number, or two datagrams of which
+// the first is answered.
+func (s *spoofer) prove(t *testing.T, pod netip.AddrPort) {
+	t.Helper()
+	const syn, ack = 0x02, 0x10
+	if protocol := map[bool]int{true: 14 + 9, false: 14 + 6}[s.ipv4]; s.run.Data[protocol] != 6 {
+		s.send(t)
+		s.answered(t, pod, 0)
+		s.send(t)
+		return
+	}
+	s.tcp(syn)
+	s.send(t)
+	number := s.answered(t, pod, syn|ack)
+	s.tcp(ack)
+	binary.BigEndian.PutUint32(s.l4()[8:], number+1)
+	s.send(t)
+}
+
 // swap exchanges the halves.
 func swap(b []byte) {
 	half := len(b) / 2

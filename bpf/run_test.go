@@ -197,7 +197,7 @@ func (w *world) wipe(t testing.TB) {
 	for _, m := range w.flowMaps() {
 		clearMap(t, m)
 	}
-	w.forgetDataAffinities(t)
+	w.forgetAffinities(t)
 	must(w.halfOpen().Clear())
 }
 
@@ -217,14 +217,14 @@ func (w *world) forgetEvictedFlows(t testing.TB) {
 	}
 }
 
-// forgetDataAffinities empties the records of UDP and SCTP.
-func (w *world) forgetDataAffinities(t testing.TB) {
+// forgetAffinities empties the records of session affinity.
+func (w *world) forgetAffinities(t testing.TB) {
 	t.Helper()
-	keys, values := make([]uint32, affinityBuckets), make([]bpf.DatapathAffinityBucket, affinityBuckets)
+	keys, values := make([]uint32, 2*affinityBuckets), make([]bpf.DatapathAffinityBucket, 2*affinityBuckets)
 	for i := range keys {
 		keys[i] = uint32(i)
 	}
-	if _, err := w.DataAffinities.BatchUpdate(keys, values, nil); err != nil {
+	if _, err := w.Affinities.BatchUpdate(keys, values, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -273,7 +273,6 @@ func (w *world) flowMaps() []*ebpf.Map {
 		w.Reverse4, w.Reverse6, w.DatagramsRev4, w.DatagramsRev6,
 		w.OverflowConn, w.OverflowConnRev, w.OverflowData, w.OverflowDataRev,
 		w.Fragments, w.OverflowFragments,
-		w.Affinities4, w.Affinities6,
 	}
 }
 
@@ -353,16 +352,14 @@ func (w *world) age(t testing.TB, seconds uint32) {
 		change[bpf.DatapathConnectionKey6](t, m, func(c *bpf.DatapathConnection) { c.Seen -= ticks })
 	}
 	must(w.halfOpen().Age(ticks))
-	change[bpf.DatapathAffinityKey4](t, w.Affinities4, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
-	change[bpf.DatapathAffinityKey6](t, w.Affinities6, func(a *bpf.DatapathAffinity) { a.Seen -= ticks })
-	w.ageDataAffinities(t, seconds)
+	w.ageAffinities(t, seconds)
 }
 
-// ageDataAffinities makes the records of UDP and SCTP older by so many seconds.
-func (w *world) ageDataAffinities(t testing.TB, seconds uint32) {
+// ageAffinities makes the records of session affinity older by so many seconds.
+func (w *world) ageAffinities(t testing.TB, seconds uint32) {
 	t.Helper()
 	ticks := seconds * w.ticks(t)
-	change[uint32](t, w.DataAffinities, func(b *bpf.DatapathAffinityBucket) {
+	change[uint32](t, w.Affinities, func(b *bpf.DatapathAffinityBucket) {
 		for i := range b.Record {
 			b.Record[i].Affinity.Seen -= ticks
 		}

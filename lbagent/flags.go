@@ -40,7 +40,7 @@ var sizes = []size{
 	{"udp-flows", func(c *Config) *int { return &c.Datagrams }, 0, 0,
 		"the same for answered flows of UDP, and for half-open flows; about 430 bytes of memory each (default: a quarter of --connections)"},
 	{"affinity-clients", func(c *Config) *int { return &c.Affinities }, 0, 0,
-		"clients whose endpoint is remembered for sessionAffinity ClientIP: over TCP for each address family, and over UDP and SCTP; about 100 bytes of memory each, over UDP up to twice as much (default: an eighth of --connections)"},
+		"clients whose endpoint is remembered for sessionAffinity ClientIP, over TCP and as many over UDP and SCTP; 128 to 256 bytes of memory each for either (default: an eighth of --connections)"},
 	{"exceptions", func(c *Config) *int { return &c.Exceptions }, 0, 0,
 		"flows that other nodes hold against their row and that are sent straight there, for each address family; about 64 bytes of memory each (default: as many as --connections)"},
 	{"max-retained-endpoints", func(c *Config) *int { return &c.MaxRetainedEndpoints }, 1, 0,

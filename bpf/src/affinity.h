@@ -18,92 +18,11 @@
  * record keeps the endpoint when the endpoints change.
  *
  * An established flow makes the record, and each new flow renews it, as in kube-proxy. Spoofed
- * SYNs make no record, so they evict none. Spoofed datagrams do, where pods answer them: what is
- * not TCP has a table in which one VIP's clients do not drive out another's (affinity_table.h). The
- * key has the frontend's endpoint table, which all VIPs of a Service's port share.
+ * SYNs make no record, so they evict none. Spoofed datagrams do, if pods answer them, and a hostile
+ * pod can establish connections with any address. So records are in a table in which the clients of
+ * one VIP do not evict those of another (affinity_table.h). The key has the frontend's endpoint
+ * table, which all VIPs of a Service's port share.
  */
-
-static __always_inline struct affinity_key4 affinity_key4(const struct flow *flow,
-							  const struct frontend *frontend)
-{
-	struct affinity_key4 key = {
-		.client = flow->client.word[3],
-		.endpoint_table = frontend->endpoints,
-	};
-
-	return key;
-}
-
-static __always_inline struct affinity_key6 affinity_key6(const struct flow *flow,
-							  const struct frontend *frontend)
-{
-	struct affinity_key6 key = {
-		.client = flow->client,
-		.endpoint_table = frontend->endpoints,
-	};
-
-	return key;
-}
-
-static __always_inline struct affinity *connection_affinity_find(const struct flow *flow,
-								 const struct frontend *frontend)
-{
-	struct affinity *affinity;
-
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct affinity_key4 key = affinity_key4(flow, frontend);
-
-		return bpf_map_lookup_elem(&affinities4, &key);
-	}
-
-	struct affinity_key6 key = affinity_key6(flow, frontend);
-
-	affinity = bpf_map_lookup_elem(&affinities6, &key);
-	KEEP_APART();
-	return affinity;
-}
-
-static __always_inline struct affinity *affinity_find(const struct flow *flow,
-						      const struct frontend *frontend)
-{
-	if (flow->protocol == IPPROTO_TCP)
-		return connection_affinity_find(flow, frontend);
-	return data_affinity_find(&flow->client, frontend->endpoints);
-}
-
-static __always_inline void affinity_add(const struct flow *flow, const struct frontend *frontend,
-					 const struct affinity *affinity)
-{
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct affinity_key4 key = affinity_key4(flow, frontend);
-
-		map_update(&affinities4, &key, affinity, BPF_ANY);
-		return;
-	}
-
-	struct affinity_key6 key = affinity_key6(flow, frontend);
-
-	map_update(&affinities6, &key, affinity, BPF_ANY);
-}
-
-static __always_inline void affinity_delete(const struct flow *flow,
-					    const struct frontend *frontend)
-{
-	if (flow->protocol != IPPROTO_TCP) {
-		data_affinity_delete(&flow->client, frontend->endpoints);
-		return;
-	}
-	if (flow->family == ADDRESS_FAMILY_IPV4) {
-		struct affinity_key4 key = affinity_key4(flow, frontend);
-
-		map_delete(&affinities4, &key);
-		return;
-	}
-
-	struct affinity_key6 key = affinity_key6(flow, frontend);
-
-	map_delete(&affinities6, &key);
-}
 
 /* A search for a row of an endpoint in an endpoint table. */
 struct row_search {
@@ -156,47 +75,15 @@ __noinline __u32 affinity_endpoint(const struct packet *packet, const struct fro
 
 	if (!packet || !frontend)
 		return 0;
-	affinity = affinity_find(&packet->flow, frontend);
+	affinity = affinity_record_find(&packet->flow, frontend->endpoints);
 	if (!affinity)
 		return 0;
 	if (clock_passed(affinity->seen, frontend->affinity) ||
 	    !affinity_is_usable(frontend, affinity)) {
-		affinity_delete(&packet->flow, frontend);
+		affinity_record_delete(&packet->flow, frontend->endpoints);
 		return 0;
 	}
 	if (!tracing)
 		affinity->seen = clock_now();
 	return affinity->endpoint;
-}
-
-/* Notes the endpoint of an established connection of TCP. */
-__noinline int connection_affinity_note(const struct packet *packet,
-					const struct frontend *frontend, __u32 id, __u32 tag)
-{
-	struct affinity *old, affinity = { .endpoint = id, .tag = tag, .seen = clock_now() };
-
-	if (!packet || !frontend)
-		return 0;
-	affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
-	old = connection_affinity_find(&packet->flow, frontend);
-	if (!old) {
-		affinity_add(&packet->flow, frontend, &affinity);
-		return 0;
-	}
-	if (tracing)
-		return 0;
-	if (old->endpoint == id && old->tag == tag)
-		affinity.row = old->row;
-	*old = affinity;
-	return 0;
-}
-
-/* Notes the endpoint of an established flow. */
-static __always_inline void affinity_note(const struct packet *packet,
-					  const struct frontend *frontend, __u32 id, __u32 tag)
-{
-	if (packet->flow.protocol == IPPROTO_TCP)
-		connection_affinity_note(packet, frontend, id, tag);
-	else
-		data_affinity_note(packet, frontend, id, tag);
 }

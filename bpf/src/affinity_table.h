@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 #pragma once
 
+#include <linux/in.h>
+
 #include "clock.h"
 #include "exception_table.h"
 #include "hash.h"
 #include "maps.h"
 #include "trace.h"
 
-/* The records of session affinity for UDP and SCTP. Anybody can send datagrams from any address,
- * and pods answer them: so untrusted hosts can make records, as many as they like. In a list of the
- * longest unused they would drive out those of all Services.
+/* The records of session affinity. Anybody can send datagrams from any address, and pods answer
+ * them; a hostile pod can establish TCP connections with any address: so untrusted hosts can make
+ * records, as many as they like. In a list of the longest unused they would evict those of all
+ * Services.
  *
- * So a full bucket forgets a record of the VIP that has most in it, the new one counted: a flood of
- * one VIP takes room from its own clients, and from others' only where these have more. It does not
- * matter how fast it is, nor how long it lasts. Of that VIP's records the one longest unused goes.
- * What has expired is free.
+ * So a full bucket evicts a record of the VIP that has most in it, the new one counted: a flood of
+ * one VIP takes room from its own clients, and from others' only if these have more. Its speed and
+ * its length do not matter. Of that VIP's records the longest unused one is evicted. Expired records
+ * are free. TCP has the upper half of the buckets, because its records take more than two datagrams.
  *
  * A client's bucket is found with this node's secret, so nobody can choose clients of one bucket.
  *
@@ -23,13 +26,20 @@
  * pod.
  */
 
-/* The number of buckets less one; a power of two less one. Set by the loader. */
+/* The number of buckets of a half less one; a power of two less one. Set by the loader. */
 volatile const __u32 affinity_mask;
 
 /* Apart, for it needs stack. */
-__noinline __u32 data_affinity_place(const struct address *client, __u32 table)
+__noinline __u32 affinity_place(const struct flow *flow, __u32 table)
 {
-	return client ? exception_print6(client->word, client->word, table, 0) & affinity_mask : 0;
+	const __be32 *word;
+	__u32 place;
+
+	if (!flow)
+		return 0;
+	word = flow->client.word;
+	place = exception_print6(word, word, table, 0) & affinity_mask;
+	return flow->protocol == IPPROTO_TCP ? place + affinity_mask + 1 : place;
 }
 
 static __always_inline int is_affinity_of(const struct affinity_record *record,
@@ -39,8 +49,8 @@ static __always_inline int is_affinity_of(const struct affinity_record *record,
 }
 
 /* The place of the client's record in its bucket: zero means none. Verified on its own. */
-__noinline int data_affinity_seek(const struct affinity_bucket *bucket,
-				  const struct address *client, __u32 table)
+__noinline int affinity_seek(const struct affinity_bucket *bucket, const struct address *client,
+			     __u32 table)
 {
 	if (!bucket || !client)
 		return 0;
@@ -52,38 +62,37 @@ __noinline int data_affinity_seek(const struct affinity_bucket *bucket,
 
 /* Without the first line the compiler, which knows more than the verifier, would leave the mask
  * out. */
-static __always_inline struct affinity_record *data_affinity_at(struct affinity_bucket *bucket,
-								__u32 slot)
+static __always_inline struct affinity_record *affinity_at(struct affinity_bucket *bucket,
+							   __u32 slot)
 {
 	asm volatile("" : "+r"(slot));
 	return &bucket->record[slot & (AFFINITY_SLOTS - 1)];
 }
 
-static __always_inline struct affinity_record *data_affinity_record(const struct address *client,
-								    __u32 table)
+static __always_inline struct affinity_record *affinity_record_of(const struct flow *flow,
+								  __u32 table)
 {
-	__u32 index = data_affinity_place(client, table), place;
-	struct affinity_bucket *bucket = bpf_map_lookup_elem(&data_affinities, &index);
+	__u32 index = affinity_place(flow, table), place;
+	struct affinity_bucket *bucket = bpf_map_lookup_elem(&affinities, &index);
 
 	if (!bucket || !table)
 		return NULL;
-	place = data_affinity_seek(bucket, client, table);
+	place = affinity_seek(bucket, &flow->client, table);
 	if (!place)
 		return NULL;
-	return data_affinity_at(bucket, place - 1);
+	return affinity_at(bucket, place - 1);
 }
 
-static __always_inline struct affinity *data_affinity_find(const struct address *client,
-							   __u32 table)
+static __always_inline struct affinity *affinity_record_find(const struct flow *flow, __u32 table)
 {
-	struct affinity_record *record = data_affinity_record(client, table);
+	struct affinity_record *record = affinity_record_of(flow, table);
 
 	return record ? &record->affinity : NULL;
 }
 
-static __always_inline void data_affinity_delete(const struct address *client, __u32 table)
+static __always_inline void affinity_record_delete(const struct flow *flow, __u32 table)
 {
-	struct affinity_record *record = data_affinity_record(client, table);
+	struct affinity_record *record = affinity_record_of(flow, table);
 
 	if (record && !tracing)
 		record->key.endpoint_table = 0;
@@ -102,8 +111,8 @@ static __always_inline __u32 same(__u32 a, __u32 b)
  * its VIP has, the owner's new one counted, then by whether it is the owner's, then by age. The
  * lowest bits are the slot's number.
  */
-static __always_inline __u64 data_affinity_rank(const struct affinity_bucket *bucket, __u32 slot,
-						__u32 owner)
+static __always_inline __u64 affinity_rank(const struct affinity_bucket *bucket, __u32 slot,
+					   __u32 owner)
 {
 	const struct affinity_record *record = &bucket->record[slot];
 	__u32 own = same(record->owner, owner), many = own;
@@ -118,7 +127,7 @@ static __always_inline __u64 data_affinity_rank(const struct affinity_bucket *bu
 }
 
 /* The slot for a record of the owner. Verified on its own. */
-__noinline int data_affinity_victim(const struct affinity_bucket *bucket, __u32 owner)
+__noinline int affinity_victim(const struct affinity_bucket *bucket, __u32 owner)
 {
 	__u64 most = 0;
 
@@ -126,7 +135,7 @@ __noinline int data_affinity_victim(const struct affinity_bucket *bucket, __u32 
 		return 0;
 #pragma unroll
 	for (int i = 0; i < AFFINITY_SLOTS; i++) {
-		__u64 rank = data_affinity_rank(bucket, i, owner);
+		__u64 rank = affinity_rank(bucket, i, owner);
 
 		if (rank > most)
 			most = rank;
@@ -135,12 +144,11 @@ __noinline int data_affinity_victim(const struct affinity_bucket *bucket, __u32 
 }
 
 /* Takes a slot for a client that has no record. Nobody finds it while it is written. */
-static __always_inline struct affinity_record *data_affinity_take(struct affinity_bucket *bucket,
-								  const struct flow *flow)
+static __always_inline struct affinity_record *affinity_take(struct affinity_bucket *bucket,
+							     const struct flow *flow)
 {
 	__u32 owner = hash_final(hash_vip(flow->vip.word));
-	struct affinity_record *record =
-		data_affinity_at(bucket, data_affinity_victim(bucket, owner));
+	struct affinity_record *record = affinity_at(bucket, affinity_victim(bucket, owner));
 
 	record->key.endpoint_table = 0;
 	asm volatile("" ::: "memory");
@@ -150,8 +158,8 @@ static __always_inline struct affinity_record *data_affinity_take(struct affinit
 }
 
 /* Notes the endpoint of an established flow. */
-__noinline int data_affinity_note(const struct packet *packet, const struct frontend *frontend,
-				  __u32 id, __u32 tag)
+__noinline int affinity_note(const struct packet *packet, const struct frontend *frontend, __u32 id,
+			     __u32 tag)
 {
 	struct affinity_bucket *bucket;
 	struct affinity_record *record;
@@ -159,15 +167,15 @@ __noinline int data_affinity_note(const struct packet *packet, const struct fron
 
 	if (!packet || !frontend || !frontend->endpoints || tracing)
 		return 0;
-	index = data_affinity_place(&packet->flow.client, frontend->endpoints);
-	bucket = bpf_map_lookup_elem(&data_affinities, &index);
+	index = affinity_place(&packet->flow, frontend->endpoints);
+	bucket = bpf_map_lookup_elem(&affinities, &index);
 	if (!bucket)
 		return 0;
-	place = data_affinity_seek(bucket, &packet->flow.client, frontend->endpoints);
+	place = affinity_seek(bucket, &packet->flow.client, frontend->endpoints);
 	if (place)
-		record = data_affinity_at(bucket, place - 1);
+		record = affinity_at(bucket, place - 1);
 	else
-		record = data_affinity_take(bucket, &packet->flow);
+		record = affinity_take(bucket, &packet->flow);
 	if (!place || record->affinity.endpoint != id || record->affinity.tag != tag)
 		record->affinity.row = packet->endpoint_hash >> ENDPOINT_ROW_SHIFT;
 	record->affinity.endpoint = id;

@@ -406,28 +406,14 @@ struct {
 	__type(value, struct frontend_key6);
 } frontend_keys SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct affinity_key4);
-	__type(value, struct affinity);
-} affinities4 SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct affinity_key6);
-	__type(value, struct affinity);
-} affinities6 SEC(".maps");
-
-/* Of UDP and SCTP, of both families (affinity_table.h). */
+/* Of both families (affinity_table.h). */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct affinity_bucket);
-} data_affinities SEC(".maps");
+} affinities SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

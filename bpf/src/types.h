@@ -408,12 +408,7 @@ struct evicted_flow_bucket {
 };
 
 /* Key of a client's endpoint under session affinity. */
-struct affinity_key4 {
-	__be32 client;
-	__u32 endpoint_table;
-};
-
-struct affinity_key6 {
+struct affinity_key {
 	struct address client;
 	__u32 endpoint_table;
 };
@@ -427,11 +422,11 @@ struct affinity {
 	__u32 row;
 };
 
-/* A client's record in the table of datagrams: see affinity_table.h. A zero endpoint table means an
+/* A client's record: see affinity_table.h. A zero endpoint table means an
  * empty slot.
  */
 struct affinity_record {
-	struct affinity_key6 key;
+	struct affinity_key key;
 	/* A hash of the VIP that noted it. */
 	__u32 owner;
 	/* Seconds. */

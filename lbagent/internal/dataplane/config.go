@@ -45,6 +45,8 @@ const (
 	// halfOpenTables are those of half-open flows: one for each family, and a second one for
 	// VIPs over their quota.
 	halfOpenTables = 4
+	// affinityTables are those of records of session affinity: of TCP and of other protocols.
+	affinityTables = 2
 	// dropsPerFrontend is for how many reasons a frontend's drops are counted on
 	// average. Few frontends have drops at all.
 	dropsPerFrontend = 4
@@ -124,9 +126,9 @@ func (c *Config) exceptions() int {
 	return max(c.Connections, minOthers)
 }
 
-// dataAffinityBuckets is a power of two. They have room for two to four times as many clients as
-// wanted, for clients do not spread evenly.
-func (c *Config) dataAffinityBuckets() uint32 {
+// affinityBuckets is the number of buckets of one half of the table, a power of two. They have room for
+// two to four times as many clients as wanted, because clients do not spread evenly.
+func (c *Config) affinityBuckets() uint32 {
 	return uint32(max(1<<bits.Len32(uint32(c.affinities()-1))/4, 1))
 }
 
@@ -148,7 +150,6 @@ func (c *Config) sizes() map[string]uint32 {
 	frontends := uint32(c.Limits.Frontends)
 	connections, datagrams := lruSize(c.Connections), lruSize(c.datagrams())
 	overflowConnections := lruSize(c.Connections / 2)
-	affinities := lruSize(c.affinities())
 	rows := uint32(c.Limits.NodeTables+1) * forwarding.Rows
 	return map[string]uint32{
 		bpf.DatapathMapFrontends4:      frontends,
@@ -172,9 +173,7 @@ func (c *Config) sizes() map[string]uint32 {
 		bpf.DatapathMapFrontendKeys:    frontends + 1,
 		bpf.DatapathMapZoneTables:      frontends + 1,
 		bpf.DatapathMapEvictedFlows:    c.evictedBuckets(),
-		bpf.DatapathMapAffinities4:     affinities,
-		bpf.DatapathMapAffinities6:     affinities,
-		bpf.DatapathMapDataAffinities:  c.dataAffinityBuckets(),
+		bpf.DatapathMapAffinities:      affinityTables * c.affinityBuckets(),
 		bpf.DatapathMapDatagrams4:      datagrams,
 		bpf.DatapathMapDatagrams6:      datagrams,
 		bpf.DatapathMapDatagramsRev4:   datagrams,

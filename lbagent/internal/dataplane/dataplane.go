@@ -41,9 +41,9 @@ type Config struct {
 	// Datagrams is the same for UDP flows that are answered. Zero means a quarter
 	// of Connections, at least 4,096.
 	Datagrams int
-	// Affinities is for how many clients of Services with session affinity each
-	// table remembers the endpoint: those of TCP for each address family, and that of
-	// other protocols. Zero means an eighth of Connections, at least 4,096.
+	// Affinities is the number of clients of Services with session affinity whose endpoint is
+	// remembered, over TCP and as many over other protocols. Zero means an eighth of Connections,
+	// at least 4,096.
 	Affinities int
 	// Exceptions is for how many flows of each address family there is room that are
 	// sent to another node than their row says, at 128 bytes. Zero means as many as
@@ -280,7 +280,7 @@ func newSpec(cfg Config) (*ebpf.CollectionSpec, error) {
 	variables := map[string]uint32{
 		bpf.DatapathVarTicksPerSecond: ticks,
 		bpf.DatapathVarEvictedMask:    cfg.evictedBuckets() - 1,
-		bpf.DatapathVarAffinityMask:   cfg.dataAffinityBuckets() - 1,
+		bpf.DatapathVarAffinityMask:   cfg.affinityBuckets() - 1,
 		bpf.DatapathVarExceptionMask:  cfg.exceptionBuckets() - 1,
 		bpf.DatapathVarHalfOpenQuota:  cfg.halfOpenQuota(),
 		bpf.DatapathVarHalfOpenMask:   cfg.halfOpenBuckets() - 1,

@@ -17,7 +17,6 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 		d.maps.Connections4, d.maps.Connections6, d.maps.Reverse4, d.maps.Reverse6,
 		d.maps.Datagrams4, d.maps.Datagrams6, d.maps.DatagramsRev4, d.maps.DatagramsRev6,
 		d.maps.OverflowConn, d.maps.OverflowConnRev, d.maps.OverflowData, d.maps.OverflowDataRev,
-		d.maps.Affinities4, d.maps.Affinities6,
 	}
 }
 
@@ -25,7 +24,7 @@ func flowMaps(d *Dataplane) []*ebpf.Map {
 func forgetFlows(t testing.TB, d *Dataplane) {
 	t.Helper()
 	forgetAll(t, flowMaps(d)...)
-	forgetPlaces(t, d.maps.DataAffinities, make([]bpf.DatapathAffinityBucket, d.maps.DataAffinities.MaxEntries()))
+	forgetPlaces(t, d.maps.Affinities, make([]bpf.DatapathAffinityBucket, d.maps.Affinities.MaxEntries()))
 	forgetPlaces(t, d.maps.HalfOpenFlows, make([]bpf.DatapathHalfOpenBucket, d.maps.HalfOpenFlows.MaxEntries()))
 }
 

@@ -27,7 +27,7 @@ var losable = map[string]string{
 	bpf.DatapathMapFrontendKeys:      "they are written again at start",
 	bpf.DatapathMapHalfOpenFlows:     "a handshake under way goes on by its row",
 	bpf.DatapathMapEvictedFlows:      "only evicted flows need them",
-	bpf.DatapathMapDataAffinities:    "a client of UDP without a record goes by its hash",
+	bpf.DatapathMapAffinities:        "a client without a record goes by its hash",
 	bpf.DatapathMapExceptions:        "a flow without an exception goes by its row and chain",
 	bpf.DatapathMapExceptionFilter:   "it is opened, and the next sweep makes it anew",
 	bpf.DatapathMapAnswerCounts:      "they last a second",
@@ -50,11 +50,11 @@ var losable = map[string]string{
 // The keys of frontends are written again,
 // and their drops counted from zero.
 var unmovable = map[string]bool{
-	bpf.DatapathMapEvictedFlows:   true,
-	bpf.DatapathMapDataAffinities: true,
-	bpf.DatapathMapHalfOpenFlows:  true,
-	bpf.DatapathMapFrontendKeys:   true,
-	bpf.DatapathMapFrontendDrops:  true,
+	bpf.DatapathMapEvictedFlows:  true,
+	bpf.DatapathMapAffinities:    true,
+	bpf.DatapathMapHalfOpenFlows: true,
+	bpf.DatapathMapFrontendKeys:  true,
+	bpf.DatapathMapFrontendDrops: true,
 }
 
 // pinnedMaps are the pinned maps of a directory.

@@ -29,7 +29,7 @@ type node struct {
 	drops      *ebpf.Map
 	exceptions *rig.Exceptions
 	halfOpen   *rig.HalfOpen
-	affinities *rig.DataAffinities
+	affinities *rig.Affinities
 	// groupMarks are those of rows.
 	groupMarks *ebpf.Map
 	// unknowns limits how often other nodes are asked for a flow.
@@ -69,7 +69,6 @@ type flowAt struct {
 var flowMaps = []string{
 	bpf.DatapathMapConnections4, bpf.DatapathMapConnections6, bpf.DatapathMapDatagrams4, bpf.DatapathMapDatagrams6,
 	bpf.DatapathMapOverflowConn, bpf.DatapathMapOverflowData,
-	bpf.DatapathMapAffinities4, bpf.DatapathMapAffinities6,
 }
 
 func newCluster(t *testing.T, worker int, random *rand.Rand) *testCluster {
@@ -153,7 +152,7 @@ func (c *testCluster) add(t *testing.T, worker int, id forwarding.NodeID, s *for
 	if n.halfOpen, err = r.HalfOpen(); err != nil {
 		t.Fatal(err)
 	}
-	if n.affinities, err = r.DataAffinities(); err != nil {
+	if n.affinities, err = r.Affinities(); err != nil {
 		t.Fatal(err)
 	}
 	n.drops = openMap(t, r, bpf.DatapathMapDropCounts)

@@ -146,20 +146,9 @@ func (c *testCluster) IsYoung(id forwarding.NodeID, slot forwarding.NodeTableSlo
 
 // Keeps reads the records of session affinity.
 func (c *testCluster) Keeps(id forwarding.NodeID, slot forwarding.EndpointTableSlot, flow Flow) (forwarding.EndpointID, bool) {
-	client := flow.Client.Addr()
-	if flow.Protocol != forwarding.ProtocolTCP {
-		record, err := c.nodes[id].affinities.Find(client, uint32(slot))
-		if err != nil || record == nil {
-			return 0, false
-		}
-		return forwarding.EndpointID(record.Endpoint), true
+	record, err := c.nodes[id].affinities.Find(flow.Client.Addr(), uint32(slot), flow.Protocol)
+	if err != nil || record == nil {
+		return 0, false
 	}
-	name := bpf.DatapathMapAffinities6
-	var key any = &bpf.DatapathAffinityKey6{Client: bpf.DatapathAddress{Word: rig.Words(client)}, EndpointTable: uint32(slot)}
-	if client.Is4() {
-		name, key = bpf.DatapathMapAffinities4, &bpf.DatapathAffinityKey4{Client: rig.Words(client)[3], EndpointTable: uint32(slot)}
-	}
-	var record bpf.DatapathAffinity
-	err := c.nodes[id].flows[name].Lookup(key, &record)
-	return forwarding.EndpointID(record.Endpoint), err == nil
+	return forwarding.EndpointID(record.Endpoint), true
 }

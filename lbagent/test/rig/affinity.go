@@ -7,34 +7,41 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// DataAffinities are the records of session affinity that a data plane has for UDP and SCTP, with the
-// secret by which their buckets are found (bpf/src/affinity_table.h).
-type DataAffinities struct{ Table, Key *ebpf.Map }
+// Affinities are the records of session affinity of a data plane, with the secret by which their
+// buckets are found (bpf/src/affinity_table.h).
+type Affinities struct{ Table, Key *ebpf.Map }
 
-// DataAffinities opens the table.
-func (r *Rig) DataAffinities() (*DataAffinities, error) {
-	table, err := r.Map(bpf.DatapathMapDataAffinities)
+// Affinities opens the table.
+func (r *Rig) Affinities() (*Affinities, error) {
+	table, err := r.Map(bpf.DatapathMapAffinities)
 	if err != nil {
 		return nil, err
 	}
 	key, err := r.Map(bpf.DatapathMapExceptionKey)
-	return &DataAffinities{Table: table, Key: key}, err
+	return &Affinities{Table: table, Key: key}, err
 }
 
-// Find is the client's record of an endpoint table, or nil.
-func (d *DataAffinities) Find(client netip.Addr, table uint32) (*bpf.DatapathAffinity, error) {
+// Find returns the client's record of an endpoint table for the IP protocol, or nil.
+func (d *Affinities) Find(client netip.Addr, table uint32, protocol uint8) (*bpf.DatapathAffinity, error) {
 	var secret bpf.DatapathExceptionSecret
 	if err := d.Key.Lookup(uint32(0), &secret); err != nil {
 		return nil, fmt.Errorf("read the secret of the buckets: %w", err)
 	}
 	words := Words(client)
 	print := print6(&secret, words, words, uint64(table), 0)
+	// TCP has the upper half of the buckets.
+	half := d.Table.MaxEntries() / 2
+	place := uint32(print) & (half - 1)
+	if protocol == unix.IPPROTO_TCP {
+		place += half
+	}
 	var bucket bpf.DatapathAffinityBucket
-	if err := d.Table.Lookup(uint32(print)&(d.Table.MaxEntries()-1), &bucket); err != nil {
+	if err := d.Table.Lookup(place, &bucket); err != nil {
 		return nil, fmt.Errorf("read a bucket of records of session affinity: %w", err)
 	}
 	for i := range bucket.Record {

@@ -59,7 +59,7 @@ func Conflicts(
 	nodes []labels.Set,
 	vips iter.Seq[AdvertisedVIP],
 ) map[string]Conflict {
-	pairs := rivals(advertisements, peers, nodes)
+	pairs := conflictingPairs(advertisements, peers, nodes)
 	conflicts := map[string]Conflict{}
 	if len(pairs) == 0 {
 		return conflicts
@@ -97,18 +97,18 @@ type sharedAggregate struct {
 }
 
 // sharing describes a sharedAggregate.
-type sharing struct {
+type aggregateUse struct {
 	// by is the first pair by name whose other advertisement uses the aggregate, too, or nil.
-	by *rivalry
+	by *advertisementPair
 	// vips are the VIPs that only the overruled advertisement selects.
 	vips []netip.Addr
 }
 
-type sharedAggregates map[sharedAggregate]*sharing
+type sharedAggregates map[sharedAggregate]*aggregateUse
 
 // add adds a VIP of a pair. An advertisement that is overruled for the VIP does not announce it with an
 // aggregate.
-func (s sharedAggregates) add(pair *rivalry, vip *AdvertisedVIP, overruled map[string]bool) {
+func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
 		return
 	}
@@ -120,7 +120,7 @@ func (s sharedAggregates) add(pair *rivalry, vip *AdvertisedVIP, overruled map[s
 		key := sharedAggregate{pair.yields.Name, prefix}
 		have := s[key]
 		if have == nil {
-			have = &sharing{}
+			have = &aggregateUse{}
 			s[key] = have
 		}
 		switch {
@@ -153,23 +153,23 @@ func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	}
 }
 
-// rivalry is a pair of advertisements with different attributes for a common peer of a common node. ipv4
+// advertisementPair is a pair of advertisements with different attributes for a common peer of a common node. ipv4
 // and ipv6 are the first such peers by name for each family, or empty.
-type rivalry struct {
+type advertisementPair struct {
 	decides, yields *Advertisement
 	ipv4, ipv6      string
 }
 
-func (r *rivalry) peer(vip netip.Addr) string {
+func (r *advertisementPair) peer(vip netip.Addr) string {
 	if vip.Is4() {
 		return r.ipv4
 	}
 	return r.ipv6
 }
 
-// rivals returns all pairs, ordered by the name of the overruled one. Each selector is evaluated once per
+// conflictingPairs returns all pairs, ordered by the name of the overruled one. Each selector is evaluated once per
 // node: pairs and peers then compare sets of nodes.
-func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []rivalry {
+func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
 	for i := range advertisements {
@@ -179,14 +179,14 @@ func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []
 		ofPeers[k] = selected.by(peers[k].Nodes)
 	}
 	classes := attributeClasses(advertisements)
-	var pairs []rivalry
+	var pairs []advertisementPair
 	both := make(nodeSet, words(len(nodes)))
 	for j := range advertisements {
 		for i := range advertisements[:j] {
 			if advertisements[i].L2 || advertisements[j].L2 || classes[i] == classes[j] || !both.intersect(ofAdvertisements[i], ofAdvertisements[j]) {
 				continue
 			}
-			pair := rivalry{decides: &advertisements[i], yields: &advertisements[j]}
+			pair := advertisementPair{decides: &advertisements[i], yields: &advertisements[j]}
 			for k := range peers {
 				if !pair.complete(&peers[k]) && both.meets(ofPeers[k]) {
 					pair.add(&peers[k])
@@ -201,13 +201,13 @@ func rivals(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []
 }
 
 // complete reports whether a peer would add nothing to the pair, or is not selected by both advertisements.
-func (r *rivalry) complete(peer *Peer) bool {
+func (r *advertisementPair) complete(peer *Peer) bool {
 	return (r.ipv4 != "" || !peer.IPv4) && (r.ipv6 != "" || !peer.IPv6) ||
 		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
 }
 
 // add adds a peer that both advertisements announce to, on a node that all three select.
-func (r *rivalry) add(peer *Peer) {
+func (r *advertisementPair) add(peer *Peer) {
 	if peer.IPv4 {
 		r.ipv4 = cmp.Or(r.ipv4, peer.Name)
 	}

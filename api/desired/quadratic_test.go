@@ -16,11 +16,11 @@ import (
 )
 
 // rivalsByDefinition compares each pair, peer and node.
-func rivalsByDefinition(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []rivalry {
-	var pairs []rivalry
+func pairsByDefinition(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
+	var pairs []advertisementPair
 	for j := range advertisements {
 		for i := range advertisements[:j] {
-			pair := rivalry{decides: &advertisements[i], yields: &advertisements[j]}
+			pair := advertisementPair{decides: &advertisements[i], yields: &advertisements[j]}
 			if attributesKey(pair.decides) == attributesKey(pair.yields) {
 				continue
 			}
@@ -91,11 +91,11 @@ func TestRivalsAreThoseOfTheDefinition(t *testing.T) {
 				"a": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "a"), "b": rapid.SampledFrom([]string{"1", "2"}).Draw(t, "b"),
 			})
 		}
-		got := rivals(advertisements, peers, nodes)
+		got := conflictingPairs(advertisements, peers, nodes)
 		if limit := (len(advertisements) + len(peers)) * len(nodes); asked > limit {
 			t.Fatalf("selectors were asked %d times, %d nodes and selectors allow %d", asked, len(nodes), limit)
 		}
-		if want := rivalsByDefinition(advertisements, peers, nodes); !reflect.DeepEqual(got, want) {
+		if want := pairsByDefinition(advertisements, peers, nodes); !reflect.DeepEqual(got, want) {
 			t.Fatalf("rivals are %+v, want %+v", got, want)
 		}
 	})

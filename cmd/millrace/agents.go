@@ -15,15 +15,15 @@ import (
 	"github.com/millrace-lb/millrace/cmd/millrace/internal/report"
 )
 
-// question is a request to agents. The function of selects the answer in the first line of output.
-type question[T any] struct {
+// agentRequest is a request to agents. The function of selects the answer in the first line of output.
+type agentRequest[T any] struct {
 	request []string
 	of      func(*consoleapi.Line) *T
 }
 
 // ask sends the request to the agents of nodes, or of all nodes if nodes is empty, and returns the answers
 // in the order of the nodes. Failures of single agents are written to stderr.
-func (q question[T]) ask(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
+func (q agentRequest[T]) ask(ctx context.Context, env environment, config cluster.Config, nodes []string) ([]T, error) {
 	var found agents
 	var err error
 	if env.agents != nil {

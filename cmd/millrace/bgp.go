@@ -76,7 +76,7 @@ func askBGP(ctx context.Context, env environment, config cluster.Config, nodes [
 }
 
 func askAgentsBGP(ctx context.Context, env environment, config cluster.Config, nodes []string, what string) ([]consoleapi.BGP, error) {
-	asked := question[consoleapi.BGP]{
+	asked := agentRequest[consoleapi.BGP]{
 		request: []string{"bgp", what}, of: func(line *consoleapi.Line) *consoleapi.BGP { return line.BGP },
 	}
 	told, err := asked.ask(ctx, env, config, nodes)

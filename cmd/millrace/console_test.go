@@ -266,7 +266,7 @@ node2, in by bond0
 	if err := showWay(&text, got, true); err != nil {
 		t.Fatal(err)
 	}
-	var back way
+	var back tracePath
 	if err := json.Unmarshal(text.Bytes(), &back); err != nil || !reflect.DeepEqual(back, got) {
 		t.Errorf("read back %+v, %v", back, err)
 	}
@@ -318,9 +318,9 @@ func TestTraceExitCode(t *testing.T) {
 			}
 			return hopLine(consoleapi.Trace{Node: node, Verdict: verdict, Reason: "x"}), nil
 		}}
-		way, err := follow(t.Context(), runner, "node1", nil)
-		if err != nil || len(way.Hops) != 2 || exitCode(way.end()) != want {
-			t.Errorf("%s: %d hops, %v, exit code %d, want %d", verdict, len(way.Hops), err, exitCode(way.end()), want)
+		traced, err := follow(t.Context(), runner, "node1", nil)
+		if err != nil || len(traced.Hops) != 2 || exitCode(traced.end()) != want {
+			t.Errorf("%s: %d hops, %v, exit code %d, want %d", verdict, len(traced.Hops), err, exitCode(traced.end()), want)
 		}
 	}
 }

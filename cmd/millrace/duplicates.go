@@ -32,7 +32,7 @@ func duplicatesCommand(env environment, config *cluster.Config) *cobra.Command {
 					return err
 				}
 			}
-			hosts := question[consoleapi.Hosts]{
+			hosts := agentRequest[consoleapi.Hosts]{
 				request: append([]string{"duplicates"}, args...),
 				of:      func(line *consoleapi.Line) *consoleapi.Hosts { return line.Hosts },
 			}

@@ -179,7 +179,7 @@ func TestTraceURL(t *testing.T) {
 			}
 		}
 		if strings.HasSuffix(line, "json") {
-			var got way
+			var got tracePath
 			if err := json.NewDecoder(bytes.NewReader([]byte(stdout))).Decode(&got); err != nil || got.Request == nil {
 				t.Errorf("%s: %v, %+v", line, err, got)
 			}

@@ -70,11 +70,11 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			way, err := packetWay(command.Context(), *config, node, first)
-			if err := errors.Join(showWay(env.stdout, way, asJSON), err); err != nil {
+			traced, err := packetWay(command.Context(), *config, node, first)
+			if err := errors.Join(showWay(env.stdout, traced, asJSON), err); err != nil {
 				return err
 			}
-			return way.end()
+			return traced.end()
 		},
 	}
 	flags := command.Flags()
@@ -92,10 +92,10 @@ func traceCommand(env environment, config *cluster.Config) *cobra.Command {
 }
 
 // packetWay traces a packet from an ingress node, by default the first of the agents'.
-func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (way, error) {
+func packetWay(ctx context.Context, config cluster.Config, node string, first []string) (tracePath, error) {
 	found, err := cluster.FindAgents(ctx, config)
 	if err != nil {
-		return way{}, err
+		return tracePath{}, err
 	}
 	if node == "" {
 		node = found.Nodes()[0]
@@ -126,8 +126,8 @@ func traceArguments(args []string, proto string, ack bool) ([]string, error) {
 	return command, nil
 }
 
-// way is the result of a trace.
-type way struct {
+// tracePath is the result of a trace.
+type tracePath struct {
 	Hops []*consoleapi.Trace `json:"hops"`
 	// Pod is namespace/name of the pod that receives the packet.
 	Pod string `json:"pod,omitempty"`
@@ -136,7 +136,7 @@ type way struct {
 }
 
 // end returns errDropped if the last node drops the packet, or if the proxy rejects the request.
-func (w way) end() error {
+func (w tracePath) end() error {
 	if w.Request != nil && w.Request.Refused() {
 		return errDropped
 	}
@@ -153,8 +153,8 @@ type tracers interface {
 }
 
 // follow traces the packet from node to node. If a hop fails, it returns the hops so far and an error.
-func follow(ctx context.Context, runner tracers, node string, command []string) (way, error) {
-	var w way
+func follow(ctx context.Context, runner tracers, node string, command []string) (tracePath, error) {
+	var w tracePath
 	for range maxHops {
 		hop, err := traceOn(ctx, runner, node, command)
 		if err != nil {
@@ -187,7 +187,7 @@ func traceOn(ctx context.Context, runner console.Runner, node string, command []
 	return line.Trace, nil
 }
 
-func showWay(out io.Writer, w way, asJSON bool) error {
+func showWay(out io.Writer, w tracePath, asJSON bool) error {
 	if len(w.Hops) == 0 && w.Request == nil {
 		return nil
 	}

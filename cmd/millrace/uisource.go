@@ -390,9 +390,9 @@ func (s *uiSource) Trace(ctx context.Context, packet ui.Packet) (any, error) {
 		return nil, err
 	}
 	answer := struct {
-		way
+		tracePath
 		Error string `json:"error,omitempty"`
-	}{way: traced}
+	}{tracePath: traced}
 	if err != nil {
 		answer.Error = err.Error()
 	}

@@ -156,7 +156,7 @@ func traceURL(ctx context.Context, env environment, config cluster.Config, asked
 }
 
 // arrived reports whether the packet reaches a pod.
-func arrived(found way) bool {
+func arrived(found tracePath) bool {
 	last := len(found.Hops) - 1
 	return last >= 0 && found.Hops[last].Verdict == consoleapi.Delivered
 }

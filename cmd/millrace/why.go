@@ -82,7 +82,7 @@ func (w *why) tell(ctx context.Context, service string, now time.Time) (render.W
 		return render.Why{}, err
 	}
 	told := render.Why{Service: namespace + "/" + name, At: at, From: at.Add(-w.around), To: at.Add(w.around)}
-	asked := question[consoleapi.History]{
+	asked := agentRequest[consoleapi.History]{
 		request: []string{
 			"history", "--service=" + told.Service,
 			"--from=" + told.From.UTC().Format(time.RFC3339Nano), "--to=" + told.To.UTC().Format(time.RFC3339Nano),

@@ -53,7 +53,7 @@ func newDrops(sources Sources) *drops {
 
 // List implements rest.Lister. It queries all nodes, because routers send packets to any of them.
 func (d *drops) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
-	query, err := questionOf(ctx, livev1alpha1.ResourceDrops, options)
+	query, err := queryOf(ctx, livev1alpha1.ResourceDrops, options)
 	if err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func TestWatch(t *testing.T) {
 		polled := polled{
 			every: time.Second, bookmark: func() runtime.Object { return &livev1alpha1.BGPSession{} },
 			changedSince: func(version string) bool { return version == "1" },
-			look: func(previous *looked) (*looked, error) {
+			look: func(previous *snapshot) (*snapshot, error) {
 				if len(looks) == 0 {
 					return previous, nil
 				}
@@ -117,7 +117,7 @@ func TestWatch(t *testing.T) {
 				if next == nil {
 					return previous, nil
 				}
-				found := newLooked("5")
+				found := newSnapshot("5")
 				for _, name := range []string{"a", "b", "c"} {
 					if flaps, ok := next[name]; ok {
 						session := &livev1alpha1.BGPSession{ObjectMeta: metav1.ObjectMeta{Name: name}, Flaps: int64(flaps)}

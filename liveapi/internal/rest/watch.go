@@ -18,15 +18,15 @@ import (
 type polled struct {
 	every time.Duration
 	// look returns the current objects, or previous if unchanged.
-	look func(previous *looked) (*looked, error)
+	look func(previous *snapshot) (*snapshot, error)
 	// changedSince reports whether objects may have changed since a resourceVersion; nil: the check is
 	// unnecessary.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
 }
 
-// looked are the objects at a time, by namespace and name.
-type looked struct {
+// snapshot are the objects at a time, by namespace and name.
+type snapshot struct {
 	version string
 	order   []string
 	objects map[string]seen
@@ -38,8 +38,8 @@ type seen struct {
 	tells  any
 }
 
-func newLooked(version string) *looked {
-	return &looked{version: version, objects: map[string]seen{}}
+func newSnapshot(version string) *snapshot {
+	return &snapshot{version: version, objects: map[string]seen{}}
 }
 
 // watched is an object of a watch.
@@ -49,7 +49,7 @@ type watched interface {
 }
 
 // add adds an object; changes of tells are sent.
-func (l *looked) add(object watched, tells any) {
+func (l *snapshot) add(object watched, tells any) {
 	object.SetResourceVersion(l.version)
 	key := object.GetNamespace() + "/" + object.GetName()
 	l.order = append(l.order, key)
@@ -74,7 +74,7 @@ func watchItems[Item any, Object interface {
 }](ctx context.Context, options *internalversion.ListOptions, of source[Item]) watch.Interface {
 	made := polled{
 		every: of.every,
-		look: func(previous *looked) (*looked, error) {
+		look: func(previous *snapshot) (*snapshot, error) {
 			if of.generations != nil && !of.generations.changed() {
 				return previous, nil
 			}
@@ -82,7 +82,7 @@ func watchItems[Item any, Object interface {
 			if err != nil {
 				return nil, err
 			}
-			found := newLooked(version)
+			found := newSnapshot(version)
 			for i := range items {
 				tells := items[i]
 				if of.ignore != nil {
@@ -140,7 +140,7 @@ func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions)
 			return
 		case <-ticker.C:
 		}
-		var next *looked
+		var next *snapshot
 		if next, ok = w.lookNow(ctx, last); ok && next != last {
 			ok = w.sendDifference(ctx, last, next)
 			last = next
@@ -149,7 +149,7 @@ func (w *watcher) run(ctx context.Context, options *internalversion.ListOptions)
 }
 
 // begin sends the initial events.
-func (w *watcher) begin(ctx context.Context, options *internalversion.ListOptions, all *looked) bool {
+func (w *watcher) begin(ctx context.Context, options *internalversion.ListOptions, all *snapshot) bool {
 	if options == nil {
 		options = &internalversion.ListOptions{}
 	}
@@ -164,7 +164,7 @@ func (w *watcher) begin(ctx context.Context, options *internalversion.ListOption
 	return true
 }
 
-func (w *watcher) lookNow(ctx context.Context, previous *looked) (*looked, bool) {
+func (w *watcher) lookNow(ctx context.Context, previous *snapshot) (*snapshot, bool) {
 	found, err := w.look(previous)
 	if err != nil {
 		w.send(ctx, watch.Error, &metav1.Status{Status: metav1.StatusFailure, Message: err.Error(), Reason: metav1.StatusReasonInternalError, Code: 500})
@@ -173,7 +173,7 @@ func (w *watcher) lookNow(ctx context.Context, previous *looked) (*looked, bool)
 	return found, true
 }
 
-func (w *watcher) sendAll(ctx context.Context, kind watch.EventType, all *looked) bool {
+func (w *watcher) sendAll(ctx context.Context, kind watch.EventType, all *snapshot) bool {
 	for _, key := range all.order {
 		if !w.send(ctx, kind, all.objects[key].object) {
 			return false
@@ -182,7 +182,7 @@ func (w *watcher) sendAll(ctx context.Context, kind watch.EventType, all *looked
 	return true
 }
 
-func (w *watcher) sendDifference(ctx context.Context, last, next *looked) bool {
+func (w *watcher) sendDifference(ctx context.Context, last, next *snapshot) bool {
 	for _, key := range last.order {
 		if _, left := next.objects[key]; !left && !w.send(ctx, watch.Deleted, last.objects[key].object) {
 			return false
@@ -205,7 +205,7 @@ func (w *watcher) sendDifference(ctx context.Context, last, next *looked) bool {
 }
 
 // sendBookmark ends the initial events.
-func (w *watcher) sendBookmark(ctx context.Context, all *looked) bool {
+func (w *watcher) sendBookmark(ctx context.Context, all *snapshot) bool {
 	object := w.bookmark()
 	if accessor, err := meta.Accessor(object); err == nil {
 		accessor.SetResourceVersion(all.version)

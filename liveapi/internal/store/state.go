@@ -165,7 +165,7 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	gathered := make([][]gathering, s.vips.limit())
+	gathered := make([][]decisionGroup, s.vips.limit())
 	place := int32(0)
 	for _, node := range s.ordered {
 		if !node.answers(now) {
@@ -173,7 +173,7 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 		}
 		for vip, decision := range node.decisions {
 			if decision != 0 {
-				gathered[vip] = gather(gathered[vip], decision, node, place, names)
+				gathered[vip] = addToGroup(gathered[vip], decision, node, place, names)
 			}
 		}
 		place++
@@ -197,34 +197,34 @@ func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcem
 	if !ok {
 		return found, coverage, false
 	}
-	var groups []gathering
+	var groups []decisionGroup
 	place := int32(0)
 	for _, node := range s.ordered {
 		if !node.answers(now) {
 			continue
 		}
 		if int(vip) < len(node.decisions) && node.decisions[vip] != 0 {
-			groups = gather(groups, node.decisions[vip], node, place, len(s.ordered))
+			groups = addToGroup(groups, node.decisions[vip], node, place, len(s.ordered))
 		}
 		place++
 	}
 	return s.announcement(vip, groups), coverage, len(groups) > 0
 }
 
-// gathering is a group of nodes with the same decision about one VIP.
-type gathering struct {
+// decisionGroup is a group of nodes with the same decision about one VIP.
+type decisionGroup struct {
 	decision uint32
 	count    int
 	nodes    []*node
 	ranges   [][2]int32
 }
 
-// gather adds a node, whose index is greater than those of all previous ones.
-func gather(groups []gathering, decision uint32, from *node, place int32, names int) []gathering {
-	at := slices.IndexFunc(groups, func(g gathering) bool { return g.decision == decision })
+// addToGroup adds a node, whose index is greater than those of all previous ones.
+func addToGroup(groups []decisionGroup, decision uint32, from *node, place int32, names int) []decisionGroup {
+	at := slices.IndexFunc(groups, func(g decisionGroup) bool { return g.decision == decision })
 	if at < 0 {
 		at = len(groups)
-		groups = append(groups, gathering{decision: decision})
+		groups = append(groups, decisionGroup{decision: decision})
 	}
 	groups[at].count++
 	if last := len(groups[at].ranges) - 1; last >= 0 && groups[at].ranges[last][1] == place-1 {
@@ -238,7 +238,7 @@ func gather(groups []gathering, decision uint32, from *node, place int32, names 
 	return groups
 }
 
-func (s *Store) announcement(vip uint32, groups []gathering) Announcement {
+func (s *Store) announcement(vip uint32, groups []decisionGroup) Announcement {
 	made := Announcement{Address: s.vips.values[vip]}
 	for _, gathered := range groups {
 		decided := s.decisions.values[gathered.decision]

@@ -214,15 +214,15 @@ func TestSessions(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := []string{"a", "b", "c"}
-		s, told := answering(start, nodes...), map[string]map[netip.Addr]console.VIPGroup{}
+		s, nodeSample := answering(start, nodes...), map[string]map[netip.Addr]console.VIPGroup{}
 		last := map[string]*live.Traffic{}
 		address := rapid.Custom(func(t *rapid.T) netip.Addr {
 			return netip.AddrFrom4([4]byte{198, 51, 100, byte(rapid.IntRange(1, 9).Draw(t, "address"))})
 		})
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			node := rapid.SampledFrom(nodes).Draw(t, "node")
-			if told[node] == nil {
-				told[node] = map[netip.Addr]console.VIPGroup{}
+			if nodeSample[node] == nil {
+				nodeSample[node] = map[netip.Addr]console.VIPGroup{}
 			}
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
@@ -231,11 +231,11 @@ func TestNothingIsLeft(t *testing.T) {
 				if peer != "" {
 					group = console.VIPGroup{Addresses: []netip.Addr{vip}, Peers: []string{peer}}
 				}
-				told[node][vip] = group
+				nodeSample[node][vip] = group
 				s.SetState(node, &live.State{VIPs: []console.VIPGroup{group}}, start)
 			case 1:
 				vip := address.Draw(t, "vip")
-				delete(told[node], vip)
+				delete(nodeSample[node], vip)
 				s.SetState(node, &live.State{Gone: []netip.Addr{vip}}, start)
 			case 2:
 				last[node] = counted(5, live.FrontendTraffic{FrontendName: frontend("shop/"+fmt.Sprint(rapid.IntRange(0, 5).Draw(t, "service")), 80), Packets: 5, Drops: map[string]uint64{"x": 1}})
@@ -245,13 +245,13 @@ func TestNothingIsLeft(t *testing.T) {
 			case 3:
 				s.SetNodes(slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return name == node }), start)
 				s.SetNodes(nodes, start)
-				told[node], last[node] = nil, nil
+				nodeSample[node], last[node] = nil, nil
 				s.SetTraffic(node, counted(0), start)
 				s.SetState(node, &live.State{Whole: true}, start)
 			}
 		}
 		want := answering(start, nodes...)
-		for node, vips := range told {
+		for node, vips := range nodeSample {
 			state := &live.State{Whole: true}
 			for _, group := range vips {
 				state.VIPs = append(state.VIPs, group)

@@ -237,16 +237,16 @@ func (t *Traffic) sort() {
 	}
 }
 
-// told is a sample of a node; its seconds are the sum of both samples of the node.
-type told struct {
+// nodeSample is a sample of a node; its seconds are the sum of both samples of the node.
+type nodeSample struct {
 	sample
 	node string
 }
 
 // window returns the samples of nodes that answer.
-func (s *Store) window(now time.Time) (Traffic, []told) {
+func (s *Store) window(now time.Time) (Traffic, []nodeSample) {
 	traffic := Traffic{Coverage: s.coverage(now)}
-	samples := make([]told, 0, 2*len(s.nodes))
+	samples := make([]nodeSample, 0, 2*len(s.nodes))
 	for _, node := range s.ordered {
 		seconds := node.samples[0].seconds + node.samples[1].seconds
 		if seconds <= 0 || !node.answers(now) {
@@ -258,7 +258,7 @@ func (s *Store) window(now time.Time) (Traffic, []told) {
 		traffic.Window = max(traffic.Window, time.Duration(seconds*float64(time.Second)))
 		for _, one := range node.samples {
 			one.seconds = seconds
-			samples = append(samples, told{one, node.name})
+			samples = append(samples, nodeSample{one, node.name})
 		}
 	}
 	return traffic, samples

@@ -17,28 +17,28 @@ import (
 // agreement compares the VIPs of nodes with those of the API server, by node.
 type agreement struct {
 	// missing are VIPs of Services that the node has not programmed.
-	missing map[string]few
+	missing map[string]firstAddresses
 	// stale are addresses that are not VIPs.
-	stale map[string]few
+	stale map[string]firstAddresses
 	// bound is the number of VIPs that belong to Services.
 	bound int
 }
 
 // few keeps the first addresses of a list and counts the others.
-type few struct {
+type firstAddresses struct {
 	first []string
 	more  int
 }
 
-func (f few) with(address string) few {
+func (f firstAddresses) with(address string) firstAddresses {
 	const most = 3
 	if len(f.first) == most {
-		return few{f.first, f.more + 1}
+		return firstAddresses{f.first, f.more + 1}
 	}
-	return few{append(f.first, address), f.more}
+	return firstAddresses{append(f.first, address), f.more}
 }
 
-func (f few) String() string {
+func (f firstAddresses) String() string {
 	if f.more == 0 {
 		return strings.Join(f.first, ", ")
 	}
@@ -81,7 +81,7 @@ func (l *lookup) announced(vips []VIP) agreement {
 		}
 	}
 	nodes := slices.SortedFunc(maps.Keys(l.in.Agents.Answers), CompareNames)
-	found := agreement{missing: map[string]few{}, stale: map[string]few{}, bound: bound}
+	found := agreement{missing: map[string]firstAddresses{}, stale: map[string]firstAddresses{}, bound: bound}
 	known := decisions{numbers: map[string]int32{}}
 	byVIP := make([][]decided, len(vips))
 	// programmedBy is, for each VIP, the index plus 1 of the last node that has it.

@@ -35,7 +35,7 @@ func Build(in *Input) *View {
 	view.Problems = append(view.Problems, configuration(in)...)
 	view.Problems = append(view.Problems, l.waiting()...)
 	view.Problems = append(view.Problems, l.unserved(view.VIPs)...)
-	view.Problems = append(view.Problems, l.lonely(view.VIPs)...)
+	view.Problems = append(view.Problems, l.announcedByOneNode(view.VIPs)...)
 	view.Remarks = remarks(in)
 	view.Next = next(in)
 	return view

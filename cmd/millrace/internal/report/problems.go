@@ -120,10 +120,10 @@ func (l *lookup) unserved(vips []VIP) []Problem {
 	return problems
 }
 
-// lonely returns VIPs that only one node announces although others should: a Service with
+// announcedByOneNode returns VIPs that only one node announces although others should: a Service with
 // externalTrafficPolicy Cluster has an endpoint, and the VIP is selected for other nodes, too. VIPs of the
 // same node with the same cause are merged.
-func (l *lookup) lonely(vips []VIP) []Problem {
+func (l *lookup) announcedByOneNode(vips []VIP) []Problem {
 	type cause struct{ node, reason, message string }
 	var problems []Problem
 	more := map[cause]int{}

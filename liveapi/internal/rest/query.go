@@ -43,7 +43,7 @@ func AddFields(scheme *runtime.Scheme) error {
 
 // questionOf parses the query for flows or drops. A selector of another label than that of the Service
 // returns an empty list, because flows and drops have no other labels.
-func questionOf(ctx context.Context, resource string, options *internalversion.ListOptions) (collect.Query, error) {
+func queryOf(ctx context.Context, resource string, options *internalversion.ListOptions) (collect.Query, error) {
 	query := collect.Query{Service: store.Name{Namespace: request.NamespaceValue(ctx)}, Limit: live.MaxLimit}
 	if options == nil {
 		options = &internalversion.ListOptions{}

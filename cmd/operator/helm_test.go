@@ -25,8 +25,8 @@ func secretRecord(revision int, status string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: recordMeta(revision, status)}
 }
 
-// TestUnderWay: hooks act only while Helm's newest record has the status uninstalling, and a record that
-// must exist and cannot be found is an error.
+// TestUnderWay verifies that hooks act only while Helm's newest record has the status uninstalling, and fail if
+// a required record is missing.
 func TestUnderWay(t *testing.T) {
 	ofHelm := metav1.ObjectMeta{
 		Namespace: "millrace-system", Name: agents, Annotations: map[string]string{helmReleaseAnnotation: "millrace"},
@@ -92,7 +92,7 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// TestByHand: without a release the program acts, as an administrator runs it.
+// TestByHand verifies that the program acts without a release, as run by an administrator.
 func TestByHand(t *testing.T) {
 	if acts, err := (uninstallation{client: fake.NewClientset()}).isUnderWay(t.Context()); !acts || err != nil {
 		t.Errorf("acts: %v, %v", acts, err)

@@ -52,7 +52,7 @@ func uninstalls(t *testing.T, release bool, objects ...runtime.Object) (uninstal
 	return uninstallation{client: fake.NewClientset(objects...), namespace: "millrace-system", out: out}, out
 }
 
-// left are the workloads that were not deleted.
+// left returns the workloads that were not deleted.
 func left(t *testing.T, u uninstallation) []string {
 	t.Helper()
 	var names []string
@@ -89,20 +89,20 @@ func TestUninstall(t *testing.T) {
 	if err := u.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The operator stays until helm deletes it: nobody needs it to be gone.
+	// The operator stays until helm deletes it.
 	if got := left(t, u); !slices.Equal(got, []string{operators}) {
 		t.Errorf("left are %v, want the operator", got)
 	}
 	if out.String() != "millrace-agent has ended\n" {
 		t.Errorf("printed %q", out)
 	}
-	// What a previous try has done is no obstacle.
+	// A previous attempt does not interfere.
 	if err := u.prepare(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestUninstallReleases: Services of ours can be deleted afterwards, and those of others are
+// TestUninstallReleases verifies that Services of the operator can be deleted afterwards, and that others are
 // untouched.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
@@ -132,8 +132,8 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallGoesOn: a try that was interrupted has taken the operator, and with it what it was
-// told.
+// TestUninstallGoesOn verifies that an attempt continues after one that has deleted the operator and its
+// annotation.
 func TestUninstallGoesOn(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)
@@ -161,7 +161,7 @@ func TestUninstallGoesOn(t *testing.T) {
 	}
 }
 
-// TestUninstallWithoutOperator: that the operator is gone is no leave to take addresses.
+// TestUninstallWithoutOperator verifies that a missing operator does not confirm the removal of addresses.
 func TestUninstallWithoutOperator(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -194,7 +194,6 @@ func TestUninstallWithoutOperator(t *testing.T) {
 	}
 }
 
-// remove deletes workloads.
 func remove(t *testing.T, u uninstallation, names []string) {
 	t.Helper()
 	var err error
@@ -210,7 +209,7 @@ func remove(t *testing.T, u uninstallation, names []string) {
 	}
 }
 
-// TestUninstallWaits: what does not end is named with its node.
+// TestUninstallWaits verifies that messages name workloads and nodes that are not finished.
 func TestUninstallWaits(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -32,8 +32,8 @@ func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	return err
 }
 
-// Over two years the API server trusts what each replica serves, one that reads the Secret twelve
-// hours late included, also where the API server is the one that is late.
+// TestTrustedAllTheTime verifies over two years that the API server trusts the certificate of each replica,
+// even if a replica or the API server reads its copy twelve hours late.
 func TestTrustedAllTheTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := Renew(now, host, nil)
@@ -67,7 +67,7 @@ func TestTrustedAllTheTime(t *testing.T) {
 	}
 }
 
-// What is of no use is made again at once.
+// Invalid certificates are replaced immediately.
 func TestMadeAgain(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := Renew(now, host, nil)
@@ -106,7 +106,7 @@ func TestMadeAgain(t *testing.T) {
 	}
 }
 
-// What a client would say, in words that are the same each time.
+// Error messages do not depend on the time.
 func TestVerify(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, _, err := Renew(now, host, nil)

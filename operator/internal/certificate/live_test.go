@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// believes verifies a certificate as its peer does: for a name, and a purpose.
+// believes verifies a certificate as its peer does, for a name and a usage.
 func believes(bundle, certificate, key []byte, now time.Time, host string, usage x509.ExtKeyUsage) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)
@@ -25,8 +25,8 @@ func believes(bundle, certificate, key []byte, now time.Time, host string, usage
 	return err
 }
 
-// Over two years the API server, the aggregated API and agents believe each other, also where one of
-// them reads its Secret twelve hours late, and whichever that is.
+// TestLiveTrustedAllTheTime verifies over two years that the API server, the aggregated API and agents trust
+// each other, even if one of them reads its Secret twelve hours late.
 func TestLiveTrustedAllTheTime(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, changed, err := RenewLive(now, host, nil)
@@ -44,7 +44,7 @@ func TestLiveTrustedAllTheTime(t *testing.T) {
 			t.Fatalf("at %s: changed is %t", now, changed)
 		}
 		used[string(LiveAgents(data)["tls.crt"])] = true
-		// Where nothing changes, all days are the same.
+		// Days without changes are all alike.
 		if maps.EqualFunc(data, late, bytes.Equal) && now.Hour() > 0 {
 			continue
 		}
@@ -71,8 +71,7 @@ func TestLiveTrustedAllTheTime(t *testing.T) {
 	}
 }
 
-// What a node holds serves for an agent, and for nothing else: not for the aggregated API, towards
-// whomever. No key of the CA is kept.
+// The certificate of nodes is valid for agents only, not for the aggregated API. The CA's key is discarded.
 func TestLiveKeysOfNodes(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	data, _, err := RenewLive(now, host, nil)
@@ -109,7 +108,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 	}
 }
 
-// One of them that is of no use has all made again.
+// If one file is invalid, all are replaced.
 func TestLiveMadeAgain(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	good, _, err := RenewLive(now, host, nil)

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// What keeps failing is tried again at least every half a minute.
+// Failures are retried at least every 30 seconds.
 func TestPausesAreBounded(t *testing.T) {
 	limiter, request := pauses(), reconcile.Request{}
 	last := limiter.When(request)

@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/convert"
 )
 
-// Beside another load balancer, what that one gave is claimed as it stands: shared where it is shared,
-// and nothing else is given.
+// In adopt mode, addresses in statuses are claimed, shared ones included, and no others are assigned.
 func TestAdopt(t *testing.T) {
 	others, err := convert.ParseAnnotations("metallb")
 	if err != nil {
@@ -62,13 +61,13 @@ func TestAdopt(t *testing.T) {
 	if vips := c.vips(); len(vips) != 2 {
 		t.Errorf("%d VIPs, want those of two addresses: %+v", len(vips), vips)
 	}
-	// The other one serves what is new, and then we do.
+	// The other load balancer assigns an address, which is adopted.
 	c.setIngress("new", "203.0.113.1")
 	c.expectIngress("new", "203.0.113.1")
 	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAssigned {
 		t.Errorf("after another load balancer has given an address: %s", reason)
 	}
-	// It gives another address, and takes one away: what is ours stays.
+	// The other load balancer changes and removes addresses; claimed ones stay.
 	c.setIngress("new", "203.0.113.0")
 	c.expectIngress("new", "203.0.113.0")
 	c.setIngress("given")

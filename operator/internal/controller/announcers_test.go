@@ -18,7 +18,7 @@ func advertisementFor(name string, nodes map[string]string) desired.Advertisemen
 	return desired.Advertisement{Name: name, Nodes: labels.SelectorFromSet(nodes)}
 }
 
-// Answers are those of a look at all nodes, and whatever changes an answer says so.
+// Results equal those of a scan of all nodes, and each change of a result is reported.
 func TestAnnouncersAnswer(t *testing.T) {
 	advertisements := []desired.Advertisement{
 		advertisementFor("all", nil), advertisementFor("edge", map[string]string{"role": "edge"}), advertisementFor("core", map[string]string{"role": "core"}),
@@ -80,7 +80,7 @@ func TestAnnouncersAnswer(t *testing.T) {
 	})
 }
 
-// A Service says when the last node that could announce its address has no session any more.
+// The condition Served changes when the last node that could announce the address loses its session.
 func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
@@ -99,7 +99,7 @@ func TestServedKnowsWhenNoNodeAnnounces(t *testing.T) {
 	c.expect("web", millracev1beta1.ConditionServed, "True Served ", "Normal Served all that the Service asks for is served")
 }
 
-// What is cached of a report says whether a session is established.
+// The cached part of a report retains one established session.
 func TestStrippedReportTellsOfASession(t *testing.T) {
 	idle := millracev1beta1.SessionStatus{Peer: "a", State: millracev1beta1.SessionIdle}
 	up := millracev1beta1.SessionStatus{Peer: "b", State: millracev1beta1.SessionEstablished}

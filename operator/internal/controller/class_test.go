@@ -14,8 +14,8 @@ import (
 
 const otherClass = "example.com/lb"
 
-// A Service of another class keeps what it has of another operator: this one may be told another
-// class, or be a second one in the cluster.
+// A Service of another class keeps the address of another operator: this operator's flag may have changed, or
+// two operators may run.
 func TestServiceOfAnotherOperator(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
@@ -30,7 +30,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 		t.Errorf("it was changed to %+v", after)
 	}
 
-	// When it is deleted, nobody needs to know whose it was.
+	// On deletion the address is released, whichever operator assigned it.
 	if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +40,8 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	}
 }
 
-// An operator creates a VIP before it writes anything to the Service. Another one leaves that alone, but
-// for a VIP that nobody came to note.
+// An operator creates a VIP before it writes to the Service. Another operator does not release it until
+// notedWithin has passed.
 func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 	web := ours("web", func(service *corev1.Service) {
 		other := otherClass
@@ -64,8 +64,7 @@ func TestUnnotedServiceOfAnotherOperator(t *testing.T) {
 	}
 }
 
-// A Service that is moved to another load balancer gives its address up, also where nobody saw it
-// in between.
+// A Service that moved to another load balancer releases its address, even if no operator ran meanwhile.
 func TestServiceThatMovedAway(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")

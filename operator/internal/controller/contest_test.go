@@ -16,7 +16,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// tick lets time pass and looks at a Service once. It returns how often something was written.
+// tick advances the clock, reconciles a Service once and returns the number of writes.
 func (c *cluster) tick(wait time.Duration, name string) int {
 	c.t.Helper()
 	now := c.reconciler.now().Add(wait)
@@ -29,7 +29,7 @@ func (c *cluster) tick(wait time.Duration, name string) int {
 	return c.writes - before
 }
 
-// overwrite writes the status as another program does; with conditions it empties ours, too.
+// overwrite writes the status as another program; with conditions it also removes ours.
 func (c *cluster) overwrite(name string, conditions bool, addresses ...string) {
 	c.t.Helper()
 	service := c.service(name)
@@ -50,8 +50,7 @@ func (c *cluster) reasonOfServed(name string) string {
 	return ""
 }
 
-// A program that answers each of our writes of a status with one of its own is not answered for
-// ever, and is told of once, whatever of the status it writes.
+// A status that another program keeps overwriting is written at the rate of contest.Pause and reported once.
 func TestContestedStatus(t *testing.T) {
 	for name, conditions := range map[string]bool{"ingress": false, "all of the status": true} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +64,7 @@ func TestContestedStatus(t *testing.T) {
 			if writes < conflict.Overwrites || writes > conflict.Overwrites+1 {
 				t.Errorf("%d writes in 20 s", writes)
 			}
-			// The next write finds the status contested.
+			// After the pause the status is written again and is contested.
 			c.tick(conflict.Pause, "web")
 			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusContested {
 				t.Errorf("the reason is %q", reason)
@@ -84,7 +83,7 @@ func TestContestedStatus(t *testing.T) {
 	}
 }
 
-// The contest ends when a pause has passed in peace.
+// The contest ends after a pause without other writes.
 func TestContestEnds(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
@@ -103,7 +102,7 @@ func TestContestEnds(t *testing.T) {
 	}
 }
 
-// What happens now and then is put right at once, for ever.
+// Rare overwrites are always corrected immediately.
 func TestRareOverwritesAreNoContest(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// ofOthers is a Service without a class that another load balancer serves.
+// ofOthers returns a Service without a class that another load balancer serves.
 func ofOthers(name string, entries ...corev1.LoadBalancerIngress) *corev1.Service {
 	return ours(name, func(service *corev1.Service) {
 		service.Spec.LoadBalancerClass, service.UID = nil, types.UID(name)
@@ -32,7 +32,7 @@ func at(addresses ...string) []corev1.LoadBalancerIngress {
 	return entries
 }
 
-// names are the addresses and host names of a Service's status.
+// names returns the addresses and host names in a Service's status.
 func (c *cluster) names(service string) []string {
 	c.t.Helper()
 	var names []string
@@ -49,7 +49,7 @@ func (c *cluster) expectIngress(service string, want ...string) {
 	}
 }
 
-// reasonOfAssigned is that of the condition AddressAssigned; empty without it.
+// reasonOfAssigned returns the reason of AddressAssigned, or "".
 func (c *cluster) reasonOfAssigned(service string) string {
 	for _, condition := range c.service(service).Status.Conditions {
 		if condition.Type == millracev1beta1.ConditionAddressAssigned {
@@ -59,8 +59,8 @@ func (c *cluster) reasonOfAssigned(service string) string {
 	return ""
 }
 
-// The operator is made the default of a cluster in which another load balancer serves. What that
-// one gave stays, whether there is a pool or not, and so do its finalizers.
+// If the operator becomes the default in a cluster with another load balancer, existing addresses and
+// finalizers stay, with and without a pool.
 func TestAddressesOfOthersStay(t *testing.T) {
 	for name, pools := range map[string][]client.Object{
 		"without a pool": nil,
@@ -85,7 +85,7 @@ func TestAddressesOfOthersStay(t *testing.T) {
 				t.Errorf("VIPs are %+v", vips)
 			}
 
-			// Our flag is taken away, or the Service is: neither is more than before.
+			// Resetting the flag or deleting the Service leaves the foreign status and finalizers.
 			c.reconciler.isDefault = false
 			c.reconcile("web")
 			c.expectIngress("web", "198.51.100.77")
@@ -105,8 +105,8 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	}
 }
 
-// An address of a pool goes over to us, with the first Service that has it. Another one that
-// shared it there keeps it in its status, until both have a sharing key.
+// The first Service with an address of a pool takes it over. A Service that shared it keeps it in its status
+// until both have a sharing key.
 func TestAddressesAreTakenOver(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete),
 		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
@@ -150,7 +150,7 @@ func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	}
 }
 
-// What is foreign goes, and the Service gets an address of ours.
+// A Service gets an address after its foreign one was removed.
 func TestServiceIsServedOnceItsForeignAddressIsGone(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web", at("198.51.100.77")...))
 	c.reconciler.isDefault = true
@@ -169,7 +169,7 @@ func (c *cluster) setIngress(name string, addresses ...string) {
 	c.reconcile(name)
 }
 
-// What another load balancer adds to a Service that has our address stays beside it.
+// Foreign entries stay behind the assigned address.
 func TestForeignAddressBesideOurs(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")
@@ -179,7 +179,7 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 		"stop the load balancer that gave it for this Service, then remove the entry"
 	c.expect("web", millracev1beta1.ConditionServed, "False ForeignAddress "+foreign, "Warning ForeignAddress "+foreign)
 
-	// Our own address is none, also when its VIP is gone and cannot be had again.
+	// An entry of a deleted VIP is not foreign.
 	c.setIngress("web", "203.0.113.0")
 	vip := &c.vips()[0]
 	if err := c.api.Delete(t.Context(), vip); err != nil {
@@ -193,8 +193,7 @@ func TestForeignAddressBesideOurs(t *testing.T) {
 	c.expectIngress("web")
 }
 
-// An entry that another load balancer adds while the operator works from an older Service is not
-// overwritten unseen.
+// Status patches fail if another load balancer added an entry meanwhile.
 func TestIngressIsWrittenToWhatWasRead(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ofOthers("web"))
 	c.reconciler.isDefault = true

@@ -33,7 +33,7 @@ func TestLedger(t *testing.T) {
 	tests := []struct {
 		name  string
 		steps []step
-		// want is the version that is known at the end, "" for none.
+		// want is the resulting version, or "".
 		want string
 	}{
 		{"an event after our own write is no news", []step{
@@ -74,7 +74,7 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// checkLedger compares what is known of the address, in both of its forms.
+// checkLedger compares the object and the table entry of the address.
 func checkLedger(t *testing.T, l *ledger, want string) {
 	t.Helper()
 	known := l.object(address)

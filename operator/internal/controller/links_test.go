@@ -9,7 +9,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Only a network's first node and its last one are told.
+// Only the first and the last node of a network cause a change.
 func TestLinkTracker(t *testing.T) {
 	c := newLinkTracker(newLedger())
 	lan := func(networks ...string) []millracev1beta1.L2Reach {
@@ -19,7 +19,7 @@ func TestLinkTracker(t *testing.T) {
 		node    string
 		reach   []millracev1beta1.L2Reach
 		changed bool
-		// networks is how many there are then.
+		// networks is the resulting number of networks.
 		networks int
 	}{
 		{"node1", nil, false, 0},

@@ -30,7 +30,7 @@ func poolWithFree(name, prefix string, free int64) *millracev1beta1.VIPPool {
 	}
 }
 
-// limitedPool gives a namespace two addresses, and nine where it is labelled gold.
+// limitedPool permits two addresses per namespace, and nine for namespaces with the label gold.
 func limitedPool(name, prefix string) *millracev1beta1.VIPPool {
 	pool := poolWithFree(name, prefix, 0)
 	pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 2, Overrides: []millracev1beta1.NamespaceQuotaOverride{{
@@ -79,7 +79,7 @@ func nodeAndReport(name string, state millracev1beta1.SessionState) []client.Obj
 	}
 }
 
-// reportWith has conditions that are False beside one that is True.
+// reportWith returns a report with False conditions beside a True one.
 func reportWith(name string, problems ...string) *millracev1beta1.LBNodeReport {
 	report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	report.Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionProgrammed, Status: metav1.ConditionTrue}}
@@ -89,7 +89,7 @@ func reportWith(name string, problems ...string) *millracev1beta1.LBNodeReport {
 	return report
 }
 
-// missedPeer is an LBPeer whose routers do not reach all nodes.
+// missedPeer returns an LBPeer whose routers do not reach all nodes.
 func missedPeer(name string) *millracev1beta1.LBPeer {
 	return &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -99,7 +99,7 @@ func missedPeer(name string) *millracev1beta1.LBPeer {
 	}
 }
 
-// advertised by a node of a name, or by all; of a pool, or of all.
+// advertisementOf selects a node by name and a pool; empty: all.
 func advertisementOf(name, node, pool string) *millracev1beta1.VIPAdvertisement {
 	object := &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if node != "" {
@@ -111,7 +111,7 @@ func advertisementOf(name, node, pool string) *millracev1beta1.VIPAdvertisement 
 	return object
 }
 
-// gathered are the series with a value that is not zero, as "name{values}" with their values.
+// seriesOf returns the series with a nonzero value, as "name{values}".
 func seriesOf(t *testing.T, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -167,7 +167,7 @@ func TestMetrics(t *testing.T) {
 		{"Services that wait", [][]client.Object{{
 			serviceWithReason("a", millracev1beta1.ReasonAssigned), serviceWithReason("b", millracev1beta1.ReasonExhausted),
 			serviceWithReason("c", millracev1beta1.ReasonExhausted), serviceWithReason("d", millracev1beta1.ReasonForeignAddress),
-			// These are written by somebody else.
+			// Other programs wrote these reasons.
 			serviceWithReason("e", "Any1"), serviceWithReason("f", "Any2"),
 			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "g"}},
 		}}, map[string]float64{"services_waiting{PoolExhausted}": 2, "services_waiting{ForeignAddress}": 1, "services_waiting{Other}": 2}},
@@ -177,7 +177,7 @@ func TestMetrics(t *testing.T) {
 			nodeAndReport("n2", "")[:1], nodeAndReport("n3", "")[:1],
 			{&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "w", Labels: map[string]string{corev1.LabelOSStable: "windows"}}}},
 		}, map[string]float64{
-			// Labels are by name: condition, node.
+			// Labels are sorted by name: condition, node.
 			"node_problem{Ready,n2}": 1, "node_problem{BGPEstablished,n2}": 1, "nodes{false}": 1, "nodes{true}": 2,
 		}},
 		{"all nodes announce all", [][]client.Object{
@@ -222,7 +222,6 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The page lists what the operator exports.
 func TestCatalogue(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {

@@ -20,8 +20,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A pool adds no address while endpoints have addresses among those that it adds. It is held until its specification
-// changes, and keeps the addresses that were usable before.
+// A pool does not add addresses of endpoints. It is held until its specification changes and keeps the
+// previously usable addresses.
 func TestPoolIsHeldForEndpoints(t *testing.T) {
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, AddressType: discoveryv1.AddressTypeIPv4}
 	for _, address := range []string{"203.0.113.9", "203.0.113.8", "203.0.113.11", "203.0.113.10", "x"} {
@@ -30,13 +30,13 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 	const named = "203.0.113.8 (EndpointSlice shop/web), 203.0.113.9 (EndpointSlice shop/web), 203.0.113.10 (EndpointSlice shop/web), 1 more"
 	for name, test := range map[string]struct {
 		pool *millracev1beta1.VIPPool
-		// usable is the status before, as of generation 1.
+		// usable is the previous status, for generation 1.
 		usable []string
 		vips   []string
 		want   []string
-		// held is a part of the message; empty: the pool is not held.
+		// held is part of the message; empty if the pool is not held.
 		held string
-		// admitted is whether any address may be assigned.
+		// admitted reports whether any address may be assigned.
 		admitted bool
 	}{
 		"beside the endpoints":          {poolWith("203.0.113.0/30"), nil, nil, []string{"203.0.113.0/30"}, "", true},
@@ -86,7 +86,7 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 				}
 			}
 			look()
-			// The pods are gone, and others may come.
+			// Without the endpoints the pool stays held.
 			if err := api.Delete(t.Context(), slice); err != nil {
 				t.Fatal(err)
 			}
@@ -112,7 +112,8 @@ func reserving(pool *millracev1beta1.VIPPool, texts ...string) *millracev1beta1.
 	return pool
 }
 
-// No address is assigned before a pool was judged, and of a pool with too many ranges for its status all are.
+// New addresses are not assigned before the pool was checked. A pool with too many ranges for its status is
+// admitted as a whole.
 func TestAddedAddressesAreNotAssigned(t *testing.T) {
 	grown := poolWith("203.0.113.0/24")
 	grown.Generation, grown.Status.Usable = 1, []string{"203.0.113.0/31"}

@@ -14,8 +14,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The index names who has an address, and which addresses came and went. Networks are nobody's
-// address.
+// The index returns the object with an address and the changed addresses. Networks do not count as addresses of
+// hosts.
 func TestHosts(t *testing.T) {
 	b := newPoolIndex()
 	one, two := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.2")
@@ -58,7 +58,7 @@ func TestHosts(t *testing.T) {
 		t.Errorf("left are %v", b.hosts)
 	}
 
-	// The older one of a host and a VIP keeps the address.
+	// The older of a host and a VIP keeps the address.
 	at := func(second int64) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Name: "at", CreationTimestamp: metav1.Unix(second, 0)}
 	}

@@ -31,8 +31,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// cluster is the reconciler of Services over objects in memory, without the lag of
-// a cache.
+// cluster runs the reconciler of Services with objects in memory and a cache without lag.
 type cluster struct {
 	t          *testing.T
 	api        client.Client
@@ -42,7 +41,7 @@ type cluster struct {
 	writes     int
 }
 
-// testScheme is made once: it takes longer than most tests.
+// testScheme is cached, because building it takes longer than most tests.
 var testScheme = sync.OnceValue(func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, millracev1beta1.AddToScheme} {
@@ -83,20 +82,20 @@ func newCluster(t *testing.T, objects ...client.Object) *cluster {
 		zones: newZoneTracker(l), links: newLinkTracker(l), overCapacity: newCapacityTracker(), duplicates: newDuplicateTracker(nil), written: writtenVersions{}, had: heldAddresses{}, contests: contests{}, unkept: map[types.NamespacedName][]netip.Addr{}, pools: newPoolIndex(),
 		now: time.Now, announcers: newAnnouncers(l),
 	}
-	// No reconciler of pools judges what pools add.
+	// No reconciler of pools admits added addresses here.
 	c.reconciler.pools.hasAdded = true
 	c.reconciler.announcers.change("node", func(node *announcer) { node.exists, node.established = true, true })
 	return c
 }
 
-// count counts a write. Workers may write at once.
+// count counts a write; workers may write concurrently.
 func (c *cluster) count() {
 	c.counting.Lock()
 	defer c.counting.Unlock()
 	c.writes++
 }
 
-// reconcile looks at a Service, a second time too, which must write nothing.
+// reconcile reconciles a Service twice; the second pass must not write.
 func (c *cluster) reconcile(name string) {
 	c.t.Helper()
 	request := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}}
@@ -130,7 +129,7 @@ func (c *cluster) change(name string, change func(*corev1.Service)) {
 	c.reconcile(name)
 }
 
-// expect compares a condition, and the events since the last look.
+// expect compares a condition, and the events since the last call.
 func (c *cluster) expect(name, condition, want string, told ...string) {
 	c.t.Helper()
 	got := "none"
@@ -175,7 +174,7 @@ func poolOf(policy millracev1beta1.ReclaimPolicy) *millracev1beta1.VIPPool {
 	}
 }
 
-// What a Service leaves behind when it is no load balancer of ours any more.
+// State of a Service after it is no longer a load balancer of this operator.
 func TestServiceIsGivenUp(t *testing.T) {
 	earlier := func(service *corev1.Service) {
 		service.Finalizers = []string{"example.com/other", millracev1beta1.SharedFinalizer}
@@ -219,7 +218,7 @@ func TestServiceIsGivenUp(t *testing.T) {
 	}
 }
 
-// ending is a client that fails after a number of writes, as of a process that ends.
+// ending returns a client that fails after a number of writes, like a process that is killed.
 func ending(api client.Client, writes int) client.Client {
 	count := func() error {
 		if writes--; writes < 0 {
@@ -255,7 +254,7 @@ func ending(api client.Client, writes int) client.Client {
 	})
 }
 
-// restart is another operator, which begins with what is stored.
+// restart replaces the operator by a new one with the stored objects.
 func (c *cluster) restart(api client.Client) {
 	c.t.Helper()
 	c.reconciler.client, c.reconciler.written, c.reconciler.ledger = api, writtenVersions{}, newLedger()
@@ -275,7 +274,7 @@ func (c *cluster) vips() []millracev1beta1.VIP {
 	return vips.Items
 }
 
-// A crash between any two writes of giving up leaves enough to go on from.
+// After a crash between any two writes, releasing completes.
 func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
@@ -300,9 +299,8 @@ func TestGivingUpGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// A crash between any two writes of assigning leaves enough to go on from: the Service gets the address
-// that was made for it, and its finalizers. Where it is deleted meanwhile, which no finalizer may have
-// kept back, the address is free again.
+// After a crash between any two writes, assigning completes with the address of the created VIP and finalizers.
+// If the Service was deleted meanwhile, the address is released.
 func TestAssigningGoesOnAfterACrash(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		for _, deleted := range []bool{false, true} {
@@ -335,8 +333,8 @@ func TestAssigningGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// What others may know of is not taken without a finalizer first: a Service that vanished with it would
-// free it at once, without the delay of a release.
+// For an existing VIP the finalizers are written first: otherwise a deleted Service would free its address
+// without the release delay.
 func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
 	reserved := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: "203.0.113.1"},
@@ -355,8 +353,7 @@ func TestReservedAddressIsTakenBehindTheFinalizers(t *testing.T) {
 	c.expectIngress("web", "203.0.113.1")
 }
 
-// A write that the API server refuses reaches the Service, with the addresses that it has, and is
-// forgotten once it succeeds.
+// A rejected write is reported in the status, which keeps its addresses, until it succeeds.
 func TestRefusedWritesReachTheService(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	whole := c.reconciler.client
@@ -382,7 +379,7 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 		"Normal AddressAssigned has 203.0.113.0", "Warning NotSelected no VIPAdvertisement selects 203.0.113.0, so no node announces it")
 }
 
-// What becomes of an address that is given up is what its pool says then.
+// The reclaim policy of the pool at the time of the release counts.
 func TestPresentReclaimPolicyCounts(t *testing.T) {
 	const retain, remove = millracev1beta1.ReclaimRetain, millracev1beta1.ReclaimDelete
 	for name, test := range map[string]struct {

@@ -44,7 +44,7 @@ func TestReleaseAdvances(t *testing.T) {
 	}
 }
 
-// after lets time pass and looks at a Service. It returns when the operator comes back to it.
+// after advances the clock, reconciles a Service and returns the delay until the next pass.
 func (c *cluster) after(wait time.Duration, name string) time.Duration {
 	c.t.Helper()
 	now := c.reconciler.now().Add(wait)
@@ -57,7 +57,7 @@ func (c *cluster) after(wait time.Duration, name string) time.Duration {
 	return result.RequeueAfter
 }
 
-// phases are how far the claims of the VIPs are released, as "address phase".
+// phases returns the release phases of claims, as "address phase".
 func (c *cluster) phases() []string {
 	c.t.Helper()
 	var phases []string
@@ -88,8 +88,8 @@ func newDrainingCluster(t *testing.T, objects ...client.Object) *cluster {
 	return c
 }
 
-// A deleted Service that another controller's finalizer keeps shows neither an address nor conditions, also if the
-// operator ends between its writes and the address is another Service's by then.
+// A deleted Service that another controller's finalizer keeps shows neither an address nor conditions, also if
+// the operator ends between its writes and the address is another Service's by then.
 func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 	for writes, ended := 0, false; !ended; writes++ {
 		c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", func(service *corev1.Service) {
@@ -117,7 +117,8 @@ func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 	}
 }
 
-// A Service that moves has its new address at once; the old one departs, unless it is wanted back.
+// A moved Service gets its new address immediately; the old one is released with a delay unless it is requested
+// again.
 func TestMovedServiceDeparts(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")
@@ -138,7 +139,7 @@ func TestMovedServiceDeparts(t *testing.T) {
 	c.after(10*time.Second, "web")
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 
-	// Without the annotation it keeps what it has.
+	// Without the annotation the Service keeps its address.
 	c.change("web", func(service *corev1.Service) { service.Annotations = nil })
 	c.expectPhases("203.0.113.0 kept", "203.0.113.2 Withdrawn")
 	if again := c.after(withdrawnFor, "web"); again != 0 {
@@ -147,7 +148,7 @@ func TestMovedServiceDeparts(t *testing.T) {
 	c.expectPhases("203.0.113.0 kept")
 }
 
-// What is retained is reserved after it has departed; who confirms the removal does not wait.
+// A retained VIP is reserved after the release. A confirmed removal has no delay.
 func TestDepartureEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		policy millracev1beta1.ReclaimPolicy
@@ -174,7 +175,7 @@ func TestDepartureEnds(t *testing.T) {
 	}
 }
 
-// A Service that is a load balancer of ours no longer gives its address up as a deleted one does.
+// A Service of another type or class releases its address like a deleted one.
 func TestDepartureOfAServiceThatStays(t *testing.T) {
 	for name, change := range map[string]func(*cluster){
 		"another type": func(c *cluster) {

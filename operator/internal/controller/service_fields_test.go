@@ -31,7 +31,7 @@ func TestServiceFields(t *testing.T) {
 	})
 }
 
-// reported is the status of a Service when it is reconciled with a pool and an advertisement.
+// reported returns the status of a Service after a pass with a pool and an advertisement.
 func reported(t *testing.T, change func(*corev1.Service)) *corev1.ServiceStatus {
 	t.Helper()
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", change))
@@ -53,8 +53,7 @@ func testStatusConditions(t *testing.T) {
 	}
 }
 
-// Another load balancer's entry stays behind ours. The Service had our address before, so it is
-// not left alone.
+// Foreign entries follow ours. The Service had our address before, so it is not left alone.
 func testIngress(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), advertiseAll(), ours("web", nil))
 	c.reconcile("web")
@@ -94,13 +93,12 @@ func testIngressMode(t *testing.T) {
 	}
 }
 
-// unservedPort adds a port that cannot be served.
 func unservedPort(service *corev1.Service) {
 	service.Spec.Ports = append(service.Spec.Ports,
 		corev1.ServicePort{Port: 5, Protocol: corev1.ProtocolSCTP, TargetPort: intstr.FromInt32(6)})
 }
 
-// If any port is there, all are, as the API asks for it.
+// If any port is listed, all must be, as the API requires.
 func testIngressPorts(t *testing.T) {
 	if ports := reported(t, nil).LoadBalancer.Ingress[0].Ports; len(ports) > 0 {
 		t.Errorf("ports are %+v though all are served", ports)
@@ -112,7 +110,7 @@ func testIngressPorts(t *testing.T) {
 	}
 }
 
-// The format is that of the API reference (PortStatus.error).
+// The format of PortStatus.error is that of the API reference.
 func testPortError(t *testing.T) {
 	ports := reported(t, unservedPort).LoadBalancer.Ingress[0].Ports
 	if len(ports) != 2 || ports[0].Error != nil || ports[1].Error == nil || *ports[1].Error != "millrace.io/Unsupported" {

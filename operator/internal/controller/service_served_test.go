@@ -37,7 +37,7 @@ func TestServedCondition(t *testing.T) {
 	}
 }
 
-// All ports of a Service are listed where one is not served, and none else.
+// All ports of a Service are listed if one is not served, otherwise none.
 func TestPortStatuses(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 53, Protocol: "TCP"}, {Port: 53, Protocol: "UDP"},
@@ -58,8 +58,7 @@ func TestPortStatuses(t *testing.T) {
 	}
 }
 
-// Only that zones get to be too many, or no longer are, or become other ones beyond,
-// concerns Services.
+// Services are enqueued only when the number of zones exceeds the limit, changes above it or falls below it.
 func TestZoneTracker(t *testing.T) {
 	c := newZoneTracker(newLedger())
 	step := func(node, zone string, count int, concerns bool) {
@@ -80,8 +79,8 @@ func TestZoneTracker(t *testing.T) {
 	step("n1", "", validation.MaxZones-1, false)
 }
 
-// Services are looked at again when their first node changes, or there get to be, or
-// no longer are, several.
+// Services are enqueued when their first node changes, or when the number of nodes changes between one and
+// several.
 func TestCapacityTracker(t *testing.T) {
 	c := newCapacityTracker()
 	web, dns := types.NamespacedName{Namespace: "shop", Name: "web"}, types.NamespacedName{Namespace: "shop", Name: "dns"}
@@ -111,7 +110,7 @@ func TestCapacityTracker(t *testing.T) {
 	}
 }
 
-// Where all Services with an address are looked at again, one that is new goes first.
+// New Services precede Services that are only checked again.
 func TestServedGoAfterOthers(t *testing.T) {
 	l := newLedger()
 	for _, name := range []string{"1", "2", "3"} {

@@ -22,8 +22,8 @@ func sharer(name string, port int32) millracev1beta1.VIPClaim {
 	}
 }
 
-// A claim that another operator wrote after the plan was made, and that the
-// watch has delivered already, is not overwritten: the plan is made again.
+// A claim that another operator wrote after the plan was made, and that the watch has delivered, is not
+// overwritten: the plan is remade.
 func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {
@@ -75,8 +75,7 @@ func TestBindWritesWhatThePlanWasMadeFrom(t *testing.T) {
 	}
 }
 
-// Two operators, one of which gives a VIP back while the other one gives it to a second Service: the
-// VIP and the claim stay.
+// If one operator releases a VIP while another one adds a claim, the VIP and the claim stay.
 func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {
@@ -107,8 +106,7 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	}
 }
 
-// A claim keeps its place when its ports change; one that was made manually, and
-// is taken up, comes last.
+// A claim keeps its position when its ports change. A reservation that is bound moves to the end.
 func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/control"
 )
 
-// claimed is a VIP of pool main with a claim of shop/web.
+// claimed returns a VIP of pool main with a claim of shop/web.
 func claimed(address string, uid types.UID, change func(*millracev1beta1.VIP)) *millracev1beta1.VIP {
 	vip := &millracev1beta1.VIP{
 		ObjectMeta: metav1.ObjectMeta{Name: address, UID: types.UID(address)},

@@ -12,7 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// What is cached of reports proves the same of routers as the reports.
+// Cached reports yield the same canary verdicts as whole reports.
 func TestStrippedReportsTellOfCanaries(t *testing.T) {
 	ids, whole, cached := map[string]int32{"node1": 1, "node2": 2}, []millracev1beta1.LBNodeReport{}, []millracev1beta1.LBNodeReport{}
 	for name := range ids {

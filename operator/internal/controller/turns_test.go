@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// runAll runs all workers on Services, in this order, until none of them has failed. Services that
-// come back to the queue are looked at again.
+// runAll runs workers on Services, in this order, until all have succeeded. Requeued Services are reconciled
+// again.
 func (c *cluster) runAll(names ...string) {
 	c.t.Helper()
 	r := c.reconciler
@@ -59,7 +59,7 @@ func (c *cluster) runAll(names ...string) {
 	c.t.Errorf("%d Services are still in the queue", len(queue))
 }
 
-// Workers beside each other give no address twice, and none too many; who came first is served first.
+// Concurrent workers assign no address twice and serve Services in order of age.
 func TestWorkersTakeTurns(t *testing.T) {
 	const services, addresses = 60, 40
 	c := newCluster(t, poolWith("203.0.113.0-203.0.113.39"))
@@ -70,7 +70,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 		c.reconciler.noteWaiting(c.service(name), false)
 		names = append(names, name)
 	}
-	// The queue is not in the order of the line.
+	// The queue has another order than the line.
 	shuffled := slices.Clone(names)
 	for i := range shuffled {
 		j := (i * 37) % len(shuffled)
@@ -92,7 +92,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 	}
 }
 
-// Services that share an address join it one after another, also while it is being made.
+// Services join a shared address one after another, also while its VIP is being created.
 func TestWorkersShare(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/24"))
 	var names []string
@@ -118,7 +118,7 @@ func TestWorkersShare(t *testing.T) {
 	}
 }
 
-// What a plan gives is taken while it is written, and free again where it could not be.
+// Promised addresses are taken while they are written, and free again after a failure.
 func TestPromises(t *testing.T) {
 	l := newLedger()
 	var addresses netipx.IPSetBuilder
@@ -159,7 +159,7 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// One that must be alone waits for the others, and they for it.
+// A worker that must be alone waits for the others, and they wait for it.
 func TestAlone(t *testing.T) {
 	var turns turns
 	runs, alone := 0, false
@@ -204,7 +204,7 @@ func (r watchedReader) Get(ctx context.Context, key client.ObjectKey, object cli
 	return r.Reader.Get(ctx, key, object, options...)
 }
 
-// Before the event of a Service that is being deleted its namespace is asked for. Others run meanwhile.
+// The read of the namespace before an event releases the turn.
 func TestEventsLetOthersRun(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	r, asked := c.reconciler, 0
@@ -227,7 +227,7 @@ func TestEventsLetOthersRun(t *testing.T) {
 	}
 }
 
-// heldClient writes no claims to existing VIPs before it is released.
+// heldClient blocks updates of VIPs until it is released.
 type heldClient struct {
 	client.Client
 	released chan struct{}
@@ -240,8 +240,7 @@ func (h heldClient) Update(ctx context.Context, object client.Object, options ..
 	return h.Client.Update(ctx, object, options...)
 }
 
-// Services that wait until they can join an address keep no worker from the others, however many they
-// are; and all of them join in the end.
+// Services that wait to join an address do not occupy workers, and all of them join eventually.
 func TestSharersHoldUpNobody(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/24"))
 	add := func(name string, port int) {
@@ -267,7 +266,7 @@ func TestSharersHoldUpNobody(t *testing.T) {
 		defer close(done)
 		c.runAll(names...)
 	}()
-	// One of them writes, the others are to join after it.
+	// One Service writes; the others join after it.
 	waiting := c.reconciler.waiting
 	joining := func() int {
 		waiting.mu.Lock()

@@ -17,9 +17,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Thousands that wait for a full pool are not looked at where what changes is nothing to them: a label
-// that no pool asks for, another pool, the address of a node. What may help them wakes them, a few at a
-// time, and so does not keep others from the queue.
+// Changes that do not affect waiting Services do not requeue them: labels that no pool selects, other pools,
+// addresses of nodes. Other changes requeue a few at a time.
 func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	const waiting = 100
 	other := poolWith("203.0.113.8/31")
@@ -76,7 +75,7 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	label("nobody.asks")
 	expect("a label that no pool asks for", 1)
 	edit("other", func(spec *millracev1beta1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.8/30"} })
-	// The one that asks for an address is looked at: it may be one of that pool.
+	// The Service that requests an address is requeued, because the pool may contain it.
 	expect("a pool that they may not have", 2)
 	hosts, changed := w.reconciler.pools.put(occupant{kind: "Node", name: "node"}, desired.OccupiedByNode(&corev1.Node{
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}}},
@@ -92,7 +91,7 @@ func TestViewsWakeWhomTheyConcern(t *testing.T) {
 	expect("room in their pool", waiting-4, "web-0005")
 }
 
-// changeViews changes a pool, or a label of a namespace. The event comes later.
+// changeViews changes a pool or a label of a namespace; the event is delivered later.
 func (w *queued) changeViews(t *rapid.T) error {
 	if rapid.Bool().Draw(t, "namespace changes") {
 		farm := &corev1.Namespace{}

@@ -28,7 +28,7 @@ func (c *cluster) add(name string, change func(*corev1.Service)) {
 	}
 }
 
-// remove deletes a Service, and has the operator give up its address.
+// remove deletes a Service and releases its address.
 func (c *cluster) remove(name string) {
 	c.t.Helper()
 	if err := c.api.Delete(c.t.Context(), c.service(name)); err != nil {
@@ -57,7 +57,7 @@ func poolWith(addresses ...string) *millracev1beta1.VIPPool {
 	}
 }
 
-// A freed address is that of the Service which has waited longest, whichever is looked at first.
+// A freed address goes to the Service that has waited longest, whichever is reconciled first.
 func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/31"))
 	for _, name := range []string{"one", "two", "c-first", "b-second", "a-third"} {
@@ -69,7 +69,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.reconcile("new")
 	c.has(map[string]string{"c-first": "203.0.113.0", "b-second": "-", "a-third": "-", "new": "-"})
 
-	// Who asks for what the others do not want need not wait for them.
+	// Requests for addresses that no other Service wants do not have to wait.
 	asks := func(service *corev1.Service) {
 		service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "198.51.100.1"}
 	}
@@ -82,7 +82,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.reconcile("asks")
 	c.has(map[string]string{"asks": "198.51.100.1", "b-second": "-"})
 
-	// A pool grows, and the last one in the line is looked at first.
+	// When a pool grows, the last Service in the line is reconciled first.
 	pool := &millracev1beta1.VIPPool{}
 	if err := c.api.Get(t.Context(), client.ObjectKey{Name: "main"}, pool); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.has(map[string]string{"b-second": "203.0.113.8", "a-third": "203.0.113.9", "new": "-"})
 }
 
-// How long a Service has waited is in its condition, so a new operator keeps the line.
+// The waiting time is in the condition, so a new operator keeps the order.
 func TestLineOutlivesTheOperator(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	waiting := func(seconds int) func(*corev1.Service) {
@@ -137,8 +137,8 @@ func TestLineOutlivesTheOperator(t *testing.T) {
 	}
 }
 
-// Only those are tried before a Service that may want what it gets: in a cluster where thousands wait
-// for another pool, each new Service would else try them all.
+// Only Services that may want the same address are tried first; otherwise each new Service would try thousands
+// that wait for another pool.
 func TestAheadAreThoseThatWantTheSame(t *testing.T) {
 	l := newLedger()
 	waiting := newWaitingServices(l)

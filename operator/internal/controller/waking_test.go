@@ -27,17 +27,16 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/ipam"
 )
 
-// queued is a cluster with the queue of the controller of Services, and the events of VIPs.
+// queued is a cluster with the controller's queue and events of VIPs.
 type queued struct {
 	*cluster
 	queue queue
 	vips  vipEvents
-	// known are the VIPs as they were when pending got the last event, looks counts Services that were
-	// looked at.
+	// known holds the VIPs of the last delivered events; looks counts passes.
 	known   map[string]millracev1beta1.VIP
 	pending []func()
 	looks   int
-	// namespaces are those of all Services by their names.
+	// namespaces maps Services to their namespaces.
 	namespaces map[string]string
 }
 
@@ -63,7 +62,7 @@ func newQueued(t *testing.T, objects ...client.Object) *queued {
 	return w
 }
 
-// create makes a Service, and has its event be seen.
+// create creates a Service and delivers its event.
 func (w *queued) create(service *corev1.Service) error {
 	service.UID = types.UID(fmt.Sprintf("%s %d", service.Name, w.writes))
 	w.namespaces[service.Name] = service.Namespace
@@ -81,7 +80,7 @@ func (w *queued) delete(name string) error {
 	return client.IgnoreNotFound(w.api.Delete(w.t.Context(), service))
 }
 
-// happen takes note of what has happened to VIPs. Their events come later.
+// happen records changes of VIPs, whose events are delivered later.
 func (w *queued) happen() error {
 	list := &millracev1beta1.VIPList{}
 	if err := w.api.List(w.t.Context(), list); err != nil {
@@ -121,7 +120,7 @@ func (w *queued) show() {
 	w.pending = nil
 }
 
-// look has a worker take one Service from the queue.
+// look runs a worker on one Service of the queue.
 func (w *queued) look() error {
 	request, _ := w.queue.Get()
 	defer w.queue.Done(request)
@@ -133,7 +132,7 @@ func (w *queued) look() error {
 	return errors.Join(err, w.happen())
 }
 
-// rest delivers events and looks at Services until there is nothing left.
+// rest delivers events and runs workers until the queue is empty.
 func (w *queued) rest() error {
 	for {
 		w.show()
@@ -148,8 +147,8 @@ func (w *queued) rest() error {
 	}
 }
 
-// Where thousands wait for a full pool, a freed address has only that one of them looked at which gets
-// it: the first. One that cannot use it passes it on.
+// With thousands waiting for a full pool, a freed address requeues only the first Service. If that cannot use
+// it, the next one is requeued.
 func TestFreedAddressWakesOne(t *testing.T) {
 	const waiting = 100
 	six := poolWith("2001:db8::/128")
@@ -171,7 +170,7 @@ func TestFreedAddressWakesOne(t *testing.T) {
 		service.Spec.IPFamilyPolicy = &policy
 		service.Spec.IPFamilies = append(service.Spec.IPFamilies, corev1.IPv6Protocol)
 	}
-	// It comes before the others, and waits for two addresses.
+	// The oldest Service waits for two addresses.
 	must(w.create(ours("dual", both)))
 	for i := range waiting {
 		must(w.create(ours(fmt.Sprintf("web-%04d", i), nil)))
@@ -192,7 +191,7 @@ func TestFreedAddressWakesOne(t *testing.T) {
 	}
 }
 
-// drawWaiting returns a Service of any kind that may have to wait.
+// drawWaiting returns a random Service that may have to wait.
 func drawWaiting(t *rapid.T, name string) *corev1.Service {
 	return ours(name, func(service *corev1.Service) {
 		service.Namespace = rapid.SampledFrom([]string{"shop", "farm"}).Draw(t, "namespace")
@@ -251,8 +250,7 @@ func drawWakingPools(t *rapid.T) []client.Object {
 	}})
 }
 
-// No wake-up is lost: once the queue is empty, a look at all Services, as before only some were woken,
-// gives no address to any.
+// No wake-up is lost: once the queue is empty, a pass over all Services assigns nothing.
 func TestWakingFewIsAsGoodAsAll(t *testing.T) {
 	fewChecks(t, "20")
 	rapid.Check(t, func(rt *rapid.T) {
@@ -280,7 +278,7 @@ func TestWakingFewIsAsGoodAsAll(t *testing.T) {
 			default:
 				must(w.reserveOrFree(rapid.SampledFrom([]string{"203.0.113.0", "203.0.113.9", "2001:db8::"}).Draw(rt, "reserved")))
 			}
-			// Workers and events come when they come.
+			// Workers and events are interleaved at random.
 			for range rapid.IntRange(0, 6).Draw(rt, "looks") {
 				if w.queue.Len() > 0 {
 					must(w.look())
@@ -302,8 +300,7 @@ func TestWakingFewIsAsGoodAsAll(t *testing.T) {
 	})
 }
 
-// fewChecks has rapid make so many checks, each of which takes a third of a second, unless it was told how
-// many.
+// fewChecks limits rapid's checks, which take a third of a second each, unless the number is set.
 func fewChecks(t *testing.T, number string) {
 	checks := flag.Lookup("rapid.checks")
 	if checks.Value.String() != checks.DefValue {
@@ -315,7 +312,7 @@ func fewChecks(t *testing.T, number string) {
 	}
 }
 
-// reserveOrFree makes a VIP manually, or deletes one that nobody has.
+// reserveOrFree creates a VIP manually, or deletes one without a Service.
 func (w *queued) reserveOrFree(address string) error {
 	vip := &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: millracev1beta1.VIPName(netip.MustParseAddr(address))}}
 	err := w.api.Get(w.t.Context(), client.ObjectKeyFromObject(vip), vip)
@@ -329,7 +326,7 @@ func (w *queued) reserveOrFree(address string) error {
 	return errors.Join(w.api.Create(w.t.Context(), vip), w.happen())
 }
 
-// claims are the Services that have an address, by addresses.
+// claims returns the Services with an address, by address.
 func (w *queued) claims() map[string]string {
 	claims := map[string]string{}
 	for _, vip := range w.cluster.vips() {
@@ -338,7 +335,7 @@ func (w *queued) claims() map[string]string {
 	return claims
 }
 
-// A change that comes while a plan is made, and that the plan has not seen, is looked at afterwards.
+// A change during a plan that has not seen it requeues the Service.
 func TestChangeDuringAPlan(t *testing.T) {
 	l := newLedger()
 	waiting := newWaitingServices(l)
@@ -363,7 +360,7 @@ func TestChangeDuringAPlan(t *testing.T) {
 	}
 }
 
-// Each of what may help a Service makes it be looked at, and nothing else does.
+// Each change that may help a Service requeues it, and no other change does.
 func TestWhatMayHelp(t *testing.T) {
 	claims := func(namespace, key string) []millracev1beta1.VIPClaim {
 		return []millracev1beta1.VIPClaim{{Namespace: namespace, Name: "other", SharingKey: key}}

@@ -99,8 +99,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// Annotations of other load balancers count where a Service has not ours, and only those that are
-// named.
+// Only the named annotations of other load balancers count, and only if a Service does not have ours.
 func TestAnnotationsOfOthers(t *testing.T) {
 	const ours, metallb, cilium, kubeVIP = "203.0.113.1", "203.0.113.2", "203.0.113.3", "203.0.113.4"
 	service := &corev1.Service{
@@ -147,7 +146,7 @@ func TestAnnotationsOfOthers(t *testing.T) {
 	}
 }
 
-// What is adopted is what the status says, whatever is asked for.
+// Adopted requests are the addresses in the status, regardless of annotations.
 func TestAdopt(t *testing.T) {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"millrace.io/addresses": "203.0.113.9", "millrace.io/pool": "any"}},

@@ -150,6 +150,7 @@ func replies(f family) []replyFixture {
 		clamped("MSS in an odd place", 1460, limit, nop),
 		clamped("MSS after other options", 1460, limit, nop, nop, timestamps),
 		clamped("MSS after an unknown option", 1460, limit, unknown),
+		clamped("a second MSS", 1460, limit, mss(536)),
 		onIPv6,
 		established(reply("MSS stays on data", answer(syn, pod, "A").with(options(mss(1460))))),
 		reply("MSS option that is too short", synAck.with(options(cut)), syn),

@@ -78,6 +78,7 @@ func fragments(f family) []fixture {
 		served("one in the middle", udp.with(part(50, true, 7)), first, later),
 		served("shorter than two ports", udp.with(part(100, false, 7)).with(func(p *packet) { p.payload = "x" }), first),
 		given(served("keeps the endpoint", later, first), func(t *testing.T, w *world) { w.pointTo(t, f, 1) }),
+		served("after a forged first one of another port", later, first, f.udp(portClusterTwin+1).with(part(0, true, 7))),
 		given(served("29 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 28) }),
 		given(early("31 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 31) }),
 		given(lost, func(t *testing.T, w *world) {

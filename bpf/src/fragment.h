@@ -46,19 +46,6 @@ static __always_inline long fragment_add(const struct fragment_key *key,
 	return map_update(&fragments, key, fragment, BPF_ANY);
 }
 
-static __always_inline long fragment_note(const struct fragment_key *key, const struct flow *flow)
-{
-	struct fragment fragment = {
-		.vip = flow->vip,
-		.client_port = flow->client_port,
-		.vip_port = flow->vip_port,
-		.protocol = flow->protocol,
-		.seen = clock_now(),
-	};
-
-	return fragment_add(key, &fragment);
-}
-
 /* vip is NULL for a reply: it does not show its VIP. */
 static __always_inline struct fragment *fragment_find(const struct fragment_key *key,
 						      const struct address *vip)
@@ -71,6 +58,28 @@ static __always_inline struct fragment *fragment_find(const struct fragment_key 
 		return NULL;
 	fragment = bpf_map_lookup_elem(&overflow_fragments, key);
 	return fragment && !clock_passed(fragment->seen, FRAGMENT_SECONDS) ? fragment : NULL;
+}
+
+/* A datagram's fragments arrive one after the other. For so long a second first fragment, which may be
+ * forged, does not replace what the first one noted. Later it does, because clients use identifications
+ * again.
+ */
+#define FRAGMENT_KEPT_SECONDS 1
+
+static __always_inline long fragment_note(const struct fragment_key *key, const struct flow *flow)
+{
+	struct fragment fragment = {
+		.vip = flow->vip,
+		.client_port = flow->client_port,
+		.vip_port = flow->vip_port,
+		.protocol = flow->protocol,
+		.seen = clock_now(),
+	};
+	struct fragment *known = fragment_find(key, &flow->vip);
+
+	if (known && !clock_passed(known->seen, FRAGMENT_KEPT_SECONDS))
+		return 0;
+	return fragment_add(key, &fragment);
 }
 
 /* Notes the flow of a first fragment, or completes that of a later one. */

@@ -20,13 +20,31 @@
  */
 struct mss_walk {
 	struct __sk_buff *skb;
+	__u32 l4;
 	__u32 position;
 	__u32 end;
-	/* The offset of the MSS, or zero. */
-	__u32 found;
+	__u32 limit;
 };
 
-/* Ends the walk by returning 1. */
+/* Lowers the MSS at the offset to the limit. The option may begin at an odd offset. */
+static __always_inline void mss_lower(const struct mss_walk *walk, __u32 offset)
+{
+	__u32 check = walk->l4 + offsetof(struct tcphdr, check);
+	__be16 from, to = bpf_htons(walk->limit);
+
+	if (bpf_skb_load_bytes(walk->skb, offset, &from, sizeof(from)) ||
+	    bpf_ntohs(from) <= walk->limit)
+		return;
+	bpf_skb_store_bytes(walk->skb, offset, &to, sizeof(to), 0);
+	/* RFC 1071 section 2(B): at an odd offset the bytes of the sum are swapped. */
+	if ((offset - walk->l4) & 1)
+		bpf_l4_csum_replace(walk->skb, check, __builtin_bswap16(from),
+				    __builtin_bswap16(to), sizeof(to));
+	else
+		bpf_l4_csum_replace(walk->skb, check, from, to, sizeof(to));
+}
+
+/* Lowers each MSS option: Linux takes the last one. Ends the walk by returning 1. */
 static long mss_step(__u32 step, struct mss_walk *walk)
 {
 	__u8 kind, length;
@@ -45,55 +63,33 @@ static long mss_step(__u32 step, struct mss_walk *walk)
 		return 1;
 	if (length < 2)
 		return 1;
-	if (kind == TCP_OPTION_MSS) {
-		if (length == TCP_OPTION_MSS_LENGTH && walk->position + length <= walk->end)
-			walk->found = walk->position + 2;
-		return 1;
-	}
+	if (kind == TCP_OPTION_MSS && length == TCP_OPTION_MSS_LENGTH &&
+	    walk->position + length <= walk->end)
+		mss_lower(walk, walk->position + 2);
 	walk->position += length;
 	return 0;
 }
 
-/* Writes the smaller MSS. The option may begin at an odd offset. */
-static __always_inline void mss_write(struct __sk_buff *skb, __u32 l4, __u32 offset, __be16 from,
-				      __be16 to)
-{
-	__u32 check = l4 + offsetof(struct tcphdr, check);
-
-	bpf_skb_store_bytes(skb, offset, &to, sizeof(to), 0);
-	/* RFC 1071 section 2(B): at an odd offset the bytes of the sum are swapped. */
-	if ((offset - l4) & 1)
-		bpf_l4_csum_replace(skb, check, __builtin_bswap16(from), __builtin_bswap16(to),
-				    sizeof(to));
-	else
-		bpf_l4_csum_replace(skb, check, from, to, sizeof(to));
-}
-
-/* Lowers the MSS option of a SYN-ACK (RFC 9293 section 3.7.1), so that the client's segments
+/* Lowers the MSS options of a SYN-ACK (RFC 9293 section 3.7.1), so that the client's segments
  * fit the path MTU with encapsulation. headers are the bytes of the IP and TCP headers without
  * options.
  */
 static __always_inline void mss_clamp(struct __sk_buff *skb, __u32 l4, __u32 headers)
 {
-	struct mss_walk walk = { .skb = skb, .position = l4 + sizeof(struct tcphdr) };
+	struct mss_walk walk = { .skb = skb, .l4 = l4, .position = l4 + sizeof(struct tcphdr) };
 	struct self *self = settings_get();
-	__u32 mtu = 0, limit;
-	__be16 mss;
+	__u32 mtu = 0;
 	__u8 offset;
 
 	if (!self || bpf_check_mtu(skb, 0, &mtu, 0, 0) < 0)
 		return;
 	if (mtu <= headers + self->overhead)
 		return;
-	limit = mtu - headers - self->overhead;
-	if (limit > 0xffff)
+	walk.limit = mtu - headers - self->overhead;
+	if (walk.limit > 0xffff)
 		return;
 	if (bpf_skb_load_bytes(skb, l4 + 12, &offset, sizeof(offset)))
 		return;
 	walk.end = l4 + (offset >> 4) * 4;
 	bpf_loop(TCP_MAX_OPTIONS, mss_step, &walk, 0);
-	if (!walk.found || bpf_skb_load_bytes(skb, walk.found, &mss, sizeof(mss)))
-		return;
-	if (bpf_ntohs(mss) > limit)
-		mss_write(skb, l4, walk.found, mss, bpf_htons(limit));
 }

@@ -14,7 +14,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// written is a Service as a webhook sees it: the API has filled in the field of node ports.
+// written returns a Service as a webhook receives it, with the API's default for node ports.
 func written(changes ...func(*corev1.Service)) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
@@ -98,7 +98,7 @@ func TestDefaults(t *testing.T) {
 		if !reflect.DeepEqual(got, test.want) || (len(warnings) > 0) != test.warned {
 			t.Errorf("%s: %v with warnings %q, want %v", name, got, warnings, test.want)
 		}
-		// Again it changes nothing.
+		// Defaults are idempotent.
 		again := test.service.DeepCopy()
 		for _, change := range got {
 			switch value := change.Value.(type) {

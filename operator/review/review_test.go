@@ -179,7 +179,7 @@ func TestPool(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := state()
-			// One names no pool: it counts for the one that has its address.
+			// A VIP without a pool counts for the pool that contains its address.
 			for _, address := range []string{"10.1.0.1", "10.1.0.2"} {
 				used := vip(address, "web")
 				used.Spec.Claims[0].Namespace, used.Spec.Pool = "shop", ""

@@ -12,7 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// viproute leads port 80 of a Service to one backend.
+// viproute returns a VIPRoute of port 80 with one backend.
 func viproute(name, service string, backend millracev1beta1.VIPRouteBackend) millracev1beta1.VIPRoute {
 	return millracev1beta1.VIPRoute{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
@@ -22,7 +22,7 @@ func viproute(name, service string, backend millracev1beta1.VIPRouteBackend) mil
 	}
 }
 
-// TestRoutes: what agents would say of VIPRoutes, each of which is for port 80 of Service shop/web.
+// TestRoutes verifies problems of VIPRoutes for port 80 of Service shop/web.
 func TestRoutes(t *testing.T) {
 	api := millracev1beta1.VIPRouteBackend{Name: "api", Port: 80, Weight: 1}
 	for name, test := range map[string]struct {
@@ -67,7 +67,7 @@ func udp(route millracev1beta1.VIPRoute) millracev1beta1.VIPRoute {
 	return route
 }
 
-// typed gives a Service another type.
+// typed changes the type of a Service.
 func typed(name string, to corev1.ServiceType) func(*Objects) {
 	return func(o *Objects) {
 		for i := range o.Services {

@@ -13,8 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestFreedAddressesAreBounded: the table remembers maxFreed of the addresses that got free. One more
-// makes it forget the half that has been free for longest.
+// The table remembers maxFreed freed addresses. One more drops the half that has been free for longest.
 func TestFreedAddressesAreBounded(t *testing.T) {
 	for _, test := range []struct{ highest, want string }{
 		{"198.18.255.255", "198.18.255.255"},
@@ -33,7 +32,7 @@ func TestFreedAddressesAreBounded(t *testing.T) {
 	}
 }
 
-// lease is a pool whose addresses come and go, one Service each.
+// A lease is a pool whose addresses are assigned to and released by one Service each.
 type lease struct {
 	t     *rapid.T
 	pool  Pool
@@ -43,8 +42,7 @@ type lease struct {
 	count int
 
 	vips map[netip.Addr]VIP
-	// used are all addresses that were ever given, freed those that are free
-	// again, the longest first.
+	// used are all addresses that were ever assigned; freed are free ones, longest first.
 	used  map[netip.Addr]bool
 	freed []netip.Addr
 }
@@ -67,7 +65,7 @@ func newLease(t *rapid.T) *lease {
 	}
 }
 
-// give returns the address that the next Service gets.
+// give returns the address of the next Service.
 func (l *lease) give() (netip.Addr, bool) {
 	l.count++
 	owner := Owner{Namespace: "ns", Name: fmt.Sprint(l.count), UID: fmt.Sprint(l.count)}
@@ -92,7 +90,7 @@ func (l *lease) free(address netip.Addr) {
 	l.freed = append(l.freed, address)
 }
 
-// restart fills a table from nothing but the VIPs, in any order.
+// restart fills a new table from the VIPs only, in random order.
 func (l *lease) restart() {
 	l.table = NewTable()
 	for _, vip := range l.vips {
@@ -114,8 +112,7 @@ func (l *lease) drawGiven(match func(netip.Addr) bool) (netip.Addr, bool) {
 	return rapid.SampledFrom(given).Draw(l.t, "freed"), true
 }
 
-// A freed address is given when there is none left that was never used, and
-// then it is the one that has been free for longest.
+// A freed address is assigned only when no unused one remains, and then the one that has been free for longest.
 func TestFreedIsGivenLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)
@@ -145,9 +142,8 @@ func TestFreedIsGivenLast(t *testing.T) {
 	})
 }
 
-// A restart forgets what got free when. As long as the VIP that was made last
-// exists, the search goes on behind it: before the end of the pool is reached,
-// no address is given a second time.
+// After a restart the search continues after the VIP created last: no address is assigned twice before the end
+// of the pool.
 func TestFreedIsGivenLastAfterRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)
@@ -172,7 +168,6 @@ func TestFreedIsGivenLastAfterRestart(t *testing.T) {
 	})
 }
 
-// The memory of freed addresses is bounded.
 func TestFreedIsBounded(t *testing.T) {
 	table := NewTable()
 	pool := Pool{Name: "p", Addresses: setOf(netipx.RangeOfPrefix(netip.MustParsePrefix("2001:db8::/64")))}
@@ -206,8 +201,7 @@ func TestSearchCopiesNothing(t *testing.T) {
 	}
 }
 
-// Once all addresses of a pool were used, the next one is found in a few steps all the same: the
-// way through them is gone once.
+// After all addresses of a pool were used, the next one is still found in a few steps.
 func TestUsedUpPoolIsCheap(t *testing.T) {
 	prefix := netip.MustParsePrefix("198.18.0.0/16")
 	table, pool := usedUp(prefix)
@@ -233,7 +227,7 @@ func TestUsedUpPoolIsCheap(t *testing.T) {
 	}
 }
 
-// usedUp is a pool of which each address was a VIP once.
+// usedUp returns a pool each of whose addresses was a VIP once.
 func usedUp(prefix netip.Prefix) (*Table, Pool) {
 	table := NewTable()
 	for address := prefix.Addr(); prefix.Contains(address); address = address.Next() {
@@ -243,8 +237,7 @@ func usedUp(prefix netip.Prefix) (*Table, Pool) {
 	return table, Pool{Name: "p", AutoAssign: true, Addresses: setOf(netipx.RangeOfPrefix(prefix))}
 }
 
-// Of the addresses of a set the one that has been free for longest is found, whatever blocks they
-// are of.
+// The address of a set that has been free for longest is found, regardless of blocks.
 func TestFirstOfTheFreed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		freed := newFreedAddresses()

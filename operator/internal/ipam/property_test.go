@@ -14,8 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is a cluster as far as addresses are concerned: pools, Services and
-// the VIPs that plans have made.
+// A world is a cluster of pools, Services and VIPs.
 type world struct {
 	pools    []Pool
 	reserved map[string]Addresses
@@ -25,14 +24,14 @@ type world struct {
 
 func (w *world) table() *Table {
 	table := NewTable()
-	// The order of the map is another one each time, as after a restart.
+	// Map iteration randomizes the order, as after a restart.
 	for _, vip := range w.vips {
 		table.Put(vip)
 	}
 	return table
 }
 
-// carryOut applies a plan as the controller does.
+// carryOut applies a plan like the controller.
 func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 	for _, write := range plan.Create {
 		if _, exists := w.vips[write.Address]; exists {
@@ -67,14 +66,12 @@ func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 	}
 }
 
-// isRetained reports whether a VIP stays reserved for the last Service that had it:
-// every second one does.
+// isRetained reports whether a VIP stays reserved for its last Service, which half of them do.
 func isRetained(address netip.Addr) bool {
 	return address.As16()[15]%2 == 1
 }
 
-// withClaim writes a claim in the place of the one that the owner has, else at
-// the end.
+// withClaim replaces the owner's claim in place, or appends it.
 func withClaim(claims []Claim, claim Claim) []Claim {
 	claims = slices.Clone(claims)
 	if i := slices.IndexFunc(claims, func(c Claim) bool { return c.Owner == claim.Owner }); i >= 0 {
@@ -84,7 +81,7 @@ func withClaim(claims []Claim, claim Claim) []Claim {
 	return append(slices.DeleteFunc(claims, func(c Claim) bool { return c.sameName(claim.Owner) }), claim)
 }
 
-// checkBind is what holds for a claim on a VIP that exists.
+// checkBind verifies a claim on an existing VIP.
 func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 	owner := write.Claim.Owner
 	request := w.services[owner]
@@ -92,7 +89,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 		return
 	}
 	if len(vip.Claims) == 0 {
-		// Only what was asked for by address may have been reserved manually.
+		// Only requested addresses may have been reserved manually.
 		if !slices.Contains(request.Asked, write.Address) {
 			t.Fatalf("%s was reserved, and given without being asked for", write.Address)
 		}
@@ -117,7 +114,7 @@ func (w *world) reconcile(t *rapid.T, owner Owner) Plan {
 
 var poolNames = []string{"p0", "p1", "p2", "p3"}
 
-// drawPools cuts a few addresses into disjoint pools.
+// drawPools divides a few addresses into disjoint pools.
 func drawPools(t *rapid.T) ([]Pool, map[string]Addresses) {
 	byPool := map[string][]netipx.IPRange{}
 	for offset := range 16 {
@@ -191,7 +188,7 @@ func (w *world) owners() []Owner {
 	return slices.SortedFunc(maps.Keys(w.services), func(a, b Owner) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// held returns the addresses that an owner has, not those reserved for it.
+// held returns the addresses of an owner, without reservations.
 func (w *world) held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(w.table().Held(owner), func(address netip.Addr) bool {
 		vip := w.vips[address]
@@ -199,14 +196,14 @@ func (w *world) held(owner Owner) []netip.Addr {
 	})
 }
 
-// check is what holds after any plan.
+// check verifies the invariants of any plan.
 func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	request := w.services[owner]
 	held := w.held(owner)
 	if want := slices.SortedFunc(slices.Values(plan.Addresses), netip.Addr.Compare); !slices.Equal(held, want) {
 		t.Fatalf("%s holds %v, the plan says %v", owner, held, want)
 	}
-	// One for each family, or as many as are asked for, in order.
+	// One slot for each family or requested address, in order.
 	slots := slotsOf(&request)
 	next := 0
 	for _, address := range plan.Addresses {
@@ -232,7 +229,7 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	w.checkGrants(t, request, plan)
 }
 
-// checkGrants is what holds for new addresses.
+// checkGrants verifies new addresses.
 func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 	for _, grant := range plan.Create {
 		pool := w.pools[slices.Index(poolNames, grant.Pool)]
@@ -273,7 +270,7 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 			w.checkSticky(t, owner, before, plan)
 			w.checkPorts(t, owner, ports)
 			if len(plan.Release) > 0 && slices.ContainsFunc(plan.Refusals, func(r Refusal) bool { return r.Reason == QuotaExceeded }) {
-				// What is given up makes room.
+				// Released addresses make room.
 				continue
 			}
 			if again := Make(w.table(), w.pools, w.services[owner]); len(again.Create)+len(again.Bind)+len(again.Release) > 0 {
@@ -283,7 +280,7 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 	})
 }
 
-// checkOwners is that no port of a VIP has two owners.
+// checkOwners verifies that no port of a VIP has two owners.
 func (w *world) checkOwners(t *rapid.T) {
 	for _, vip := range w.vips {
 		listed := map[Port]Owner{}
@@ -298,7 +295,7 @@ func (w *world) checkOwners(t *rapid.T) {
 	}
 }
 
-// ports returns what an owner has of each of its VIPs.
+// ports returns the ports of an owner on each of its VIPs.
 func (w *world) ports(owner Owner) map[netip.Addr][]Port {
 	ports := map[netip.Addr][]Port{}
 	for _, address := range w.held(owner) {
@@ -308,8 +305,8 @@ func (w *world) ports(owner Owner) map[netip.Addr][]Port {
 	return ports
 }
 
-// checkPorts is that a Service keeps the ports that it had and still wants, and
-// has all that nobody else has, wherever it shares or would share.
+// checkPorts verifies that a Service keeps its ports and has all ports that no other Service has, wherever it
+// shares or would share.
 func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port) {
 	request := w.services[owner]
 	for address, now := range w.ports(owner) {
@@ -333,9 +330,8 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 	}
 }
 
-// Claims that somebody writes manually beside that of a Service, without keys
-// and ports: the Service keeps its ports, and what it does not have goes to
-// one of the others, in whatever order they are looked at.
+// With manual claims beside that of a Service, without keys and ports, the Service keeps its ports, and the
+// others go to one of the claims, in any order of passes.
 func TestClaimsByHand(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{services: map[Owner]Request{}, vips: map[netip.Addr]VIP{}}
@@ -375,9 +371,8 @@ func TestClaimsByHand(t *testing.T) {
 	})
 }
 
-// checkSticky is that a Service which asks for nothing in particular keeps
-// what it has, whatever became of pools and other Services; one of several that it
-// asked for before.
+// checkSticky verifies that a Service without requests keeps its addresses, whatever happens to pools and other
+// Services; of several requested before, it keeps one.
 func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan Plan) {
 	request := w.services[owner]
 	for _, address := range before {
@@ -430,7 +425,7 @@ func sameWrite(a, b Write) bool {
 	return a.Address == b.Address && a.Pool == b.Pool && a.Claim.equal(b.Claim)
 }
 
-// A plan is a function of its input, not of the order of maps or slices.
+// A plan does not depend on the order of maps or slices.
 func TestOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
@@ -447,7 +442,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// The highest priority with a free address is taken.
+// The pool of the highest priority with a free address is used.
 func TestPriority(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestQuota(t *testing.T) {
-	// Of the namespace of web, another Service has an address of a.
+	// Another Service of web's namespace has an address of pool a.
 	has := vip("203.0.113.1", "a", other)
 	elsewhere := Owner{Namespace: "office", Name: "fax", UID: "3"}
 	keyed := func(v VIP, key string) VIP {
@@ -117,7 +117,7 @@ func TestQuota(t *testing.T) {
 	}
 }
 
-// A message names what there is and what is missing; most of a quota is told when it is reached.
+// Messages contain the usage, the quota and the shortage; a nearly used quota is reported once.
 func TestQuotaIsTold(t *testing.T) {
 	pool := Pool{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("203.0.113.0", "203.0.113.9"), rangeOf("2001:db8::1", "2001:db8::9"))}
 	table := NewTable()
@@ -154,7 +154,7 @@ func TestQuotaIsTold(t *testing.T) {
 	}
 }
 
-// spent counts the addresses of each pool that a namespace has.
+// spent counts the namespace's addresses by pool.
 func (w *world) spent(namespace string) map[string]int {
 	spent := map[string]int{}
 	for _, vip := range w.vips {
@@ -173,7 +173,7 @@ func (w *world) spent(namespace string) map[string]int {
 	return spent
 }
 
-// checkQuota is that a namespace gets nothing beyond its quotas.
+// checkQuota verifies that a namespace gets nothing beyond its quotas.
 func (w *world) checkQuota(t *rapid.T, owner Owner, before map[string]int, plan Plan) {
 	after := w.spent(owner.Namespace)
 	for pool, most := range w.services[owner].Quotas {

@@ -44,8 +44,8 @@ type shareCase struct {
 	name    string
 	vips    []VIP
 	request Request
-	// want are the writes, as "create 203.0.113.1 [53/UDP]", and the releases;
-	// refusals are parts of the messages, with their reasons.
+	// want are the writes, as "create 203.0.113.1 [53/UDP]", and the releases; refusals are parts of the
+	// messages, with their reasons.
 	want      []string
 	refusals  []string
 	satisfied bool
@@ -322,7 +322,7 @@ func checkShare(t *testing.T, test shareCase) {
 	}
 }
 
-// A message names a few ports, however many are taken.
+// A message lists at most maxNamed ports.
 func TestConflictMessage(t *testing.T) {
 	var taken []Conflict
 	for i := range 7 {

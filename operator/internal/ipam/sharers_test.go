@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lookAtAll is what join finds by looking at all addresses of the sharing key, whoever has them: the
-// address, or why the first one cannot be had; full where there is only no room.
+// lookAtAll is join by a scan of all addresses of the sharing key: it returns the address, or why the first one
+// is refused; full reports that only room is missing.
 func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full bool) {
 	for _, address := range keyedAddresses(p) {
 		pool, mayHave := p.poolOf(address)
@@ -37,7 +37,7 @@ func lookAtAll(p *planner, family Family) (address netip.Addr, why string, full 
 	return netip.Addr{}, why, full
 }
 
-// keyedAddresses are all with a claim of the Service's key, sorted.
+// keyedAddresses returns all addresses with a claim of the Service's key, sorted.
 func keyedAddresses(p *planner) (addresses []netip.Addr) {
 	for address, vip := range p.table.vips {
 		if slices.ContainsFunc(vip.Claims, func(c Claim) bool { return c.SharingKey == p.request.SharingKey }) {
@@ -54,8 +54,7 @@ func concerns(p *planner, address netip.Addr, pool Pool) bool {
 	})
 }
 
-// The addresses of a sharing key are found by index as by looking at all of them, whatever happened
-// before, and only the lowest other address is told.
+// The index of sharing keys yields the same addresses as a scan, and only the lowest other address is reported.
 func TestSharersByIndex(t *testing.T) {
 	joined, refused, told := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -76,7 +75,7 @@ func TestSharersByIndex(t *testing.T) {
 				p.refusals = nil
 				found := p.join(family)
 				if full {
-					// As of a refusal, but the Service gets another address.
+					// As for a refusal, but the Service gets another address.
 					p.refusals, found = append(p.refusals, p.full[family]), !found
 				}
 				if found != (want.IsValid() || why != "") || p.granted[firstOf(family)].address != want {
@@ -110,7 +109,7 @@ func TestSharersByIndex(t *testing.T) {
 	}
 }
 
-// checkOthers compares the other addresses that a plan tells with all that there are.
+// checkOthers compares the reported other addresses with a scan.
 func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan Plan) (told int) {
 	if request.SharingKey == "" {
 		return 0
@@ -144,7 +143,8 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 	return told
 }
 
-// manyKeyed are VIPs that all have a claim with one key and port, of a namespace each or of the same.
+// manyKeyed returns a table of VIPs with the same key and port, each of a namespace of its own or of the same
+// one.
 func manyKeyed(count int, pool string, namespace func(i int) string) *Table {
 	table := NewTable()
 	address := netip.MustParseAddr("198.18.0.0")
@@ -171,8 +171,8 @@ var keyedByMany = []struct {
 	{"of a namespace each, shared by all, with the port", namespaceEach, true, tcp80},
 }
 
-// planAmong returns a function that plans a Service whose sharing key many VIPs have: when it has no
-// address yet, and when it has one and is told of others.
+// planAmong returns a function that plans a Service whose sharing key many VIPs have, with and without an
+// address.
 func planAmong(vips int, namespace func(int) string, shared bool, port Port) func() {
 	pools := []Pool{{Name: "p", AutoAssign: true, Addresses: setOf(rangeOf("198.18.0.0", "198.18.255.255")), SharedByAll: shared}}
 	table := manyKeyed(vips, "p", namespace)
@@ -189,7 +189,7 @@ func planAmong(vips int, namespace func(int) string, shared bool, port Port) fun
 	}
 }
 
-// What planning a Service takes does not grow with the VIPs that have its key.
+// The cost of a plan does not grow with the number of VIPs of its key.
 func TestSharersAmongMany(t *testing.T) {
 	for _, test := range keyedByMany {
 		few := testing.AllocsPerRun(3, planAmong(10, test.namespace, test.shared, test.port))

@@ -36,7 +36,7 @@ func TestGive(t *testing.T) {
 	for id := int32(resting + 7); id >= 7; id-- {
 		resters = append(resters, id)
 	}
-	// A long one is free for longer.
+	// A long ID has been free for longer.
 	resters = append([]int32{Max}, resters...)
 	for name, test := range map[string]struct {
 		state State
@@ -64,18 +64,17 @@ func TestGive(t *testing.T) {
 	}
 }
 
-// A cluster whose nodes come and go, with an operator that is restarted and may die
-// between storing a state and using the id.
+// Nodes come and go, and the operator is restarted or crashes between storing a state and using the ID.
 func TestLeastRecentlyFreedFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// Few ids are left of one kind, so that they are used up.
+		// Start close to the maximum, so that IDs are exhausted.
 		last := rapid.SampledFrom([]int32{Short, Max}).Draw(t, "last")
 		start := rapid.Int32Range(last-6, last).Draw(t, "highest")
 		state, used := State{Highest: start}, set()
 		for id := int32(1); id <= start; id++ {
 			used[id] = struct{}{}
 		}
-		// freed says when an id became free; those never given are absent.
+		// freed is the step at which an ID became free; IDs that were never assigned are absent.
 		freed := map[int32]int{}
 		for id := range rapid.Int32Range(0, resting+3).Draw(t, "free") {
 			delete(used, 100+id)
@@ -97,7 +96,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 					used[id] = struct{}{}
 					delete(freed, id)
 				} else {
-					// The operator died before it created the LBNode.
+					// The operator crashed before it created the LBNode.
 					freed[id] = step
 				}
 			case "leave":
@@ -116,8 +115,7 @@ func TestLeastRecentlyFreedFirst(t *testing.T) {
 	})
 }
 
-// givenNext is the id that a new node has to get, given the highest one so far; zero where all are
-// in use.
+// givenNext returns the ID that the next node must get for the highest one so far, or 0 if all are in use.
 func givenNext(highest int32, freed map[int32]int) int32 {
 	longest := func(ids []int32) int32 {
 		return slices.MinFunc(ids, func(a, b int32) int { return freed[a] - freed[b] })

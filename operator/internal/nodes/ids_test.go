@@ -27,8 +27,8 @@ import (
 	"github.com/millrace-lb/millrace/operator/internal/nodeid"
 )
 
-// laggingClient reads LBNodes from a cache that lags behind: it catches up at every tenth list. Some
-// writes fail, those of the ConfigMap after they were carried out.
+// laggingClient lists LBNodes from a cache that catches up at every tenth list. Some writes fail; those of the
+// ConfigMap fail after they were applied.
 type laggingClient struct {
 	client.Client
 	lists, creates, stores, failed atomic.Int64
@@ -45,7 +45,7 @@ func (c *laggingClient) List(ctx context.Context, list client.ObjectList, option
 	selected := client.ListOptions{}
 	selected.ApplyOptions(options)
 	if selected.FieldSelector != nil {
-		// No two have the same id: the test fails where they do.
+		// The test fails if two nodes have the same ID.
 		return nil
 	}
 	c.mu.Lock()
@@ -96,8 +96,8 @@ func (c *laggingClient) Update(ctx context.Context, object client.Object, option
 	return err
 }
 
-// Workers give no id twice, whatever the cache shows and whichever write fails, and share the writes of
-// what was given.
+// Workers never assign an ID twice, whatever the cache returns and whichever write fails, and share writes of
+// the state.
 func TestIDsAtOnce(t *testing.T) {
 	const count = 200
 	scheme := runtime.NewScheme()
@@ -154,7 +154,7 @@ func TestIDsAtOnce(t *testing.T) {
 	if err := stored.Get(t.Context(), client.ObjectKey{Namespace: "millrace-system", Name: idsName}, state); err != nil {
 		t.Fatal(err)
 	}
-	// Another operator gives none of them.
+	// Another operator assigns none of these IDs.
 	known, err := nodeid.Parse(state.Data)
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestIDsAtOnce(t *testing.T) {
 	}
 }
 
-// keepsID has a node ask again before its LBNode is seen, as after an event that comes before that.
+// keepsID requests an ID again before the cache has the LBNode, as after an early event.
 func keepsID(t *testing.T, ids *idStore) {
 	t.Helper()
 	var given []int32

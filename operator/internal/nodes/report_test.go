@@ -13,7 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// What the operator says in a report is about the report as it is.
+// The operator's conditions in a report have the report's generation.
 func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {

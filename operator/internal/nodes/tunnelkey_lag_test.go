@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Conditions of many nodes are written several at once, never more than there are workers, and each
-// failure is told.
+// Conditions are written concurrently, at most by as many workers as configured, and each error is returned.
 func TestConditionsAreWrittenAtOnce(t *testing.T) {
 	var mu sync.Mutex
 	running, most := 0, 0
@@ -28,7 +27,7 @@ func TestConditionsAreWrittenAtOnce(t *testing.T) {
 				}
 			}
 			mu.Unlock()
-			// All workers are needed before the first of them goes on.
+			// All workers must be busy before the first write returns.
 			<-full
 			mu.Lock()
 			defer mu.Unlock()

@@ -14,30 +14,29 @@ import (
 	"github.com/millrace-lb/millrace/api/tunnelkey"
 )
 
-// member is a node of a simulated cluster.
+// A member is a node of a simulated cluster.
 type member struct {
-	// does is what its data plane does; it outlives the agent. keys are the secrets behind it.
+	// does is the ring of its data plane, which outlives the agent; keys are its secrets.
 	does tunnelkey.Ring
-	// seen is the last version of the Secret that it has read. Versions come in order, and some
-	// are passed over.
+	// seen is the last version of the Secret that the agent has read. Versions are read in order, with gaps.
 	seen int
-	// reported is what the operator knows of it.
+	// reported is the ring that the operator knows.
 	reported tunnelkey.Ring
-	// tags is false while an agent without tags runs there.
+	// tags is false while an agent without support for tags runs.
 	tags bool
 }
 
-// cluster has nodes that read the Secret, and report, whenever they like.
+// A cluster has nodes that read the Secret and report at random times.
 type cluster struct {
 	members []*member
 	secret  *tunnelkey.State
-	// versions of the Secret, the oldest first; nil where it was deleted.
+	// versions are those of the Secret, oldest first; nil after a deletion.
 	versions []*tunnelkey.State
 	now      time.Time
 	losses   int
 }
 
-// propertySeed is in all versions of the Secret.
+// propertySeed is the seed in all versions of the Secret.
 var propertySeed = flowhash.Seed{9}
 
 func (c *cluster) store(state *tunnelkey.State) {
@@ -56,7 +55,7 @@ func (c *cluster) nodes() []Node {
 	return nodes
 }
 
-// recovers reports whether tags are required, and only the nodes have the keys for them.
+// recovers reports whether tags are required and only the nodes have the keys for them.
 func (c *cluster) recovers() bool {
 	if len(c.versions) == 0 {
 		return false
@@ -65,17 +64,17 @@ func (c *cluster) recovers() bool {
 	return last.Required && (last.Sending == 0 || c.secret == nil)
 }
 
-// required reports whether a version of the Secret asked for tags.
+// required reports whether a version of the Secret required tags.
 func (c *cluster) required() bool {
 	return slices.ContainsFunc(c.versions, func(state *tunnelkey.State) bool { return state.Required })
 }
 
-// reported reports whether one node has told, if tags are required anywhere, that they are.
+// reported reports whether a node has reported that tags are required, if any requires them.
 func (c *cluster) reported() bool {
 	return !c.required() || slices.ContainsFunc(c.members, func(m *member) bool { return m.reported.Required })
 }
 
-// settle has all nodes know tags, and follow until they are required.
+// settle upgrades all nodes and lets them follow until tags are required.
 func (c *cluster) settle() {
 	for range 8 {
 		c.operator(false)
@@ -88,7 +87,7 @@ func (c *cluster) settle() {
 	}
 }
 
-// operator does a step of the operator. No node is ever left behind here.
+// operator takes a step of the operator. It never proceeds without a node here.
 func (c *cluster) operator(asked bool) {
 	if c.secret == nil {
 		c.store(First(c.nodes(), propertySeed, c.now))
@@ -100,7 +99,7 @@ func (c *cluster) operator(asked bool) {
 	}
 }
 
-// read has a node see a version of the Secret that is not older than the one it has seen.
+// read makes a node read a version of the Secret, at least as new as its last one.
 func (m *member) read(versions []*tunnelkey.State, version int) {
 	if m.tags && version >= m.seen && versions[version] != nil {
 		m.does = tunnelkey.Adopt(m.does, versions[version])
@@ -108,7 +107,7 @@ func (m *member) read(versions []*tunnelkey.State, version int) {
 	m.seen = max(m.seen, version)
 }
 
-// check is the property: whatever a node sends, every other node takes.
+// check verifies the property: every node accepts the packets of every other one.
 func (c *cluster) check(t *rapid.T) {
 	for i, from := range c.members {
 		for j, to := range c.members {
@@ -144,13 +143,13 @@ func TestNoPacketIsRefused(t *testing.T) {
 				m := someone(t)
 				m.reported = m.does
 			},
-			// Its agent becomes one that knows tags.
+			// The agent is upgraded to one with support for tags.
 			"upgrade": func(t *rapid.T) { someone(t).tags = true },
-			// A new node is known before it reads the Secret, which is then the newest. Where that
-			// does not have the key that the others send with, it must wait.
+			// A new node exists before it reads the newest version of the Secret. If that lacks the key that
+			// others send with, the node must wait.
 			"join": func(t *rapid.T) {
 				if len(c.members) < 6 && !c.recovers() {
-					// One without tags has no place where they are required.
+					// A node without tags cannot join once they are required.
 					m := &member{tags: c.required() || rapid.Bool().Draw(t, "tags")}
 					if len(c.versions) > 0 {
 						m.read(c.versions, len(c.versions)-1)
@@ -159,13 +158,12 @@ func TestNoPacketIsRefused(t *testing.T) {
 				}
 			},
 			"leave": func(*rapid.T) {
-				// What a lost Secret said, only reports say.
+				// After a loss of the Secret only reports have its content.
 				if len(c.members) > 1 && (c.secret != nil || len(c.versions) == 0) {
 					c.members = c.members[1:]
 				}
 			},
-			// Once: the Secret is deleted, at any moment at which reports say whether tags are
-			// required.
+			// The Secret is deleted once, at a time when reports show whether tags are required.
 			"lose": func(*rapid.T) {
 				if c.secret != nil && c.losses < 1 && c.reported() {
 					c.losses++
@@ -176,7 +174,7 @@ func TestNoPacketIsRefused(t *testing.T) {
 	})
 }
 
-// In whatever order, a change of keys comes to its end, and all tags are required then.
+// Every rotation completes in any order of steps, and tags are required then.
 func TestEveryChangeEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &cluster{now: start}

@@ -37,12 +37,12 @@ func TestFirst(t *testing.T) {
 	if other := First(nil, none, start); other.Newest().Secret == first.Newest().Secret || other.Seed == first.Seed {
 		t.Error("two States have one secret or seed")
 	}
-	// After a loss: no number again, and no untagged packets.
+	// After a loss no number is reused, and no untagged packets are accepted.
 	again := First([]Node{{Name: "a", Does: ring(3, true, 3), Served: true}, {Name: "b", Does: ring(3, false, 3, 7)}}, none, start)
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
 		t.Errorf("the State after a loss is %+v", again)
 	}
-	// The seed is made where no node has served, and otherwise never changes.
+	// The seed is chosen only if no node has served, and never changes.
 	if first.Seed == none || again.Seed != none {
 		t.Errorf("the seeds are %v, and %v where agents run", first.Seed, again.Seed)
 	}
@@ -69,7 +69,7 @@ func TestNext(t *testing.T) {
 		nodes []Node
 		asked bool
 		now   time.Time
-		// want is phase, generation to send with, whether tags are required.
+		// want are the phase, the generation to send with, and whether tags are required.
 		phase    tunnelkey.Phase
 		sending  uint32
 		required bool
@@ -173,7 +173,6 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// A Lifetime of zero never ends.
 func TestNoLifetime(t *testing.T) {
 	step := Next(state(tunnelkey.Steady, 1, true, 1), nil, Settings{NodeTimeout: time.Hour}, false, start.Add(1e6*time.Hour))
 	if step.Next.Phase != tunnelkey.Steady || step.Again != 0 {

@@ -18,7 +18,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// watched is a node whose sessions come and go, at a time of its own.
+// watched is a node whose sessions change, with its own clock.
 type watched struct {
 	t          *testing.T
 	reconciler *sessionReconciler
@@ -44,7 +44,7 @@ func newWatched(t *testing.T) *watched {
 	return w
 }
 
-// see has the operator see the sessions, and returns after how long it wants to look again.
+// see lets the operator observe the sessions and returns the delay until its next pass.
 func (w *watched) see(up bool) time.Duration {
 	w.t.Helper()
 	condition := metav1.Condition{
@@ -65,7 +65,7 @@ func (w *watched) see(up bool) time.Duration {
 	return result.RequeueAfter
 }
 
-// expect compares the next event; empty means that there is none.
+// expect compares the next event; empty: none.
 func (w *watched) expect(want string) {
 	w.t.Helper()
 	got := ""
@@ -86,7 +86,7 @@ func TestSessionEvents(t *testing.T) {
 	w.expect("Warning NotEstablished BGP sessions are not established: tor1 (198.51.100.1): no answer")
 	w.see(false)
 	w.expect("")
-	// Up again at once: told when the pause is over.
+	// A quick recovery is reported after the pause.
 	w.now = w.now.Add(time.Minute)
 	if wait := w.see(true); wait != sessionPause-time.Minute {
 		t.Errorf("looks again after %s", wait)
@@ -95,13 +95,13 @@ func TestSessionEvents(t *testing.T) {
 	w.now = w.now.Add(sessionPause)
 	w.see(true)
 	w.expect("Normal Established all BGP sessions are established")
-	// Another node of the name is another.
+	// A new node of the same name starts over.
 	w.report.UID = "2"
 	w.see(false)
 	w.expect("")
 }
 
-// A session that flaps each seven seconds for an hour costs an event in five minutes.
+// A session that flaps every seven seconds for an hour causes one event in five minutes.
 func TestFlappingSessionEvents(t *testing.T) {
 	w := newWatched(t)
 	for second := range 3600 {

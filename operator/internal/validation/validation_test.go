@@ -46,9 +46,9 @@ func TestJudge(t *testing.T) {
 		overCapacity string
 		foreign      string
 		contested    bool
-		// silent is true where no node that advertisements select has a session.
+		// silent reports that no selected node has a session.
 		silent bool
-		// networks are those in which nodes can answer on their links.
+		// networks are the networks on the links of nodes.
 		networks []netip.Prefix
 
 		problems, notes, ports []string
@@ -159,7 +159,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// An address of a node or router is served on no port, which is graver than all else.
+// An address of a node or router is served on no port, which is the most severe problem.
 func TestHosts(t *testing.T) {
 	result := Validate(Subject{
 		Service:   &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}}},

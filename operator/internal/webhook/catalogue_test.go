@@ -8,7 +8,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// The page lists what the webhook exports.
 func TestCatalogue(t *testing.T) {
 	expiry, trusted := newGauges()
 	catalogue.Own(t, "webhook", expiry, trusted)

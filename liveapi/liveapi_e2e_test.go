@@ -311,11 +311,11 @@ func testSchemas(t *testing.T, e *environment) {
 		}
 	}
 	for field, want := range map[string]string{
-		"servicetraffic.rates.bits":       "Bits is how many bits these packets had, per second",
-		"servicetraffic.nodes.announcing": "Announcing is how many nodes announce",
+		"servicetraffic.rates.bits":       "Bits is the size of these packets in bits per second",
+		"servicetraffic.nodes.announcing": "Announcing is the number of nodes that announce",
 		"vipannouncements.withheld":       "Withheld are nodes that do not announce the VIP",
-		"bgpsessions.flaps":               "established and then lost",
-		"flows":                           "Flow is a connection of a client",
+		"bgpsessions.flaps":               "Flaps counts the lost sessions",
+		"flows":                           "Flow represents a connection of a client",
 		"drops.reason":                    "Reason is one word",
 	} {
 		var output []byte
@@ -374,7 +374,7 @@ func testCommand(t *testing.T, e *environment) {
 		{ours, "bgp peers --node node-c -o json", `"node": "node-c"`, ""},
 		{ours, "status -o json", `"answeredAgents": 3`, ""},
 		{ours, "top --once", "3 nodes, 2 frontends, over 10 s, drops: NoEndpoint 4.00/s, NoFrontend 2.00/s", ""},
-		{ours, "top --once", "node-a: the driver of eth0 does not take frames: transmit 0/s, redirect 2.00/s", ""},
+		{ours, "top --once", "node-a: the driver of eth0 rejects frames: transmit 0/s, redirect 2.00/s", ""},
 		{theirs, "top --once -n shop", "3 nodes, 1 frontend, over 10 s, drops: NoEndpoint 4.00/s", ""},
 		{theirs, "top --once -n shop", "198.51.100.1:80 TCP shop/web 20.0k 16.0M 40.0 4.00", ""},
 		{theirs, "top --once -n office", "", "user tenant may not list servicetraffic.live.millrace.io in namespace office: ClusterRole millrace-live-viewer permits it"},

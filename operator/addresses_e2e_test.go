@@ -21,7 +21,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// avoidedAddresses has a pool that begins to avoid the ends of its CIDRs: who has one keeps it.
+// avoidedAddresses verifies that Services keep addresses that a pool begins to avoid.
 func avoidedAddresses(t *testing.T, e *environment) {
 	e.run(t)
 	pool := e.pool(t, "main", nil, "203.0.113.0/30", "2001:db8:cafe::/126")
@@ -57,8 +57,8 @@ func avoidedAddresses(t *testing.T, e *environment) {
 	e.addresses(t, before, "203.0.113.0", "2001:db8:cafe::")
 }
 
-// firstComeFirstServed has a pool of one address that is given from one Service to the next, across a
-// change of the operator. Meanwhile others come.
+// firstComeFirstServed passes the only address of a pool from one Service to the next, across a restart of the
+// operator and with new Services.
 func firstComeFirstServed(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.7/32")
@@ -89,8 +89,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 		line = append(line, late)
 		e.condition(t, late, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	}
-	// A condition tells whole seconds. Of those that came in one second the older object goes first, then
-	// the name decides.
+	// Condition times have whole seconds. Within one second, age and then name decide.
 	running.stop(t)
 	must(t, e.client.Delete(t.Context(), holder))
 	e.run(t)
@@ -108,7 +107,7 @@ func firstComeFirstServed(t *testing.T, e *environment) {
 	next()
 }
 
-// quotas has a pool that gives each namespace three addresses.
+// quotas verifies a pool with three addresses per namespace.
 func quotas(t *testing.T, e *environment) {
 	scrape := freeAddress(t)
 	e.run(t, "--metrics-bind-address="+scrape, "--metrics-secure=false")
@@ -121,7 +120,7 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, e.service(t, "second"), "203.0.113.1")
 	third := e.service(t, "third")
 	e.addresses(t, third, "203.0.113.2")
-	// It is told before anything is refused.
+	// A nearly used quota is reported before any refusal.
 	eventually(t, func(ctx context.Context) error {
 		return e.warning(ctx, third, millracev1beta1.ReasonQuotaNearlyUsed,
 			`with this Service, namespace "shop" has 3 of the 3 addresses that pool "main" gives to it`)
@@ -132,14 +131,14 @@ func quotas(t *testing.T, e *environment) {
 			"delete Services that need none, share an address (millrace.io/sharing-key), or have spec.perNamespace of the pool raised")
 	scraped(t, scrape, `millrace_pool_quota_addresses{namespace="shop",pool="main"} 3`,
 		`millrace_pool_quota_used_addresses{namespace="shop",pool="main"} 3`, `millrace_services_waiting{reason="QuotaExceeded"} 1`)
-	// Who shares an address needs none. Each namespace pays for it.
+	// Sharing an address within a namespace is free; other namespaces are charged.
 	e.addresses(t, e.service(t, "shares", annotated(millracev1beta1.AnnotationSharingKey, "dns"), ports("53/UDP")), "203.0.113.0")
 	elsewhere := func(service *corev1.Service) { service.Namespace = otherNamespace }
 	e.addresses(t, e.service(t, "joins", elsewhere, annotated(millracev1beta1.AnnotationSharingKey, "dns"), ports("54/UDP")), "203.0.113.0")
 	e.addresses(t, e.service(t, "other", elsewhere), "203.0.113.3")
 	scraped(t, scrape, `millrace_pool_quota_used_addresses{namespace="office",pool="main"} 2`)
 
-	// Another one goes, and then the number is raised by the namespace's label.
+	// Another Service is deleted, and then the quota is raised by a label of the namespace.
 	must(t, e.client.Delete(t.Context(), third))
 	e.addresses(t, over, "203.0.113.4")
 	late := e.service(t, "late")
@@ -150,7 +149,7 @@ func quotas(t *testing.T, e *environment) {
 		}}
 	})
 	e.addresses(t, late, "203.0.113.5")
-	// Less of it takes nothing away, not even from a Service that changes.
+	// A lower quota takes nothing away, not even from a Service that changes.
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 0}
 	})
@@ -162,8 +161,8 @@ func quotas(t *testing.T, e *environment) {
 	e.addresses(t, first, "203.0.113.0")
 }
 
-// reservedByCommand reserves addresses by `millrace reserve`, many at once and beside an operator that
-// gives addresses of the same pool.
+// reservedByCommand reserves many addresses concurrently with `millrace reserve`, while an operator assigns
+// addresses of the same pool.
 func reservedByCommand(t *testing.T, e *environment) {
 	cli := filepath.Join(t.TempDir(), "millrace")
 	output, err := exec.Command("go", "build", "-o", cli, "../cmd/millrace").CombinedOutput()

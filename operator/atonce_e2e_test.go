@@ -24,16 +24,15 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// TestOperatorsAtOnce runs two operators that both work, of which one is killed now and then, and one
-// is stopped for a moment all the time: it then goes on with what it believed before. The API server
-// asks one of them for warnings, and now and then stops itself, once for so long that connections are
-// given up. Meanwhile Services, 2,000 with the build tag long, are created, changed and deleted at
-// random, for a minute with that tag, or what MILLRACE_CHAOS says. At first there are fewer IPv4
-// addresses than Services. Some more Services all share one address, and a few another one, which is
-// made and deleted all the time. A witness sees each version of each VIP and Service.
+// TestOperatorsAtOnce runs two active operators. Each is killed and restarted, and one at a time is suspended
+// for moments, so that it continues with stale state. The API server calls the webhooks of one operator and is
+// paused, once for longer than clients keep their connections. Meanwhile Services, 2,000 with the build tag
+// long, are created, changed and deleted at random, for a minute with that tag or for MILLRACE_CHAOS. At first
+// there are fewer IPv4 addresses than Services. Some Services share one address, and a few another one that is
+// created and deleted all the time. The witness verifies each version of each VIP and Service.
 //
-// It is about the whole, and random: a write that loses a claim in a window of milliseconds it may
-// miss. TestBindWritesWhatThePlanWasMadeFrom opens that window on purpose.
+// The test is random: it may miss a lost claim within milliseconds. TestBindWritesWhatThePlanWasMadeFrom covers
+// that case.
 func TestOperatorsAtOnce(t *testing.T) {
 	duration := controlplane.ChaosFor(t, atOnceFor)
 	var customers []*customer
@@ -89,7 +88,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 		t.Errorf("only %d Services were created, want %d and more", total["created"], services)
 	}
 
-	// Both come to rest, and what the statuses say is what the VIPs say.
+	// Both operators stop writing, and statuses match VIPs.
 	e.server.AtRest(t, 5*time.Minute, 3*time.Second, func(write controlplane.Write) bool {
 		return write.User == operatorUser && write.Namespace != systemNamespace
 	}, func(ctx context.Context) error {
@@ -98,8 +97,8 @@ func TestOperatorsAtOnce(t *testing.T) {
 	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
 }
 
-// stopAPIServer stops the API server now and then. Once that is for longer than a client waits for the
-// answer to a ping (HTTP2_READ_IDLE_TIMEOUT_SECONDS and HTTP2_PING_TIMEOUT_SECONDS of apimachinery).
+// stopAPIServer pauses the API server several times, once for longer than a client waits for the answer to a
+// ping (HTTP2_READ_IDLE_TIMEOUT_SECONDS and HTTP2_PING_TIMEOUT_SECONDS of apimachinery).
 func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration, random *rand.Rand) error {
 	const times, lost = 6, 50 * time.Second
 	for i := range times {
@@ -120,7 +119,7 @@ func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration,
 	return nil
 }
 
-// pauses stops one of the operators for a moment again and again, as a machine that is too busy does.
+// pauses suspends the operators at random, as on an overloaded machine.
 func pauses(ctx context.Context, t *testing.T, duration time.Duration, random *rand.Rand, operators ...*instance) {
 	t.Helper()
 	for end := time.Now().Add(duration); time.Now().Before(end) && ctx.Err() == nil; {
@@ -132,15 +131,15 @@ func pauses(ctx context.Context, t *testing.T, duration time.Duration, random *r
 	}
 }
 
-// customer does at random what people do with Services of its own.
+// A customer changes its Services at random.
 type customer struct {
 	client   client.Client
 	number   int
 	services int
-	// key is the sharing key of all of them, who then have ports that no other has.
+	// key is the sharing key of all its Services, whose ports no other Service has.
 	key    string
 	random *rand.Rand
-	// done counts by what was done.
+	// done counts operations by kind.
 	done map[string]int
 }
 
@@ -153,7 +152,7 @@ func (c *customer) createAll(ctx context.Context) error {
 	return nil
 }
 
-// work goes on until the context ends, which is no error.
+// work runs until the context ends, which is not an error.
 func (c *customer) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		i := c.random.IntN(c.services)
@@ -184,7 +183,7 @@ func (c *customer) create(ctx context.Context, i int) error {
 	if c.key != "" {
 		annotated(millracev1beta1.AnnotationSharingKey, c.key)(service)
 	} else if i%4 == 0 {
-		// For as long as it is there: a Service that changes its key keeps an address among others.
+		// The key is immutable, because a Service that changes its key keeps a shared address.
 		annotated(millracev1beta1.AnnotationSharingKey, fmt.Sprintf("key-%d", c.random.IntN(50)))(service)
 	}
 	policies := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
@@ -224,8 +223,7 @@ func (c *customer) remove(ctx context.Context, i int) error {
 	return client.IgnoreNotFound(err)
 }
 
-// wish asks for ports, and where the Service is no sharer for an address that others ask for, too, or
-// for any.
+// wish sets ports and, for Services without a sharing key, maybe requests an address that others request, too.
 func (c *customer) wish(service *corev1.Service, i int) {
 	if c.key != "" {
 		own := 1000 + 100*c.number + 2*i + c.random.IntN(2)

@@ -7,7 +7,7 @@ package operator_test
 import "time"
 
 const (
-	// servicesAtOnce are the Services of each of four customers: as many as take both operators some time.
+	// servicesAtOnce is the number of Services of each of four customers, enough to keep both operators busy.
 	servicesAtOnce = 500
 	atOnceFor      = time.Minute
 )

@@ -7,7 +7,7 @@ package operator_test
 import "time"
 
 const (
-	// servicesAtOnce are the Services of each of four customers: few, for CI.
+	// servicesAtOnce is the number of Services of each of four customers: few, for CI.
 	servicesAtOnce = 30
 	atOnceFor      = 5 * time.Second
 )

@@ -32,12 +32,12 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// certManagerPatience is for a start of cert-manager: the first requests of a CA are tried again.
+// certManagerPatience is the time for a start of cert-manager, which retries the first requests of a CA.
 const certManagerPatience = 2 * time.Minute
 
-// TestCertManager has cert-manager make the webhook's certificate, by config/webhook-cert-manager,
-// and renew it while Services are written. The API server calls the webhook by its Service's name,
-// and each request is answered by it: none is refused, and none passes without being looked at.
+// TestCertManager lets cert-manager issue the webhook's certificate by config/webhook-cert-manager and renew it
+// while Services are written. The API server calls the webhook by its Service's name and gets a response for
+// each request.
 func TestCertManager(t *testing.T) {
 	e := newEnvironment(t)
 	e.pool(t, "public", nil, "203.0.113.0/28")
@@ -79,13 +79,13 @@ func TestCertManager(t *testing.T) {
 		t.Error("the certificate is still the first one")
 	}
 	load.end(t)
-	// The API server connects again.
+	// The API server must reconnect.
 	operator.stop(t)
 	w.serve(t)
 	w.warned(t, w.loadBalancer("web"), answer)
 }
 
-// certManager runs cert-manager, with its CRDs.
+// certManager runs cert-manager with its CRDs.
 func (e *environment) certManager(t *testing.T) {
 	t.Helper()
 	const module = "../hack/tools/cert-manager"
@@ -128,8 +128,8 @@ func (e *environment) certManager(t *testing.T) {
 	})
 }
 
-// callByService has the API server call the webhook by the name of its Service, which leads to this
-// machine, and cert-manager say whom it trusts.
+// callByService makes the API server call the webhook by the name of its Service, which resolves to this
+// machine, and lets cert-manager set caBundle.
 func (w *webhooks) callByService(t *testing.T) {
 	t.Helper()
 	update(t, w.environment, w.service, func(service *corev1.Service) {
@@ -156,7 +156,7 @@ func (w *webhooks) callByService(t *testing.T) {
 	update[client.Object](t, w.environment, w.defaults, change)
 }
 
-// injected holds that the API server is to trust the CA of a Secret.
+// injected returns an error unless caBundle is the CA of a Secret.
 func (w *webhooks) injected(ctx context.Context, secret *corev1.Secret) error {
 	if err := errors.Join(w.get(ctx, secret), w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (w *webhooks) injected(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// mount does as the kubelet where a Secret is mounted.
+// mount copies a Secret to the directory, like the kubelet.
 func (w *webhooks) mount(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
 	for _, key := range []string{"tls.key", "tls.crt"} {
@@ -177,7 +177,7 @@ func (w *webhooks) mount(t *testing.T, secret *corev1.Secret) {
 	}
 }
 
-// renew does as cmctl renew.
+// renew requests a renewal, like cmctl renew.
 func (w *webhooks) renew(t *testing.T) {
 	t.Helper()
 	certificate := &unstructured.Unstructured{}
@@ -201,9 +201,9 @@ func (w *webhooks) renew(t *testing.T) {
 	})
 }
 
-// serves holds that the operator shows a certificate.
+// serves returns an error unless the operator serves a certificate.
 func (w *webhooks) serves(ctx context.Context, certificate []byte) error {
-	// It is compared, and so need not be trusted.
+	// The certificate is compared, so it need not be trusted.
 	dialer := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}
 	connection, err := dialer.DialContext(ctx, "tcp", w.address)
 	if err != nil {
@@ -217,7 +217,7 @@ func (w *webhooks) serves(ctx context.Context, certificate []byte) error {
 	return nil
 }
 
-// writing is people who write Services, each as soon as the one before was answered.
+// writing is a set of clients that write Services without a pause.
 type writing struct {
 	served atomic.Int64
 	stop   context.CancelFunc
@@ -226,7 +226,7 @@ type writing struct {
 	wrong  []error
 }
 
-// load starts them. Each request must be answered with a text.
+// load starts the clients. Each response must contain the text as a warning.
 func (w *webhooks) load(t *testing.T, text string) *writing {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -257,7 +257,7 @@ func (w *webhooks) load(t *testing.T, text string) *writing {
 	return load
 }
 
-// goesOn waits for some requests more.
+// goesOn waits for more requests.
 func (l *writing) goesOn(t *testing.T) {
 	t.Helper()
 	since := l.served.Load()
@@ -269,7 +269,7 @@ func (l *writing) goesOn(t *testing.T) {
 	})
 }
 
-// end stops them, and tells what went wrong.
+// end stops the clients and reports errors.
 func (l *writing) end(t *testing.T) {
 	t.Helper()
 	l.stop()

@@ -29,9 +29,9 @@ const (
 	kindCiliumPools = "ciliumloadbalancerippools"
 )
 
-// TestCilium takes the Services of Cilium's LB-IPAM over, from its own operator, and gives them back:
-// shared ones, ones that ask for an address, ones that a pool selects, and ones of both families. No
-// address changes, and while both run neither writes again and again.
+// TestCilium takes the Services of Cilium's LB-IPAM over from its own operator and gives them back: shared
+// addresses, requested addresses, selected pools and dual stack. No address changes, and while both run they do
+// not overwrite each other.
 func TestCilium(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.cilium(t)
@@ -46,12 +46,12 @@ func TestCilium(t *testing.T) {
 	e.unchanged(t, services, given)
 	e.bothConditions(t, services)
 
-	// While both run Cilium serves what is new, and Millrace follows.
+	// While both run, Cilium assigns new addresses and Millrace adopts them.
 	services = append(services, e.service(t, "late", classless))
 	given = e.givenTo(t, services)
 	e.claimed(t, services, given)
 
-	// Cilium lets go, and Millrace gives addresses of its own. Nobody misses Cilium's pools.
+	// Cilium stops, and Millrace assigns addresses without Cilium's pools.
 	operator.stop(t)
 	stop()
 	stop = e.runCilium(t, "--default-lb-service-ipam=none")
@@ -64,7 +64,7 @@ func TestCilium(t *testing.T) {
 	e.atRest(t, services)
 	e.unchanged(t, services, given)
 
-	// And back: Cilium keeps what the statuses say.
+	// Back: Cilium keeps the addresses in statuses.
 	operator.stop(t)
 	stop()
 	e.poolsOfCilium(t)
@@ -75,8 +75,8 @@ func TestCilium(t *testing.T) {
 	e.atRest(t, services)
 	e.unchanged(t, services, now)
 
-	// Why docs/migrate.md has LB-IPAM let go before its pools: it takes their addresses along. Of a pool
-	// whose addresses are shared Cilium 1.18 ends with a panic, so this is one without.
+	// LB-IPAM releases addresses with their pool, hence the order in docs/migrate.md. With shared addresses
+	// Cilium 1.18 panics, so this pool has none.
 	_, err := e.server.Kubectl(t.Context(), "delete", kindCiliumPools, "special")
 	must(t, err)
 	for _, service := range services {
@@ -86,7 +86,7 @@ func TestCilium(t *testing.T) {
 	}
 }
 
-// bothConditions checks that each writer left the other's condition. Cilium writes whole statuses.
+// bothConditions verifies that each writer preserves the other's condition. Cilium writes whole statuses.
 func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	t.Helper()
 	for _, service := range services {
@@ -98,12 +98,12 @@ func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	}
 }
 
-// tier is a label that Cilium's pools select by.
+// tier sets a label that Cilium's pools select.
 func tier(name string) option {
 	return func(service *corev1.Service) { service.Labels = map[string]string{"tier": name} }
 }
 
-// servicesOfCilium are twenty of all kinds.
+// servicesOfCilium returns twenty Services of all kinds.
 func (e *environment) servicesOfCilium(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -128,7 +128,7 @@ func (e *environment) servicesOfCilium(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// cilium installs Cilium's kinds and pools and runs its operator.
+// cilium installs Cilium's CRDs and pools and runs its operator.
 func (e *environment) cilium(t *testing.T) (stop func()) {
 	t.Helper()
 	crds := filepath.Join(sourcesOf(t, ciliumModule, "github.com/cilium/cilium"), "pkg/k8s/apis/cilium.io/client/crds")
@@ -141,7 +141,7 @@ func (e *environment) cilium(t *testing.T) (stop func()) {
 	return e.runCilium(t)
 }
 
-// inputOfCilium checks that the API server takes the objects that the conversion is tested with.
+// inputOfCilium verifies that the API server accepts the test input of the conversion.
 func (e *environment) inputOfCilium(t *testing.T) {
 	t.Helper()
 	content, err := os.ReadFile("../cmd/millrace/testdata/cilium.yaml")
@@ -154,8 +154,8 @@ func (e *environment) inputOfCilium(t *testing.T) {
 	must(t, err)
 }
 
-// poolsOfCilium have addresses that Services ask for in one of their own: Cilium gives any free address
-// of a pool to who asks for none.
+// poolsOfCilium puts requested addresses into a pool of their own, because Cilium assigns any free address to
+// Services without a request.
 func (e *environment) poolsOfCilium(t *testing.T) {
 	t.Helper()
 	e.poolOfCilium(t, "public", map[string]any{"matchExpressions": []any{
@@ -192,7 +192,7 @@ func (e *environment) runCilium(t *testing.T, flags ...string) (stop func()) {
 	buildOf(t, ciliumModule, "-tags", "ipam_provider_operator", "-o", program, "github.com/cilium/cilium/operator")
 	kubeconfig, err := e.server.WriteKubeconfig("admin")
 	must(t, err)
-	// It has a socket there, whatever its flags say, and leaves it.
+	// Cilium always creates a socket there and does not remove it.
 	const sockets = "/var/run/cilium"
 	if _, err := os.Stat(sockets); errors.Is(err, fs.ErrNotExist) {
 		t.Cleanup(func() { must(t, os.RemoveAll(sockets)) })

@@ -25,14 +25,15 @@ import (
 )
 
 const (
-	// createdVariable is how many Services TestControlPlane creates, createdPerSecond how fast.
+	// createdVariable sets the number of Services of TestControlPlane; createdPerSecond is the rate of
+	// creation.
 	createdVariable  = "MILLRACE_CREATED"
 	createdPerSecond = 50
 )
 
-// TestControlPlane measures the operator beside a real API server while Services are created at a
-// rate, and then deleted at once. Without a number they are few, and what becomes of them is all
-// that can fail: make bench-control is for the figures.
+// TestControlPlane measures the operator with a real API server while Services are created at a rate and then
+// deleted together. By default it creates few Services and verifies only the result; make bench-control takes
+// the figures.
 func TestControlPlane(t *testing.T) {
 	services := 60
 	if text := os.Getenv(createdVariable); text != "" {
@@ -44,10 +45,10 @@ func TestControlPlane(t *testing.T) {
 	e.pool(t, "main", nil, "198.18.0.0/16")
 	must(t, e.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	e.run(t)
-	// As in a cluster that works: else each Service is told that no node announces its address.
+	// Without a session each Service would be reported as not announced.
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
 	assigned := e.firstAddresses(t, namespace, services)
-	// The operator works once it has assigned a first one.
+	// The operator is running once it has assigned an address.
 	e.service(t, "first")
 	awaitAssigned(t, assigned, map[string]time.Time{"first": time.Now()})
 	before := e.operatorWrites(t)
@@ -61,7 +62,7 @@ func TestControlPlane(t *testing.T) {
 	report.Add("writes for a Service", float64(e.operatorWrites(t)-before)/float64(services), 2.1, "")
 	began, before = time.Now(), e.operatorWrites(t)
 	must(t, e.client.DeleteAllOf(t.Context(), &corev1.Service{}, client.InNamespace(namespace)))
-	// It marks one after another, beside the operator's work on those that are marked.
+	// The API server marks one after another, concurrently with the operator.
 	marked := time.Since(began)
 	controlplane.Eventually(t, 10*time.Minute, func(ctx context.Context) error {
 		left := &metav1.PartialObjectMetadataList{}
@@ -77,7 +78,7 @@ func TestControlPlane(t *testing.T) {
 	report.Print(t, fmt.Sprintf("Operator: %d Services created at %d/s", services, createdPerSecond))
 }
 
-// servicesAtRate creates Services, and returns when each was.
+// servicesAtRate creates Services and returns their creation times.
 func (e *environment) servicesAtRate(t *testing.T, services int) map[string]time.Time {
 	t.Helper()
 	created := map[string]time.Time{}
@@ -92,13 +93,13 @@ func (e *environment) servicesAtRate(t *testing.T, services int) map[string]time
 	return created
 }
 
-// assignment is when a Service first had its address.
+// An assignment is the time at which a Service got its address.
 type assignment struct {
 	service string
 	at      time.Time
 }
 
-// firstAddresses tells each Service's first address as a watch does.
+// firstAddresses watches for the first address of each Service.
 func (e *environment) firstAddresses(t *testing.T, namespace string, services int) <-chan assignment {
 	t.Helper()
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
@@ -106,7 +107,7 @@ func (e *environment) firstAddresses(t *testing.T, namespace string, services in
 	events, err := watching.Watch(t.Context(), &corev1.ServiceList{}, client.InNamespace(namespace))
 	must(t, err)
 	t.Cleanup(events.Stop)
-	// Nobody listens while Services are created.
+	// The channel is not read while Services are created.
 	assigned := make(chan assignment, services+1)
 	go func() {
 		defer close(assigned)
@@ -127,7 +128,7 @@ func (e *environment) firstAddresses(t *testing.T, namespace string, services in
 	return assigned
 }
 
-// awaitAssigned returns how long each Service took, sorted, and when the last one had its address.
+// awaitAssigned returns the durations of all Services, sorted, and the time of the last assignment.
 func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]time.Time) (took []time.Duration, last time.Time) {
 	t.Helper()
 	deadline := time.After(10 * time.Minute)
@@ -148,7 +149,7 @@ func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]
 	return took, last
 }
 
-// operatorWrites counts what the operator has written of Services and VIPs, and of events.
+// operatorWrites counts the operator's writes of Services, VIPs and events.
 func (e *environment) operatorWrites(t *testing.T) int {
 	t.Helper()
 	all, err := e.server.Writes()

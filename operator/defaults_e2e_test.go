@@ -22,8 +22,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// serviceDefaults writes Services in every way that there is, in a namespace that asks for defaults.
-// What the API server has filled in before a webhook sees it differs between them.
+// serviceDefaults writes Services by all kinds of requests in a namespace with defaults. The fields that the
+// API server fills in before the webhook differ between them.
 func serviceDefaults(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	e.pool(t, "ipv4", func(spec *millracev1beta1.VIPPoolSpec) { spec.AutoAssign = new(bool) }, "198.51.100.0/28")
@@ -51,7 +51,7 @@ func serviceDefaults(t *testing.T, e *environment) {
 		{"another class", `{}`, `{loadBalancerClass: example.com/other}`, "class: example.com/other, ipFamilyPolicy: SingleStack, nodePorts: true"},
 		{"no load balancer", `{}`, `{type: ClusterIP}`, "ipFamilyPolicy: SingleStack"},
 		{"off for the Service", `{labels: {millrace.io/service-defaults: disabled}}`, `{}`, "ipFamilyPolicy: SingleStack, nodePorts: true"},
-		// The API server cannot tell this from nothing said, and so neither can we.
+		// The API server does not distinguish this from an absent field.
 		{"node ports said in a POST", `{}`, `{allocateLoadBalancerNodePorts: true}`, all},
 		{"a node port", `{}`, `{ports: [{port: 80, nodePort: 31080}]}`, ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: true"},
 		{"a policy", `{}`, `{ipFamilyPolicy: SingleStack}`, ours + ", ipFamilyPolicy: SingleStack, nodePorts: false"},
@@ -64,7 +64,7 @@ func serviceDefaults(t *testing.T, e *environment) {
 	w.defaultsOfApply(t, all)
 	w.defaultsOfUpdates(t)
 
-	// A dry run says the same, and leaves nothing.
+	// A dry run returns the same and creates nothing.
 	dry := serviceFrom(t, "dry", `{}`, `{}`)
 	must(t, w.client.Create(t.Context(), dry, client.DryRunAll))
 	if got := filledIn(dry); got != all {
@@ -77,7 +77,7 @@ func serviceDefaults(t *testing.T, e *environment) {
 
 const ours = "class: millrace.io/lb"
 
-// filledIn shows what is filled in of a Service.
+// filledIn formats the defaulted fields of a Service.
 func filledIn(service *corev1.Service) string {
 	var texts []string
 	if class := service.Spec.LoadBalancerClass; class != nil {
@@ -92,7 +92,7 @@ func filledIn(service *corev1.Service) string {
 	return strings.Join(texts, ", ")
 }
 
-// serviceFrom makes a Service from YAML of its metadata and spec.
+// serviceFrom builds a Service from YAML of its metadata and spec.
 func serviceFrom(t *testing.T, name, metadata, spec string) *corev1.Service {
 	t.Helper()
 	service := &corev1.Service{}
@@ -114,7 +114,7 @@ func (w *webhooks) posts(t *testing.T, what, metadata, spec, want string) {
 	}
 }
 
-// filledOf creates a Service, compares what is filled in, and deletes it.
+// filledOf creates a Service, compares the defaulted fields, and deletes it.
 func (w *webhooks) filledOf(ctx context.Context, service *corev1.Service, want string) error {
 	if err := w.client.Create(ctx, service); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (w *webhooks) filledOf(ctx context.Context, service *corev1.Service, want s
 	return err
 }
 
-// deleted deletes a Service that an operator may have put finalizers on.
+// deleted deletes a Service to which an operator may have added finalizers.
 func (w *webhooks) deleted(ctx context.Context, service *corev1.Service) error {
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
 	if err := client.IgnoreNotFound(w.client.Delete(ctx, service.DeepCopy())); err != nil {
@@ -143,8 +143,8 @@ func (w *webhooks) deleted(ctx context.Context, service *corev1.Service) error {
 	}
 }
 
-// defaultsOfApply has kubectl apply Services: what it sends is kept in the object, so the user's own
-// node ports can be told from the API's default.
+// defaultsOfApply applies Services with kubectl. Their managed fields or annotation distinguish the user's node
+// ports from the API's default.
 func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 	for _, side := range []string{"--server-side=false", "--server-side=true"} {
 		for spec, want := range map[string]string{
@@ -156,7 +156,7 @@ func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 			must(t, os.WriteFile(file, []byte("{apiVersion: v1, kind: Service, metadata: {name: applied, namespace: "+namespace+
 				"}, spec: {type: LoadBalancer, ports: [{port: 80}]"+spec+"}}"), 0o600))
 			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "applied"}}
-			// The second time there is nothing to change.
+			// The second request changes nothing.
 			for _, again := range []string{"", ", again"} {
 				_, err := w.server.Kubectl(t.Context(), "apply", side, "-f", file)
 				must(t, err)
@@ -170,7 +170,7 @@ func (w *webhooks) defaultsOfApply(t *testing.T, all string) {
 	}
 }
 
-// defaultsOfUpdates changes Services that are there.
+// defaultsOfUpdates changes existing Services.
 func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	service := serviceFrom(t, "updated", `{}`, `{}`)
 	must(t, w.client.Create(t.Context(), service))
@@ -190,7 +190,7 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	const with = ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: true"
 	check("created", without)
 
-	// What was sent first is sent as a whole once more. Without the class it would be refused.
+	// The original manifest is sent again by PUT. Without the class it would be rejected.
 	w.told.Take()
 	eventually(t, func(ctx context.Context) error {
 		return w.client.Update(ctx, serviceFrom(t, "updated", `{}`, `{}`))
@@ -206,7 +206,7 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	patched("a load balancer again", `{"type":"LoadBalancer"}`, without)
 	must(t, w.deleted(t.Context(), service))
 
-	// A policy is there since the Service was created, and nobody can say who wanted it.
+	// The policy field has been set since creation, and its origin is unknown.
 	service = serviceFrom(t, "late", `{}`, `{type: ClusterIP}`)
 	must(t, w.client.Create(t.Context(), service))
 	patched("a load balancer later", `{"type":"LoadBalancer"}`, ours+", ipFamilyPolicy: SingleStack, nodePorts: false")

@@ -34,8 +34,8 @@ import (
 )
 
 const (
-	// operatorUser is the service account of config/rbac/operator: the program
-	// runs with exactly the rights that it is installed with.
+	// operatorUser is the service account of config/rbac/operator: the program runs with the rights of an
+	// installation.
 	operatorUser = "system:serviceaccount:millrace-system:millrace-operator"
 
 	systemNamespace = "millrace-system"
@@ -45,7 +45,7 @@ const (
 	patience = 20 * time.Second
 )
 
-// environment is a real API server with the API of Millrace and the program.
+// environment is a real API server with Millrace's CRDs, and the built program.
 type environment struct {
 	server     *controlplane.Server
 	client     *controlplane.Objects
@@ -70,7 +70,7 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// clean removes what a scenario has left.
+// clean removes the objects of a scenario.
 func (e *environment) clean(t *testing.T) {
 	t.Helper()
 	for _, namespace := range []string{namespace, otherNamespace} {
@@ -94,12 +94,12 @@ func (e *environment) clean(t *testing.T) {
 	}
 }
 
-// instance is a running operator.
+// An instance is a running operator.
 type instance struct {
 	command *exec.Cmd
 	exited  chan error
 	log     string
-	// began is how long the log was when the command began.
+	// began is the length of the log when the command started.
 	began int64
 }
 
@@ -112,20 +112,18 @@ func (e *environment) run(t *testing.T, arguments ...string) *instance {
 	arguments = append([]string{
 		"--kubeconfig=" + e.kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0",
 		"--leader-election-namespace=" + systemNamespace,
-		// Scenarios that are about the delay have one.
+		// Scenarios about the delay override it.
 		"--release-delay=0",
 	}, arguments...)
 	i := &instance{command: exec.Command(e.program, arguments...), exited: make(chan error, 1), log: log.Name()}
 	i.command.Stdout, i.command.Stderr = log, log
-	// A killed test takes the operator with it: the signal is sent when the
-	// thread that started it ends.
+	// If the test is killed, the operator is killed with the thread that started it.
 	i.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	i.start(t)
 	t.Cleanup(func() { i.stop(t) })
 	return i
 }
 
-// start runs the command.
 func (i *instance) start(t *testing.T) {
 	t.Helper()
 	started, command := make(chan error), i.command
@@ -141,7 +139,7 @@ func (i *instance) start(t *testing.T) {
 	must(t, <-started)
 }
 
-// stop ends an operator as the kubelet does, and expects it to end well.
+// stop terminates an operator like the kubelet and expects success.
 func (i *instance) stop(t *testing.T) {
 	t.Helper()
 	if i.command == nil {
@@ -151,8 +149,8 @@ func (i *instance) stop(t *testing.T) {
 	i.await(t, "stopped", false)
 }
 
-// signal sends a signal to an operator. One that has ended, as it began while the API server did not
-// answer, is run again instead, as the kubelet does.
+// signal sends a signal to an operator. An operator that exited because the API server did not answer its start
+// is restarted first, like by the kubelet.
 func (i *instance) signal(t *testing.T, sent os.Signal) {
 	t.Helper()
 	err := i.command.Process.Signal(sent)
@@ -167,7 +165,7 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	if err := <-i.exited; err == nil {
 		t.Error("the operator ended well without the API server")
 	}
-	// What the one before told stays, for it is read at the end.
+	// The log of the previous process is kept, because it is checked at the end.
 	log, err := os.OpenFile(i.log, os.O_WRONLY|os.O_APPEND, 0)
 	must(t, err)
 	defer log.Close()
@@ -182,7 +180,7 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	}
 }
 
-// kill ends an operator without warning.
+// kill sends SIGKILL to an operator.
 func (i *instance) kill(t *testing.T) {
 	t.Helper()
 	i.signal(t, syscall.SIGKILL)
@@ -211,12 +209,12 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 	}
 }
 
-// processorTime is what an operator has used.
+// processorTime returns the CPU time of an operator.
 func (i *instance) processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", i.command.Process.Pid))
 	must(t, err)
-	// After the name, which may have blanks: utime and stime are fields 14 and 15 (proc_pid_stat(5)).
+	// After the name, which may contain blanks: utime and stime are fields 14 and 15 (proc_pid_stat(5)).
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	ticks := 0
 	for _, field := range fields[11:13] {
@@ -224,7 +222,7 @@ func (i *instance) processorTime(t *testing.T) time.Duration {
 		must(t, err)
 		ticks += value
 	}
-	// USER_HZ is 100 on all platforms that Go has.
+	// USER_HZ is 100 on all platforms of Go.
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
@@ -233,7 +231,6 @@ func must(t testing.TB, err error) {
 	controlplane.Must(t, err)
 }
 
-// eventually waits until a condition holds.
 func eventually(t *testing.T, condition func(context.Context) error) {
 	t.Helper()
 	controlplane.Eventually(t, patience, condition)
@@ -265,7 +262,7 @@ func (e *environment) service(t *testing.T, name string, options ...option) *cor
 	return service
 }
 
-// unmade is a Service of our class that is not created.
+// unmade returns a Service of our class that is not created.
 func (e *environment) unmade(namespace, name string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -288,7 +285,7 @@ func (e *environment) pool(t *testing.T, name string, change func(*millracev1bet
 	return pool
 }
 
-// update changes an object, however often somebody else is faster.
+// update changes an object and retries conflicts.
 func update[T client.Object](t *testing.T, e *environment, object T, change func(T)) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -326,8 +323,7 @@ func ingress(service *corev1.Service) []string {
 	return got
 }
 
-// condition waits until a Service has the condition and, where something is wrong, an event that says
-// so.
+// condition waits until a Service has the condition and, for problems, an event.
 func (e *environment) condition(t *testing.T, service *corev1.Service, status metav1.ConditionStatus, reason, message string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -372,7 +368,7 @@ func vipOf(address string) *millracev1beta1.VIP {
 	return &millracev1beta1.VIP{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: millracev1beta1.VIPSpec{Address: address}}
 }
 
-// bound waits until an address has a VIP that a Service claims.
+// bound waits until an address has a VIP with a claim of a Service.
 func (e *environment) bound(t *testing.T, address string, service *corev1.Service) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)

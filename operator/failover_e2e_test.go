@@ -15,8 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A replica that waits is ready when it has read all objects. So it need not read them once it leads:
-// here it may not do so any more by then.
+// warmFailover verifies that a standby replica is ready only after it has cached all objects: it may not list
+// them when it becomes the leader.
 func warmFailover(t *testing.T, e *environment) {
 	first := e.run(t, "--leader-elect")
 	e.pool(t, "main", nil, "203.0.113.0/24")
@@ -35,7 +35,7 @@ func warmFailover(t *testing.T, e *environment) {
 	e.addresses(t, service, "203.0.113.0")
 }
 
-// mayReadServices changes a role of the operator, and waits until that counts.
+// mayReadServices changes a role of the operator and waits until it is effective.
 func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, allowed bool) {
 	t.Helper()
 	update(t, e, role, func(role *rbacv1.ClusterRole) {
@@ -44,7 +44,7 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 			if !slices.Equal(rule.Resources, []string{"services"}) {
 				continue
 			}
-			// A watch can begin with a list. Those that run go on.
+			// A watch can start with a list. Running watches continue.
 			rule.Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == "list" || verb == "watch" })
 			if allowed {
 				rule.Verbs = append(rule.Verbs, "list", "watch")
@@ -65,7 +65,7 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 	})
 }
 
-// isReady asks an operator as the kubelet does.
+// isReady probes an operator like the kubelet.
 func isReady(ctx context.Context, address string) error {
 	if _, err := getPage(ctx, address, "/readyz"); err != nil {
 		return fmt.Errorf("the operator is not ready: %w", err)

@@ -21,14 +21,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// freedManually has Services whose operator went before them. The template and the patch of
-// docs/install.md free those, and leave the finalizers of others.
+// freedManually removes the operator before its Services. The template and the patch of docs/install.md release
+// these and keep foreign finalizers.
 func freedManually(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	const theirs = "example.com/theirs"
 	free := e.service(t, "free")
-	// Two that wait get their addresses in either order.
+	// Two waiting Services get their addresses in either order.
 	e.addresses(t, free, "203.0.113.0")
 	kept := e.service(t, "kept", func(service *corev1.Service) { service.Finalizers = []string{theirs} })
 	foreign := e.service(t, "foreign", class("example.com/lb"), func(service *corev1.Service) {
@@ -59,7 +59,7 @@ func freedManually(t *testing.T, e *environment) {
 	e.finalizers(t, foreign, millracev1beta1.SharedFinalizer)
 }
 
-// documented returns what kubectl gets in the command of docs/install.md.
+// documented returns the arguments of kubectl in docs/install.md.
 func documented(t *testing.T) (list *template.Template, patch []byte) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/install.md")

@@ -23,9 +23,8 @@ const (
 	kubeVIPAnnotation = "kube-vip.io/loadbalancerIPs"
 )
 
-// TestKubeVIP takes over the Services to which kube-vip's own cloud provider gave addresses, and gives
-// them back. The provider writes what it chose as if the user had asked for it. No address changes, and
-// neither writes at rest.
+// TestKubeVIP takes over Services with addresses from kube-vip's cloud provider and gives them back. The
+// provider writes its choice like a request of the user. No address changes, and neither writes at rest.
 func TestKubeVIP(t *testing.T) {
 	e := newEnvironment(t)
 	config := &corev1.ConfigMap{
@@ -41,7 +40,7 @@ func TestKubeVIP(t *testing.T) {
 	services := e.servicesOfKubeVIP(t)
 	given := e.askedBy(t, services)
 
-	// The provider has stopped choosing, Millrace gives what it chose.
+	// The provider stopped; Millrace assigns its previous choice.
 	stop()
 	e.migrate(t, "kube-vip", "configmap", config.Name, "--namespace="+config.Namespace)
 	operator := e.run(t, "--default-class", "--annotations-of=kube-vip")
@@ -53,7 +52,7 @@ func TestKubeVIP(t *testing.T) {
 	e.atRest(t, services)
 	e.unchanged(t, services, now)
 
-	// And back: who has an address of Millrace has to ask for it, or the provider chooses another.
+	// Back: Services must request Millrace's addresses, or the provider chooses others.
 	operator.stop(t)
 	must(t, e.get(t.Context(), after))
 	after.Annotations = map[string]string{kubeVIPAnnotation: strings.Join(now[after.Name], ",")}
@@ -65,7 +64,7 @@ func TestKubeVIP(t *testing.T) {
 	e.unchanged(t, services, now)
 }
 
-// servicesOfKubeVIP are of two namespaces, one of which has a pool of its own.
+// servicesOfKubeVIP returns Services of two namespaces, one of them with its own pool.
 func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -79,7 +78,7 @@ func (e *environment) servicesOfKubeVIP(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// askedBy waits until all Services ask for addresses of each of their families, and returns them.
+// askedBy waits until all Services request addresses of each family and returns them.
 func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[string][]string {
 	t.Helper()
 	asked := map[string][]string{}
@@ -98,8 +97,8 @@ func (e *environment) askedBy(t *testing.T, services []*corev1.Service) map[stri
 	return asked
 }
 
-// runKubeVIP runs kube-vip's cloud provider until stop is called, or the test ends. It reads the
-// kubeconfig of a home directory.
+// runKubeVIP runs kube-vip's cloud provider until stop is called or the test ends. It reads the kubeconfig from
+// a home directory.
 func (e *environment) runKubeVIP(t *testing.T) (stop func()) {
 	t.Helper()
 	home := t.TempDir()

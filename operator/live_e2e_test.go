@@ -24,8 +24,8 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// liveCertificates has the operator make the certificates of the aggregated API, with the rights of
-// config/liveapi, and keep them right, whatever is removed or written over.
+// liveCertificates verifies that the operator creates the certificates of the aggregated API with the rights of
+// config/liveapi, and restores them after any deletion or change.
 func liveCertificates(t *testing.T, e *environment) {
 	e.client.MakeOf(t, "liveapi/operator_role.yaml", "liveapi/api_service.yaml")
 	service := &unstructured.Unstructured{}
@@ -63,7 +63,7 @@ func liveCertificates(t *testing.T, e *environment) {
 		t.Error("there is another CA, and nothing was wrong with it")
 	}
 
-	// For new keys at once the Secret is deleted.
+	// Deleting the Secret replaces all keys at once.
 	must(t, e.client.Delete(t.Context(), all))
 	eventually(t, func(ctx context.Context) error {
 		if err := right(ctx); err != nil {
@@ -75,7 +75,7 @@ func liveCertificates(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// Who uninstalls removes the APIService first: it does not come back, and nothing is complained of.
+	// Uninstalling removes the APIService first: it is not created again, and no error is logged.
 	must(t, e.client.Delete(t.Context(), service))
 	must(t, e.client.Delete(t.Context(), api))
 	eventually(t, func(ctx context.Context) error { return e.get(ctx, api) })
@@ -84,7 +84,7 @@ func liveCertificates(t *testing.T, e *environment) {
 	}
 }
 
-// believes verifies one of a Secret's certificates as its peer does.
+// believes verifies a certificate of a Secret as its peer does.
 func believes(bundle []byte, data map[string][]byte, name, host string, usage x509.ExtKeyUsage) error {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(bundle)

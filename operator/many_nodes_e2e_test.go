@@ -25,12 +25,12 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// nodesVariable is how many nodes TestManyNodes has.
+// nodesVariable sets the number of nodes of TestManyNodes.
 const nodesVariable = "MILLRACE_NODES"
 
-// TestManyNodes measures the operator in a cluster of many nodes, which come at once and whose agents
-// report at once, as after an upgrade or the loss of a router. Without a number they are few, and what
-// becomes of them is all that can fail: make bench-control is for the figures.
+// TestManyNodes measures the operator with many nodes that join and report together, as after an upgrade or the
+// loss of a router. By default there are few nodes and only the result is verified; make bench-control takes
+// the figures.
 func TestManyNodes(t *testing.T) {
 	c := newManyNodes(t)
 	c.joins(t)
@@ -46,7 +46,7 @@ type manyNodes struct {
 	*environment
 	nodes    int
 	operator *instance
-	// keys are what all agents do.
+	// keys is the ring of all agents.
 	keys   tunnelkey.Ring
 	report *figures.Report
 }
@@ -70,7 +70,7 @@ func newManyNodes(t *testing.T) *manyNodes {
 	return c
 }
 
-// atOnce does something for each node, a few at a time.
+// atOnce calls do for each node, a few concurrently.
 func (c *manyNodes) atOnce(t *testing.T, do func(ctx context.Context, number int) error) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -83,7 +83,7 @@ func (c *manyNodes) atOnce(t *testing.T, do func(ctx context.Context, number int
 
 func nodeName(number int) string { return fmt.Sprintf("node%05d", number) }
 
-// joins creates the Nodes, and waits until all have ids and can report.
+// joins creates the Nodes and waits until all have IDs and reports.
 func (c *manyNodes) joins(t *testing.T) {
 	before, began := c.operatorWrites(t), time.Now()
 	c.atOnce(t, func(ctx context.Context, number int) error {
@@ -122,7 +122,7 @@ func (c *manyNodes) joins(t *testing.T) {
 	c.report.Add("writes for a node", float64(c.operatorWrites(t)-before)/float64(c.nodes), 3, "")
 }
 
-// tell has all agents report at once, and returns what that costs the operator until it rests.
+// tell lets all agents report and returns the operator's CPU time and writes until it is idle.
 func (c *manyNodes) tell(t *testing.T, state millracev1beta1.SessionState) (processor time.Duration, writes int) {
 	t.Helper()
 	current, err := c.tunnelState(t.Context())
@@ -174,7 +174,7 @@ func (c *manyNodes) serves(t *testing.T) {
 	c.report.Add("memory", float64(c.residentMemory(t))/(1<<20), 512, "MiB")
 }
 
-// restarts ends the operator and runs another one, which finds all as it is to be.
+// restarts replaces the operator, with all objects up to date.
 func (c *manyNodes) restarts(t *testing.T) {
 	before := len(c.settled(t, 2*time.Second))
 	c.operator.stop(t)
@@ -190,7 +190,7 @@ func (c *manyNodes) restarts(t *testing.T) {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// residentMemory is the operator's, in bytes.
+// residentMemory returns the operator's resident memory in bytes.
 func (c *manyNodes) residentMemory(t *testing.T) int {
 	t.Helper()
 	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", c.operator.command.Process.Pid))

@@ -25,17 +25,16 @@ import (
 )
 
 const (
-	// waitingVariable is how many Services wait in TestManyWaiting.
+	// waitingVariable sets the number of waiting Services of TestManyWaiting.
 	waitingVariable = "MILLRACE_WAITING"
-	// disturbed is for how many seconds something changes.
+	// disturbed is the duration of each phase of changes, in seconds.
 	disturbed = 15
-	// phases is how often.
+	// phases is the number of phases.
 	phases = 4
 )
 
-// TestManyWaiting measures what Services that wait for an address cost the operator, and others, while
-// something changes once a second that might help them, and does not. Without a number they are few:
-// make bench-control is for the figures.
+// TestManyWaiting measures the cost of Services that wait for an address while irrelevant changes occur every
+// second. By default there are few Services; make bench-control takes the figures.
 func TestManyWaiting(t *testing.T) {
 	waiting := 200
 	if text := os.Getenv(waitingVariable); text != "" {
@@ -76,14 +75,14 @@ func TestManyWaiting(t *testing.T) {
 	})
 	measure("the address of a node", func(second int) { e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", 30+second)) })
 	report.Print(t, fmt.Sprintf("Operator: %d Services wait", waiting))
-	// Who has waited longest gets what there is.
+	// The Services that have waited longest get the addresses.
 	update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = append(pool.Spec.Addresses, "198.51.100.11/32")
 	})
 	e.bound(t, "198.51.100.11", first)
 }
 
-// wait creates Services that are told that they wait.
+// wait creates Services and waits until they report that they wait.
 func (e *environment) wait(t *testing.T, count int) {
 	t.Helper()
 	group, ctx := errgroup.WithContext(t.Context())
@@ -91,7 +90,7 @@ func (e *environment) wait(t *testing.T, count int) {
 	for number := range count {
 		group.Go(func() error {
 			service := e.unmade(namespace, fmt.Sprintf("waiting-%d", number))
-			// There are fewer.
+			// There are fewer node ports than Services.
 			service.Spec.AllocateLoadBalancerNodePorts = new(bool)
 			return e.client.Create(ctx, service)
 		})
@@ -115,12 +114,12 @@ func (e *environment) wait(t *testing.T, count int) {
 	})
 }
 
-// whileChanging changes something each second, and creates Services beside, of which it returns how
-// long each took to be assigned, sorted.
+// whileChanging makes a change and creates Services each second, and returns the sorted durations of their
+// assignment.
 func (e *environment) whileChanging(t *testing.T, change func(second int)) []time.Duration {
 	t.Helper()
 	const inSecond = 5
-	// Those of the times before are told, too.
+	// The watch also returns Services of previous phases.
 	assigned := e.firstAddresses(t, otherNamespace, phases*disturbed*inSecond)
 	created := map[string]time.Time{}
 	ticker := time.NewTicker(time.Second / inSecond)
@@ -138,7 +137,6 @@ func (e *environment) whileChanging(t *testing.T, change func(second int)) []tim
 	return took
 }
 
-// setLabel sets a label of a namespace.
 func setLabel(t *testing.T, e *environment, name, key, value string) {
 	t.Helper()
 	update(t, e, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, func(namespace *corev1.Namespace) {

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestMetalLB takes the Services of MetalLB over, from its own controller, and gives them back: shared
-// ones, ones that ask for an address or a pool, and ones of both families. No address changes, and
-// while both run neither writes again and again.
+// TestMetalLB takes the Services of MetalLB over from its own controller and gives them back: shared addresses,
+// requested addresses and pools, and dual stack. No address changes, and while both run they do not overwrite
+// each other.
 func TestMetalLB(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.metalLB(t)
@@ -31,13 +31,13 @@ func TestMetalLB(t *testing.T) {
 	e.atRest(t, services)
 	e.unchanged(t, services, given)
 
-	// While both run MetalLB serves what is new, and Millrace follows.
+	// While both run, MetalLB assigns new addresses and Millrace adopts them.
 	late := e.service(t, "late", classless)
 	services = append(services, late)
 	given = e.givenTo(t, services)
 	e.claimed(t, services, given)
 
-	// MetalLB goes, and Millrace gives addresses of its own.
+	// MetalLB stops, and Millrace assigns addresses.
 	operator.stop(t)
 	stop()
 	operator = e.run(t, flags...)
@@ -48,7 +48,7 @@ func TestMetalLB(t *testing.T) {
 	e.claimed(t, services, given)
 	e.unchanged(t, services, given)
 
-	// And back: MetalLB keeps what the statuses say.
+	// Back: MetalLB keeps the addresses in statuses.
 	operator.stop(t)
 	e.runMetalLB(t)
 	e.service(t, "back", classless)
@@ -56,7 +56,7 @@ func TestMetalLB(t *testing.T) {
 	e.unchanged(t, services, given)
 }
 
-// servicesOfMetalLB are twenty of all kinds.
+// servicesOfMetalLB returns twenty Services of all kinds.
 func (e *environment) servicesOfMetalLB(t *testing.T) []*corev1.Service {
 	t.Helper()
 	var services []*corev1.Service
@@ -80,7 +80,7 @@ func (e *environment) servicesOfMetalLB(t *testing.T) []*corev1.Service {
 	return services
 }
 
-// metalLB installs MetalLB's kinds and pools and runs its controller.
+// metalLB installs MetalLB's CRDs and pools and runs its controller.
 func (e *environment) metalLB(t *testing.T) (stop func()) {
 	t.Helper()
 	crds := filepath.Join(sourcesOf(t, metalLBModule, "go.universe.tf/metallb"), "config", "crd", "bases")

@@ -53,8 +53,7 @@ func routing(t *testing.T, e *environment) {
 	conflicts(t, e, advertisement)
 }
 
-// conflicts adds an advertisement that the first one overrules while a Service has a VIP, and
-// a node a session.
+// conflicts adds an advertisement that yields to the first one, with a VIP and a session.
 func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertisement) {
 	t.Helper()
 	second := &millracev1beta1.VIPAdvertisement{
@@ -103,7 +102,7 @@ func (e *environment) setAddresses(t *testing.T, node *corev1.Node, addresses ..
 	must(t, e.client.Status().Update(t.Context(), node))
 }
 
-// lbNode waits for the LBNode of a Node, with its addresses.
+// lbNode waits for the LBNode of a Node with its addresses.
 func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...string) *millracev1beta1.LBNode {
 	t.Helper()
 	lbNode := &millracev1beta1.LBNode{ObjectMeta: metav1.ObjectMeta{Name: node.Name}}
@@ -136,7 +135,7 @@ func nodes(t *testing.T, e *environment) {
 	e.setAddresses(t, all[3], "198.51.100.44")
 	before := e.lbNode(t, all[3], "198.51.100.44")
 
-	// Pods' networks may be given to a node after it has registered.
+	// Pod networks may be assigned after a node has registered.
 	update(t, e, all[3], func(node *corev1.Node) {
 		node.Spec.PodCIDR, node.Spec.PodCIDRs = "198.18.3.0/24", []string{"198.18.3.0/24"}
 	})
@@ -151,8 +150,8 @@ func nodes(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// A node that registers again keeps its id; a new one gets none that was
-	// in use just now, also where the operator was restarted in between.
+	// A node that registers again keeps its ID; a new node gets no recently used ID, even after a restart of
+	// the operator.
 	must(t, e.client.Delete(t.Context(), all[3]))
 	all[3] = e.node(t, all[3].Name, "198.51.100.45")
 	if after := e.lbNode(t, all[3], "198.51.100.45"); after.Spec.ID != before.Spec.ID {
@@ -169,13 +168,13 @@ func nodes(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), next))
 	must(t, e.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: next.Name}}))
 	e.run(t)
-	// One more is passed over where a write had to be tried again: its id may be in use.
+	// One more ID is skipped after a retried write, because it may be in use.
 	if after := e.lbNode(t, e.node(t, "after", "198.51.100.51"), "198.51.100.51"); after.Spec.ID < 12 {
 		t.Errorf("after a restart, the next node gets id %d, which another had just now", after.Spec.ID)
 	}
 }
 
-// departures: an LBNode says why its Node departs, and no more once it does not.
+// departures verifies that an LBNode has the reason why its Node departs, and none afterwards.
 func departures(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "departing", "198.51.100.1")
@@ -201,7 +200,7 @@ func departures(t *testing.T, e *environment) {
 	departs("", func(node *corev1.Node) { node.Spec.Unschedulable = false })
 }
 
-// zones: an LBNode has the zone that its Node is labelled with.
+// zones verifies that an LBNode has the zone of its Node's label.
 func zones(t *testing.T, e *environment) {
 	e.run(t)
 	label := func(node *corev1.Node, zone string) {
@@ -238,7 +237,7 @@ func zones(t *testing.T, e *environment) {
 	inZone(labelled, "")
 }
 
-// boots: the operator ignores the boot of a Node, so its restart marks no node as booted.
+// boots verifies that the operator ignores boot IDs of Nodes, so its restart marks no node as booted.
 func boots(t *testing.T, e *environment) {
 	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{Name: "booting"},
@@ -256,8 +255,7 @@ func boots(t *testing.T, e *environment) {
 	}
 }
 
-// idsWrap: at the end of the numbers, those that became free come again, the last freed
-// one last.
+// idsWrap verifies that freed IDs are reused at the end of the range, the last freed one last.
 func idsWrap(t *testing.T, e *environment) {
 	for name, id := range map[string]int32{"one": 1, "highest": 4095} {
 		must(t, e.client.Create(t.Context(), &millracev1beta1.LBNode{
@@ -277,8 +275,8 @@ func idsWrap(t *testing.T, e *environment) {
 	}
 }
 
-// reports: each LBNode has a report that goes with it, which says nothing of a node that
-// is not ready, until the node's agent says otherwise.
+// reports verifies that each LBNode has a report, whose conditions are Unknown while the node is not ready
+// until its agent reports again.
 func reports(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "reporting", "198.51.100.1")
@@ -307,11 +305,11 @@ func reports(t *testing.T, e *environment) {
 	kubelet(corev1.ConditionUnknown, 2)
 	dead := conditions("Ready=Unknown", "Programmed=True", "NodeReady=Unknown")
 	e.report(t, "dead", dead)
-	// The agent lives: what it says stands, whatever else of the Node is written.
+	// The agent's conditions stay, even if other fields of the Node change.
 	agent(metav1.ConditionTrue)
 	kubelet(corev1.ConditionUnknown, 2)
 	alive := conditions("Ready=True", "Programmed=True", "NodeReady=Unknown")
-	// Its report comes after the operator has looked at the one before.
+	// Its report follows the pass over the previous one.
 	e.node(t, "another")
 	eventually(t, func(ctx context.Context) error {
 		return e.get(ctx, &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: "another"}})
@@ -330,7 +328,7 @@ func reports(t *testing.T, e *environment) {
 	})
 }
 
-// report waits for the report of the node "reporting" that is as wanted.
+// report waits until the report of the node "reporting" passes check.
 func (e *environment) report(t *testing.T, what string, check func(*millracev1beta1.LBNodeReport) error) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {

@@ -4,5 +4,5 @@
 
 package operator_test
 
-// asTheTest are flags of go build by which the operator is built as the test is.
+// asTheTest are the flags of go build for the operator, matching those of the test.
 var asTheTest []string

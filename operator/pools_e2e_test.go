@@ -20,7 +20,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// counted compares what a pool says of its addresses.
+// counted compares the counters of a pool.
 func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	status := pool.Status
 	if status.Assigned == nil || status.Free == nil || *status.Assigned != assigned || *status.Free != free {
@@ -29,7 +29,7 @@ func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	return nil
 }
 
-// refusedPools are those that the API server itself refuses.
+// refusedPools verifies pools that the API server rejects.
 func refusedPools(t *testing.T, e *environment) {
 	for text, want := range map[string]string{
 		"203.0.113.1/24": "bits set behind", "2001:db8::1/64": "bits set behind", "10.0.0.1/8": "bits set behind",
@@ -45,7 +45,7 @@ func refusedPools(t *testing.T, e *environment) {
 			t.Errorf("a pool of %s: %v, want it refused with %q", text, err, want)
 		}
 	}
-	// As many entries as there can be, of the longest kind, stay within the API server's budget.
+	// The longest possible pools stay within the API server's cost budget.
 	var full, full4 []string
 	for i := range 256 {
 		full4 = append(full4, fmt.Sprintf("%33s203.0.%d.9 - 203.0.%d.100%33s", "", i, i, ""))
@@ -67,7 +67,7 @@ func refusedPools(t *testing.T, e *environment) {
 	}
 }
 
-// refusedCommunities are those that the API server itself refuses.
+// refusedCommunities verifies communities that the API server rejects.
 func refusedCommunities(t *testing.T, e *environment) {
 	for text, want := range map[string]string{
 		"65535:65535": "", "0:0": "", "00064512:1": "", "4294967295:4294967295:0": "",
@@ -88,7 +88,7 @@ func refusedCommunities(t *testing.T, e *environment) {
 
 func badPools(t *testing.T, e *environment) {
 	e.run(t)
-	// The schema lets through what only a comparison with all special ranges finds.
+	// The schema accepts it, because only a comparison with all special ranges finds the problem.
 	bad := e.pool(t, "a-loopback", nil, "198.51.100.0/28", "126.0.0.0-128.0.0.0")
 	e.ready(t, bad, &bad.Status.Conditions, millracev1beta1.ReasonInvalid,
 		"spec.addresses[1]: 126.0.0.0-128.0.0.0 has loopback addresses (127.0.0.0/8), which cannot be announced")
@@ -120,7 +120,7 @@ func poolColumns(t *testing.T, e *environment) {
 	shows("4", "0")
 }
 
-// row returns what kubectl get shows of an object, by column.
+// row returns the output of kubectl get for an object, by column.
 func (e *environment) row(ctx context.Context, resource, name string) (map[string]any, error) {
 	config := rest.CopyConfig(e.server.Admin())
 	config.GroupVersion = &millracev1beta1.GroupVersion
@@ -143,7 +143,7 @@ func (e *environment) row(ctx context.Context, resource, name string) (map[strin
 	return row, nil
 }
 
-// usable waits until a pool is ready and says that it gives out exactly these addresses.
+// usable waits until a pool is ready with exactly these usable addresses.
 func (e *environment) usable(t *testing.T, pool *millracev1beta1.VIPPool, want ...string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -175,7 +175,7 @@ func overlappingPools(t *testing.T, e *environment) {
 	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
 		t.Error("a pool without an address is ready")
 	}
-	// Once the older pool is gone, the addresses are the younger pools'.
+	// After the deletion of the older pool, the younger pools have the addresses.
 	must(t, e.client.Delete(t.Context(), good))
 	e.usable(t, inside, "203.0.113.4/31")
 	e.usable(t, overlapping, "203.0.113.8-203.0.113.17")
@@ -201,14 +201,14 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.condition(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonAddressForbidden, "203.0.113.1 is not among the addresses")
 	e.addresses(t, e.service(t, "web"), "10.97.0.0")
 
-	// A Service that waits gets what others give up.
+	// A waiting Service gets freed addresses.
 	must(t, e.client.Delete(t.Context(), router))
 	e.addresses(t, asks, "203.0.113.1")
-	// What is given out stays when somebody else takes it; the pool says so.
+	// Assigned addresses stay when another object gets them, and the pool reports it.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses are not given out by the pool any longer")
 	e.addresses(t, asks, "203.0.113.1")
-	// No agent serves a node's address: the VIP and the Service say so, until it is free again.
+	// Agents do not serve a node's address: the VIP and the Service report it until it is free again.
 	const occupied = `203.0.113.1 is the address of Node "node1"`
 	vip := vipOf("203.0.113.1")
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonOccupied, occupied)
@@ -217,7 +217,7 @@ func occupiedPools(t *testing.T, e *environment) {
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, "")
 	e.served(t, asks, metav1.ConditionFalse, millracev1beta1.ReasonNotSelected, "")
 
-	// The other way round: a VIP that is reserved for a Service by hand when a router has it.
+	// Conversely, a VIP is reserved manually after a router has its address.
 	must(t, e.client.Create(t.Context(), &millracev1beta1.LBPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: "router2"},
 		Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: "203.0.113.77"}, PeerASN: 64512, LocalASN: 64513},

@@ -17,8 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// reservedFor waits until a VIP has no Service, and is reserved for one of a
-// name; "" for none.
+// reservedFor waits until a VIP has no Service and is reserved for a name; "" for none.
 func (e *environment) reservedFor(t *testing.T, address, name string) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
@@ -46,7 +45,7 @@ func retain(t *testing.T, e *environment) {
 		e.gone(t, service)
 		e.reservedFor(t, "203.0.113.0", "web")
 
-		// Nobody else gets it: not by chance, and not by asking for it.
+		// Other Services do not get it, not even by request.
 		anyone := e.service(t, "anyone")
 		e.addresses(t, anyone, "203.0.113.1")
 		thief := e.service(t, "thief", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.0"))
@@ -64,13 +63,13 @@ func retain(t *testing.T, e *environment) {
 		}
 	}
 
-	// It is kept, too, for a Service that is no load balancer for a while.
+	// It also stays reserved for a Service of another type.
 	update(t, e, service, toClusterIP)
 	e.reservedFor(t, "203.0.113.0", "web")
 	update(t, e, service, toLoadBalancer)
 	e.addresses(t, service, "203.0.113.0")
 
-	// Who empties the claims gives the address to whoever asks for it.
+	// Without claims, any Service that requests the address gets it.
 	must(t, e.client.Delete(t.Context(), service))
 	e.gone(t, service)
 	vip := e.reservedFor(t, "203.0.113.0", "web")
@@ -88,7 +87,7 @@ func toLoadBalancer(service *corev1.Service) {
 	class(millracev1beta1.Class)(service)
 }
 
-// bare waits until nothing of ours is left on a Service.
+// bare waits until a Service has no traces of the operator.
 func (e *environment) bare(t *testing.T, service *corev1.Service) {
 	t.Helper()
 	e.addresses(t, service)
@@ -114,7 +113,7 @@ func typeChange(t *testing.T, e *environment) {
 	update(t, e, service, toLoadBalancer)
 	e.addresses(t, service, "203.0.113.1")
 
-	// To a type and class of somebody else, while nobody watches.
+	// The type and class change while no operator runs.
 	running.stop(t)
 	update(t, e, service, toClusterIP)
 	update(t, e, service, func(service *corev1.Service) {
@@ -126,10 +125,9 @@ func typeChange(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// cloudController has the writes that the service controller of a cloud-controller-manager
-// (k8s.io/cloud-provider/controllers/service) does to a Service that is deleted, whatever its
-// class: it removes the finalizer of all load balancers, and empties the status, both by a patch
-// of the subresource.
+// cloudController makes the writes of the service controller of a cloud-controller-manager
+// (k8s.io/cloud-provider/controllers/service) to a deleted Service of any class: it removes the shared
+// finalizer and empties the status, both by patches of the subresource.
 func cloudController(t *testing.T, e *environment) {
 	e.run(t, "--release-delay=1s")
 	e.pool(t, "main", nil, "203.0.113.0/32")
@@ -167,7 +165,7 @@ func (e *environment) finalizers(t *testing.T, service *corev1.Service, want ...
 	})
 }
 
-// The finalizer of all load balancers stays where it is not ours.
+// A shared finalizer of another load balancer stays.
 func foreignFinalizers(t *testing.T, e *environment) {
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	with := func(service *corev1.Service) { service.Finalizers = []string{millracev1beta1.SharedFinalizer} }
@@ -178,8 +176,7 @@ func foreignFinalizers(t *testing.T, e *environment) {
 		must(t, e.client.Delete(t.Context(), service))
 	}
 	e.run(t)
-	// Services are looked at one after the other, at the start in no order: a
-	// second round is behind them all.
+	// The initial list has no order: a second round follows it.
 	for _, name := range []string{"first", "second"} {
 		e.addresses(t, e.service(t, name), map[string]string{"first": "203.0.113.0", "second": "203.0.113.1"}[name])
 	}
@@ -208,19 +205,19 @@ func freedLast(t *testing.T, e *environment) {
 	free(first)
 	third := give("third", "203.0.113.2")
 
-	// What got free is forgotten by a restart, but not where the search was.
+	// A restart forgets freed addresses, but the position of the search remains.
 	running.stop(t)
 	running = e.run(t)
 	give("fourth", "203.0.113.3")
 	free(third)
-	// Of those that were never seen in use the first, then what got free.
+	// Addresses that were never used come first, then freed ones.
 	give("fifth", "203.0.113.0")
 	give("sixth", "203.0.113.1")
 	give("seventh", "203.0.113.2")
 	running.stop(t)
 }
 
-// releasing waits until a VIP is in a phase of being given up.
+// releasing waits until a VIP is in a phase of its release.
 func (e *environment) releasing(t *testing.T, address string, phase millracev1beta1.ReleasePhase) {
 	t.Helper()
 	vip := vipOf(address)
@@ -248,7 +245,7 @@ func orderlyDeletion(t *testing.T, e *environment) {
 	e.condition(t, heir, metav1.ConditionFalse, millracev1beta1.ReasonExhausted, "")
 	must(t, e.get(t.Context(), service))
 
-	// Another operator goes on with it, and the one who waits gets the address at last.
+	// Another operator completes the release, and the waiting Service gets the address.
 	first.kill(t)
 	e.run(t, "--release-delay=1s")
 	e.releasing(t, "203.0.113.0", millracev1beta1.ReleaseWithdrawn)

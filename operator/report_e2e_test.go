@@ -19,8 +19,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// What a Service with an address asks for and cannot have is told, and what it
-// has is kept.
+// keptThoughWrong verifies that unsupported settings of a Service are reported and its address is kept.
 func keptThoughWrong(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/31")
@@ -45,7 +44,7 @@ func keptThoughWrong(t *testing.T, e *environment) {
 	e.bound(t, "203.0.113.0", service)
 }
 
-// An event's note has at most 1,024 bytes; the condition has all.
+// longEvent verifies that notes of events are truncated to 1,024 bytes and conditions are not.
 func longEvent(t *testing.T, e *environment) {
 	e.run(t)
 	value := "nonsense-" + strings.Repeat("ä", 2000)
@@ -59,8 +58,8 @@ func longEvent(t *testing.T, e *environment) {
 	})
 }
 
-// A namespace goes with all that is in it: no event can be written there any
-// more, and what is written may be gone.
+// terminatingNamespace deletes a namespace with Services: events can no longer be created there, and objects
+// disappear during writes.
 func terminatingNamespace(t *testing.T, e *environment) {
 	running := e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
@@ -80,7 +79,7 @@ func terminatingNamespace(t *testing.T, e *environment) {
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	must(t, e.client.Delete(t.Context(), namespace))
-	// No controller of namespaces runs here: this is its work.
+	// The namespace controller, which does not run here, would do this.
 	for _, service := range services {
 		must(t, e.client.Delete(t.Context(), service))
 	}

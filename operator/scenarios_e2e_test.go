@@ -38,14 +38,13 @@ func requestedAddress(t *testing.T, e *environment) {
 	wrong := e.service(t, "wrong", annotated(millracev1beta1.AnnotationAddresses, "203.0.113.300"))
 	e.condition(t, wrong, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "203.0.113.300"`)
 
-	// The owner moves, and the one who waited gets the address.
+	// The owner moves, and the waiting Service gets the address.
 	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "203.0.113.21"))
 	e.addresses(t, owner, "203.0.113.21")
 	e.addresses(t, other, "203.0.113.20")
 	e.bound(t, "203.0.113.20", other)
 
-	// Several of a family, and by the field that is older than the annotation. The first is of
-	// somebody else at first.
+	// Several addresses of a family, and the deprecated field. Another Service has the first one initially.
 	several := e.service(t, "several", func(service *corev1.Service) { service.Spec.LoadBalancerIP = "203.0.113.21, 203.0.113.30,203.0.113.31" })
 	e.condition(t, several, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "203.0.113.21")
 	e.addresses(t, several)
@@ -58,7 +57,7 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.addresses(t, several, "203.0.113.30")
 	e.gone(t, vipOf("203.0.113.31"))
 
-	// A mistake in the annotation takes nothing away.
+	// An invalid annotation takes nothing away.
 	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "nonsense"))
 	e.condition(t, owner, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "has 203.0.113.21; ")
 	e.addresses(t, owner, "203.0.113.21")
@@ -146,7 +145,7 @@ func classes(t *testing.T, e *environment) {
 	}
 }
 
-// twoClasses has two operators in one cluster, each with a class of its own.
+// twoClasses runs two operators of different classes in one cluster.
 func twoClasses(t *testing.T, e *environment) {
 	const internal = "example.com/internal-vip"
 	e.pool(t, "main", nil, "203.0.113.0/30")
@@ -158,7 +157,7 @@ func twoClasses(t *testing.T, e *environment) {
 	e.addresses(t, within, "203.0.113.1")
 	e.condition(t, within, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.1")
 
-	// Either starts again and finds what the other one gave.
+	// After a restart each operator finds the other's addresses.
 	first.stop(t)
 	second.stop(t)
 	first, marker := e.run(t), e.service(t, "marker")
@@ -172,14 +171,14 @@ func twoClasses(t *testing.T, e *environment) {
 		e.bound(t, address, service)
 	}
 
-	// A Service that is deleted gives its address up whoever gave it.
+	// Either operator releases the address of a deleted Service.
 	must(t, e.client.Delete(t.Context(), public))
 	e.gone(t, public)
 	e.gone(t, vipOf("203.0.113.0"))
 }
 
-// foreignAddresses is a cluster in which another load balancer serves Services without a class,
-// when the operator is made the default.
+// foreignAddresses makes the operator the default in a cluster where another load balancer serves Services
+// without a class.
 func foreignAddresses(t *testing.T, e *environment) {
 	serve := func(name, address string) *corev1.Service {
 		t.Helper()
@@ -196,7 +195,7 @@ func foreignAddresses(t *testing.T, e *environment) {
 	e.addresses(t, outside, "198.51.100.77")
 	e.addresses(t, first, "203.0.113.7")
 
-	// With a pool the address in it is taken over. Who shared it there keeps it.
+	// With a pool, its addresses are taken over. Services that shared them keep them.
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.7")
 	running.stop(t)
@@ -243,7 +242,7 @@ func splitBrain(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// What the statuses say is what the VIPs say.
+	// Statuses match VIPs.
 	services := &corev1.ServiceList{}
 	must(t, e.client.List(t.Context(), services, client.InNamespace(namespace)))
 	for i := range services.Items {
@@ -264,15 +263,14 @@ func failover(t *testing.T, e *environment) {
 	start := time.Now()
 	late := e.service(t, "late")
 	e.addresses(t, late, "203.0.113.1")
-	// The leader gave the Lease back; else this would take its 15 seconds.
+	// The previous leader released the Lease, which would last 15 seconds otherwise.
 	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("the next leader took over after %s", took)
 	}
 	e.sameAssignments(t, before)
 }
 
-// settled waits until the operator has written nothing for a while, and
-// returns all its writes.
+// settled waits until the operator has been idle for a while and returns all its writes.
 func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.Write {
 	t.Helper()
 	var last []controlplane.Write
@@ -283,7 +281,7 @@ func (e *environment) settled(t *testing.T, quiet time.Duration) []controlplane.
 			return err
 		}
 		writes = slices.DeleteFunc(writes, func(write controlplane.Write) bool {
-			// The Lease, and the event that tells its holder.
+			// The Lease and the event about its holder do not count.
 			return write.User != operatorUser || write.Namespace == systemNamespace
 		})
 		if len(writes) != len(last) {
@@ -313,7 +311,7 @@ func steadyState(t *testing.T, e *environment) {
 		e.service(t, fmt.Sprintf("s%d", i), families(corev1.IPFamilyPolicyRequireDualStack))
 	}
 	e.allAssigned(t, 2)
-	// Counters of a pool are written at most every half a second.
+	// Counters of a pool are written at most every half second.
 	poolWrites := int(time.Since(start)/(500*time.Millisecond)) + 3
 	writes := e.settled(t, 10*time.Second)[before:]
 	perKind := map[string]int{}
@@ -327,7 +325,7 @@ func steadyState(t *testing.T, e *environment) {
 	want := map[string]int{
 		"patch services/status": count,
 		"create vips/":          2 * count,
-		// That no node announces its addresses: there are no agents.
+		// One event per Service reports that no node announces it: there are no agents.
 		"create events/":        count,
 		"create lbnodes/":       3,
 		"create lbnodereports/": 3,
@@ -347,7 +345,7 @@ func steadyState(t *testing.T, e *environment) {
 		}
 	}
 
-	// Neither does a restart write anything.
+	// A restart writes nothing.
 	e.run(t)
 	if after := e.settled(t, 5*time.Second)[before:]; len(after) != len(writes) {
 		t.Errorf("a restart wrote %+v", after[len(writes):])

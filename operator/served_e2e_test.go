@@ -22,7 +22,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// served waits until a Service has the condition Served, and an event that says so.
+// served waits until a Service has the condition Served and a matching event.
 func (e *environment) served(t *testing.T, service *corev1.Service, status metav1.ConditionStatus, reason, message string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -74,7 +74,7 @@ func (e *environment) advertisement(t *testing.T, name string, change func(*mill
 	return advertisement
 }
 
-// session makes a node, unless it is there, and has its agent report a BGP session in a state.
+// session creates a node, unless it exists, and reports a BGP session in a state.
 func (e *environment) session(t *testing.T, name string, state millracev1beta1.SessionState) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -134,8 +134,8 @@ func servedOrNot(t *testing.T, e *environment) {
 	e.bare(t, service)
 }
 
-// A port that another Service has on the address, and the labels of one that select
-// the address of both.
+// servedTogether verifies port conflicts between Services, and labels of one Service that select the shared
+// address.
 func servedTogether(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -194,8 +194,8 @@ func servedZones(t *testing.T, e *environment) {
 	})
 }
 
-// A host that has the address of a VIP is told of the VIP and of its Service, for as long as a node
-// finds it.
+// servedDuplicates verifies that a host with the address of a VIP is reported on the VIP and its Service while
+// a node finds it.
 func servedDuplicates(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "announcing", millracev1beta1.SessionEstablished)
@@ -242,8 +242,8 @@ func servedDuplicates(t *testing.T, e *environment) {
 	e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 }
 
-// A VIP that nodes answer for on their links names the one that does, as long as it says so. Where none has
-// a link for it, its Service says so.
+// servedOnLinks verifies that a VIP names the node that answers for it on its links, and that its Service
+// reports missing links.
 func servedOnLinks(t *testing.T, e *environment) {
 	e.run(t)
 	e.session(t, "answering", millracev1beta1.SessionIdle)
@@ -287,7 +287,7 @@ func servedOnLinks(t *testing.T, e *environment) {
 	}
 }
 
-// inZone makes a node in a zone of its own.
+// inZone creates a node in a zone of its own.
 func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -298,7 +298,7 @@ func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	return node
 }
 
-// contestedStatus has another program that answers each write of the status with one of its own.
+// contestedStatus runs another program that overwrites the status after each write.
 func contestedStatus(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24")
@@ -321,7 +321,7 @@ func contestedStatus(t *testing.T, e *environment) {
 		}
 		return e.warning(ctx, service, millracev1beta1.ReasonStatusContested, "metadata.managedFields")
 	})
-	// Conflicts count as answers here, too.
+	// Conflicts count as writes here, too.
 	if answers > 20 {
 		t.Errorf("the status was written %d times before it was told", answers)
 	}

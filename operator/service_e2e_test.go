@@ -17,8 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// TestOperator runs the built program against a real API server, with the
-// rights of config/rbac/operator.
+// TestOperator runs the built program against a real API server, with the rights of config/rbac/operator.
 func TestOperator(t *testing.T) {
 	e := newEnvironment(t)
 	for _, scenario := range []struct {
@@ -199,7 +198,7 @@ func exhaustion(t *testing.T, e *environment) {
 	})
 }
 
-// assignments returns the address and UID of the VIP of each Service.
+// assignments returns the address and VIP UID of each Service.
 func (e *environment) assignments(t *testing.T) map[string]string {
 	t.Helper()
 	list := &millracev1beta1.VIPList{}
@@ -213,7 +212,7 @@ func (e *environment) assignments(t *testing.T) map[string]string {
 	return found
 }
 
-// allAssigned waits until all Services have as many addresses.
+// allAssigned waits until count Services have addresses.
 func (e *environment) allAssigned(t *testing.T, count int) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -250,8 +249,8 @@ func restart(t *testing.T, e *environment) {
 	before := e.assignments(t)
 	first.kill(t)
 
-	// What was assigned stays, though its pool is gone, a better one has come
-	// and a new Service may be seen first.
+	// Addresses stay although the pool is deleted, a better one exists and a new Service may be reconciled
+	// first.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	better := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")

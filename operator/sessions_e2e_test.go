@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// sessionEvents: sessions that go and come are told by events.
+// sessionEvents verifies events about lost and recovered sessions.
 func sessionEvents(t *testing.T, e *environment) {
 	e.run(t)
 	e.node(t, "node0", "198.51.100.1")
@@ -34,7 +34,7 @@ func sessionEvents(t *testing.T, e *environment) {
 		})
 	}
 	says(metav1.ConditionTrue, millracev1beta1.ReasonEstablished)
-	// Until the operator has seen the first, the second may be the first.
+	// Until the operator has observed the first state, the second may be its first.
 	up := true
 	eventually(t, func(ctx context.Context) error {
 		if up = !up; up {

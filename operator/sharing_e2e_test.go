@@ -19,7 +19,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// ports are those of a Service, as "53/UDP".
+// ports sets the ports of a Service, as "53/UDP".
 func ports(texts ...string) option {
 	return func(service *corev1.Service) {
 		service.Spec.Ports = nil
@@ -41,8 +41,7 @@ func in(namespace string) option {
 
 var bothFamilies = families(corev1.IPFamilyPolicyRequireDualStack)
 
-// claims waits until a VIP has exactly these claims, as "name 53/UDP,80/TCP", in
-// this order.
+// claims waits until a VIP has exactly these claims, as "name 53/UDP,80/TCP", in this order.
 func (e *environment) claims(t *testing.T, address string, want ...string) *millracev1beta1.VIP {
 	t.Helper()
 	vip := vipOf(address)
@@ -99,7 +98,7 @@ func sharing(t *testing.T, e *environment) {
 		return nil
 	})
 
-	// Who comes too late for a port gets another address, unless it asks for this one. It takes nothing.
+	// A Service whose port is taken gets another address, unless it requests this one. It takes nothing.
 	elsewhere := e.service(t, "elsewhere", key("dns"), ports("53/UDP"))
 	e.addresses(t, elsewhere, "203.0.113.1")
 	eventually(t, func(ctx context.Context) error {
@@ -117,8 +116,7 @@ func sharing(t *testing.T, e *environment) {
 	e.condition(t, alone, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse, "in use by Service shop/dns-tcp")
 	e.claims(t, "203.0.113.0", "dns-tcp 53/TCP", "dns-udp 53/UDP")
 
-	// A Service that goes leaves the address to the others, and its ports to who
-	// waits for them.
+	// After a deletion the others keep the address, and a waiting Service gets the ports.
 	must(t, e.client.Delete(t.Context(), udp))
 	e.gone(t, udp)
 	e.addresses(t, late, "203.0.113.0")
@@ -131,7 +129,7 @@ func sharing(t *testing.T, e *environment) {
 		t.Error("the VIP was made again")
 	}
 	e.gone(t, vipOf("2001:db8:cafe::"))
-	// The last one gives it back, and it goes to who wants it for itself.
+	// The last Service releases the address, and a Service without a key gets it.
 	must(t, e.client.Delete(t.Context(), late))
 	e.addresses(t, alone, "203.0.113.0")
 	if after := e.claims(t, "203.0.113.0", "alone "); after.UID == vip.UID {
@@ -150,7 +148,7 @@ func sharedPorts(t *testing.T, e *environment) {
 	second := e.service(t, "second", key("web"), ports("81/TCP", "443/TCP"))
 	e.addresses(t, second, "203.0.113.0")
 
-	// The second takes no port of the first, nor the first one of the second.
+	// Neither Service takes a port of the other.
 	update(t, e, second, ports("80/TCP", "443/TCP"))
 	e.condition(t, second, metav1.ConditionFalse, millracev1beta1.ReasonPortConflict,
 		"has 203.0.113.0; others have ports of 203.0.113.0: 80/TCP (Service shop/first)")
@@ -162,13 +160,13 @@ func sharedPorts(t *testing.T, e *environment) {
 	e.addresses(t, first, "203.0.113.0")
 	e.addresses(t, second, "203.0.113.0")
 
-	// What one gives up the other gets.
+	// The second Service gets the released port.
 	update(t, e, first, ports("8080/TCP"))
 	e.claims(t, "203.0.113.0", "first 8080/TCP", "second 80/TCP,443/TCP")
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 
-	// Without the key nobody else joins; who shares goes on.
+	// Without the key no Service joins; existing sharers stay.
 	update(t, e, first, func(service *corev1.Service) { service.Annotations = nil })
 	eventually(t, func(ctx context.Context) error {
 		vip := vipOf("203.0.113.0")
@@ -191,7 +189,7 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 	first := e.service(t, "first", key("web"), ports("80/TCP"))
 	e.addresses(t, first, "203.0.113.0")
 
-	// The same key in another namespace is another key.
+	// The same key in another namespace is a different key.
 	own := e.service(t, "own", in(otherNamespace), key("web"), ports("443/TCP"))
 	e.addresses(t, own, "203.0.113.1")
 	asks := e.service(t, "asks", in(otherNamespace), ports("443/TCP"), func(service *corev1.Service) {
@@ -208,7 +206,7 @@ func sharedByNamespaces(t *testing.T, e *environment) {
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP")
 	e.addresses(t, own, "203.0.113.1")
 
-	// It keeps what it has when the pool changes its mind.
+	// The Service keeps its address when the pool's scope changes.
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.SharingScope = millracev1beta1.ShareInNamespace })
 	update(t, e, asks, ports("443/TCP", "8443/TCP"))
 	e.claims(t, "203.0.113.0", "first 80/TCP", "asks 443/TCP,8443/TCP")
@@ -236,7 +234,7 @@ func sharedByHand(t *testing.T, e *environment) {
 	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAssigned, "has 203.0.113.0")
 }
 
-// sharers makes Services with a few keys, so many of each.
+// sharers creates each Services for each of keys keys.
 func (e *environment) sharers(t *testing.T, keys, each int) {
 	t.Helper()
 	for i := range each {
@@ -255,7 +253,7 @@ func sharedRestart(t *testing.T, e *environment) {
 	e.checkSharers(t, 10)
 	first.kill(t)
 
-	// Who comes meanwhile and is seen first takes nothing, but gets another address.
+	// A new Service that is reconciled first takes nothing and gets another address.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	e.pool(t, "better", func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))
@@ -285,8 +283,8 @@ func sharedRestart(t *testing.T, e *environment) {
 	}
 }
 
-// checkSharers checks that no port of a VIP has two owners, that all which the
-// Services have is theirs, and, unless 0, how many VIPs there are.
+// checkSharers verifies that no port of a VIP has two owners, that the Services have all their addresses and,
+// unless vips is 0, the number of VIPs.
 func (e *environment) checkSharers(t *testing.T, vips int) {
 	t.Helper()
 	list := &millracev1beta1.VIPList{}
@@ -326,7 +324,7 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 	e.run(t)
 	e.run(t)
 	e.sharers(t, 5, 6)
-	// Of two that want the same port of a key the faster one has it.
+	// Of two Services with the same port and key, the first one gets it.
 	rivals := make([]*corev1.Service, 0, 10)
 	for k := range 5 {
 		for _, name := range []string{"a", "b"} {

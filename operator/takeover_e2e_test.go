@@ -24,10 +24,10 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// What the tests of moves from other load balancers share.
+// Helpers of the migration tests.
 
-// migrate makes pools of ours of another load balancer's, by the command line. What that makes of all
-// kinds of objects, the API server takes, too.
+// migrate converts another load balancer's pools with the command line. The API server accepts the result,
+// including that of the conversion's test input.
 func (e *environment) migrate(t *testing.T, from string, objects ...string) {
 	t.Helper()
 	program, directory := filepath.Join(t.TempDir(), "millrace"), t.TempDir()
@@ -45,7 +45,7 @@ func (e *environment) migrate(t *testing.T, from string, objects ...string) {
 	must(t, err)
 }
 
-// sourcesOf is where the sources of a module are that another one depends on.
+// sourcesOf returns the directory of a module that another module depends on.
 func sourcesOf(t *testing.T, module, path string) string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", path)
@@ -55,7 +55,6 @@ func sourcesOf(t *testing.T, module, path string) string {
 	return strings.TrimSpace(string(sources))
 }
 
-// buildOf builds a program in the directory of a module.
 func buildOf(t *testing.T, module string, arguments ...string) {
 	t.Helper()
 	build := exec.CommandContext(t.Context(), "go", append([]string{"build"}, arguments...)...)
@@ -80,7 +79,7 @@ func runForeign(t *testing.T, command *exec.Cmd) (stop func()) {
 		}
 		stopped = true
 		must(t, command.Process.Signal(syscall.SIGTERM))
-		// How it ends is its own business.
+		// The exit status does not matter.
 		_ = command.Wait()
 		must(t, log.Close())
 	}
@@ -143,7 +142,7 @@ func (e *environment) claimed(t *testing.T, services []*corev1.Service, given ma
 	})
 }
 
-// unchanged checks that the statuses have the same addresses, and that nobody fights for them.
+// unchanged verifies that the statuses have the same addresses and are not contested.
 func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given map[string][]string) {
 	t.Helper()
 	for _, service := range services {
@@ -178,7 +177,7 @@ func (e *environment) atRest(t *testing.T, services []*corev1.Service) {
 	})
 }
 
-// same checks that Services have the addresses that they had before.
+// same verifies that Services have their previous addresses.
 func (e *environment) same(t *testing.T, before, now map[string][]string) {
 	t.Helper()
 	for name, had := range before {

@@ -29,7 +29,6 @@ func tunnelSecret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: tunnelkey.Namespace, Name: tunnelkey.SecretName}}
 }
 
-// tunnelState reads the Secret.
 func (e *environment) tunnelState(ctx context.Context) (*tunnelkey.State, error) {
 	secret := tunnelSecret()
 	if err := e.get(ctx, secret); err != nil {
@@ -38,15 +37,15 @@ func (e *environment) tunnelState(ctx context.Context) (*tunnelkey.State, error)
 	return tunnelkey.Parse(secret.Data)
 }
 
-// keyedNode is a Node on which an agent runs that knows tags, without a data plane.
+// keyedNode is a Node with an agent that supports tags, without a data plane.
 type keyedNode struct {
 	name string
 	does tunnelkey.Ring
-	// silent is an agent that does not read the Secret.
+	// silent makes the agent ignore the Secret.
 	silent bool
 }
 
-// follow has the agents read the Secret and report.
+// follow lets the agents read the Secret and report.
 func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 	state, err := e.tunnelState(ctx)
 	if err != nil {
@@ -78,7 +77,7 @@ func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 	return nil
 }
 
-// reaches has the agents follow until the Secret is at a phase.
+// reaches lets the agents follow until the Secret is in a phase.
 func (e *environment) reaches(t *testing.T, nodes []*keyedNode, phase tunnelkey.Phase, sending uint32, required bool) *tunnelkey.State {
 	t.Helper()
 	var state *tunnelkey.State
@@ -112,7 +111,7 @@ func (e *environment) keyed(t *testing.T, names ...string) []*keyedNode {
 	return keyed
 }
 
-// tunnelKeys: the first key, one on demand, one by age, and what deletion and garbage do.
+// tunnelKeys verifies the first key, rotations on demand and by age, and a deleted or invalid Secret.
 func tunnelKeys(t *testing.T, e *environment) {
 	first := e.run(t, "--tunnel-key-lifetime=0")
 	nodes := e.keyed(t, "node0", "node1", "node2")
@@ -123,7 +122,7 @@ func tunnelKeys(t *testing.T, e *environment) {
 	e.reaches(t, nodes, tunnelkey.Switching, 1, false)
 	e.reaches(t, nodes, tunnelkey.Steady, 1, true)
 
-	// On demand. The operator is replaced in the middle.
+	// On demand, with a new operator in the middle.
 	update(t, e, tunnelSecret(), func(secret *corev1.Secret) {
 		secret.Annotations = map[string]string{tunnelkey.AnnotationRotate: "now"}
 	})
@@ -144,7 +143,7 @@ func tunnelKeys(t *testing.T, e *environment) {
 		t.Errorf("annotations are %v", secret.Annotations)
 	}
 
-	// Deleted: another key, by the same steps, while nodes go on with the former.
+	// After a deletion the key is rotated by the same steps, while nodes keep the previous one.
 	must(t, e.client.Delete(t.Context(), secret))
 	state = e.reaches(t, nodes, tunnelkey.Publishing, 0, true)
 	if state.Newest().Generation != 3 || nodes[0].does.Sending != 2 {
@@ -156,13 +155,13 @@ func tunnelKeys(t *testing.T, e *environment) {
 	second.stop(t)
 	e.keysOfLog(t, second)
 
-	// By age: the key was made some seconds ago.
+	// By age: the key is some seconds old.
 	e.run(t, "--tunnel-key-lifetime=1s")
 	e.reaches(t, nodes, tunnelkey.Publishing, 3, true)
 }
 
-// flowSeed: an installation gets a seed once. Neither steps of the key, nor a new operator, nor the
-// loss of the Secret change it, and an installation without one stays without.
+// flowSeed verifies that an installation gets one seed, which rotations, a new operator and the loss of the
+// Secret preserve, and that an installation without a seed stays without.
 func flowSeed(t *testing.T, e *environment) {
 	none := flowhash.Seed{}
 	// No agent has run there yet.
@@ -204,7 +203,7 @@ func flowSeed(t *testing.T, e *environment) {
 	has(e.reaches(t, nodes, tunnelkey.Steady, 3, true), none, "where agents have run without")
 }
 
-// garbledKey: what cannot be read is left alone and told of.
+// garbledKey verifies that an invalid Secret is left unchanged and reported.
 func (e *environment) garbledKey(t *testing.T) {
 	t.Helper()
 	good := tunnelSecret()
@@ -227,7 +226,7 @@ func (e *environment) secretEvent(ctx context.Context, secret *corev1.Secret, re
 	return e.eventOf(ctx, &corev1.Service{ObjectMeta: secret.ObjectMeta}, "", reason, note)
 }
 
-// keysOfLog: no operator's log has a key.
+// keysOfLog verifies that the logs of operators have no keys.
 func (e *environment) keysOfLog(t *testing.T, operator *instance) {
 	t.Helper()
 	state, err := e.tunnelState(t.Context())
@@ -245,7 +244,7 @@ func (e *environment) keysOfLog(t *testing.T, operator *instance) {
 	}
 }
 
-// tunnelKeysLate: a node that does not confirm is waited for, then left behind.
+// tunnelKeysLate verifies that a node without a confirmation delays a rotation until the timeout.
 func tunnelKeysLate(t *testing.T, e *environment) {
 	e.run(t, "--tunnel-key-node-timeout=1h")
 	nodes := e.keyed(t, "node0", "late")
@@ -257,14 +256,14 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	state := e.reaches(t, nodes, tunnelkey.Publishing, 1, true)
 	must(t, e.follow(t.Context(), nodes))
 
-	// As if ten minutes had passed: it is told.
+	// After ten minutes the node is reported.
 	e.since(t, state, 10*time.Minute)
 	e.keyCurrent(t, "late", "the other nodes wait until")
 	e.keyCurrent(t, "node0", "")
 	if state, err := e.tunnelState(t.Context()); err != nil || state.Phase != tunnelkey.Publishing {
 		t.Errorf("the Secret says %+v, %v", state, err)
 	}
-	// As if the hour had passed: it goes on.
+	// After an hour the rotation continues.
 	e.since(t, state, 2*time.Hour)
 	state = e.reaches(t, nodes, tunnelkey.Switching, 2, true)
 	e.since(t, state, 2*time.Hour)
@@ -290,14 +289,14 @@ func tunnelSecretOf(ctx context.Context, e *environment) *corev1.Secret {
 	return secret
 }
 
-// since makes a phase older.
+// since backdates a phase.
 func (e *environment) since(t *testing.T, state *tunnelkey.State, age time.Duration) {
 	t.Helper()
 	state.Since = time.Now().Add(-age)
 	update(t, e, tunnelSecret(), func(secret *corev1.Secret) { secret.Data = state.Data() })
 }
 
-// keyCurrent waits until a report says that its node lags behind; without a text, that not.
+// keyCurrent waits for the condition of a node that lags behind, or for its absence if text is empty.
 func (e *environment) keyCurrent(t *testing.T, node, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -315,7 +314,7 @@ func (e *environment) keyCurrent(t *testing.T, node, text string) {
 	})
 }
 
-// tunnelKeyRights: of the Secrets of its namespace the operator reads and writes one.
+// tunnelKeyRights verifies that the operator can read and write only one Secret of its namespace.
 func tunnelKeyRights(t *testing.T, e *environment) {
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "other"}}
 	must(t, e.client.Create(t.Context(), other))

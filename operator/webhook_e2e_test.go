@@ -37,23 +37,23 @@ import (
 	"github.com/millrace-lb/millrace/test/lab/controlplane"
 )
 
-// webhooks is an API server that asks an operator for warnings.
+// webhooks is an API server that calls the webhooks of an operator.
 type webhooks struct {
 	*environment
 	told    *controlplane.Warnings
 	client  client.Client
 	address string
-	// metrics is where the operator serves them.
+	// metrics is the address of the operator's metrics.
 	metrics string
-	// service is not how the API server comes here, but events are told on it.
+	// service is the subject of events; the API server does not use it.
 	service *corev1.Service
 	certs   string
 	config  *admissionregistrationv1.ValidatingWebhookConfiguration
-	// defaults is the configuration of those of Services.
+	// defaults is the mutating configuration.
 	defaults *admissionregistrationv1.MutatingWebhookConfiguration
 }
 
-// newWebhooks applies the configuration of config/webhook, with a URL in place of the Service.
+// newWebhooks applies config/webhook with a URL instead of the Service.
 func newWebhooks(t *testing.T, e *environment) *webhooks {
 	t.Helper()
 	w := &webhooks{
@@ -89,7 +89,7 @@ func (w *webhooks) read(t *testing.T, file string, object client.Object) {
 	must(t, yaml.UnmarshalStrict(content, object))
 }
 
-// calls are how the API server reaches the webhooks.
+// calls returns the client configurations of all webhooks.
 func (w *webhooks) calls() (all []*admissionregistrationv1.WebhookClientConfig) {
 	for i := range w.config.Webhooks {
 		all = append(all, &w.config.Webhooks[i].ClientConfig)
@@ -100,7 +100,7 @@ func (w *webhooks) calls() (all []*admissionregistrationv1.WebhookClientConfig) 
 	return all
 }
 
-// certificate writes a new key and a certificate that signs itself, and returns the latter.
+// certificate writes a new key and a self-signed certificate, and returns the latter.
 func (w *webhooks) certificate(t *testing.T) []byte {
 	t.Helper()
 	return w.certificateUntil(t, time.Now().Add(time.Hour))
@@ -132,7 +132,7 @@ func makeCertificate(t *testing.T, end time.Time) (certificate, private []byte) 
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
-// trust has the API server trust these certificates alone.
+// trust sets caBundle of all webhooks.
 func (w *webhooks) trust(t *testing.T, bundle []byte) {
 	t.Helper()
 	change := func(client.Object) {
@@ -158,7 +158,7 @@ func (w *webhooks) serve(t *testing.T, arguments ...string) *instance {
 	}, arguments...)...)
 }
 
-// warned writes an object until the API server warns with a text; none: until there is no warning.
+// warned sends dry runs until the API server warns with a text or, if it is empty, does not warn.
 func (w *webhooks) warned(t *testing.T, object client.Object, text string) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error { return w.warns(ctx, object, text, client.DryRunAll) })
@@ -188,7 +188,7 @@ func (w *webhooks) loadBalancer(name string, options ...option) *corev1.Service 
 	return service
 }
 
-// warnings tells what would come of objects, and holds nobody up.
+// warnings verifies warnings about predicted effects, and that failures of the webhook do not block requests.
 func warnings(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
@@ -203,7 +203,7 @@ func warnings(t *testing.T, e *environment) {
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
 		Spec:       millracev1beta1.VIPAdvertisementSpec{Pools: []string{"publik"}},
 	}, `spec.pools[0]: VIPPool "publik" does not exist`)
-	// By the version that the webhooks do not name, too.
+	// The other served version of the API is matched as well.
 	w.warned(t, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "millrace.io/v1beta1", "kind": "VIPAdvertisement",
 		"metadata": map[string]any{"name": "all"}, "spec": map[string]any{"pools": []any{"publik"}},
@@ -249,13 +249,13 @@ func warnings(t *testing.T, e *environment) {
 	must(t, w.warns(t.Context(), peer, "", client.DryRunAll))
 	must(t, e.client.Create(t.Context(), &millracev1beta1.VIPAdvertisement{ObjectMeta: metav1.ObjectMeta{Name: "all"}}))
 	eventually(t, func(ctx context.Context) error {
-		// Not a dry run: what is well needs no word.
+		// Without a dry run, valid objects cause no warning.
 		object := w.loadBalancer("silent")
 		err := w.warns(ctx, object, "")
 		return errors.Join(err, client.IgnoreNotFound(e.client.Delete(ctx, object)))
 	})
 
-	// A new certificate, which the API server trusts beside the old one for a while.
+	// A new certificate, which the API server trusts in addition to the old one.
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
 	previous := w.config.Webhooks[0].ClientConfig.CABundle
 	latter := w.certificate(t)
@@ -264,7 +264,7 @@ func warnings(t *testing.T, e *environment) {
 	w.trust(t, latter)
 	w.warned(t, w.loadBalancer("web"), "the Service would get")
 
-	// One that it does not trust, or that is over: nobody is held up, and the operator tells.
+	// With an untrusted or expired certificate requests succeed, and the operator reports it.
 	for _, test := range []struct {
 		end          time.Time
 		trusts       bool
@@ -292,7 +292,7 @@ func warnings(t *testing.T, e *environment) {
 	must(t, w.warns(t.Context(), w.loadBalancer("unattended"), ""))
 }
 
-// warningsOfFollowers has a replica serve that does not lead.
+// warningsOfFollowers verifies warnings by a replica that does not lead.
 func warningsOfFollowers(t *testing.T, e *environment) {
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	e.run(t, "--leader-elect")
@@ -302,12 +302,12 @@ func warningsOfFollowers(t *testing.T, e *environment) {
 	w.warned(t, w.loadBalancer("web"), `the Service would get 203.0.113.1 of VIPPool "public"`)
 }
 
-// selfSigned has the operator make the certificate with the rights of config/webhook-self-signed.
+// selfSigned lets the operator create the certificate with the rights of config/webhook-self-signed.
 func selfSigned(t *testing.T, e *environment) {
 	e.client.MakeOf(t, "webhook-self-signed/role.yaml")
 	e.pool(t, "public", nil, "203.0.113.0/28")
 	w := newWebhooks(t, e)
-	// The API server is to ask for the name of a Service. No Service leads here, so the test does.
+	// The API server expects the name of a Service. No Service is reachable here, so the test connects.
 	w.trust(t, nil)
 	w.serve(t, "--webhook-self-signed")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "millrace-webhook"}}
@@ -321,7 +321,7 @@ func selfSigned(t *testing.T, e *environment) {
 			if bytes.Equal(secret.Data["tls.crt"], previous) {
 				return fmt.Errorf("the certificate is not %s yet", what)
 			}
-			// The kubelet does this where the Secret is mounted.
+			// The kubelet would update the mounted Secret.
 			for _, key := range []string{"tls.key", "tls.crt"} {
 				if err := os.WriteFile(filepath.Join(w.certs, key), secret.Data[key], 0o600); err != nil {
 					return err
@@ -330,7 +330,7 @@ func selfSigned(t *testing.T, e *environment) {
 			return w.handshakes(ctx)
 		})
 		previous = secret.Data["tls.crt"]
-		// Another CA in the configuration is put right, and told of.
+		// A foreign caBundle is corrected and reported.
 		w.trust(t, another)
 		eventually(t, func(ctx context.Context) error {
 			if err := errors.Join(w.get(ctx, w.config), w.get(ctx, w.defaults)); err != nil {
@@ -345,7 +345,7 @@ func selfSigned(t *testing.T, e *environment) {
 	}
 }
 
-// handshakes does as the API server for each webhook.
+// handshakes connects like the API server for each webhook.
 func (w *webhooks) handshakes(ctx context.Context) error {
 	for _, call := range w.calls() {
 		if err := w.handshake(ctx, call.CABundle); err != nil {
@@ -355,7 +355,7 @@ func (w *webhooks) handshakes(ctx context.Context) error {
 	return nil
 }
 
-// handshake connects as the API server does to the Service.
+// handshake connects like the API server to the Service.
 func (w *webhooks) handshake(ctx context.Context, bundle []byte) error {
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(bundle)

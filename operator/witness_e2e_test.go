@@ -25,20 +25,20 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// witness records each version of all VIPs and Services, by the revisions of the store, which are
-// those of both kinds. So what it says afterwards is what was so at each moment: nothing that was
-// wrong only for a while escapes it, and nothing looks wrong because two lists are of two moments.
+// A witness records all versions of VIPs and Services by their resource versions, which are ordered across both
+// kinds. The recorded history is therefore exact: it misses no transient error and reports none because of two
+// lists at different times.
 type witness struct {
 	client client.WithWatch
 
 	mu      sync.Mutex
 	changes []witnessed
-	// versions are the present ones, by kind and name.
+	// versions are the current resource versions, by kind and name.
 	versions map[string]string
 	ended    error
 }
 
-// witnessed is a version of a VIP or a Service. Both are nil where it was deleted.
+// witnessed is a version of a VIP or a Service. Both are nil after a deletion.
 type witnessed struct {
 	revision uint64
 	name     string
@@ -54,7 +54,7 @@ func newWitness(t *testing.T, e *environment) *witness {
 	ctx := t.Context()
 	for _, list := range []client.ObjectList{&millracev1beta1.VIPList{}, &corev1.ServiceList{}} {
 		must(t, watcher.List(ctx, list, client.InNamespace(namespace)))
-		// A watch that the API server ends is taken up where it was.
+		// A watch that the API server closes is resumed.
 		events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 				return watcher.Watch(ctx, list, &client.ListOptions{Raw: &options, Namespace: namespace})
@@ -112,7 +112,7 @@ func witnessName(object client.Object) string {
 	return fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName())
 }
 
-// hasAll reports where the witness has not heard of the present versions yet.
+// hasAll returns an error until the witness has all current versions.
 func (w *witness) hasAll(ctx context.Context) error {
 	services, vips := &corev1.ServiceList{}, &millracev1beta1.VIPList{}
 	if err := errors.Join(w.client.List(ctx, services, client.InNamespace(namespace)), w.client.List(ctx, vips)); err != nil {
@@ -133,9 +133,8 @@ func (w *witness) hasAll(ctx context.Context) error {
 	return w.ended
 }
 
-// testify goes through all that was, in its order, and fails the test where an address had two
-// owners at any revision: two claims had one port, or the sharers of an address not one key, or the
-// status of a Service named an address on which it had no claim.
+// testify replays the history and fails the test if, at any revision, two claims had one port, Services without
+// a common key shared an address, or the status of a Service had an address without a claim.
 func (w *witness) testify(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -161,7 +160,7 @@ func (w *witness) testify(t *testing.T) {
 type replay struct {
 	vips     map[string]*millracev1beta1.VIP
 	services map[string]*corev1.Service
-	// told are the Services whose status names an address.
+	// told maps addresses to the Services whose status has them.
 	told map[string]map[string]bool
 }
 
@@ -169,7 +168,7 @@ func newReplay() *replay {
 	return &replay{vips: map[string]*millracev1beta1.VIP{}, services: map[string]*corev1.Service{}, told: map[string]map[string]bool{}}
 }
 
-// apply goes on to the next version, and returns what is wrong with what it changed.
+// apply applies the next version and returns the resulting errors.
 func (r *replay) apply(change witnessed) (errs []error) {
 	addresses := map[string]bool{}
 	if before := r.vips[change.name]; before != nil {
@@ -184,7 +183,7 @@ func (r *replay) apply(change witnessed) (errs []error) {
 	case change.service != nil:
 		r.services[change.name] = change.service
 		if change.service.DeletionTimestamp != nil {
-			// Its status is left as it was; nobody is told of it any more.
+			// The status of a deleted Service does not matter.
 			break
 		}
 		for _, address := range ingress(change.service) {
@@ -201,7 +200,6 @@ func (r *replay) apply(change witnessed) (errs []error) {
 	return errs
 }
 
-// forget removes what was known of an object.
 func (r *replay) forget(name string) {
 	if service := r.services[name]; service != nil {
 		for _, address := range ingress(service) {
@@ -212,7 +210,7 @@ func (r *replay) forget(name string) {
 	delete(r.vips, name)
 }
 
-// unclaimed returns the Services that are told of an address and have no claim on it.
+// unclaimed returns errors for Services whose status has the address without a claim.
 func (r *replay) unclaimed(address string) (errs []error) {
 	var claims []millracev1beta1.VIPClaim
 	if vip := r.vips[witnessName(vipOf(address))]; vip != nil {
@@ -227,7 +225,7 @@ func (r *replay) unclaimed(address string) (errs []error) {
 	return errs
 }
 
-// sharedWrongly returns what is wrong with the claims of a VIP.
+// sharedWrongly returns errors in the claims of a VIP.
 func sharedWrongly(spec *millracev1beta1.VIPSpec) (errs []error) {
 	owned := map[millracev1beta1.ClaimedPort]string{}
 	for _, claim := range spec.Claims {

@@ -15,8 +15,8 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A Service takes a write for each of its VIPs and one for itself, whose status brings its finalizers;
-// its deletion takes as many.
+// fewWrites verifies that a Service causes one write for each of its VIPs and one for its status and
+// finalizers; its deletion causes as many.
 func fewWrites(t *testing.T, e *environment) {
 	e.run(t)
 	e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
@@ -56,8 +56,8 @@ func fewWrites(t *testing.T, e *environment) {
 	}
 }
 
-// writesOfServices returns what the operator has written once it writes nothing more, without pools,
-// whose counts are written every half a second.
+// writesOfServices returns the operator's writes after it is idle, without the counters of pools, which are
+// written every half second.
 func (e *environment) writesOfServices(t *testing.T) []string {
 	t.Helper()
 	var writes []string

@@ -76,7 +76,7 @@ func TestCilium(t *testing.T) {
 	e.unchanged(t, services, now)
 
 	// LB-IPAM releases addresses with their pool, hence the order in docs/migrate.md. With shared addresses
-	// Cilium 1.18 panics, so this pool has none.
+	// Cilium 1.18 panics, so this pool has only exclusive ones.
 	_, err := e.server.Kubectl(t.Context(), "delete", kindCiliumPools, "special")
 	must(t, err)
 	for _, service := range services {
@@ -154,7 +154,7 @@ func (e *environment) inputOfCilium(t *testing.T) {
 	must(t, err)
 }
 
-// poolsOfCilium puts requested addresses into a pool of their own, because Cilium assigns any free address to
+// poolsOfCilium puts requested addresses into a separate pool, because Cilium assigns any free address to
 // Services without a request.
 func (e *environment) poolsOfCilium(t *testing.T) {
 	t.Helper()

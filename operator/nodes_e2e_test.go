@@ -174,7 +174,7 @@ func nodes(t *testing.T, e *environment) {
 	}
 }
 
-// departures verifies that an LBNode has the reason why its Node departs, and none afterwards.
+// departures verifies that an LBNode has the reason why its Node departs, until it no longer does.
 func departures(t *testing.T, e *environment) {
 	e.run(t)
 	node := e.node(t, "departing", "198.51.100.1")

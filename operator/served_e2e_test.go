@@ -287,7 +287,7 @@ func servedOnLinks(t *testing.T, e *environment) {
 	}
 }
 
-// inZone creates a node in a zone of its own.
+// inZone creates a node in a new zone.
 func (e *environment) inZone(t *testing.T, i int) *corev1.Node {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{

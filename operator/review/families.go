@@ -15,7 +15,7 @@ import (
 )
 
 // unannouncedFamilies returns a message for each family of the pool's addresses that no peer of the pool's
-// advertisements announces. It returns none for a pool without advertisements or without peers, which have
+// advertisements announces. It skips a pool without advertisements or without peers, which have
 // messages of their own.
 func unannouncedFamilies(pool *desired.Pool, advertisements []desired.Advertisement, peers []desired.Peer) (messages []string) {
 	var selected []desired.Peer

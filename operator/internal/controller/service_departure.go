@@ -96,7 +96,7 @@ func (r *serviceReconciler) letGo(
 	return again, nil
 }
 
-// sooner returns the shorter of two delays; 0 means none.
+// sooner returns the shorter of two delays; 0 means no delay.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

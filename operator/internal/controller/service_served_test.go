@@ -37,7 +37,7 @@ func TestServedCondition(t *testing.T) {
 	}
 }
 
-// All ports of a Service are listed if one is not served, otherwise none.
+// All ports of a Service are listed if one is not served, otherwise the list is empty.
 func TestPortStatuses(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{
 		{Port: 53, Protocol: "TCP"}, {Port: 53, Protocol: "UDP"},

@@ -66,7 +66,7 @@ func (r Reading) Asking() []string {
 }
 
 // valueOf returns the value of our annotation or else of the first of others, and the name of the field for
-// messages, which is empty if the Service has none.
+// messages, which is empty without an annotation.
 func valueOf(service *corev1.Service, own string, others []string) (text, field string) {
 	for _, name := range append([]string{own}, others...) {
 		if text, found := service.Annotations[name]; found {

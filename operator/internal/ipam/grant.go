@@ -78,7 +78,7 @@ func (p *planner) grantMissing() {
 	}
 }
 
-// refuseToAllocate refuses a Service that may only adopt an address, but whose status has none.
+// refuseToAllocate refuses a Service that may only adopt an address, but whose status is empty.
 func (p *planner) refuseToAllocate(missing []Family) {
 	if len(missing) == 0 || len(p.held)+len(p.granted)+len(p.refusals) > 0 {
 		return

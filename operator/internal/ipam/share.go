@@ -79,7 +79,7 @@ func (p *planner) notes() []Note {
 }
 
 // lostShare returns the lowest address of the Service's sharing key in its namespace that no pool can assign to
-// it. With a requested pool there is none.
+// it. It is invalid if a pool is requested.
 func (p *planner) lostShare(family Family) netip.Addr {
 	own := p.table.keyed[sharing{p.request.Owner.Namespace, p.request.SharingKey, family}]
 	if own == nil || p.request.Pool != "" {
@@ -220,7 +220,7 @@ func (p *planner) claim(address netip.Addr) Claim {
 }
 
 // unsettled reports whether an earlier claim has to list its ports first: that of a Service which had the
-// address exclusively, and listed none, until a manual claim was added.
+// address exclusively, without ports, until a manual claim was added.
 func unsettled(vip VIP, mine int) bool {
 	before := vip.Claims
 	if mine >= 0 && vip.Claims[mine].UID != "" {

@@ -143,7 +143,7 @@ func checkOthers(t *rapid.T, table *Table, pools []Pool, request Request, plan P
 	return told
 }
 
-// manyKeyed returns a table of VIPs with the same key and port, each of a namespace of its own or of the same
+// manyKeyed returns a table of VIPs with the same key and port, each of a different namespace or of the same
 // one.
 func manyKeyed(count int, pool string, namespace func(i int) string) *Table {
 	table := NewTable()

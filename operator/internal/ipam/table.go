@@ -46,9 +46,9 @@ func (p Port) Compare(other Port) int {
 // A Claim is an owner's right to a VIP.
 type Claim struct {
 	Owner
-	// SharingKey lets Services with the same key share the VIP; empty: none.
+	// SharingKey lets Services with the same key share the VIP; empty: no sharing.
 	SharingKey string
-	// Ports are exclusive to the owner, sorted. The only owner of a VIP without a sharing key needs none.
+	// Ports are exclusive to the owner, sorted. The only owner of a VIP without a sharing key needs no ports.
 	Ports []Port
 	// Releasing is true while the owner is releasing the VIP. It can still keep it.
 	Releasing bool

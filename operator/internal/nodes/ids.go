@@ -161,7 +161,7 @@ func (n *idStore) read(ctx context.Context) (nodeid.State, error) {
 	}
 	state, err := nodeid.Parse(n.stored.Data)
 	if err != nil {
-		// Losing the order of freed IDs is better than assigning none.
+		// Losing the order of freed IDs is better than not assigning IDs.
 		log.FromContext(ctx).Error(err, "ConfigMap is unreadable and will be written again", "name", idsName)
 		return nodeid.State{}, nil
 	}

@@ -154,7 +154,7 @@ func TestIDsAtOnce(t *testing.T) {
 	if err := stored.Get(t.Context(), client.ObjectKey{Namespace: "millrace-system", Name: idsName}, state); err != nil {
 		t.Fatal(err)
 	}
-	// Another operator assigns none of these IDs.
+	// Another operator does not assign these IDs.
 	known, err := nodeid.Parse(state.Data)
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ const Settle = 5 * time.Second
 // A Node is the state of a node whose agent has run.
 type Node struct {
 	Name string
-	// Does is the ring that its agent reported last. The zero value means none, as for an agent without tags.
+	// Does is the ring that its agent reported last. The zero value means no ring, as for an agent without tags.
 	Does tunnelkey.Ring
 	// LostSince is the time since when the node itself is lost, or zero.
 	LostSince time.Time
@@ -40,7 +40,7 @@ type Settings struct {
 type Step struct {
 	// Next is the State to store, possibly unchanged.
 	Next *tunnelkey.State
-	// Again is the delay until the next check without an event. Zero: none.
+	// Again is the delay until the next check without an event, or zero.
 	Again time.Duration
 	// Waits are the names of the nodes that delay the next step, sorted.
 	Waits []string
@@ -52,7 +52,7 @@ type Step struct {
 
 // First returns the State for a missing Secret, with one new key. Nodes that have keys keep them meanwhile.
 //
-// seed is the seed of the flow hash from a lost Secret, or zero if it had none or is unknown. A new seed is
+// seed is the seed of the flow hash from a lost Secret, or zero if it is unknown. A new seed is
 // chosen only if no node has served yet: later it would move flows.
 func First(nodes []Node, seed flowhash.Seed, now time.Time) *tunnelkey.State {
 	if seed == (flowhash.Seed{}) && !slices.ContainsFunc(nodes, func(node Node) bool { return node.Served }) {

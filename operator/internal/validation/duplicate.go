@@ -9,7 +9,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A Duplicate is a host, neither node nor router, with the address of a VIP. The zero value is none.
+// A Duplicate is a host, neither node nor router, with the address of a VIP. The zero value is no host.
 type Duplicate struct {
 	Address netip.Addr
 	// Host is its hardware address; Network is the interface and node where it was found.

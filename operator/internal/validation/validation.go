@@ -26,9 +26,9 @@ type Subject struct {
 	Addresses []Address
 	// Conflicts are ports of the Service that other Services have on its addresses.
 	Conflicts []ipam.Conflict
-	// OverCapacity names the nodes whose maps cannot hold the Service; empty: none.
+	// OverCapacity names the nodes whose maps cannot hold the Service, or is empty.
 	OverCapacity string
-	// Foreign lists the addresses in the Service's status that another load balancer assigned; empty: none.
+	// Foreign lists the addresses in the Service's status that another load balancer assigned, or is empty.
 	Foreign string
 	// Contested is true while another program keeps overwriting the Service's status.
 	Contested bool

@@ -39,7 +39,7 @@ const (
 	reasonRestored = "CABundleRestored"
 )
 
-// A problem is the reason why the API server rejects a replica's certificate. The zero value is none.
+// A problem is the reason why the API server rejects a replica's certificate. The zero value is no problem.
 type problem struct{ reason, message string }
 
 // mountTime is how long a kubelet may take to mount a new Secret.

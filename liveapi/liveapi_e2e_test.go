@@ -216,7 +216,7 @@ func testFlows(t *testing.T, e *environment) {
 		"":                            "flows are listed for one Service: specify its namespace, and --field-selector service=NAME",
 		"service=absent":              `services "absent" not found`,
 		"service=web,client=anywhere": "client=anywhere is neither an address nor a prefix",
-		"service!=web":                "only = is possible with service",
+		"service!=web":                "service only supports the operator =",
 		"colour=red":                  `"colour" is not a field to select by: there are service and client`,
 	} {
 		_, err := e.server.Kubectl(t.Context(), "get", "flows", "-n", "shop", "--field-selector", selector)

@@ -15,6 +15,7 @@ import (
 // keeps exact.
 const MaxCount = 1<<53 - 1
 
+// Family is an IP family.
 type Family uint8
 
 // IP families.

@@ -104,6 +104,7 @@ type Table struct {
 	taken runs
 }
 
+// NewTable returns a table with these VIPs.
 func NewTable(vips ...VIP) *Table {
 	t := &Table{
 		vips: map[netip.Addr]VIP{}, held: map[ownerName]addressSet{}, keyed: map[sharing]*sharers{},
@@ -159,6 +160,7 @@ func remove[K comparable](index map[K]addressSet, key K, address netip.Addr) {
 	}
 }
 
+// Get returns the VIP of an address, and whether it exists.
 func (t *Table) Get(address netip.Addr) (VIP, bool) {
 	vip, ok := t.vips[address]
 	return vip, ok

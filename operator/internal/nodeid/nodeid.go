@@ -88,6 +88,7 @@ func (s State) freeShort() (place int, rested bool) {
 	return place, count > resting
 }
 
+// Equal reports whether two states are the same.
 func (s State) Equal(other State) bool {
 	return s.Highest == other.Highest && slices.Equal(s.Free, other.Free)
 }

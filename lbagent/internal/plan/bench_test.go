@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// hugeModel has 1,000 nodes and 10,000 Services with 10 endpoints each, none of them here.
+// hugeModel has 1,000 nodes and 10,000 Services with 10 endpoints each, all on other nodes.
 func hugeModel() *model.Model {
 	return modelOfSize(1000, 10_000, func(service int) model.Frontend {
 		f := frontend(1, "service"+strconv.Itoa(service))
@@ -22,7 +22,7 @@ func hugeModel() *model.Model {
 	})
 }
 
-// modelOfSize gives each Service a VIP of its own.
+// modelOfSize creates one VIP per Service.
 func modelOfSize(nodes, services int, of func(service int) model.Frontend) *model.Model {
 	m := modelOf()
 	m.Nodes = nil
@@ -38,8 +38,8 @@ func modelOfSize(nodes, services int, of func(service int) model.Frontend) *mode
 	return m
 }
 
-// BenchmarkReplan is the plan in which a Service of 10,000 has one pod more, where half are of policy
-// Local and not all of these have node tables.
+// BenchmarkReplan adds a pod to one of 10,000 Services, half of them Local and some of these without a node
+// table.
 func BenchmarkReplan(b *testing.B) {
 	limits := forwarding.Limits{Frontends: 20_000, NodeTables: 1_250, EndpointTables: 20_000, Endpoints: 10_000, VIPs: 20_000}
 	models := [2]*model.Model{hugeModel(), hugeModel()}
@@ -58,7 +58,7 @@ func BenchmarkReplan(b *testing.B) {
 	changed := []netip.Addr{models[0].Frontends[5000].Key.VIP}
 	p := NewPlanner(forwarding.NewState())
 	p.Plan(forwarding.NewState(), models[0], limits)
-	// The first one after a whole plan has the time that others have not.
+	// The first Replan after a full plan builds the index.
 	p.Replan(Held{State: p.last.want}, models[0], &model.Changes{Since: models[0]}, limits)
 	next := 0
 	for b.Loop() {

@@ -9,37 +9,31 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// budget is how the rows of node tables are shared out. Service ports that send packets to other
-// nodes come first. Those of policy Local have what they leave, in the order of their frontends, up
-// to the first one that finds no room.
+// budget divides the rows of node tables. Service ports that forward packets to other nodes come first.
+// Ports of policy Local get the remaining rows in frontend order, until one does not fit.
 type budget struct {
-	// spreads is how many rows the first have, with the tables of all zones.
+	// spreads is the number of rows of forwarding ports, including the tables of all zones.
 	spreads int
-	// locals are the others, in their order.
-	locals []local
-	// end is the first of them without room.
-	end end
+	locals  []local
+	end     end
 }
 
-// local is a recipe of Service ports of policy Local.
 type local struct {
-	// at is the first frontend, by which its turn comes.
+	// at is the first frontend, which determines the order.
 	at   forwarding.FrontendKey
 	rows int
 }
 
 func compareLocal(l local, at forwarding.FrontendKey) int { return l.at.Compare(at) }
 
-// end is a place among the frontends; the zero value is behind all of them.
+// end is a position in the frontend order; the zero value is after all frontends.
 type end struct {
 	at forwarding.FrontendKey
 	is bool
 }
 
-// isBehind reports whether a frontend comes before the end.
 func (e end) isBehind(at forwarding.FrontendKey) bool { return !e.is || at.Compare(e.at) < 0 }
 
-// newBudget returns the budget of all Services, of so many rows.
 func newBudget(services map[model.ServiceName]*service, rows int) *budget {
 	b := &budget{}
 	for _, s := range services {
@@ -51,7 +45,7 @@ func newBudget(services map[model.ServiceName]*service, rows int) *budget {
 	return b
 }
 
-// replace takes Services in place of others.
+// replace replaces the shares of Services in the budget.
 func (b *budget) replace(previous, services map[model.ServiceName]*service, rows int) {
 	for name, s := range previous {
 		b.spreads -= s.spreads
@@ -89,8 +83,7 @@ func (b *budget) setEnd(rows int) {
 	}
 }
 
-// moves reports whether a recipe of other Services than these has room, and had none before, or the
-// other way round.
+// moves reports whether the budget grants or revokes room for a recipe outside of these Services.
 func (b *budget) moves(before end, services map[model.ServiceName]*service) bool {
 	if before == b.end {
 		return false

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// checkPlan compares a plan with its model and with what was before.
+// checkPlan verifies a plan against its model and the previous state.
 func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	for key, before := range have.Frontends {
 		if after, found := want.Frontends[key]; found && after.ID != before.ID {
@@ -65,7 +65,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 	}
 }
 
-// formerTable is the first that frontends of a frontend's Service port have: a new one is its copy.
+// previousTable returns the first table of the frontends of f's Service port, which a new table copies.
 func previousTable(have *forwarding.State, m *model.Model, f *model.Frontend) *forwarding.NodeTable {
 	for i := range m.Frontends {
 		if portOf(m.Frontends[i]) == portOf(f) {
@@ -77,7 +77,7 @@ func previousTable(have *forwarding.State, m *model.Model, f *model.Frontend) *f
 	return nil
 }
 
-// isBorrowed reports whether a frontend has the table of one with other weights.
+// isBorrowed reports whether a frontend uses the table of a frontend with other weights.
 func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool {
 	slot := want.Frontends[f.Key].Table
 	return slot != 0 && slices.ContainsFunc(m.Frontends, func(other *model.Frontend) bool {
@@ -85,7 +85,7 @@ func isBorrowed(want *forwarding.State, m *model.Model, f *model.Frontend) bool 
 	})
 }
 
-// changesHands reports whether a frontend goes to another Service port.
+// changesHands reports whether any frontend moved to another Service port.
 func changesHands(before, m *model.Model) bool {
 	ports := map[forwarding.FrontendKey]servicePort{}
 	for i := range before.Frontends {
@@ -97,8 +97,8 @@ func changesHands(before, m *model.Model) bool {
 	})
 }
 
-// checkKept finds connections that a row has lost. Where its owner stays, it has all former owners
-// that it had; where not, the oldest may have gone.
+// checkKept reports lost former owners. A row with an unchanged owner must retain all; otherwise, it may lose
+// the oldest.
 func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model) {
 	ports := map[forwarding.FrontendKey]servicePort{}
 	zonal := map[servicePort]bool{}
@@ -114,7 +114,7 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 	for i := range m.Frontends {
 		f := m.Frontends[i]
 		old, next := have.NodeTables[have.Frontends[f.Key].Table], want.NodeTables[want.Frontends[f.Key].Table]
-		// Where rows become one, that has not room for all.
+		// Merged rows may not have room for all former owners.
 		if old == nil || next == nil || len(*next) < len(*old) || ports[f.Key] != portOf(f) || zonal[portOf(f)] {
 			continue
 		}
@@ -134,7 +134,7 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 	}
 }
 
-// checkShared finds Service ports of one Service with two tables that could be one.
+// checkShared reports tables of one Service that could be merged.
 func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
 	for i := range m.Frontends {
 		for j := range m.Frontends[:i] {
@@ -152,7 +152,7 @@ func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
 	}
 }
 
-// sizeOf is what a node table of a frontend should have: that of the first one of its Service port.
+// sizeOf returns the size of the node table of the Service port's first frontend.
 func sizeOf(m *model.Model, of *model.Frontend) table.Size {
 	for _, f := range m.Frontends {
 		if portOf(f) == portOf(of) {
@@ -162,8 +162,7 @@ func sizeOf(m *model.Model, of *model.Frontend) table.Size {
 	return SizeFor(of)
 }
 
-// canJoin reports whether rows of one table can have the former owners of both, and cannot have
-// lost any.
+// canJoin reports whether the rows have room for the former owners of both tables and cannot have lost any.
 func canJoin(a, b *forwarding.NodeTable) bool {
 	for i, row := range *a {
 		all, other := map[forwarding.NodeID]bool{}, (*b)[i]
@@ -177,7 +176,6 @@ func canJoin(a, b *forwarding.NodeTable) bool {
 	return true
 }
 
-// checkZones holds the tables of a frontend's zones against the model.
 func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want *forwarding.State, own forwarding.Zone) {
 	if planned.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
 		return
@@ -203,8 +201,8 @@ func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want
 	}
 }
 
-// joined reports whether a row differs from what it was by owners alone that it had in the
-// tables of the zones, which a frontend of the same Service port may have left.
+// joined reports whether a row gained only owners from the tables of zones that a frontend of the same Service
+// port may have left.
 func joined(have *forwarding.State, m *model.Model, f *model.Frontend, number int, before, row forwarding.Row) bool {
 	var zones []forwarding.NodeTableSlot
 	for _, other := range m.Frontends {
@@ -230,9 +228,8 @@ func exists(m *model.Model, row forwarding.Row) bool {
 	return true
 }
 
-// checkSettled plans the same model once more, from what was planned and by a
-// planner that has just started: there is nothing left to do. Once tables of zones have left,
-// others may become one.
+// checkSettled verifies that the same model requires no further changes, by this or a new planner, apart from
+// merges once tables of zones are gone.
 func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	again, _ := NewPlanner(want).Plan(want, m, limits)
 	if len(again.NodeTables) < len(want.NodeTables) {
@@ -245,10 +242,8 @@ func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits for
 	checkShared(t, want, m)
 }
 
-// checkApply applies the plan one operation after the other, possibly not to
-// the end. Each frontend must at any time lead to what it led to before, to
-// what its Service has now, or to what it is to lead to; and no map may hold
-// more than it can.
+// checkApply applies the plan operation by operation, possibly incompletely. At any time, each frontend must
+// have its previous, its Service's current, or its wanted destination, and no map may exceed its capacity.
 func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, limits forwarding.Limits) *forwarding.State {
 	ops := forwarding.Diff(have, want)
 	done := len(ops)
@@ -259,7 +254,7 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 	for i, op := range ops[:done] {
 		state = forwarding.Apply(state, []forwarding.Op{op})
 		for key, f := range state.Frontends {
-			// Until it is written again it follows the Service that it had.
+			// An unwritten frontend follows its previous Service.
 			before := destinationOf(want, have.Frontends[key])
 			if want.Frontends[key].Endpoints != have.Frontends[key].Endpoints && !isUnwritten(have, key, last) {
 				checkOwner(t, leadsTo(have, key), before)
@@ -277,7 +272,7 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 	return state
 }
 
-// destination is where a frontend's packets go, without ids and slots.
+// destination is the content that a frontend refers to, without ids and slots.
 type destination struct {
 	table     *forwarding.NodeTable
 	endpoints *[forwarding.EndpointRows]forwarding.Endpoint
@@ -300,7 +295,7 @@ func destinationOf(s *forwarding.State, f forwarding.Frontend) (d destination) {
 	return d
 }
 
-// isUnwritten reports whether a frontend still leads to another Service than that of the last
+// isUnwritten reports whether a frontend still has the destination of a Service other than that in the last
 // model.
 func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model.Model) bool {
 	to := leadsTo(have, key).endpoints
@@ -309,13 +304,13 @@ func isUnwritten(have *forwarding.State, key forwarding.FrontendKey, last *model
 	})
 }
 
-// serviceNumber is that of the Service which has an endpoint.
+// serviceNumber returns the number of the endpoint's Service.
 func serviceNumber(e forwarding.Endpoint) int {
 	bytes := e.Address.As4()
 	return (int(bytes[2])<<8 | int(bytes[3])) / 100
 }
 
-// checkOwner reports a destination that has the endpoints of two Services.
+// checkOwner reports a destination with endpoints of two Services.
 func checkOwner(t *rapid.T, have, target destination) {
 	if have.endpoints == nil || target.endpoints == nil {
 		return
@@ -331,8 +326,8 @@ func equalPointed[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// between reports whether each part of a destination is that of one of the
-// stages: the tables of a frontend change one after the other.
+// between reports whether each part of a destination is from one of the stages, since the tables of a frontend
+// change one by one.
 func between(d destination, stages ...destination) bool {
 	return slices.ContainsFunc(stages, func(stage destination) bool { return d.table.Equal(stage.table) }) &&
 		slices.ContainsFunc(stages, func(stage destination) bool { return equalPointed(d.endpoints, stage.endpoints) })

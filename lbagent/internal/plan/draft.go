@@ -15,77 +15,71 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// draft is a plan in the making.
+// draft is a plan under construction.
 type draft struct {
-	planner  *Planner
-	have     *forwarding.State
-	model    *model.Model
-	limits   forwarding.Limits
-	want     *forwarding.State
-	problems []Problem
-	// shortages are problems that many frontends may have.
+	planner   *Planner
+	have      *forwarding.State
+	model     *model.Model
+	limits    forwarding.Limits
+	want      *forwarding.State
+	problems  []Problem
 	shortages map[shortage]*short
-	// budget is that of all Services. movesOthers is true where others than those of the draft
-	// come to have room by it, or none.
+	// budget covers all Services. movesOthers is true if it grants or revokes room for Services outside of
+	// the draft.
 	budget      *budget
 	movesOthers bool
-	// waits is true where a Local frontend gets its node table once another one is removed, or a
-	// table its size.
+	// waits is true if a node table is delayed until another one is removed: that of a Local frontend, or
+	// a table that changes its size.
 	waits bool
 
 	*index
-	// given are the ids of endpoints that the maps do not hold.
-	given map[forwarding.EndpointID]struct{}
-	// keptIDs are the ids of frontends that are planned already.
+	// given are the allocated endpoint ids that the maps do not hold.
+	given   map[forwarding.EndpointID]struct{}
 	keptIDs map[forwarding.FrontendID]struct{}
-	// frontends is how many the map will hold before removals.
+	// frontends is the number of frontends in the map before removals.
 	frontends int
 
-	// sources are nil where keepsSources is true: each frontend has the set that it has in the
-	// maps.
+	// sources is nil if keepsSources is true: each frontend retains the source set that it has in the maps.
 	sources       *sourceSets
 	keepsSources  bool
 	tableSlots    *tableSlots
 	endpointSlots *slots[forwarding.EndpointTableSlot]
-	// entries are the model's frontends in their order, ports their Service ports, services their
-	// Services.
+	// entries are the model's frontends in order.
 	entries  []entry
 	ports    map[servicePort]*port
 	services map[model.ServiceName]*service
-	// tableOwners and endpointTableOwners say whose the slots are that
-	// frontends have in the maps; nobody's where that is not clear.
+	// tableOwners and endpointTableOwners map the slots of frontends in the maps to their owners; ambiguous
+	// slots have no owner.
 	tableOwners         map[forwarding.NodeTableSlot]owner
 	endpointTableOwners map[forwarding.EndpointTableSlot]owner
-	// joins are tables that are to go, whose owners join a table's chains; held are the node
-	// tables that stay as they are.
+	// joins are tables to be removed whose owners join the slot's chains; held are the slots of node tables
+	// without new weights.
 	joins map[forwarding.NodeTableSlot][]*forwarding.NodeTable
 	held  []forwarding.NodeTableSlot
-	// weights and shares are what the tables are computed from, histories what
-	// new node tables go on from.
+	// weights and shares are the inputs of the tables.
 	weights map[forwarding.NodeTableSlot]weighed
 	shares  map[forwarding.EndpointTableSlot]map[forwarding.Endpoint]table.Share
 
 	histories map[forwarding.NodeTableSlot]*forwarding.NodeTable
-	// united are tables that took in the former owners of others, origins the slots that new ones
-	// split off from, borrowed the tables of others that there was no room to split off from.
+	// histories are the tables that new node tables inherit owners from, united the tables merged with
+	// others, origins the slots that new tables were split off from. borrowed are the shared slots retained
+	// because a split found no room.
 	united   map[forwarding.NodeTableSlot]*forwarding.NodeTable
 	origins  map[forwarding.NodeTableSlot]forwarding.NodeTableSlot
 	borrowed []forwarding.NodeTableSlot
 }
 
-// index finds what the maps hold or what was given out.
+// index maps the contents of the maps and new allocations to their ids.
 type index struct {
-	// known are the ids of endpoints.
-	known map[forwarding.Endpoint]forwarding.EndpointID
-	// frontendIDs are those that are not free.
+	known       map[forwarding.Endpoint]forwarding.EndpointID
 	frontendIDs map[forwarding.FrontendID]struct{}
-	// hashes are by what the data plane finds the IPv6 frontends.
+	// hashes are the data plane's lookup keys of IPv6 frontends.
 	hashes    map[uint64]forwarding.FrontendKey
 	constants flowhash.Constants
 }
 
-// servicePort is what frontends on several VIPs have in common: the endpoints of a
-// port of a Service in one address family.
+// servicePort identifies a Service port in one address family. Its frontends on all VIPs have the same
+// endpoints.
 type servicePort struct {
 	service  model.ServiceName
 	portName string
@@ -93,57 +87,54 @@ type servicePort struct {
 	ipv4     bool
 }
 
-// service is what a draft knows of a Service.
+// service is the planner's state of a Service.
 type service struct {
-	// ports are in the order of their first frontends.
 	ports []*port
-	// recipes are the different ones of its ports. A plan that is over has their part of the budget
-	// alone.
+	// recipes are the distinct recipes of the ports. A finished plan retains only their budget: spreads and
+	// locals.
 	recipes []*recipe
 	spreads int
 	locals  []local
 	lines   []*line
 }
 
-// port is what a draft knows of a Service port.
+// port is the planner's state of a Service port.
 type port struct {
 	name    servicePort
 	service *service
-	// keys are all its frontends, first is the first of them.
-	keys  []forwarding.FrontendKey
-	first *model.Frontend
-	// recipe is nil where no endpoint lives, line where the port has no node table. Both are of
-	// a plan in the making.
+	keys    []forwarding.FrontendKey
+	first   *model.Frontend
+	// recipe is nil if the port has no live endpoint, line if it has no node table. Both are cleared when
+	// the plan is finished.
 	recipe *recipe
 	line   *line
-	// spreads is true where it sends, or sent, packets to other nodes, zoned where it has a node
-	// table for each zone, by the budget of all nodes.
+	// spreads is true if the port forwards, or did forward, packets to other nodes; zoned if the budget
+	// gives it one node table per zone.
 	spreads, zoned bool
-	// finds is true where a Local one has a node table to find connections by, if there is room,
-	// yields where the budget of all nodes has none for it.
+	// finds is true if a Local port gets a node table to find moved connections, yields if the budget has
+	// no room for that table.
 	finds, yields bool
-	// place holds once placed is true, and so do the ids of its endpoints.
+	// place and endpoints are valid once placed is true.
 	place     placement
 	placed    bool
 	endpoints []forwarding.EndpointID
 }
 
-// entry is a frontend of the model with its Service port.
 type entry struct {
 	*model.Frontend
 	port *port
 }
 
-// owner is whose a slot is: a Service's node table for packets that this node gets from a router,
-// or a Service port's for those that nodes of a zone get, or a Service port's endpoint table.
+// owner identifies the owner of a slot: the Service for the node table of packets from routers, the Service
+// port for a zone's node table or for an endpoint table.
 type owner struct {
 	service *service
 	port    *port
-	// zone is the name of another zone, empty for nodes without one.
+	// zone is the name of another zone; empty for nodes without a zone.
 	zone string
 }
 
-// ofService is the owner of the table of the Service port and others of its Service.
+// ofService returns the owner of the table that the port shares with its Service.
 func (p *port) ofService() owner {
 	if p == nil {
 		return nobody
@@ -151,7 +142,6 @@ func (p *port) ofService() owner {
 	return owner{service: p.service}
 }
 
-// in is the owner of the Service port's table for packets of another zone.
 func (p *port) in(name string) owner {
 	if p == nil {
 		return nobody
@@ -168,20 +158,17 @@ func portOf(frontend *model.Frontend) servicePort {
 	}
 }
 
-// placement is where the tables of a Service port are; zero where it needs none.
 type placement struct {
 	table     forwarding.NodeTableSlot
 	endpoints forwarding.EndpointTableSlot
-	// zones are the node tables of other zones, by the zone's name.
-	zones map[string]forwarding.NodeTableSlot
+	zones     map[string]forwarding.NodeTableSlot
 }
 
-// nodeTables are the slots of all its node tables.
 func (p placement) nodeTables() []forwarding.NodeTableSlot {
 	return slices.AppendSeq([]forwarding.NodeTableSlot{p.table}, maps.Values(p.zones))
 }
 
-// newDraft returns the draft of a whole plan.
+// newDraft returns the draft of a full plan.
 func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	d := emptyDraft(p, have, m, limits)
 	d.want = &forwarding.State{
@@ -205,7 +192,7 @@ func newDraft(p *Planner, have *forwarding.State, m *model.Model, limits forward
 	return d
 }
 
-// emptyDraft returns a draft of those frontends that a model has.
+// emptyDraft returns a draft for the frontends of a model, without index and want.
 func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) *draft {
 	count := len(m.Frontends)
 	return &draft{
@@ -235,7 +222,6 @@ func emptyDraft(p *Planner, have *forwarding.State, m *model.Model, limits forwa
 	}
 }
 
-// newIndex returns the index of what the maps hold.
 func newIndex(have *forwarding.State, limits forwarding.Limits, constants flowhash.Constants) *index {
 	x := &index{
 		known:       make(map[forwarding.Endpoint]forwarding.EndpointID, len(have.Endpoints)),
@@ -255,18 +241,16 @@ func newIndex(have *forwarding.State, limits forwarding.Limits, constants flowha
 	return x
 }
 
-// nobody is the owner of slots of frontends that are not in the model, and of those that cannot be
-// told whose they are.
+// nobody owns the slots of frontends that left the model and ambiguous slots.
 var nobody = owner{}
 
-// readModel notes which frontends belong together and whose the slots are that
-// they have. A slot belongs to the Service, or Service port, of the last plan if that
-// still lives. Else, as after a restart or when a port has a new name, it belongs to
-// that of the frontends that have it; where these are of several, or some are to
-// go, a VIP may have changed its Service meanwhile: it is nobody's.
+// readModel groups frontends by Service port and determines the owners of their current slots. A slot
+// belongs to its owner in the last plan if that still exists. Otherwise, such as after a restart or a
+// port's renaming, it belongs to the owner of its frontends. If these have several owners, or some are
+// removed, a VIP may have moved to another Service: the slot then has no owner.
 //
-// previous are the frontends of the maps that may have such slots, services those in whose place the
-// draft's are; nil where it is of all.
+// previous are the programmed frontends that may have such slots; services are the Services that the draft
+// replaces, nil in a full plan.
 func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Frontend, services map[model.ServiceName]*service) {
 	d.readPorts()
 	placed := make(map[forwarding.NodeTableSlot]owner, len(d.ports))
@@ -309,8 +293,8 @@ func (d *draft) readModel(previous map[forwarding.FrontendKey]forwarding.Fronten
 	d.keepTables()
 }
 
-// keepTables has Service ports that have become Local go on to have their table: connections that
-// began under the policy Cluster are where the rows say.
+// keepTables retains the table of Service ports that became Local, because connections established under
+// policy Cluster follow its rows.
 func (d *draft) keepTables() {
 	for _, port := range d.ports {
 		if own, _ := d.ownTable(port); own != 0 && !port.yields {
@@ -319,9 +303,8 @@ func (d *draft) keepTables() {
 	}
 }
 
-// readPorts notes which frontends belong together.
 func (d *draft) readPorts() {
-	// One allocation each: most Service ports have one frontend.
+	// One allocation each, because most Service ports have one frontend.
 	ports := make([]port, len(d.model.Frontends))
 	keys := make([]forwarding.FrontendKey, len(d.model.Frontends))
 	for i, frontend := range d.model.Frontends {
@@ -352,7 +335,7 @@ func setOwner[S comparable](owners, placed map[S]owner, slot S, of owner) {
 	}
 }
 
-// setVIPs takes the VIPs that are programmed and as many others as fit.
+// setVIPs plans the programmed VIPs first and then as many others as fit.
 func (d *draft) setVIPs() {
 	count := len(d.have.VIPs)
 	for _, vip := range d.vipsByPrecedence() {

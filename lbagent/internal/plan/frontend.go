@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// addFrontend plans a frontend, its Service port's slots and endpoints.
+// addFrontend plans a frontend with the slots and endpoints of its Service port.
 func (d *draft) addFrontend(entry entry) {
 	frontend := entry.Frontend
 	before, programmed := d.have.Frontends[frontend.Key]
@@ -44,7 +44,7 @@ func (d *draft) addFrontend(entry entry) {
 		if !programmed {
 			return
 		}
-		// The previous list makes room once it is gone: until then nobody is let in.
+		// The previous list must be removed first to make room. Until then no client is admitted.
 		ranges = forwarding.Nobody
 	}
 	if !programmed {
@@ -57,7 +57,7 @@ func (d *draft) addFrontend(entry entry) {
 	}
 }
 
-// takeHash returns false and the frontend that has the hash where that is another one.
+// takeHash reserves the hash of a frontend. It returns false and the other frontend if the hash is taken.
 func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bool) {
 	if key.VIP.Is4() {
 		return key, true
@@ -70,7 +70,6 @@ func (x *index) takeHash(key forwarding.FrontendKey) (forwarding.FrontendKey, bo
 	return key, true
 }
 
-// frontendID keeps the id that a frontend has or gives it one.
 func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, bool) {
 	if _, taken := d.keptIDs[id]; id == 0 || taken || int64(id) > int64(d.limits.Frontends) {
 		next, found := d.planner.frontendIDs.next(d.limits.Frontends, func(number uint32) bool {
@@ -87,22 +86,20 @@ func (d *draft) frontendID(id forwarding.FrontendID) (forwarding.FrontendID, boo
 	return id, true
 }
 
-// needsTable reports whether a frontend, or another one of its Service port, sends
-// packets to other nodes.
+// needsTable reports whether any frontend of the Service port forwards packets to other nodes.
 func (e entry) needsTable() bool { return e.port.spreads && len(e.Weights) > 0 }
 
-// holdsTable reports whether a table is kept as it is if there is one: no endpoint
-// is usable, but connections of one that lives still find it by the table.
+// holdsTable reports whether an existing table is retained unchanged: no endpoint is ready, but connections
+// to terminating endpoints still use it.
 func (e entry) holdsTable() bool { return e.port.spreads && e.Living }
 
-// fits reports whether there is room for a Service port as a whole, and if not, what
-// is lacking.
+// fits reports whether the complete Service port fits, and otherwise the missing capacity.
 func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	if entry.port.placed {
 		return 0, true
 	}
-	// A Service port without a place has no programmed frontend, those come first:
-	// it needs everything, unless its Service has a table for it.
+	// A Service port without a place has no programmed frontend, because those come first. It needs
+	// everything, except a table shared with its Service.
 	if entry.needsTable() && entry.port.line.slot == 0 {
 		if _, free := d.tableSlots.peek(entry.port.recipe.size.Rows); !free {
 			return forwarding.NodeTables, false
@@ -120,8 +117,8 @@ func (d *draft) fits(entry entry) (forwarding.Capacity, bool) {
 	return forwarding.Endpoints, len(d.have.Endpoints)+len(d.given)+missing <= d.limits.Endpoints
 }
 
-// place gives a Service port its slots and its endpoints their ids. What does not
-// fit, because a programmed Service port has grown, is left out with a Problem.
+// place allocates a Service port's slots and its endpoints' ids. If a programmed Service port has outgrown
+// the capacity, the rest is left out with a Problem.
 func (d *draft) place(entry entry) placement {
 	frontend, port := entry.Frontend, entry.port
 	if port.placed {
@@ -151,9 +148,9 @@ func (d *draft) place(entry entry) placement {
 	return place
 }
 
-// ownTable returns the slot that is the Service's own, and the first of those that the
-// Service port's frontends have in the maps; zero where there is none. Of several own ones it is
-// that of the last plan: the others are of frontends that another Service had.
+// ownTable returns the slot owned by the Service, and the first slot of the port's frontends in the maps;
+// or zero. Among several owned slots it prefers that of the last plan, since the others come from
+// frontends of another Service.
 func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 	last := d.planner.placed[port.name]
 	for _, key := range port.keys {
@@ -169,8 +166,6 @@ func (d *draft) ownTable(port *port) (own, previous forwarding.NodeTableSlot) {
 	return own, cmp.Or(own, previous)
 }
 
-// endpointSlot returns the slot of the Service port's endpoint table: the one that its frontends
-// have in the maps, else a free one.
 func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	for _, key := range port.keys {
 		slot := d.have.Frontends[key].Endpoints
@@ -181,8 +176,8 @@ func (d *draft) endpointSlot(port *port) (forwarding.EndpointTableSlot, bool) {
 	return d.endpointSlots.take()
 }
 
-// identify gives a Service port's endpoints ids, the usable ones first, and
-// returns those of the usable ones, with what they weigh; complete is false where not all fit.
+// identify allocates ids for a Service port's endpoints, ready endpoints first, and returns the shares of
+// the ready ones. complete is false if not all fit.
 func (d *draft) identify(port *port, frontend *model.Frontend) (usable map[forwarding.Endpoint]table.Share, complete bool) {
 	usable, complete = make(map[forwarding.Endpoint]table.Share, len(frontend.Endpoints)), true
 	for i, endpoint := range frontend.Endpoints {
@@ -199,7 +194,6 @@ func (d *draft) identify(port *port, frontend *model.Frontend) (usable map[forwa
 	return usable, complete
 }
 
-// endpointID keeps the id that an endpoint of a Service port has or gives it one.
 func (d *draft) endpointID(port *port, endpoint forwarding.Endpoint) (forwarding.EndpointID, bool) {
 	id, known := d.known[endpoint]
 	if !known {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// vips is how many genModel draws from, of which those above four are of IPv6.
+// vips is the number of VIPs in genModel; those above four are IPv6.
 const vips = 6
 
 func genVIP(number int) netip.Addr {
@@ -24,8 +24,8 @@ func genVIP(number int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(number)})
 }
 
-// genModel draws a model of up to four Services on VIPs of both families. Each
-// Service has its own range of endpoints, so that the endpoint of another one is recognised.
+// genModel draws a model of up to four Services on VIPs of both families. Each Service has its own range of
+// endpoints, so that foreign endpoints are detected.
 func genModel(t *rapid.T) *model.Model {
 	m := modelOf()
 	m.Nodes = m.Nodes[:1]
@@ -66,7 +66,7 @@ func genModel(t *rapid.T) *model.Model {
 	return m
 }
 
-// genPorts draws up to three ports of a Service, of which some have the pods of the first one.
+// genPorts draws up to three ports of a Service, some with the pods of the first one.
 func genPorts(t *rapid.T, m *model.Model, service int) []model.Frontend {
 	ports := []model.Frontend{genServicePort(t, m, service)}
 	for i := range rapid.IntRange(0, 2).Draw(t, "further ports") {
@@ -116,7 +116,6 @@ func genServicePort(t *rapid.T, m *model.Model, service int) model.Frontend {
 	return f
 }
 
-// genSources draws one of three lists.
 func genSources(t *rapid.T) []netip.Prefix {
 	half, whole := netip.MustParsePrefix("198.51.100.0/25"), netip.MustParsePrefix("203.0.113.0/24")
 	return rapid.SampledFrom([][]netip.Prefix{nil, {half}, {half, whole}}).Draw(t, "sources")
@@ -133,9 +132,8 @@ func genLimits(t *rapid.T) forwarding.Limits {
 	}
 }
 
-// genAlike draws a model of the nodes before that has some Services as the other model, and the
-// rest as before. All frontends of a Service port are of one model, as they have the same
-// endpoints.
+// genAlike draws a model with some Services from other and the rest, including nodes, from before. All
+// frontends of a Service port are from the same model, as they have the same endpoints.
 func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 	m := *before
 	m.VIPs, m.Frontends = nil, nil
@@ -165,8 +163,7 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 	return &m
 }
 
-// genNode has a node of a model go down or come up, join or leave. One that is down has no
-// endpoints.
+// genNode makes a node go down, come up, join or leave. A down node has no endpoints.
 func genNode(t *rapid.T, m *model.Model) {
 	id := rapid.SampledFrom([]forwarding.NodeID{0, 0, 2, 3, 4, 5}).Draw(t, "another node")
 	if id == 0 {
@@ -204,7 +201,7 @@ func withoutNode(weights map[forwarding.NodeID]uint32, id forwarding.NodeID) map
 	return weights
 }
 
-// onNodesOf returns a frontend without weights of nodes and zones that a model does not have.
+// onNodesOf removes the weights of nodes and zones that the model lacks.
 func onNodesOf(m *model.Model, f model.Frontend) model.Frontend {
 	f.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{}
 	f.Weights = maps.Clone(f.Weights)

@@ -10,20 +10,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// leftover is what a plan had no room for. One tenant can have more frontends than a node has room
-// for: the changes of all others are to be planned in part all the same.
+// leftover holds the entries that did not fit. It allows partial plans for all other tenants while one
+// tenant's frontends exceed the capacity.
 type leftover struct {
 	problems []Problem
-	// fits is true where there was room for everything but what yields: each plan has the budget.
+	// fits is true if everything fits except tables limited by the budget, which is recomputed in each
+	// plan.
 	fits bool
-	// stays is true where nothing of what is left over could get room by a plan in part, for it waits
-	// for maps that are full, as long as those hold all that leaves.
+	// stays is true if all missing entries wait for full maps. Then no partial plan can add one of them
+	// while the maps hold all of leaves.
 	stays  bool
 	leaves forwarding.Entries
 }
 
-// leftOver returns what a plan has no room for, beside what others have none for. Entries are those in
-// which it may differ from what the maps hold; nil stands for all.
+// leftOver returns the missing entries of the draft together with the problems of others. entries are the
+// entries in which the plan may differ from the maps; nil stands for all.
 func (d *draft) leftOver(entries *forwarding.Entries, others []Problem) leftover {
 	problems := slices.Concat(others, d.allProblems())
 	slices.SortStableFunc(problems, compareProblems)
@@ -37,13 +38,12 @@ func (d *draft) leftOver(entries *forwarding.Entries, others []Problem) leftover
 	return l
 }
 
-// waitsForMap reports whether a frontend without room in a map waits for others to leave it, and for
-// nothing else. Which frontends have node tables, and whose source ranges fit, is decided together.
+// waitsForMap reports whether a frontend without that capacity waits only for removals from a map. Node
+// tables and source ranges depend on decisions about all frontends.
 func waitsForMap(full forwarding.Capacity) bool {
 	return full == forwarding.Frontends || full == forwarding.EndpointTables || full == forwarding.Endpoints
 }
 
-// leaving are the entries of these maps that are not wanted any more.
 func (d *draft) leaving(entries *forwarding.Entries) forwarding.Entries {
 	if entries == nil {
 		entries = &forwarding.Entries{
@@ -59,7 +59,6 @@ func (d *draft) leaving(entries *forwarding.Entries) forwarding.Entries {
 	}
 }
 
-// onlyIn returns those keys that one map has and the other one has not.
 func onlyIn[K comparable, V any](have, want map[K]V, keys []K) (only []K) {
 	for _, key := range keys {
 		_, had := have[key]
@@ -70,7 +69,6 @@ func onlyIn[K comparable, V any](have, want map[K]V, keys []K) (only []K) {
 	return only
 }
 
-// waits reports whether what is left over has no room in the maps yet.
 func (l *leftover) waits(have *forwarding.State) bool {
 	return l.stays && hasAll(have.Frontends, l.leaves.Frontends) &&
 		hasAll(have.EndpointTables, l.leaves.EndpointTables) && hasAll(have.Endpoints, l.leaves.Endpoints)
@@ -83,7 +81,6 @@ func hasAll[K comparable, V any](have map[K]V, keys []K) bool {
 	})
 }
 
-// without are the problems that are not of those Services.
 func (l leftover) without(services map[model.ObjectReference]struct{}) []Problem {
 	return slices.DeleteFunc(slices.Clone(l.problems), func(p Problem) bool {
 		_, found := services[p.Object]
@@ -91,8 +88,9 @@ func (l leftover) without(services map[model.ObjectReference]struct{}) []Problem
 	})
 }
 
-// leavesOut reports whether no frontend of the part that is new to the maps gets room, where others
-// have none. Else which of them gets it depends on all.
+// leavesOut reports whether a partial plan agrees with a full plan on the entries that do not fit. Unless
+// everything fits, this requires that no new frontend of the part gets room, since otherwise the choice
+// depends on all frontends.
 func (p *Planner) leavesOut(have Held, part *part) bool {
 	if p.last.fits {
 		return true
@@ -108,7 +106,6 @@ func (p *Planner) leavesOut(have Held, part *part) bool {
 	})
 }
 
-// isFull reports whether a frontend that is new finds no room, whatever else changes.
 func (p *Planner) isFull(have Held, f *model.Frontend) bool {
 	if len(have.Frontends) >= p.last.limits.Frontends {
 		return true

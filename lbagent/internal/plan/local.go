@@ -7,17 +7,17 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// localReserve is which part of the node tables is kept for Service ports that cannot do without.
-// So one that comes later has room at once, before a Local one has given up its table.
+// localReserve is the fraction (1/8) of node table rows that Local Service ports cannot use. A forwarding
+// Service port can then get its table before a Local port has released one.
 const localReserve = 8
 
-// budgetLocal decides which Service ports under policy Local have a node table. They need none
-// to serve new connections. But by it their TCP connections are found where a router moves them to
-// another node. All nodes must decide alike, for a row's primary is told by one node and asked
-// by others: so it depends on the model and the limit alone, in the order of the frontends. Service
-// ports with one recipe count once, though they may have several tables for a while.
+// budgetLocal decides which Service ports of policy Local have a node table. They do not need it for new
+// connections, but TCP connections that a router moves to another node are found by it. The decision
+// depends only on the model, the limit and the frontend order, because all nodes must agree on it: one node
+// announces a flow to the row's primary, and others query that primary. Ports with the same recipe count
+// once, even while they have several tables.
 //
-// previous are the Services in whose place those of the draft are; nil where the draft is of all.
+// previous are the Services that the draft replaces; nil in a full plan.
 func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
 	local := d.countRows()
 	rows := rowsIn(d.limits)
@@ -38,8 +38,8 @@ func (d *draft) budgetLocal(previous map[model.ServiceName]*service) {
 	}
 }
 
-// countRows counts the rows of each Service. It returns the first frontend of each Service port of
-// policy Local that needs to find connections.
+// countRows counts the rows of each Service and returns the first frontend of each TCP Service port of
+// policy Local.
 func (d *draft) countRows() (local []entry) {
 	counted := map[*port]bool{}
 	for _, entry := range d.entries {
@@ -70,13 +70,10 @@ func (d *draft) countRows() (local []entry) {
 
 func (s *service) addLocal(r *recipe) { s.locals = append(s.locals, local{r.at, r.size.Rows}) }
 
-// forLocal is how many of the rows Local Service ports may have together with the others.
 func forLocal(rows int) int { return rows - rows/localReserve }
 
-// findsTable reports whether a frontend has a node table where there is room for one.
 func (e entry) findsTable() bool { return e.port.finds && len(e.Weights) > 0 }
 
-// zonesOf is how many zones a frontend has weights for.
 func zonesOf(frontend *model.Frontend) (zones int) {
 	for _, weights := range frontend.Zones {
 		if weights != nil {

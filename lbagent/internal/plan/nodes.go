@@ -11,11 +11,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// nodeSet is a set of node ids. A table is asked about tens of thousands of times, so it is bits.
+// nodeSet is a bit set of node ids, because each table is checked tens of thousands of times.
 type nodeSet [(forwarding.MaxNodeID + 64) / 64]uint64
 
-// living are the nodes that may be in rows and chains. Nobody asks a node that is down for a flow:
-// a reset by another one is better than silence.
+// living returns the nodes that may be in rows and chains. Down nodes are excluded, because they would not
+// answer a query for a flow: a reset by another node is better than a timeout.
 func living(nodes []model.Node) *nodeSet {
 	set := &nodeSet{}
 	for i := range nodes {
@@ -30,7 +30,6 @@ func (s *nodeSet) has(id forwarding.NodeID) bool {
 	return id <= forwarding.MaxNodeID && s[id/64]>>(id%64)&1 != 0
 }
 
-// without returns the nodes of a set that are not in another one, and whether there are any.
 func (s *nodeSet) without(other *nodeSet) (left nodeSet, some bool) {
 	for i := range s {
 		left[i] = s[i] &^ other[i]
@@ -39,14 +38,13 @@ func (s *nodeSet) without(other *nodeSet) (left nodeSet, some bool) {
 	return left, some
 }
 
-// isIn reports whether a row of the table, or its chain, has a node of the set.
 func (s *nodeSet) isIn(table *forwarding.NodeTable) bool {
 	return slices.ContainsFunc(*table, func(row forwarding.Row) bool {
 		return s.has(row.Primary) || slices.ContainsFunc(row.Chain[:], s.has)
 	})
 }
 
-// search tells which tables name a node of a set. It looks into each once.
+// search caches which tables contain a node of a set.
 type search struct {
 	nodes nodeSet
 	named map[*forwarding.NodeTable]bool
@@ -61,8 +59,8 @@ func (s *search) finds(table *forwarding.NodeTable) bool {
 	return named
 }
 
-// lostIn returns the search for the nodes that lived in the last plan and do not any more; nil where
-// there are none.
+// lostIn returns the search for nodes that were live in the last plan and no longer are; nil if there are
+// none.
 func (p *Planner) lostIn(living *nodeSet) *search {
 	lost, some := p.nodes.without(living)
 	if !some {
@@ -71,7 +69,6 @@ func (p *Planner) lostIn(living *nodeSet) *search {
 	return &search{lost, map[*forwarding.NodeTable]bool{}}
 }
 
-// losing are the VIPs with tables that the search finds.
 func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 	for _, port := range p.placed {
 		if slices.ContainsFunc(port.place.nodeTables(), func(slot forwarding.NodeTableSlot) bool { return lost.finds(p.last.want.NodeTables[slot]) }) {
@@ -83,8 +80,8 @@ func (p *Planner) losing(lost *search) (vips []netip.Addr) {
 	return vips
 }
 
-// setNodes has tables be computed for these nodes. Those that name a lost one are computed again. The
-// others are as they would come out.
+// setNodes sets the live nodes and drops the cached tables that contain a lost node. All other tables are
+// still valid.
 func (p *Planner) setNodes(nodes *nodeSet, lost *search) {
 	if lost != nil {
 		maps.DeleteFunc(p.tables, func(_ forwarding.NodeTableSlot, settled settledTable) bool { return lost.finds(settled.table) })

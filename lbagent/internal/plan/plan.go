@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan turns the forwarding model into the contents of the data
-// plane's maps. It gives out ids and slots, which stay the same while what they
-// name exists, and keeps within the capacities of the maps. It is pure.
+// Package plan computes the contents of the data plane's maps from the forwarding model. It allocates ids
+// and slots, which are stable for the lifetime of their object, and enforces the capacities of the maps. It
+// is pure.
 package plan
 
 import (
@@ -14,39 +14,33 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// Planner plans the contents of one node's maps. It remembers which ids were
-// given out last and what it has computed already. Everything else it finds
-// in the maps' content, so a new Planner goes on where another ended. It is not
-// safe for concurrent use.
+// Planner plans the contents of one node's maps. It caches computed tables and the last allocated ids; all
+// other state is derived from the maps, so that a new Planner continues after a restart. It is not safe for
+// concurrent use.
 type Planner struct {
 	rendezvous  *table.Rendezvous
 	advances    advances
 	endpointIDs sequence
 	frontendIDs sequence
-	// sourceSetIDs give out sets; sourceSets are those of the last plan, by the
-	// list that they were given to.
+	// sourceSets are the sets of the last plan by list.
 	sourceSetIDs sequence
 	sourceSets   map[string]forwarding.SourceSet
 
-	// constants are those of the data plane's hash.
 	constants flowhash.Constants
 
-	// last is what the last plan came to, spare the plan before it.
 	last  outcome
 	spare spare
-	// nodes are the living ones of the last plan.
 	nodes *nodeSet
 	// placed are the Service ports of the last plan, services its Services.
 	placed   map[servicePort]*port
 	services map[model.ServiceName]*service
-	// branches are tables that were split off from others.
 	branches map[forwarding.NodeTableSlot]branch
-	// tables and endpointTables are what was planned last, with what from.
+	// tables and endpointTables are the tables of the last plan with their inputs.
 	tables         map[forwarding.NodeTableSlot]settledTable
 	endpointTables map[forwarding.EndpointTableSlot]settled[forwarding.Endpoint, table.Share, *forwarding.EndpointTable]
 }
 
-// settled is a table with what it was computed from.
+// settled is a table with its inputs.
 type settled[K, V comparable, T interface {
 	comparable
 	Equal(T) bool
@@ -55,36 +49,33 @@ type settled[K, V comparable, T interface {
 	table T
 }
 
-// is reports whether the table has the given content and origin.
 func (s settled[K, V, T]) is(table T, from map[K]V) bool {
 	var none T
 	return s.table != none && table != none && s.table.Equal(table) && maps.Equal(s.from, from)
 }
 
-// weighed is what the rows of a node table follow from, beside the nodes that exist.
+// weighed is the input of a node table's rows, for a given set of existing nodes.
 type weighed struct {
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
 }
 
-// settledTable is a node table with what it was computed from.
 type settledTable struct {
 	settled[forwarding.NodeID, uint32, *forwarding.NodeTable]
 	size table.Size
 }
 
-// is reports whether the table has the given content and origin.
 func (s settledTable) is(table *forwarding.NodeTable, size table.Size, from map[forwarding.NodeID]uint32) bool {
 	return s.size == size && s.settled.is(table, from)
 }
 
-// sizeAt is the size that a table has in a slot. Where there was no room for that which it should
-// have, the slot is a previous one.
+// sizeAt returns the size of a table in a slot. A slot that was retained for lack of room has its previous
+// size.
 func sizeAt(slot forwarding.NodeTableSlot, size table.Size) table.Size {
 	return table.Size{Rows: slot.Rows(), Ranked: min(slot.Rows(), size.Ranked)}
 }
 
-// NewPlanner returns a Planner that goes on from what the maps hold.
+// NewPlanner returns a Planner that continues from the content of the maps.
 func NewPlanner(have *forwarding.State) *Planner {
 	p := &Planner{
 		constants:      flowhash.Public(),
@@ -110,22 +101,20 @@ func NewPlanner(have *forwarding.State) *Planner {
 	return p
 }
 
-// HashBy has the Planner find IPv6 frontends as a data plane with these constants does. It comes
-// before the first plan, and returns the Planner.
+// HashBy sets the data plane's hash constants before the first plan and returns the Planner.
 func (p *Planner) HashBy(constants flowhash.Constants) *Planner {
 	p.constants = constants
 	return p
 }
 
-// Plan returns what the maps should hold, given what they hold now. Ids and
-// slots run from 1 to their limit. Those in have are not given to anything
-// else, so that the operations from have to the plan never show a frontend what
-// is another's. What is removed can be given out again once have is without it.
+// Plan returns the wanted content of the maps, given their current content. Ids and slots run from 1 to
+// their limit. Those in have are not reallocated to other objects, so that no operation on the way to the
+// plan exposes another frontend's entries. Removed ids and slots become free once have no longer contains
+// them.
 //
-// What does not fit comes back as a Problem of reason MapFull that names the
-// capacity. Frontends that are programmed already come first and stay, with as
-// many endpoints as fit. The others follow, those of all namespaces in turn and
-// of older VIPs first; those that do not fit as a whole are left out.
+// Entries that do not fit are reported as a Problem with reason MapFull and the exhausted capacity.
+// Programmed frontends come first and stay, with as many endpoints as fit. New frontends follow in turn by
+// namespace, older VIPs first; a new frontend that does not fit completely is left out.
 func (p *Planner) Plan(
 	have *forwarding.State, m *model.Model, limits forwarding.Limits,
 ) (want *forwarding.State, problems []Problem) {
@@ -164,14 +153,14 @@ func (d *draft) setNodes() {
 	d.want.Self = d.model.Self
 	d.want.Nodes = make(map[forwarding.NodeID]forwarding.Node, len(d.model.Nodes))
 	for _, node := range d.model.Nodes {
-		// One that is down stays a node whose packets are taken.
+		// Packets from a node that is down are still accepted.
 		if node.ID != d.model.Self.ID {
 			d.want.Nodes[node.ID] = node.Node
 		}
 	}
 }
 
-// buildTables computes the tables of the slots that were given out.
+// buildTables computes the tables of all allocated slots.
 func (d *draft) buildTables() {
 	p := d.planner
 	exists := p.nodes.has
@@ -216,7 +205,6 @@ func (d *draft) buildTables() {
 	}
 }
 
-// noteBranches notes which tables were split off, and which of those have changed.
 func (d *draft) noteBranches() {
 	branches := d.planner.branches
 	for slot, from := range d.origins {
@@ -231,7 +219,7 @@ func (d *draft) noteBranches() {
 	}
 }
 
-// before is what the table of a slot goes on from; nil where that is nothing.
+// before returns the table that a slot inherits owners from, or nil.
 func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 	if have := d.have.NodeTables[slot]; have != nil {
 		return have
@@ -239,7 +227,7 @@ func (d *draft) before(slot forwarding.NodeTableSlot) *forwarding.NodeTable {
 	return d.histories[slot]
 }
 
-// forgetTables forgets what the tables were computed from that are not there any more.
+// forgetTables drops the cached inputs of removed tables.
 func (d *draft) forgetTables() {
 	p := d.planner
 	maps.DeleteFunc(p.branches, func(slot forwarding.NodeTableSlot, _ branch) bool { return d.want.NodeTables[slot] == nil })

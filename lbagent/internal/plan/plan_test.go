@@ -35,7 +35,7 @@ func endpoints(numbers ...int) []forwarding.Endpoint {
 	return list
 }
 
-// frontend is port 80 of a Service on a VIP, with endpoints on this node.
+// frontend returns port 80 of a Service on a VIP, with endpoints on this node.
 func frontend(vip int, service string, numbers ...int) model.Frontend {
 	f := model.Frontend{
 		Key:       forwarding.FrontendKey{VIP: vipNumber(vip), Port: 80, Protocol: forwarding.ProtocolTCP},
@@ -54,18 +54,18 @@ func nodeWithID(id forwarding.NodeID) model.Node {
 	return model.Node{ID: id, Node: forwarding.Node{IPv4: netip.AddrFrom4([4]byte{198, 51, 100, byte(id)})}}
 }
 
-// large gives a frontend enough endpoints on three nodes for a table that fills a block.
+// large gives a frontend enough endpoints on three nodes for a table of a full block.
 func large(f model.Frontend) model.Frontend {
 	f.Weights = map[forwarding.NodeID]uint32{selfID: podsPerNode, 2: podsPerNode, 3: podsPerNode}
 	return f
 }
 
-// smallest returns the nth slot of the tables with the fewest rows.
+// smallest returns the nth slot of the smallest size.
 func smallest(n int) forwarding.NodeTableSlot {
 	return forwarding.NodeTableSlotAt(uint32(forwarding.Rows+(n-1)*minRows), minRows)
 }
 
-// modelOf is a model of three nodes with the frontends and their VIPs.
+// modelOf returns a model of three nodes with the frontends and their VIPs.
 func modelOf(frontends ...model.Frontend) *model.Model {
 	m := &model.Model{Self: forwarding.Self{ID: selfID, IPv4: netip.MustParseAddr("198.51.100.1")}}
 	for id := range forwarding.NodeID(3) {
@@ -84,7 +84,6 @@ func modelOf(frontends ...model.Frontend) *model.Model {
 	return m
 }
 
-// advance plans and applies all of it.
 func advance(t *testing.T, p *Planner, have *forwarding.State, m *model.Model, limits forwarding.Limits) (*forwarding.State, []Problem) {
 	t.Helper()
 	want, problems := p.Plan(have, m, limits)
@@ -170,7 +169,7 @@ func TestFrontendsOfOneServicePortShareTables(t *testing.T) {
 func TestRestartChangesNothing(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
-	// Two generations, so that ids and slots are not what a first plan gives.
+	// Use a second generation, so that ids and slots differ from those of a first plan.
 	have, _ = advance(t, p, have, modelOf(frontend(1, "a", 1, 2), frontend(2, "b", 3)), ample)
 	m := modelOf(frontend(2, "b", 3, 4), frontend(3, "c", 5))
 	m.Frontends[0].Weights[2] = 2
@@ -198,7 +197,7 @@ func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 		return 0
 	}
 	have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100)), limits)
-	// One lives throughout, the other is replaced again and again.
+	// One endpoint is permanent, the other is replaced repeatedly.
 	var ids []forwarding.EndpointID
 	for n := 1; n <= 9; n++ {
 		have, _ = advance(t, p, have, modelOf(frontend(1, "web", 100, n)), limits)
@@ -217,8 +216,7 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	p := NewPlanner(have)
 	have, _ = advance(t, p, have, modelOf(frontend(1, "old", 1), frontend(2, "old", 1)), ample)
 	shared := have.Frontends[key(2)]
-	// The frontend with the lower key goes to another Service: the table must
-	// stay with the Service whose it is.
+	// The frontend with the lower key moves to another Service; its Service retains the table.
 	moved := modelOf(frontend(1, "new", 2), frontend(2, "old", 1))
 	restarted, _ := advance(t, NewPlanner(have), have, moved, ample)
 	have, _ = advance(t, p, have, moved, ample)
@@ -228,7 +226,7 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	if moved := have.Frontends[key(1)]; moved.Table == shared.Table || moved.Endpoints == shared.Endpoints {
 		t.Errorf("the frontend that moved still has the tables of the other Service: %+v", moved)
 	}
-	// A planner that has just started cannot tell whose they are.
+	// After a restart, the owner is unknown.
 	for vip := 1; vip <= 2; vip++ {
 		if f := restarted.Frontends[key(vip)]; f.Table == shared.Table || f.Endpoints == shared.Endpoints {
 			t.Errorf("after a restart VIP %d has what may be another's: %+v", vip, f)
@@ -236,8 +234,7 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	}
 }
 
-// A table that cannot be kept hands its history on: connections of the Service
-// may be with the former owners.
+// A replaced table passes on its history, because connections may be with the former owners.
 func TestNewTableGoesOnFromThePrevious(t *testing.T) {
 	first, second := frontend(1, "old", 1), frontend(2, "old", 1)
 	first.Weights, second.Weights = map[forwarding.NodeID]uint32{2: 1}, map[forwarding.NodeID]uint32{2: 1}
@@ -253,8 +250,7 @@ func TestNewTableGoesOnFromThePrevious(t *testing.T) {
 	}
 }
 
-// Service ports whose endpoints are on the same nodes have one table, and have one still where they
-// all changed in the same way, or one came later. Those that moved otherwise have another one.
+// Service ports with endpoints on the same nodes share a table while their changes are equal.
 func TestEqualTablesAreOne(t *testing.T) {
 	on := func(nodes ...forwarding.NodeID) map[forwarding.NodeID]uint32 {
 		weights := map[forwarding.NodeID]uint32{}
@@ -273,7 +269,7 @@ func TestEqualTablesAreOne(t *testing.T) {
 			f.Weights = weights[i]
 			frontends = append(frontends, f)
 		}
-		// As the agent does when all of a plan is written.
+		// Plan again, like the agent after all operations.
 		have, _ = p.Plan(have, modelOf(frontends...), ample)
 		var tables []*forwarding.NodeTable
 		for i := range weights {
@@ -296,7 +292,6 @@ func TestEqualTablesAreOne(t *testing.T) {
 	}
 }
 
-// What is known of previous tables does not grow with the changes.
 func TestPreviousTablesAreForgotten(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -310,7 +305,6 @@ func TestPreviousTablesAreForgotten(t *testing.T) {
 	}
 }
 
-// What waits for its removal is not given out: its content is another's.
 func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -325,8 +319,7 @@ func TestSlotsThatWaitForRemovalAreNotGivenOut(t *testing.T) {
 	}
 }
 
-// After a limit was lowered ids may be beyond it: what counts is how many
-// frontends there are.
+// After a limit was lowered, ids may exceed it; only the number of frontends counts.
 func TestIDsBeyondTheLimit(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -344,7 +337,7 @@ func TestIDsBeyondTheLimit(t *testing.T) {
 			t.Errorf("%s has the id %d, beyond the limit", key, f.ID)
 		}
 	}
-	// One that is to go leaves an id below the limit free, but no room yet.
+	// A frontend to be removed has freed an id below the limit, but no room yet.
 	want, problems := NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b", 2)), lowered)
 	if hasFrontend(want, 1) {
 		t.Error("a frontend was added to a map that is full until another has gone")
@@ -379,7 +372,7 @@ func TestNodeThatIsGoneLeavesTheTables(t *testing.T) {
 	f.Weights[2], f.Weights[3] = 1, 1
 	m := modelOf(f)
 	have, _ = advance(t, p, have, m, ample)
-	// First its endpoints go, then, nothing else having changed, the node.
+	// Remove the node's endpoints, then only the node.
 	delete(m.Frontends[0].Weights, 3)
 	have, _ = advance(t, p, have, m, ample)
 	if !refersTo(have.NodeTables[smallest(1)], 3) {
@@ -424,7 +417,7 @@ func TestLimits(t *testing.T) {
 			}
 			checkFull(t, problems, test.full, "c")
 
-			// What is programmed stays, whatever comes before it in order.
+			// Programmed frontends precede others regardless of their order.
 			p = NewPlanner(empty)
 			programmed, _ := advance(t, p, empty, modelOf(b, c), limits)
 			state, problems = advance(t, p, programmed, three, limits)
@@ -433,7 +426,7 @@ func TestLimits(t *testing.T) {
 			}
 			checkFull(t, problems, test.full, "a")
 
-			// What is about to go takes its room until it has gone.
+			// Entries to be removed occupy room until then.
 			two := modelOf(large(frontend(1, "a", 1)), c)
 			state, _ = advance(t, p, state, two, limits)
 			if state, problems = advance(t, p, state, two, limits); len(problems) != 0 || len(state.Frontends) != 2 {
@@ -464,7 +457,7 @@ func checkFull(t *testing.T, problems []Problem, full forwarding.Capacity, servi
 	}
 }
 
-// A programmed Service port that has grown beyond the limit goes on with what fits.
+// A programmed Service port that outgrows the limit retains as many endpoints as fit.
 func TestGrownBeyondTheLimit(t *testing.T) {
 	limits := ample
 	limits.Endpoints = 2
@@ -483,7 +476,7 @@ func TestGrownBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// Two IPv6 frontends with one hash: the first is programmed, and the other once it is gone.
+// Of two IPv6 frontends with the same hash, the second is programmed once the first is gone.
 func TestSameHash(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "twin", 2)
 	first.Key.VIP = netip.MustParseAddr("2001:db8:cafe::10")
@@ -508,7 +501,7 @@ func TestSameHash(t *testing.T) {
 			t.Errorf("problem %+v", problems[0])
 		}
 	}
-	// What is to go still has the hash.
+	// The frontend to be removed still occupies the hash.
 	have, problems = advance(t, p, have, modelOf(second), ample)
 	if len(have.Frontends) != 0 || len(problems) != 1 {
 		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)

@@ -10,17 +10,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// newcomer is a frontend that is not programmed yet.
 type newcomer struct {
 	entry
-	// created is when its VIP was.
 	created time.Time
-	// rank is how many frontends of its namespace come before it.
-	rank int
+	rank    int
 }
 
-// byPrecedence returns the model's frontends in the order in which they get room: those that are
-// programmed, by their keys, then the newcomers.
+// byPrecedence returns the model's frontends in allocation order: programmed ones by key,
+// then newcomers.
 func (d *draft) byPrecedence() []entry {
 	ordered, newcomers := make([]entry, 0, len(d.entries)), []newcomer{}
 	ranks := map[string]int{}
@@ -31,7 +28,6 @@ func (d *draft) byPrecedence() []entry {
 			ranks[entry.Service.Namespace]++
 			continue
 		}
-		// Both are in the order of addresses.
 		for len(vips) > 0 && vips[0].Address.Less(entry.Key.VIP) {
 			vips = vips[1:]
 		}
@@ -48,10 +44,10 @@ func (d *draft) byPrecedence() []entry {
 	return ordered
 }
 
-// sortNewcomers orders newcomers so that no namespace takes the room of the others, whatever it
-// creates: the n-th frontends of all namespaces come before the next ones, and those of older VIPs come
-// first. A node that starts with empty maps then leaves out what the others have no room for, too,
-// if all came one after another. ranks are how many frontends the namespaces have already.
+// sortNewcomers orders newcomers so that no namespace can exhaust the capacity: the n-th frontends of all
+// namespaces come before the next ones, older VIPs first. A node that starts with empty maps then leaves
+// out the same frontends as other nodes that added all of them one by one. ranks counts the programmed
+// frontends by namespace.
 func sortNewcomers(newcomers []newcomer, ranks map[string]int) {
 	byAge := func(a, b newcomer) int { return cmp.Or(a.created.Compare(b.created), a.Key.Compare(b.Key)) }
 	slices.SortFunc(newcomers, byAge)
@@ -63,8 +59,8 @@ func sortNewcomers(newcomers []newcomer, ranks map[string]int) {
 	slices.SortStableFunc(newcomers, func(a, b newcomer) int { return cmp.Compare(a.rank, b.rank) })
 }
 
-// vipsByPrecedence returns the model's VIPs in the order in which they get room: those that are
-// programmed, then the others, the oldest first.
+// vipsByPrecedence returns the model's VIPs in allocation order: programmed ones, then the
+// others by age.
 func (d *draft) vipsByPrecedence() []*model.VIP {
 	ordered, newcomers := make([]*model.VIP, 0, len(d.model.VIPs)), []*model.VIP{}
 	for i := range d.model.VIPs {

@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// ported returns frontends of a namespace's Service on a VIP, one for each port, each with a pod here
-// of its own port.
+// ported returns frontends of a namespace's Service on a VIP, one per port, each with its own local pod.
 func ported(namespace string, vip, ports int) []model.Frontend {
 	frontends := make([]model.Frontend, 0, ports)
 	for port := range ports {
@@ -28,7 +27,7 @@ func ported(namespace string, vip, ports int) []model.Frontend {
 	return frontends
 }
 
-// aged has VIPs be created in the order of their numbers, or against it.
+// aged sets the creation times of VIPs.
 func aged(m *model.Model, older func(i int) int) *model.Model {
 	for i := range m.VIPs {
 		m.VIPs[i].Created = time.Unix(int64(1e9+older(i)), 0)
@@ -36,7 +35,6 @@ func aged(m *model.Model, older func(i int) int) *model.Model {
 	return m
 }
 
-// programmed counts the frontends of each namespace.
 func programmed(state *forwarding.State, m *model.Model) map[string]int {
 	counts := map[string]int{}
 	for _, f := range m.Frontends {
@@ -47,9 +45,8 @@ func programmed(state *forwarding.State, m *model.Model) map[string]int {
 	return counts
 }
 
-// A namespace with more ports than there is room for leaves the others theirs, on a node that starts
-// with empty maps as on one that had them: whatever is scarce, and though its VIP is older and has a
-// lower address.
+// A namespace with too many ports leaves room for others, regardless of the scarce capacity, even if its VIP is
+// older and has a lower address, and with empty maps as well as programmed ones.
 func TestManyPortsOfOneNamespace(t *testing.T) {
 	for name, scarce := range map[string]func(*forwarding.Limits){
 		"frontends":       func(limits *forwarding.Limits) { limits.Frontends = 8 },
@@ -71,7 +68,6 @@ func TestManyPortsOfOneNamespace(t *testing.T) {
 	}
 }
 
-// Within a namespace the oldest VIPs come first, whatever their addresses are.
 func TestOlderVIPsComeFirst(t *testing.T) {
 	for name, scarce := range map[string]func(*forwarding.Limits){
 		"frontends": func(limits *forwarding.Limits) { limits.Frontends = 2 },
@@ -89,8 +85,7 @@ func TestOlderVIPsComeFirst(t *testing.T) {
 	}
 }
 
-// A namespace with more prefixes than there is room for leaves others half of it, also to change
-// their lists.
+// A namespace gets at most half of the source ranges; others can even change their lists.
 func TestManySourcesOfOneNamespace(t *testing.T) {
 	limits := ample
 	limits.SourceRanges = 20
@@ -114,7 +109,6 @@ func TestManySourcesOfOneNamespace(t *testing.T) {
 	}
 }
 
-// A namespace within its even share of the room has all of its frontends on a node with empty maps.
 func TestFairShares(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		namespaces := rapid.IntRange(1, 6).Draw(t, "namespaces")

@@ -11,16 +11,15 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Problem is why something of the model is not in the plan.
+// Problem is the reason why a part of the model is missing from the plan.
 type Problem struct {
 	model.Problem
-	// Full is the capacity that has no room for it; zero where that is not why.
+	// Full is the exhausted capacity; zero for other reasons.
 	Full forwarding.Capacity
-	// yields is true where it is what comes of the budget.
+	// yields is true if the budget of Local ports causes the problem.
 	yields bool
 }
 
-// full notes that a capacity has no room for what the subject names.
 func (d *draft) full(object model.ObjectReference, subject string, capacity forwarding.Capacity) {
 	d.problems = append(d.problems, Problem{
 		Problem: model.Problem{
@@ -31,24 +30,22 @@ func (d *draft) full(object model.ObjectReference, subject string, capacity forw
 	})
 }
 
-// partly is what comes of no room.
 const partly = "not or not wholly programmed"
 
-// shortage is what frontends of one Service have no room for, and what comes of it. remark is what
-// else there is to say of the room.
+// shortage groups the frontends of a Service that lack the same capacity with the same effect. remark is
+// appended to the message.
 type shortage struct {
 	service        model.ServiceName
 	capacity       forwarding.Capacity
 	effect, remark string
 }
 
-// short are the frontends of a shortage: how many, and the first of them.
+// short is the first frontend of a shortage and the number of frontends.
 type short struct {
 	first forwarding.FrontendKey
 	count int
 }
 
-// lacks notes that there is no room for a frontend.
 func (d *draft) lacks(frontend *model.Frontend, capacity forwarding.Capacity, effect, remark string) {
 	of := shortage{frontend.Service, capacity, effect, remark}
 	known := d.shortages[of]
@@ -59,7 +56,7 @@ func (d *draft) lacks(frontend *model.Frontend, capacity forwarding.Capacity, ef
 	known.count++
 }
 
-// allProblems are those noted, one for each shortage: a Service may have thousands of frontends.
+// allProblems returns the recorded problems, one per shortage: a Service may have thousands of frontends.
 func (d *draft) allProblems() []Problem {
 	for of, frontends := range d.shortages {
 		d.problems = append(d.problems, Problem{
@@ -81,7 +78,6 @@ func compareProblems(a, b Problem) int {
 		cmp.Compare(a.Object.Name, b.Object.Name), cmp.Compare(a.Message, b.Message))
 }
 
-// String names them.
 func (s *short) String() string {
 	if s.count == 1 {
 		return fmt.Sprintf("frontend %s", s.first)
@@ -101,7 +97,7 @@ func (d *draft) zonesFull(frontend *model.Frontend) {
 	d.lacks(frontend, forwarding.NodeTables, "its clients get all endpoints and not those of the zone", ", and each zone takes one")
 }
 
-// lost is what comes of it where a Service port of policy Local has no node table.
+// lost is the effect of a missing node table on a Service port of policy Local.
 const lost = "a connection that a router moves to another node is reset"
 
 func (d *draft) localFull(frontend *model.Frontend) {
@@ -109,8 +105,8 @@ func (d *draft) localFull(frontend *model.Frontend) {
 		", and Services of policy Local get what others leave")
 }
 
-// sameHash tells of a frontend that is left out. Its address was chosen for that, or it is one
-// case in 2^64.
+// sameHash records that a frontend is left out because of a hash collision. Unless the address was chosen
+// for that, its probability is 2^-64.
 func (d *draft) sameHash(frontend *model.Frontend, other forwarding.FrontendKey) {
 	d.problems = append(d.problems, Problem{Problem: model.Problem{
 		Object: serviceOf(frontend),

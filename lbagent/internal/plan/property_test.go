@@ -14,8 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// TestPlansHold plays a series of models, each applied in part or as a whole,
-// sometimes by a planner that has just started.
+// TestPlansHold applies a series of plans, some of them partially, with occasional restarts of the planner.
 func TestPlansHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
@@ -24,7 +23,7 @@ func TestPlansHold(t *testing.T) {
 		}
 		have := forwarding.NewState()
 		p := NewPlanner(have)
-		// applied is the last plan if all of it was written.
+		// applied is the last plan if it was applied completely.
 		var applied *forwarding.State
 		var before *model.Model
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
@@ -42,7 +41,7 @@ func TestPlansHold(t *testing.T) {
 			}
 			checkPlan(t, have, want, m, limits)
 			if limits == ample {
-				// A planner that has just started cannot tell whose the tables were.
+				// After a restart, the owners of tables are unknown.
 				if have == applied && (!restarts || !changesHands(before, m)) {
 					checkKept(t, have, want, before, m)
 				}
@@ -57,8 +56,7 @@ func TestPlansHold(t *testing.T) {
 	})
 }
 
-// TestReplansHold plays models that have much in common to a planner that plans in part and to one
-// that plans the whole each time. Both must come to the same, also while removals wait.
+// TestReplansHold compares partial plans with full plans of the same models, including pending removals.
 func TestReplansHold(t *testing.T) {
 	parts, beside, others, zoned, restricted, full, yields := 0, 0, 0, 0, 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -149,8 +147,8 @@ func TestReplansHold(t *testing.T) {
 	}
 }
 
-// troubled are the objects with problems, and not what they lack: what lacked one thing may lack
-// another one, too, once others have taken more.
+// troubled returns the objects with problems without the lacking capacity, which may differ once others have
+// taken more.
 func troubled(problems []Problem) []model.ObjectReference {
 	var objects []model.ObjectReference
 	for _, p := range problems {
@@ -159,12 +157,11 @@ func troubled(problems []Problem) []model.ObjectReference {
 	return slices.Compact(objects)
 }
 
-// plansFrontend reports whether a part has a frontend of a kind.
+// plansFrontend reports whether a part contains a matching frontend.
 func plansFrontend(want *forwarding.State, part *forwarding.Entries, is func(forwarding.Frontend) bool) bool {
 	return slices.ContainsFunc(part.Frontends, func(key forwarding.FrontendKey) bool { return is(want.Frontends[key]) })
 }
 
-// opsOf are all operations of a schedule.
 func opsOf(schedule *forwarding.Schedule) []forwarding.Op {
 	always := func(forwarding.Op) bool { return true }
 	return slices.Concat(schedule.Add(succeed).Done, schedule.Remove(succeed, always).Done)
@@ -172,7 +169,6 @@ func opsOf(schedule *forwarding.Schedule) []forwarding.Op {
 
 func succeed(forwarding.Op) error { return nil }
 
-// changesSince are the VIPs in which two models differ.
 func changesSince(before, m *model.Model) *model.Changes {
 	if before == nil {
 		return nil
@@ -193,8 +189,7 @@ func changesSince(before, m *model.Model) *model.Changes {
 	return changes
 }
 
-// The id of a frontend that waits to be removed is not given to another one, also by a plan in
-// part.
+// The id of a frontend that waits for removal is not reallocated, not even by a partial plan.
 func TestPendingFrontendKeepsItsID(t *testing.T) {
 	limits := ample
 	limits.Frontends = 4
@@ -215,7 +210,7 @@ func TestPendingFrontendKeepsItsID(t *testing.T) {
 		return forwarding.NewScheduleOf(have, want, differs), want
 	}
 	a, b, c, d, e := frontend(1, "a", 1), frontend(2, "b", 1), frontend(3, "c", 1), frontend(4, "d", 1), frontend(1, "e", 1)
-	// The numbers go round: after that of d comes that of b.
+	// Ids are allocated round-robin: the next one after d is b's.
 	for _, frontends := range [][]model.Frontend{{a, b, c, d}, {b, c}, {b, c, d}, {b, c, d}} {
 		_, have = plan(nil, frontends...)
 	}

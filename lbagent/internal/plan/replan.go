@@ -12,33 +12,30 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// few VIPs are planned in part even where they are all.
+// few is the largest number of VIPs that always allows a partial plan.
 const few = 16
 
-// outcome is what a plan came to.
+// outcome is a finished plan.
 type outcome struct {
 	model  *model.Model
 	want   *forwarding.State
 	limits forwarding.Limits
 	leftover
-	// zonal is true where a frontend asks for zones.
 	zonal bool
-	// budget is that of its Services. The next plan in part goes on in it.
-	budget *budget
-	// settled is nil until a plan in part needs it.
+	// budget is updated in place by the next partial plan.
+	budget  *budget
 	settled *settledIndex
 }
 
-// spare is a State that nobody needs any more. The next plan is made in it: a copy of all frontends
-// would cost more than all else that a plan in part does.
+// spare is a discarded State, reused by the next plan: cloning all frontends would dominate the cost of a
+// partial plan.
 type spare struct {
-	// state is nil where there is none.
 	state *forwarding.State
-	// differs are the entries in which it is not as the last plan.
+	// differs are the entries of state that differ from the last plan.
 	differs *forwarding.Entries
 }
 
-// copyOfLast returns a State that is as the last plan. What the maps hold is left alone.
+// copyOfLast returns a mutable copy of the last plan. It never reuses the State that the maps hold.
 func (p *Planner) copyOfLast(have Held) *forwarding.State {
 	s := p.spare
 	p.spare = spare{}
@@ -47,32 +44,29 @@ func (p *Planner) copyOfLast(have Held) *forwarding.State {
 	} else {
 		s.state.Take(p.last.want, s.differs)
 	}
-	// Plans of the same nodes share their map, and those in part the source ranges: nobody changes
-	// them.
+	// Nodes and source ranges are shared between plans and immutable.
 	s.state.Nodes, s.state.SourceRanges = p.last.want.Nodes, p.last.want.SourceRanges
 	return s.state
 }
 
-// settledIndex is the index of a plan that the maps hold wholly.
+// settledIndex is the index of a plan that the maps hold completely.
 type settledIndex struct {
 	*index
-	// users count the Service ports that have each endpoint.
 	users map[forwarding.EndpointID]int
-	// endpoints and frontends are those that plans have removed. They stay in the index as long as
-	// the maps hold them.
+	// endpoints and frontends were removed by plans. They stay in the index while the maps hold them.
 	endpoints map[forwarding.EndpointID]forwarding.Endpoint
 	frontends map[forwarding.FrontendKey]forwarding.FrontendID
 }
 
-// Replan returns what Plan does. Where it can, it plans no more than the VIPs that changed since
-// the last plan, and returns the entries in which the plan may differ from what the maps hold; nil
-// stands for all. It can where the maps hold the last plan, nothing changed but VIPs and other
-// nodes, and no list of source ranges did: equal lists share a set. What had no room must have none
-// now either. A node that is lost adds the VIPs whose tables name it.
-// Beside the last plan the maps may hold what waits to be removed, if have says what that is.
+// Replan returns the same plan as Plan, but recomputes only the VIPs changed since the last plan if
+// possible. It returns the entries in which the plan may differ from the maps; nil stands for all entries.
 //
-// A plan is good until the one after the next, unless the maps hold it: a Planner makes plans in
-// States that it has given out before.
+// A partial plan requires that the maps hold the last plan (or entries in have.Pending), that only VIPs and
+// other nodes changed, that no list of source ranges changed (equal lists share a set), and that entries
+// left out before still have no room. A lost node adds the VIPs whose tables contain it.
+//
+// A plan is valid until the second next one, unless the maps hold it: a Planner reuses the States it
+// returned.
 func (p *Planner) Replan(
 	have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits,
 ) (want *forwarding.State, differs *forwarding.Entries, problems []Problem) {
@@ -82,7 +76,8 @@ func (p *Planner) Replan(
 		return want, nil, problems
 	}
 	if len(part.vips) == 0 && part.nodes == nil {
-		// Such a plan follows each whole one, and has the time that the next change has not.
+		// An unchanged plan follows each full plan. It builds the index early, so that the next change is
+		// planned faster.
 		p.last.model, p.last.settled = m, p.settle(have)
 		return p.last.want, have.waiting(), p.last.problems
 	}
@@ -93,19 +88,18 @@ func (p *Planner) Replan(
 	return want, nil, problems
 }
 
-// Held is what the maps hold.
+// Held is the content of the maps.
 type Held struct {
 	*forwarding.State
-	// Pending is what of it waits to be removed; nil where that is nothing, or not known.
+	// Pending are the entries that wait for removal; nil if unknown or empty.
 	Pending *forwarding.Pending
 }
 
-// is reports whether the maps hold a plan, but for what waits to be removed.
+// is reports whether the maps hold a plan, apart from pending removals.
 func (h Held) is(plan *forwarding.State) bool {
 	return h.State == plan || h.Pending != nil && h.Pending.Wanted == plan
 }
 
-// waiting are the entries that wait.
 func (h Held) waiting() *forwarding.Entries {
 	if h.Pending == nil {
 		return &forwarding.Entries{}
@@ -113,21 +107,21 @@ func (h Held) waiting() *forwarding.Entries {
 	return h.Pending.Entries
 }
 
-// part is what a plan is made of again.
+// part is the scope of a partial plan.
 type part struct {
-	// model is the whole Model, changed the one with the changed VIPs alone.
+	// model is the complete Model, changed the Model of the replanned VIPs only.
 	model, changed *model.Model
 	vips           []netip.Addr
-	// nodes are those that live where nodes are others than in the last plan, else nil. lost finds
-	// the tables that name one which does not live any more; nil where there is none.
+	// nodes are the live nodes if nodes changed, else nil. lost finds the tables that contain a lost node;
+	// nil if none was lost.
 	nodes *nodeSet
 	lost  *search
-	// previous are the frontends that the changed VIPs had, services their Services.
+	// previous are the former frontends of the replanned VIPs, services their Services.
 	previous []forwarding.FrontendKey
 	services map[model.ServiceName]*service
 }
 
-// ports are those that the Services had.
+// ports returns the former ports of the Services.
 func (part *part) ports() []*port {
 	var ports []*port
 	for _, s := range part.services {
@@ -136,7 +130,6 @@ func (part *part) ports() []*port {
 	return ports
 }
 
-// partOf returns the part that is to be planned; nil where that is the whole.
 func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limits forwarding.Limits) *part {
 	last := &p.last
 	if limits != last.limits || !last.goesOn(have, m, changes) || !isFew(changes.VIPs, m) {
@@ -169,16 +162,15 @@ func (p *Planner) partOf(have Held, m *model.Model, changes *model.Changes, limi
 	return part
 }
 
-// goesOn reports whether nothing has changed but VIPs that depend on no others.
+// goesOn reports whether only VIPs and nodes changed and the maps hold the last plan.
 func (o *outcome) goesOn(have Held, m *model.Model, changes *model.Changes) bool {
 	return changes != nil && changes.Since == o.model && have.is(o.want) && (o.fits || o.waits(have.State)) && sameBesideVIPs(m, o.model)
 }
 
-// isFew reports whether the VIPs are not most of the model's.
 func isFew(vips []netip.Addr, m *model.Model) bool { return len(vips) <= max(few, len(m.VIPs)/2) }
 
-// comesBack reports whether a VIP changes of which something waits to be removed: it may be wanted
-// again, with the tables that it had.
+// comesBack reports whether entries of one of the VIPs wait for removal: the VIP may be wanted again with
+// its previous tables.
 func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 	changes := func(vip netip.Addr) bool {
 		_, found := slices.BinarySearchFunc(vips, vip, netip.Addr.Compare)
@@ -188,14 +180,13 @@ func comesBack(vips []netip.Addr, waiting *forwarding.Entries) bool {
 		slices.ContainsFunc(waiting.Frontends, func(key forwarding.FrontendKey) bool { return changes(key.VIP) })
 }
 
-// leavesTables reports whether all others go on to have the node tables that they have: every zonal
-// one has a table for each zone, else which of them have depends on all.
+// leavesTables reports whether all other Service ports retain their node tables. For zonal ports this
+// requires room for the tables of all zones, since otherwise the budget couples them.
 func (d *draft) leavesTables() bool {
 	zonal := d.planner.last.zonal || d.isZonal()
 	return !d.movesOthers && (!zonal || d.budget.spreads <= rowsIn(d.limits))
 }
 
-// sameBesideVIPs compares what all VIPs depend on.
 func sameBesideVIPs(a, b *model.Model) bool {
 	return a.Self == b.Self && slices.Equal(a.Zones, b.Zones) &&
 		slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Aggregates, b.Aggregates)
@@ -203,8 +194,8 @@ func sameBesideVIPs(a, b *model.Model) bool {
 
 func compareVIP(vip model.VIP, address netip.Addr) int { return vip.Address.Compare(address) }
 
-// setVIPs notes the changed VIPs, and others of the same Services, for those share tables. It
-// reports whether these can be planned without all others.
+// setVIPs adds the changed VIPs and, because Services share tables, all other VIPs of their Services. It
+// reports whether they can be planned independently.
 func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	known := map[netip.Addr]struct{}{}
 	add := func(vip netip.Addr) {
@@ -230,7 +221,6 @@ func (p *Planner) setVIPs(part *part, changed []netip.Addr) bool {
 	return true
 }
 
-// keepsSources reports whether a frontend goes on to admit the same clients as in the last plan.
 func (p *Planner) keepsSources(m *model.Model, key forwarding.FrontendKey) bool {
 	before, after := frontendOf(p.last.model, key), frontendOf(m, key)
 	_, planned := p.last.want.Frontends[key]
@@ -238,7 +228,6 @@ func (p *Planner) keepsSources(m *model.Model, key forwarding.FrontendKey) bool 
 		slices.Equal(before.Sources, after.Sources)
 }
 
-// frontendOf returns a frontend of a model, nil where it has none of that key.
 func frontendOf(m *model.Model, key forwarding.FrontendKey) *model.Frontend {
 	frontends := m.FrontendsOf(key.VIP)
 	at, found := slices.BinarySearchFunc(frontends, key, func(f *model.Frontend, key forwarding.FrontendKey) int { return f.Key.Compare(key) })
@@ -248,7 +237,6 @@ func frontendOf(m *model.Model, key forwarding.FrontendKey) *model.Frontend {
 	return frontends[at]
 }
 
-// addService notes the previous ports of a Service, and their VIPs.
 func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.Addr)) {
 	if _, known := part.services[name]; known || p.services[name] == nil {
 		return
@@ -261,13 +249,13 @@ func (p *Planner) addService(part *part, name model.ServiceName, add func(netip.
 	}
 }
 
-// planPart plans a part beside the rest, which stays. The plan is nil where the rest cannot stay.
+// planPart plans a part and retains the rest. The plan is nil if the rest is affected.
 func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwarding.Entries, []Problem) {
 	settled := p.settle(have)
 	d := emptyDraft(p, have.State, part.changed, p.last.limits)
 	d.index, d.keepsSources = settled.index, true
 	previous := map[forwarding.FrontendKey]forwarding.Frontend{}
-	// What waits may have a table of a Service port whose VIP now belongs to another Service.
+	// Pending removals may hold a table of a port whose VIP now belongs to another Service.
 	for _, key := range slices.Concat(part.previous, have.waiting().Frontends) {
 		if frontend, found := have.Frontends[key]; found {
 			previous[key] = frontend
@@ -310,7 +298,6 @@ func (p *Planner) planPart(have Held, part *part) (*forwarding.State, *forwardin
 	return d.want, differs, p.last.problems
 }
 
-// objects are the Services of which anything is planned.
 func (part *part) objects() map[model.ObjectReference]struct{} {
 	objects := map[model.ObjectReference]struct{}{}
 	for name := range part.services {
@@ -359,7 +346,6 @@ func (p *Planner) settle(have Held) *settledIndex {
 	return s
 }
 
-// remove notes what of some entries the maps hold and a plan does not.
 func (s *settledIndex) remove(have, want *forwarding.State, of *forwarding.Entries) {
 	for _, id := range of.Endpoints {
 		endpoint, had := have.Endpoints[id]
@@ -384,7 +370,6 @@ func (s *settledIndex) count(port *port, by int) {
 	}
 }
 
-// leave takes the part out of the last plan.
 func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 	for _, vip := range part.vips {
 		delete(state.VIPs, vip)
@@ -406,7 +391,6 @@ func (part *part) leave(state *forwarding.State, settled *settledIndex) {
 	}
 }
 
-// entries are those that the part had or has.
 func (part *part) entries(d *draft) *forwarding.Entries {
 	entries := &forwarding.Entries{VIPs: part.vips, Frontends: slices.Clone(part.previous)}
 	for i := range d.entries {
@@ -420,7 +404,7 @@ func (part *part) entries(d *draft) *forwarding.Entries {
 	return entries
 }
 
-// replace takes a planned part in place of what it was.
+// replace replaces the part in the Planner's state.
 func (p *Planner) replace(part *part, d *draft, differs *forwarding.Entries) {
 	for _, port := range part.ports() {
 		delete(p.placed, port.name)

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// replanned is a planner with the plan of three Services, which the maps hold.
+// replanned is a planner whose plan of three Services is applied.
 type replanned struct {
 	*Planner
 	limits forwarding.Limits
-	// before is what is different of the Services from the ordinary.
+	// before modifies the model.
 	before func(m *model.Model)
 	model  *model.Model
 }
@@ -23,7 +23,7 @@ func newReplanned(t *testing.T, limits forwarding.Limits, before func(m *model.M
 	r := &replanned{Planner: NewPlanner(forwarding.NewState()), limits: limits, before: before}
 	r.model = r.services()
 	have, _ := advance(t, r.Planner, forwarding.NewState(), r.model, limits)
-	// The second one neither adds nor removes.
+	// Plan again without changes.
 	advance(t, r.Planner, have, r.model, limits)
 	return r
 }
@@ -37,7 +37,7 @@ func (r *replanned) services() *model.Model {
 	return m
 }
 
-// change plans another model, in which some VIPs are others, and reports whether that is in part.
+// change plans a model with changes of some VIPs and reports whether the plan was partial.
 func (r *replanned) change(m *model.Model, vips ...netip.Addr) (inPart bool, problems []Problem) {
 	_, differs, problems := r.Replan(Held{State: r.last.want}, m, &model.Changes{Since: r.model, VIPs: vips}, r.limits)
 	r.model = m
@@ -48,7 +48,7 @@ func reachElsewhere(f *model.Frontend) {
 	f.Weights = map[forwarding.NodeID]uint32{selfID: 2 * podsPerNode, 2: podsPerNode, 3: podsPerNode}
 }
 
-// TestReplansHold has that plans in part and whole ones come to the same. Here is which are in part.
+// TestReplanInPart verifies which changes allow a partial plan.
 func TestReplanInPart(t *testing.T) {
 	full, narrow, few := ample, ample, ample
 	full.Frontends, narrow.NodeTables, few.EndpointTables = 2, 2, 2
@@ -61,8 +61,8 @@ func TestReplanInPart(t *testing.T) {
 			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix(prefix)}
 		}
 	}
-	// Two others take two tables. Of the rest an eighth is for later ones, so that a Local one has a table
-	// in four, and none in three.
+	// Two Services use two tables, and an eighth is reserved: a Local Service gets a table of four, but not of
+	// three.
 	four, three := ample, ample
 	four.NodeTables, three.NodeTables = 4, 3
 	local := func(m *model.Model) { m.Frontends[0].Local = true }
@@ -108,7 +108,7 @@ func TestReplanInPart(t *testing.T) {
 	}
 }
 
-// Once a frontend has left, one without room gets it, though nothing of that has changed.
+// A frontend without room gets it once another has left, although its VIP has not changed.
 func TestReplanAfterRoom(t *testing.T) {
 	full := ample
 	full.Frontends = 2

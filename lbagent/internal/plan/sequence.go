@@ -2,12 +2,10 @@
 
 package plan
 
-// sequence gives out numbers round-robin, so that one that became free is not
-// given out again before all others have been.
+// sequence allocates numbers round-robin, so that a freed number is reused as late as possible.
 type sequence struct{ last uint32 }
 
-// next returns a number between 1 and limit that is not taken; false where all
-// are.
+// next returns a free number between 1 and limit; false if all are taken.
 func (s *sequence) next(limit int, taken func(uint32) bool) (uint32, bool) {
 	for range limit {
 		s.last++
@@ -21,35 +19,31 @@ func (s *sequence) next(limit int, taken func(uint32) bool) (uint32, bool) {
 	return 0, false
 }
 
-// slots gives out the lowest free slots. A slot that was in use when the plan
-// began is never given out, only kept by whose it was.
+// slots allocates the lowest free slots. Slots in use at the start of the plan are never allocated, only
+// retained by their owner.
 type slots[S ~uint32] struct {
 	limit int
-	// had reports whether the maps have the slot, used are others that are not free.
+	// had reports whether the maps hold the slot; used are other slots that are not free.
 	had  func(S) bool
 	used map[S]struct{}
 	free S
 }
 
-// newSlots returns slots of which some are in use.
 func newSlots[S ~uint32](limit int, had func(S) bool) *slots[S] {
 	return &slots[S]{limit: limit, had: had, used: map[S]struct{}{}, free: 1}
 }
 
-// use marks a slot as not free; zero is no slot.
 func (s *slots[S]) use(slot S) {
 	if slot != 0 && !s.had(slot) {
 		s.used[slot] = struct{}{}
 	}
 }
 
-// keep leaves a slot to whose it was; false where it is none or beyond the
-// limit.
+// keep reports whether the owner can retain a slot: whether the slot exists within the limit.
 func (s *slots[S]) keep(slot S) bool {
 	return slot != 0 && int64(slot) <= int64(s.limit)
 }
 
-// peek returns the lowest free slot; false where none is.
 func (s *slots[S]) peek() (S, bool) {
 	for ; int64(s.free) <= int64(s.limit); s.free++ {
 		if _, used := s.used[s.free]; !used && !s.had(s.free) {
@@ -59,7 +53,6 @@ func (s *slots[S]) peek() (S, bool) {
 	return 0, false
 }
 
-// take gives out the lowest free slot; false where none is.
 func (s *slots[S]) take() (S, bool) {
 	slot, found := s.peek()
 	if found {

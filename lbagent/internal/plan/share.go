@@ -13,37 +13,33 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// recipe is what the rows of a Service port follow from. Ports and families of a Service mostly
-// have the same pods, and so the same weights: they share a recipe, and if they can a table.
+// recipe is the input of a Service port's rows. Ports and families of a Service mostly have the same pods
+// and weights, so that they share a recipe and, if possible, a table.
 type recipe struct {
-	// weights are empty where a table is held.
+	// weights are empty if the table is held.
 	weights map[forwarding.NodeID]uint32
 	size    table.Size
-	// zonal is true of a Service port with zones. It shares nothing.
-	zonal bool
-	// spreads is true where a Service port of it sends packets to other nodes. Else at is its
-	// place in the budget, if it has one.
+	// zonal is true for a Service port with zones, which shares no table.
+	zonal   bool
 	spreads bool
 	at      forwarding.FrontendKey
 }
 
-// line is a node table in the making: a recipe, and the table that it goes on from.
+// line is a node table under construction: a recipe and the table it inherits owners from.
 type line struct {
 	recipe *recipe
-	// from is the slot of the table that it goes on from; zero where there is none. slot is the
-	// one that it has or, where it is zero, is to get. previous is its own, which has another size
-	// than it should have.
+	// from is the slot of the inherited table; zero for a new table. slot is the target slot, zero until
+	// allocated. previous is the line's current slot if its size is outdated.
 	from, slot, previous forwarding.NodeTableSlot
-	// alone is true where the tables of zones are about to join it.
+	// alone is true if the tables of zones are about to join it.
 	alone bool
-	// united is its table where that took in the former owners of others.
+	// united is the merged table if it absorbed the former owners of other lines.
 	united *forwarding.NodeTable
 }
 
-// branch is how a table came about that was split off from another one.
+// branch records how a table was split off from another one.
 type branch struct {
-	from forwarding.NodeTableSlot
-	// changes counts those since then.
+	from    forwarding.NodeTableSlot
 	changes int
 }
 
@@ -56,7 +52,7 @@ func (d *draft) service(name model.ServiceName) *service {
 	return s
 }
 
-// add takes a port with its recipe, if there are nodes to make rows of, or rows to hold.
+// add adds a port and its recipe, unless there are no nodes for rows and no rows to hold.
 func (s *service) add(p *port) {
 	s.ports = append(s.ports, p)
 	f := p.first
@@ -65,7 +61,7 @@ func (s *service) add(p *port) {
 	}
 	zonal := hasZones(f)
 	for _, r := range s.recipes {
-		// Of thousands of ports most have one map.
+		// Comparing map identity is cheap, and most of a Service's thousands of ports share one map.
 		if !zonal && !r.zonal && len(f.Backends) == 0 && delta.IsSameMap(r.weights, f.Weights) {
 			p.recipe = r
 			return
@@ -82,7 +78,7 @@ func (s *service) add(p *port) {
 	s.recipes = append(s.recipes, p.recipe)
 }
 
-// finish leaves what the next plan needs.
+// finish drops the state that the next plan does not need.
 func (s *service) finish() {
 	s.recipes, s.lines = nil, nil
 	for _, p := range s.ports {
@@ -90,7 +86,7 @@ func (s *service) finish() {
 	}
 }
 
-// drawLines decides which Service ports of a Service share a node table, and which slots stay.
+// drawLines decides which ports of a Service share a node table and which slots are retained.
 func (d *draft) drawLines() {
 	for _, s := range d.services {
 		for _, p := range s.ports {
@@ -102,8 +98,8 @@ func (d *draft) drawLines() {
 	d.unite()
 }
 
-// drawLine gives a Service port the line of its recipe and its present table. Of several recipes
-// the first keeps the slot. The others split off: they go on from a copy.
+// drawLine assigns a port the line of its recipe and current table. If several recipes share a table, the
+// first retains the slot; the others split off with a copy.
 func (d *draft) drawLine(s *service, p *port) {
 	e := entry{p.first, p}
 	own, previous := d.ownTable(p)
@@ -129,7 +125,7 @@ func (d *draft) drawLine(s *service, p *port) {
 	s.lines = append(s.lines, p.line)
 }
 
-// keep gives the line the slot that it had, if that has the size that it should have.
+// keep retains the current slot if its size is still right.
 func (l *line) keep(own forwarding.NodeTableSlot) {
 	if own != 0 && len(l.recipe.weights) > 0 && own.Rows() != l.recipe.size.Rows {
 		l.previous = own
@@ -138,7 +134,7 @@ func (l *line) keep(own forwarding.NodeTableSlot) {
 	}
 }
 
-// rank orders lines: one that may join another comes after it.
+// rank orders lines so that a line comes after those it may join.
 func (d *draft) rank(l *line) int {
 	switch {
 	case l.from == 0:
@@ -152,7 +148,7 @@ func (d *draft) rank(l *line) int {
 	}
 }
 
-// joinNew has Service ports without a table, and so without connections, take one of their Service.
+// joinNew makes ports without a table, and thus without connections, share a table of their Service.
 func (s *service) joinNew() {
 	for i, l := range s.lines {
 		if l.from != 0 || l.slot != 0 || l.alone {
@@ -167,7 +163,6 @@ func (s *service) joinNew() {
 	}
 }
 
-// replace has the Service ports of a line take another one.
 func (s *service) replace(l, by *line) {
 	for _, p := range s.ports {
 		if p.line == l {
@@ -177,8 +172,8 @@ func (s *service) replace(l, by *line) {
 	l.recipe = nil
 }
 
-// unite has lines of one recipe become one where no connection is lost by it. Their owners are the
-// same already, for those follow from the weights. Their former owners may differ.
+// unite merges lines of one recipe if no connection is lost. Their owners are equal, since they follow from
+// the weights; their former owners may differ.
 func (d *draft) unite() {
 	var services []*service
 	steps, tables := map[*line]step{}, map[*line]*forwarding.NodeTable{}
@@ -189,7 +184,7 @@ func (d *draft) unite() {
 				continue
 			}
 			if l.alone {
-				// It may once the zones have left.
+				// It can be merged once the tables of zones are gone.
 				d.waits = true
 				continue
 			}
@@ -210,7 +205,7 @@ func (d *draft) unite() {
 	}
 }
 
-// hasOther reports whether another line has the recipe, and the tables follow from the weights.
+// hasOther reports whether another line has the same recipe and the tables follow from weights.
 func (s *service) hasOther(l *line) bool {
 	return l.recipe != nil && !l.recipe.zonal && len(l.recipe.weights) > 0 &&
 		slices.ContainsFunc(s.lines, func(other *line) bool { return other != l && other.recipe == l.recipe })
@@ -235,15 +230,15 @@ func (d *draft) uniteLines(s *service, tables map[*line]*forwarding.NodeTable) {
 	}
 }
 
-// isBranch reports whether a table was split off from another one just before. Then the exceptions
-// of its flows name rows of that one still. Else a full history may have lost a former owner whose
-// flows are found by exceptions alone, and these do not move to other rows.
+// isBranch reports whether a table was just split off from another one, so that its flow exceptions still
+// name the other table's rows. Otherwise, a full history may have lost a former owner whose flows are found
+// only by exceptions, and these do not move to other rows.
 func (d *draft) isBranch(l, of *line) bool {
 	known := d.planner.branches[l.slot]
 	return l.slot != 0 && known.from == of.slot && known.changes <= 1
 }
 
-// placeTable returns the slot of an entry's node table. What does not fit is told.
+// placeTable returns the slot of an entry's node table. A lack of room is recorded as a problem.
 func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	l := entry.port.line
 	if l.slot == 0 {
@@ -254,7 +249,8 @@ func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 		case found && l.from != 0:
 			d.histories[slot], d.origins[slot] = d.have.NodeTables[l.from], l.from
 		case !found && l.previous != 0:
-			// It goes on with another size than on other nodes: of few flows the owners differ.
+			// The table retains a size that differs from other nodes', so that the owners of a few flows
+			// differ.
 			slot, d.waits = l.previous, true
 		case !found:
 			return d.lacksTable(entry)
@@ -273,8 +269,8 @@ func (d *draft) placeTable(entry entry) forwarding.NodeTableSlot {
 	return l.slot
 }
 
-// lacksTable is placeTable without room. A Service port that cannot split off stays where it is:
-// some of its packets come to nodes without an endpoint, but most connections go on.
+// lacksTable handles a missing slot. A Service port that cannot split off retains the shared table: some
+// packets reach nodes without an endpoint, but most connections survive.
 func (d *draft) lacksTable(entry entry) forwarding.NodeTableSlot {
 	if entry.port.spreads {
 		d.frontendFull(entry.Frontend, forwarding.NodeTables)

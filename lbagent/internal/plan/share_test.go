@@ -14,15 +14,14 @@ import (
 
 type nodeWeights = map[forwarding.NodeID]uint32
 
-// six is the IPv6 frontend of a Service's port.
+// six returns the IPv6 frontend of a Service's port.
 func six(vip int, service string, weights nodeWeights) model.Frontend {
 	f := frontend(1, service)
 	f.Key.VIP, f.Weights = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(vip)}), weights
 	return f
 }
 
-// dual are the frontends of a Service with two ports and both families, with these weights of the
-// IPv4 and the IPv6 ports.
+// dual returns the frontends of a dual-stack Service with two ports and weights by family.
 func dual(four, sixth nodeWeights) []model.Frontend {
 	var all []model.Frontend
 	for _, port := range []uint16{80, 443} {
@@ -36,7 +35,7 @@ func dual(four, sixth nodeWeights) []model.Frontend {
 	return all
 }
 
-// slotsIn are the node tables of a State's frontends.
+// slotsIn counts the node tables of a State's frontends.
 func slotsIn(state *forwarding.State) map[forwarding.NodeTableSlot]int {
 	slots := map[forwarding.NodeTableSlot]int{}
 	for _, f := range state.Frontends {
@@ -45,9 +44,8 @@ func slotsIn(state *forwarding.State) map[forwarding.NodeTableSlot]int {
 	return slots
 }
 
-// Ports and families of a Service share a table. Where they come to differ, the one that changes
-// first goes on from a copy, and comes back once they are equal again, also while what was left
-// waits to be removed.
+// Ports and families of a Service share a table. If their weights diverge, the first to change gets a copy, and
+// they merge once the weights are equal again, even while removals are pending.
 func TestServicePortsPartAndMeet(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -65,7 +63,7 @@ func TestServicePortsPartAndMeet(t *testing.T) {
 	if slots := slotsIn(have); len(slots) != 1 || len(have.NodeTables) != 1 {
 		t.Fatalf("slots %v, want one for four frontends", slots)
 	}
-	// Rounds enough that histories are full.
+	// Enough rounds to fill the histories.
 	for round := range 6 {
 		before := have
 		shared := before.Frontends[key(1)].Table
@@ -91,7 +89,7 @@ func TestServicePortsPartAndMeet(t *testing.T) {
 	}
 }
 
-// succeeds reports whether a row knows the owner that it had, and its history but for the oldest.
+// succeeds reports whether a row retains its former owner and its history except the oldest entry.
 func succeeds(old, row forwarding.Row) bool {
 	if row.Primary == old.Primary {
 		return row == old
@@ -107,7 +105,7 @@ func succeeds(old, row forwarding.Row) bool {
 	return true
 }
 
-// apart returns a State in which each family of a Service has its own table, with another history.
+// apart returns a State with a table and history per family of a Service.
 func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 	t.Helper()
 	have := forwarding.NewState()
@@ -122,7 +120,6 @@ func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 					frontends = append(frontends, f)
 				}
 			}
-			// Those that are there stay.
 			m := modelOf(frontends...)
 			m.Nodes = append(m.Nodes, nodeWithID(4))
 			next, _ := p.Plan(have, m, ample)
@@ -140,8 +137,7 @@ func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 	return have
 }
 
-// Separate tables of a Service become one if its rows have room for all former owners. They stay
-// apart if a row may have forgotten one.
+// Separate tables of a Service merge only if the rows have room for all former owners and cannot have lost any.
 func TestSeparateTablesMeet(t *testing.T) {
 	a, b, c, d := nodeWeights{1: 1}, nodeWeights{2: 1}, nodeWeights{3: 1}, nodeWeights{1: 1, 2: 1}
 	for name, test := range map[string]struct {
@@ -178,8 +174,7 @@ func TestSeparateTablesMeet(t *testing.T) {
 	}
 }
 
-// A Service takes one table, whatever its ports. One that is to split off without room goes on with
-// the table that it has, and has its own when there is room.
+// A Service whose ports diverge without room retains the shared table until there is room.
 func TestNoRoomToSplitOff(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 1
@@ -205,7 +200,6 @@ func TestNoRoomToSplitOff(t *testing.T) {
 	}
 }
 
-// A change of one family of a Service plans that Service alone.
 func TestOneFamilyIsPlannedInPart(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -228,7 +222,6 @@ func TestOneFamilyIsPlannedInPart(t *testing.T) {
 	}
 }
 
-// Local Service ports with one recipe take one of the tables that others leave.
 func TestLocalServicesShareWhatIsLeft(t *testing.T) {
 	limits := ample
 	limits.NodeTables = localReserve

@@ -8,20 +8,19 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/table"
 )
 
-// rowsPerPod is how many rows a node table has for each pod, at least. So the share of a pod is right
-// to a 32nd.
+// rowsPerPod is the minimum number of rows per pod, which bounds the error of a pod's share to 1/32.
 const rowsPerPod = 32
 
-// podsPerNode is how many pods of each node count. With more of them the rounding of a node's rows is
-// next to nothing.
+// podsPerNode is the number of pods counted per node. With more pods, the rounding of a node's rows is
+// negligible.
 const podsPerNode = 32
 
-// minRows is the size of the smallest node table, which has room for the shares of 16 pods.
+// minRows is the size of the smallest node table, sufficient for 16 pods.
 const minRows = 512
 
-// SizeFor returns the size of the node table of a frontend. All nodes must come to the same: so it
-// depends on the weights and the VIP alone. The weights of a VIPRoute are no numbers of pods, and say
-// nothing of a size.
+// SizeFor returns the size of the node table of a frontend. It depends only on the weights and the VIP,
+// because all nodes must compute the same size. Weights of a VIPRoute are not pod counts and do not affect
+// the size.
 func SizeFor(f *model.Frontend) table.Size {
 	if len(f.Backends) > 0 {
 		return table.Ordinary
@@ -38,20 +37,17 @@ func SizeFor(f *model.Frontend) table.Size {
 	return size
 }
 
-// rowsIn is how many rows there are room for.
 func rowsIn(limits forwarding.Limits) int { return limits.NodeTables * forwarding.Rows }
 
-// tableSlots give out the lowest free slots of node tables. A table begins at a multiple of its rows,
-// or of a block where it has more. What was in use when the plan began is never given out, only kept by
-// whose it was.
-//
-// Places are in units of forwarding.LeastRows.
+// tableSlots allocates the lowest free slots of node tables, in units of forwarding.LeastRows. A table is
+// aligned to its number of rows; one larger than a block is aligned to its own size, too. Slots in use at
+// the start of the plan are never allocated, only retained by their owner.
 type tableSlots struct {
 	limit int
 	have  map[forwarding.NodeTableSlot]*forwarding.NodeTable
-	// used are tables that are not free, beside those of have: where they begin and end.
+	// used maps the start of each table outside of have to its end.
 	used map[uint32]uint32
-	// free is where the first table begins that may be free. No table begins before it and ends behind.
+	// free is the lowest start of a possibly free slot; no table spans it.
 	free, end uint32
 }
 
@@ -64,7 +60,6 @@ func newTableSlots(limit int, have map[forwarding.NodeTableSlot]*forwarding.Node
 	}
 }
 
-// use marks a slot as not free; zero is no slot.
 func (s *tableSlots) use(slot forwarding.NodeTableSlot) {
 	if slot == 0 || s.have[slot] != nil {
 		return
@@ -73,10 +68,10 @@ func (s *tableSlots) use(slot forwarding.NodeTableSlot) {
 	s.used[first] = max(s.used[first], first+uint32(slot.Rows()/forwarding.LeastRows))
 }
 
-// keep leaves a slot to whose it was; false where it is none or beyond the limit.
+// keep reports whether the owner can retain a slot: whether the slot exists within the limit.
 func (s *tableSlots) keep(slot forwarding.NodeTableSlot) bool { return slot.IsWithin(s.limit) }
 
-// peek returns the lowest free slot for so many rows; false where none is.
+// peek returns the lowest free slot of that many rows.
 func (s *tableSlots) peek(rows int) (forwarding.NodeTableSlot, bool) {
 	for s.free < s.end && s.behind(s.free) != s.free {
 		s.free = s.behind(s.free)
@@ -93,10 +88,8 @@ func (s *tableSlots) peek(rows int) (forwarding.NodeTableSlot, bool) {
 	return 0, false
 }
 
-// ceil returns the next multiple of units.
 func ceil(at, units uint32) uint32 { return (at + units - 1) / units * units }
 
-// take gives out the lowest free slot for so many rows; false where none is.
 func (s *tableSlots) take(rows int) (forwarding.NodeTableSlot, bool) {
 	slot, found := s.peek(rows)
 	if found {
@@ -105,7 +98,7 @@ func (s *tableSlots) take(rows int) (forwarding.NodeTableSlot, bool) {
 	return slot, found
 }
 
-// behind is where the table ends that begins at a place; the place itself where none does.
+// behind returns the end of the table that starts at a unit, or the unit itself if no table starts there.
 func (s *tableSlots) behind(at uint32) uint32 {
 	behind := max(at, s.used[at])
 	for units := uint32(1); units <= forwarding.MostRows/forwarding.LeastRows && at%units == 0; units *= 2 {

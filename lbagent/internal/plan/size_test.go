@@ -69,7 +69,7 @@ func TestTableSlots(t *testing.T) {
 	}
 }
 
-// spread is a Service with so many pods, of which each is on a node of its own.
+// spread returns a Service with one pod on each of pods nodes.
 func spread(pods int) (model.Frontend, *model.Model) {
 	f := frontend(1, "web")
 	m := modelOf(f)
@@ -85,8 +85,8 @@ func spread(pods int) (model.Frontend, *model.Model) {
 	return f, m
 }
 
-// The node table of a Service gets a slot of another size as its pods become more or fewer. Who
-// had a row stays known, and the slot that it had becomes free.
+// A table moves to a slot of another size as the number of pods changes. Its owners are retained, and the
+// previous slot is freed.
 func TestTablesChangeTheirSize(t *testing.T) {
 	_, few := spread(100)
 	_, many := spread(200)
@@ -107,7 +107,7 @@ func TestTablesChangeTheirSize(t *testing.T) {
 		}
 	}
 	grown := have.NodeTables[second]
-	// Also by a planner that has just started.
+	// After a restart, too.
 	have, _ = advance(t, NewPlanner(have), have, few, ample)
 	third := have.Frontends[key(1)].Table
 	if third.Rows() != forwarding.Rows || len(have.NodeTables) != 1 {
@@ -122,7 +122,6 @@ func TestTablesChangeTheirSize(t *testing.T) {
 	}
 }
 
-// Without room for a larger table a Service goes on with the one that it has.
 func TestTablesStayWithoutRoom(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 2

@@ -11,23 +11,22 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// sourceSets gives lists of prefixes their sets. A list is known by its content:
-// Services with equal lists share a set, and a list that has changed is a new
-// set, so that a frontend goes from the whole old one to the whole new one.
+// sourceSets allocates sets to lists of source prefixes. Lists are identified by content: Services with
+// equal lists share a set, and a changed list gets a new set, so that a frontend switches atomically from
+// one complete list to another.
 type sourceSets struct {
 	limit int
-	// entries are the prefixes of each family in the maps before removals.
+	// entries counts the prefixes by family (true for IPv4) in the maps before removals.
 	entries map[bool]int
-	// written is what the maps hold, named the sets by the list that they are
-	// wholly, owners the lists that sets were given to.
+	// written is the content of the maps, named the sets by the complete list they hold, owners the list
+	// that each set is allocated to.
 	written map[forwarding.SourceSet][]netip.Prefix
 	named   map[string]forwarding.SourceSet
 	owners  map[forwarding.SourceSet]string
-	// taken are the prefixes of the lists that sets were given to.
+	// taken counts the prefixes of allocated sets.
 	taken map[sourceUser]int
 }
 
-// sourceUser is a namespace in one address family.
 type sourceUser struct {
 	namespace string
 	ipv4      bool
@@ -57,9 +56,8 @@ func newSourceSets(have *forwarding.State, limit int) *sourceSets {
 	return s
 }
 
-// find returns the set that a list has. previous is the one that the list was given last. It stays,
-// also where another set that is to go has become equal. When writing it failed half way, it is
-// completed.
+// find returns the set of a list. previous is the set that the last plan allocated to it and is preferred
+// to another set with the same content. A partially written set is completed.
 func (s *sourceSets) find(name string, prefixes []netip.Prefix, previous forwarding.SourceSet) (forwarding.SourceSet, bool) {
 	first := s.named[name]
 	if slices.Equal(s.written[previous], prefixes) {
@@ -77,7 +75,6 @@ func (s *sourceSets) find(name string, prefixes []netip.Prefix, previous forward
 	return 0, false
 }
 
-// isSubset compares sorted lists.
 func isSubset(part, whole []netip.Prefix) bool {
 	for _, prefix := range part {
 		if _, found := slices.BinarySearchFunc(whole, prefix, netip.Prefix.Compare); !found {
@@ -87,16 +84,14 @@ func isSubset(part, whole []netip.Prefix) bool {
 	return true
 }
 
-// room reports whether the prefixes that the set lacks fit. One namespace gets half of the room:
-// in the other one the lists of others can change, for which both lists need room.
+// room reports whether the prefixes missing from the set fit. A namespace gets at most half of the
+// capacity, because a changed list needs room for the old and the new set.
 func (s *sourceSets) room(set forwarding.SourceSet, prefixes []netip.Prefix, namespace string) bool {
 	user := sourceUser{namespace, prefixes[0].Addr().Is4()}
 	missing := len(prefixes) - len(s.written[set])
 	return missing == 0 || s.entries[user.ipv4]+missing <= s.limit && s.taken[user]+len(prefixes) <= (s.limit+1)/2
 }
 
-// sourceSet returns the set of those that a frontend admits; false where there
-// is no room for it.
 func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool) {
 	if !frontend.Restricted {
 		return 0, true
@@ -133,15 +128,14 @@ func (d *draft) sourceSet(frontend *model.Frontend) (forwarding.SourceSet, bool)
 	return set, true
 }
 
-// take gives the set to a list.
 func (s *sourceSets) take(set forwarding.SourceSet, name string, prefixes []netip.Prefix) {
 	s.entries[prefixes[0].Addr().Is4()] += len(prefixes) - len(s.written[set])
 	s.written[set] = prefixes
 	s.owners[set], s.named[name] = name, set
 }
 
-// setPools plans the pools' addresses, in place of those that lists of sources
-// could have: without them a router gets packets back.
+// setPools plans the pools' prefixes before any source lists: without them, packets to unused addresses
+// would go back to the router.
 func (d *draft) setPools() {
 	for _, prefix := range d.model.Pools {
 		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Pools, Prefix: prefix}) {
@@ -151,7 +145,6 @@ func (d *draft) setPools() {
 	}
 }
 
-// setAggregates plans the aggregates. One without room is not announced.
 func (d *draft) setAggregates() {
 	for _, aggregate := range d.model.Aggregates {
 		if !d.setDestination(forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate.Prefix}) {
@@ -161,7 +154,6 @@ func (d *draft) setAggregates() {
 	}
 }
 
-// setDestination plans a prefix of addresses that VIPs may be; false where there is no room.
 func (d *draft) setDestination(source forwarding.SourceRange) bool {
 	if _, written := d.have.SourceRanges[source]; !written {
 		if d.sources.entries[source.Prefix.Addr().Is4()] >= d.limits.SourceRanges {

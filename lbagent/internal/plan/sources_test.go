@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// restricted is the frontend with the prefixes 198.51.n.0/24.
+// restricted returns the frontend with sources 198.51.n.0/24.
 func restricted(f model.Frontend, numbers ...int) model.Frontend {
 	f.Restricted, f.Sources = true, nil
 	for _, n := range numbers {
@@ -23,7 +23,7 @@ func restricted(f model.Frontend, numbers ...int) model.Frontend {
 	return f
 }
 
-// admitted are the prefixes whose clients a frontend lets in, as text.
+// admitted formats the prefixes that a frontend admits.
 func admitted(s *forwarding.State, key forwarding.FrontendKey) string {
 	set := s.Frontends[key].Ranges
 	if set == 0 {
@@ -70,7 +70,6 @@ func TestEqualListsShareASet(t *testing.T) {
 	}
 }
 
-// The new list stands beside the old one until the frontend has gone over.
 func TestChangedListIsANewSet(t *testing.T) {
 	p, empty := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	have, _ := advance(t, p, empty, modelOf(restricted(frontend(1, "web", 1), 1, 2)), ample)
@@ -84,14 +83,13 @@ func TestChangedListIsANewSet(t *testing.T) {
 	if len(both.SourceRanges) != 4 || admitted(both, key(1)) != "[198.51.2.0/24 198.51.3.0/24]" {
 		t.Errorf("before removals the frontend admits %s, of %v", admitted(both, key(1)), both.SourceRanges)
 	}
-	// Back again before the old list is gone: it is still good.
+	// Revert before the old list is removed: it is still valid.
 	back, _ := p.Plan(both, modelOf(restricted(frontend(1, "web", 1), 1, 2)), ample)
 	if got := back.Frontends[key(1)].Ranges; got != before {
 		t.Errorf("the former list has the set %d, want %d", got, before)
 	}
 }
 
-// A list that was written half is completed, by the planner that began it.
 func TestHalfWrittenListIsCompleted(t *testing.T) {
 	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	m := modelOf(restricted(frontend(1, "web", 1), 1, 2, 3))
@@ -107,7 +105,8 @@ func TestHalfWrittenListIsCompleted(t *testing.T) {
 	if got := again.Frontends[key(1)].Ranges; got != set || len(again.SourceRanges) != 3 {
 		t.Errorf("the list has the set %d of %v, want %d", got, again.SourceRanges, set)
 	}
-	// Another list must not get what is becoming this one's, though it is equal so far.
+	// A partially written list must not be allocated to another list, even if their content is momentarily
+	// equal.
 	second := restricted(frontend(2, "other", 2), 1, 2)
 	m.Frontends = append(m.Frontends, &second)
 	m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(2)})
@@ -127,8 +126,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "new")
 
-	// A list that has no room beside the one that it replaces shuts the frontend until
-	// that one is gone.
+	// A list without room beside its predecessor shuts the frontend until the predecessor is removed.
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
 	if have.Frontends[key(1)].Ranges != forwarding.Nobody {
@@ -141,8 +139,8 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// TestNobodyIsLetInMeanwhile plays series of lists, applied in part or as a
-// whole: a frontend admits what it did before or what it is to, and nothing else.
+// TestNobodyIsLetInMeanwhile applies series of lists, some of them partially: a frontend must admit its
+// previous or its wanted clients and no others.
 func TestNobodyIsLetInMeanwhile(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := ample
@@ -175,7 +173,7 @@ func genRestricted(t *rapid.T) *model.Model {
 	return modelOf(frontends...)
 }
 
-// checkLists compares what frontends admit with what they ask for.
+// checkLists compares the admitted with the requested sources.
 func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 	used := map[forwarding.SourceSet]bool{}
 	for i := range m.Frontends {

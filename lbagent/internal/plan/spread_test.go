@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// A Local frontend has a node table where its VIP may be announced without it. One that has its VIP
-// alone has one for TCP, to find connections by.
+// A Local frontend with a shared VIP has a node table. Otherwise, it has one for TCP only, to find moved
+// connections.
 func TestLocalFrontendsHaveTables(t *testing.T) {
 	alone, shared := frontend(1, "alone", 1), frontend(2, "shared")
 	alone.Local, alone.Weights[2], alone.Key.Protocol = true, 1, forwarding.ProtocolUDP
@@ -35,9 +35,8 @@ func TestLocalFrontendsHaveTables(t *testing.T) {
 	}
 }
 
-// Local frontends take what room others leave, but for a part of it, in their order; the rest works
-// without and is told. One that comes later and cannot do without has its table at once, and a
-// Local one makes room for the next.
+// Local frontends get the remaining tables in order, except for the reserve; others are reported. A later
+// forwarding frontend gets its table immediately, and the last Local one releases its table for the reserve.
 func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 2 * localReserve
@@ -68,8 +67,8 @@ func TestLocalFrontendsLeaveTablesToOthers(t *testing.T) {
 	}
 }
 
-// Connections of one client have several ingress nodes and must meet at one: under session
-// affinity a Local frontend goes by its row on all nodes, also those with endpoints.
+// With session affinity, all connections of a client must reach the node in the row, including those through
+// nodes with endpoints.
 func TestLocalFrontendWithAffinityGoesByItsRow(t *testing.T) {
 	f := frontend(1, "web", 1)
 	f.Local, f.Affinity, f.Weights[2] = true, 10800, 2
@@ -87,7 +86,7 @@ func TestLocalFrontendWithAffinityGoesByItsRow(t *testing.T) {
 		t.Errorf("rows by node: %v, want nodes 1 and 2", owned)
 	}
 
-	// Without affinity again: connections that began by the row are found by it.
+	// Connections established with affinity are found by the row.
 	f.Affinity = 0
 	have, _ = advance(t, p, have, modelOf(f), ample)
 	if got := have.Frontends[key(1)]; !got.Local || got.Table != affine.Table {
@@ -95,7 +94,6 @@ func TestLocalFrontendWithAffinityGoesByItsRow(t *testing.T) {
 	}
 }
 
-// A VIP that shares its Service port with one that has company uses the same table.
 func TestOneServicePortOnSharedAndOwnVIP(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "web", 1)
 	first.Local, second.Local, second.Shared = true, true, true
@@ -105,8 +103,8 @@ func TestOneServicePortOnSharedAndOwnVIP(t *testing.T) {
 	}
 }
 
-// From one ready endpoint to none and back: while a pod lives its connections
-// find it, and the table goes on from where it was.
+// While a pod is alive, its connections find it by the table, which is continued when endpoints are ready
+// again.
 func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -128,7 +126,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	if len(have.Endpoints) != 1 {
 		t.Errorf("endpoints %v, want the one that lives", have.Endpoints)
 	}
-	// Also by a planner that has just started.
+	// After a restart, too.
 	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(forwarding.Diff(have, again)) != 0 {
 		t.Error("a restart changes something")
 	}
@@ -149,7 +147,6 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	}
 }
 
-// A Service that has never had a ready endpoint takes no table.
 func TestNothingToHold(t *testing.T) {
 	f := frontend(1, "web")
 	f.Draining, f.Living = endpoints(1), true
@@ -159,7 +156,6 @@ func TestNothingToHold(t *testing.T) {
 	}
 }
 
-// From Cluster to Local and back, at run time: the table stays and goes on.
 func TestChangeOfPolicy(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)

@@ -16,11 +16,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// layout is how many endpoints a Service has on each of the nodes.
+// layout is the number of endpoints of a Service by node.
 type layout []int
 
-// routed is the snapshot of a node of a cluster in which a VIPRoute gives the port of a VIP to the
-// Services, by the weights; without weights it is the port of the first Service itself.
+// routed returns the snapshot of a node with a VIPRoute from a VIP's port to the weighted Services; without
+// weights, the port belongs to the first Service.
 func routed(node string, services []layout, weights ...int32) *model.Snapshot {
 	s := &model.Snapshot{NodeName: node}
 	class := millracev1beta1.Class
@@ -57,7 +57,7 @@ func routed(node string, services []layout, weights ...int32) *model.Snapshot {
 	return s
 }
 
-// sliceOf has the endpoints of a Service: 198.18.<node>.<service><number>.
+// sliceOf returns the endpoints of a Service: 198.18.<node>.<service><number>.
 func sliceOf(service string, number int, on layout) *discoveryv1.EndpointSlice {
 	port, unnamed := int32(8080), ""
 	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
@@ -76,7 +76,7 @@ func sliceOf(service string, number int, on layout) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// planned are the maps of all nodes, by their ids.
+// planned returns the states of all nodes by id.
 func planned(services []layout, weights ...int32) map[forwarding.NodeID]*forwarding.State {
 	states := map[forwarding.NodeID]*forwarding.State{}
 	for n := range len(services[0]) {
@@ -87,8 +87,7 @@ func planned(services []layout, weights ...int32) map[forwarding.NodeID]*forward
 	return states
 }
 
-// shares are the parts of all flows that each Service gets, by the rows that lead there; those
-// that are refused are Service -1.
+// shares returns the fraction of flows of each Service by the tables; -1 stands for refused flows.
 func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
 	parts := map[int]float64{}
 	ingress := states[1]
@@ -105,8 +104,8 @@ func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
 	return parts
 }
 
-// Wherever the endpoints are, each Service has its weight of the flows, and what has no endpoint
-// is refused by its weight.
+// Each Service gets its weight of the flows regardless of the location of its endpoints; the weight of Services
+// without endpoints is refused.
 func TestServicesHaveTheirWeights(t *testing.T) {
 	for name, test := range map[string]struct {
 		services []layout
@@ -135,8 +134,8 @@ func TestServicesHaveTheirWeights(t *testing.T) {
 	}
 }
 
-// TestEqualWeightsMoveNoRow checks that routes whose endpoints all have the same weight have the same
-// rows, however the endpoints are divided among backends.
+// TestEqualWeightsMoveNoRow verifies that routes with equal weights of all endpoints have the same rows,
+// regardless of the division into backends.
 func TestEqualWeightsMoveNoRow(t *testing.T) {
 	on := layout{3, 1, 0, 2}
 	plain := planned([]layout{on}, 1)
@@ -160,8 +159,7 @@ func TestEqualWeightsMoveNoRow(t *testing.T) {
 	}
 }
 
-// Weights that change leave every endpoint its id, also one that now has no weight, and a row that
-// moves remembers its former owner: connections are found.
+// Changed weights retain all endpoint ids, even with weight zero, and moved rows retain their former owner.
 func TestChangedWeightsKeepConnections(t *testing.T) {
 	services := []layout{{2, 1}, {1, 2}}
 	have := forwarding.NewState()

@@ -10,11 +10,10 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// budgetZones decides which Service ports have a node table for each zone. All nodes
-// must decide alike, for a flow that one of them has sent by a zone's table is
-// looked for by others in the same one: so it depends on the model and the limit
-// alone. Every recipe of a Service port that spreads has one table; what is left goes to those that
-// ask for zones, in the order of their frontends.
+// budgetZones decides which Service ports have one node table per zone. The decision depends only on the
+// model and the limit, because all nodes must agree on it: a node looks up a flow in the same table that
+// another node forwarded it by. Each recipe of a spreading Service port first gets one table; the remaining
+// rows go to zonal Service ports in frontend order.
 func (d *draft) budgetZones() {
 	left := rowsIn(d.limits)
 	counted, recipes := map[*port]bool{}, map[*recipe]bool{}
@@ -44,7 +43,6 @@ func (d *draft) budgetZones() {
 	}
 }
 
-// isZonal reports whether a frontend asks for zones.
 func (d *draft) isZonal() bool {
 	return slices.ContainsFunc(d.entries, func(e entry) bool { return hasZones(e.Frontend) })
 }
@@ -53,7 +51,7 @@ func hasZones(frontend *model.Frontend) bool {
 	return slices.ContainsFunc(frontend.Zones[:], func(weights map[forwarding.NodeID]uint32) bool { return weights != nil })
 }
 
-// addZones gives the Service ports that were placed the node tables of other zones.
+// addZones places the node tables of other zones for the placed Service ports.
 func (d *draft) addZones(entries []entry) {
 	d.budgetZones()
 	seen := map[*port]bool{}
@@ -74,8 +72,6 @@ func (d *draft) addZones(entries []entry) {
 	}
 }
 
-// previousZones are the tables of other zones that the Service port's frontends have in
-// the maps, in the order of the zones' numbers.
 func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
 	var previous []forwarding.NodeTableSlot
 	for _, key := range port.keys {
@@ -89,8 +85,8 @@ func (d *draft) previousZones(port *port) []forwarding.NodeTableSlot {
 	return previous
 }
 
-// placeZones returns the slots of a frontend's tables of other zones; none where they do
-// not all fit yet beside what is still to be removed.
+// placeZones returns the slots of a frontend's tables of other zones. It returns nil if they do not all fit
+// beside tables that are still to be removed.
 func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	zones := map[string]forwarding.NodeTableSlot{}
 	var fresh []forwarding.NodeTableSlot
@@ -103,7 +99,7 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 		switch {
 		case found:
 		case len(weights) == 0:
-			// There is nothing to hold.
+			// No endpoint in the zone and no table to hold.
 			continue
 		default:
 			if slot, found = d.tableSlots.take(entry.port.recipe.size.Rows); !found {
@@ -119,8 +115,6 @@ func (d *draft) placeZones(entry entry) map[string]forwarding.NodeTableSlot {
 	return zones
 }
 
-// zoneSlot returns the slot that the table of another zone of an entry's Service port has in the
-// maps, if it has the size that it should have: then all zones' tables have.
 func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bool) {
 	for _, key := range entry.port.keys {
 		for _, slot := range d.have.Frontends[key].Zones {
@@ -133,8 +127,6 @@ func (d *draft) zoneSlot(entry entry, zone string) (forwarding.NodeTableSlot, bo
 	return 0, false
 }
 
-// weighZones notes what the tables of the zones, this node's own included, are
-// computed from.
 func (d *draft) weighZones(entry entry, zones map[string]forwarding.NodeTableSlot) {
 	own, size := entry.port.place.table, entry.port.recipe.size
 	for number, weights := range entry.Zones {
@@ -159,8 +151,8 @@ func (d *draft) zoneName(number int) string {
 	return ""
 }
 
-// recordHistory lets new tables of zones go on from all those that the Service port has in the
-// maps: connections that come in by nodes of the zone went by one of them.
+// recordHistory makes new tables of zones inherit the owners of all current tables of the port, because
+// connections that enter through nodes of the zone used one of them.
 func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
 	own, previous := d.ownTable(port)
 	if own == 0 {
@@ -177,7 +169,7 @@ func (d *draft) recordHistory(port *port, fresh []forwarding.NodeTableSlot) {
 	}
 }
 
-// join lets the tables that a Service port keeps take over the owners of those that go.
+// join merges the owners of removed tables into the chains of the port's remaining tables.
 func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 	for _, slot := range kept {
 		for _, other := range gone {
@@ -188,7 +180,6 @@ func (d *draft) join(kept, gone []forwarding.NodeTableSlot) {
 	}
 }
 
-// setZones tells the Service port's frontends their tables by zone.
 func (d *draft) setZones(port *port) {
 	place := port.place
 	var zones [forwarding.Zones]forwarding.NodeTableSlot

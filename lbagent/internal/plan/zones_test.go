@@ -13,8 +13,8 @@ import (
 
 type weights = map[forwarding.NodeID]uint32
 
-// zonal is a frontend with endpoints on three nodes, of which node 1 serves the zone
-// a, node 2 the zone b, and all of them nodes without a zone.
+// zonal returns a frontend with endpoints on three nodes: node 1 serves zone a, node 2 zone b, and all serve
+// nodes without a zone.
 func zonal(vip int, service string) model.Frontend {
 	f := frontend(vip, service, 10*vip)
 	f.Weights = weights{1: 1, 2: 1, 3: 1}
@@ -22,7 +22,7 @@ func zonal(vip int, service string) model.Frontend {
 	return f
 }
 
-// zonalModel is modelOf as a node of the zone sees it.
+// zonalModel is modelOf for a node in a zone.
 func zonalModel(own forwarding.Zone, frontends ...model.Frontend) *model.Model {
 	m := modelOf(frontends...)
 	m.Zones, m.Self.Zone = []string{"", "a", "b"}, own
@@ -40,7 +40,6 @@ func primariesOf(table *forwarding.NodeTable) map[forwarding.NodeID]int {
 	return owned
 }
 
-// A packet goes by the table of the zone of its ingress node, which others are told.
 func TestNodesHaveZones(t *testing.T) {
 	state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), zonalModel(1, zonal(1, "web")), ample)
 	for id, zone := range map[forwarding.NodeID]forwarding.Zone{2: 2, 3: 0} {
@@ -50,7 +49,6 @@ func TestNodesHaveZones(t *testing.T) {
 	}
 }
 
-// All nodes have all zones' tables, row by row the same, and each goes by its own.
 func TestZonesHaveTables(t *testing.T) {
 	var first *forwarding.State
 	for own := range forwarding.Zone(3) {
@@ -79,8 +77,8 @@ func TestZonesHaveTables(t *testing.T) {
 	}
 }
 
-// Hints come, and go again: the owners of the rows before are in the chains, of all zones
-// where their tables go, and the table of a node's own packets stays where it is.
+// When hints appear or disappear, all tables retain the former owners of all zones, and the node's own table
+// retains its slot.
 func TestHintsComeAndGo(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -121,7 +119,6 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 }
 
-// A zone that loses its last endpoint has all, and its former owner in the chains.
 func TestZoneWithoutEndpoints(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -141,7 +138,6 @@ func TestZoneWithoutEndpoints(t *testing.T) {
 	}
 }
 
-// A new zone's table goes on from those of all zones.
 func TestNewZone(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -164,7 +160,6 @@ func TestNewZone(t *testing.T) {
 	}
 }
 
-// The last endpoint goes but lives: all zones' tables stay.
 func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -189,8 +184,7 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 	}
 }
 
-// Where there is no room for all zones' tables, the first frontends have them, on whatever
-// node, and of the others all clients get all endpoints.
+// If not all zonal frontends fit, the first ones have zones, on every node, and the others use all endpoints.
 func TestNoRoomForZones(t *testing.T) {
 	limits := ample
 	limits.NodeTables = 5
@@ -202,7 +196,7 @@ func TestNoRoomForZones(t *testing.T) {
 	for own := range forwarding.Zone(3) {
 		have := forwarding.NewState()
 		p := NewPlanner(have)
-		// One that was there before does not come first.
+		// An earlier zonal frontend has no precedence.
 		have, _ = advance(t, p, have, zonalModel(own, zonal(2, "late")), limits)
 		m := zonalModel(own, zonal(1, "web"), zonal(2, "late"))
 		var problems []Problem

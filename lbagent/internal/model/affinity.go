@@ -8,12 +8,11 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// maxAffinitySeconds is the longest time that the API server takes
-// (Service.spec.sessionAffinityConfig.clientIP.timeoutSeconds).
+// maxAffinitySeconds is the API server's limit for Service.spec.sessionAffinityConfig.clientIP.timeoutSeconds.
 const maxAffinitySeconds = 86400
 
-// affinity returns the timeout of a Service's session affinity in seconds: for how long
-// after its last new connection a client keeps its endpoint. 0 means no affinity.
+// affinity returns the timeout of a Service's session affinity in seconds since the client's last new
+// connection; 0 means no affinity.
 func (b *builder) affinity(name ServiceName, service *corev1.Service) uint32 {
 	if service.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
 		return 0

@@ -12,9 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// TargetsOf returns the peers that a VIP is to be announced to, in the order of their names,
-// and whether an advertisement selects it at all. Of those that do for a peer, the first by
-// name decides. Those that have nodes answer on their links are for no peer.
+// TargetsOf returns the peers that a VIP is announced to, by name, and whether any advertisement selects it.
+// For each peer, the first selecting advertisement by name applies. L2 advertisements have no peers.
 func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 	services := vip.ServiceLabels()
 	var selecting []*Advertisement
@@ -41,8 +40,7 @@ func (m *Model) TargetsOf(vip *VIP) (targets []Target, selected bool) {
 	return targets, len(selecting) > 0
 }
 
-// AdvertisementTo is the first advertisement by name for a peer, whatever VIPs it selects; nil where
-// there is none.
+// AdvertisementTo returns the first advertisement by name for a peer regardless of VIPs, or nil.
 func (m *Model) AdvertisementTo(peer *Peer) *Advertisement {
 	for i := range m.Advertisements {
 		advertisement := &m.Advertisements[i]
@@ -53,8 +51,8 @@ func (m *Model) AdvertisementTo(peer *Peer) *Advertisement {
 	return nil
 }
 
-// buildAggregates fills the prefixes that this node announces in place of single VIPs. One
-// with addresses of others is refused: packets to those would be dropped.
+// buildAggregates fills the prefixes that this node announces instead of single VIPs. A prefix that overlaps
+// foreign addresses is rejected, because packets to those would be dropped.
 func (b *builder) buildAggregates() {
 	if !slices.ContainsFunc(b.model.Advertisements, Advertisement.Aggregates) {
 		return
@@ -88,9 +86,8 @@ func (b *builder) buildAggregates() {
 	slices.SortFunc(b.model.Aggregates, func(a, b Aggregate) int { return a.Prefix.Compare(b.Prefix) })
 }
 
-// others are the addresses that this node knows to be those of nodes, pods, routers, hosts and
-// Services within the cluster. Agents do not read ServiceCIDRs: cluster IPs tell where those are. A
-// VIP that is on an interface of the node, as kube-proxy's IPVS puts it there, is no host's.
+// others returns the known addresses of nodes, pods, routers, hosts and cluster IPs. (Agents do not read
+// ServiceCIDRs.) VIPs on the node's own interfaces, as kube-proxy's IPVS mode assigns them, are excluded.
 func (b *builder) others() []desired.Occupied {
 	vips := map[netip.Addr]bool{}
 	for i := range b.model.VIPs {
@@ -107,7 +104,6 @@ func (b *builder) others() []desired.Occupied {
 	return append(occupied, b.clusterIPs()...)
 }
 
-// clusterIPs are those of all Services, sorted.
 func (b *builder) clusterIPs() (occupied []desired.Occupied) {
 	for _, service := range b.snapshot.Services {
 		if service != nil {
@@ -129,9 +125,9 @@ func overlapping(others []desired.Occupied, prefix netip.Prefix) (desired.Occupi
 	return others[i], true
 }
 
-// spreadAggregated has the Local frontends of aggregated VIPs sent on to nodes that have their
-// endpoints: routers hand packets for all VIPs of an aggregate to every node that announces
-// it. All agents must agree, so it depends on no node's labels.
+// spreadAggregated marks Local frontends of aggregated VIPs as Shared, because routers send packets for all
+// VIPs of an aggregate to every node that announces it. The result does not depend on node labels, so that all
+// agents agree.
 func (b *builder) spreadAggregated(advertisements []Advertisement) {
 	advertisements = slices.DeleteFunc(slices.Clone(advertisements), func(a Advertisement) bool {
 		return !a.Aggregates()
@@ -162,8 +158,7 @@ func (b *builder) spreadAggregated(advertisements []Advertisement) {
 	}
 }
 
-// setSpread notes the VIPs that are aggregated, and that those have changed which were not, or are
-// not any more.
+// setSpread records the aggregated VIPs and adds joined and left ones to the changes.
 func (f *previous) setSpread(aggregated map[netip.Addr]bool) {
 	if f.changes != nil {
 		for _, sets := range [][2]map[netip.Addr]bool{{f.spread, aggregated}, {aggregated, f.spread}} {

@@ -21,7 +21,7 @@ func TestBuildAggregates(t *testing.T) {
 		onLink []string
 		edit   func(*Snapshot)
 		want   []string
-		// problem is part of the only one.
+		// problem is a substring of the only Problem.
 		problem string
 	}{
 		{name: "one", want: []string{"203.0.113.0/28"}},
@@ -84,7 +84,7 @@ func TestBuildAggregates(t *testing.T) {
 	}
 }
 
-// localService is a Service with one VIP, which are announced by aggregates of this length.
+// localService is a Service with a VIP and an aggregating advertisement.
 func localService(length *int32) *Snapshot {
 	return &Snapshot{
 		NodeName: testNode,
@@ -112,7 +112,6 @@ func localService(length *int32) *Snapshot {
 	}
 }
 
-// TestBuilderSeesOtherKinds: what changes beside a VIP's own objects is told, too.
 func TestBuilderSeesOtherKinds(t *testing.T) {
 	length := int32(24)
 	s := localService(&length)

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// isForThisNode reports whether a selector of nodes matches this node's labels.
-// Of an invalid one, nil, every node tells.
+// isForThisNode reports whether a node selector matches this node. A nil selector, from an invalid object,
+// matches every node, so that each reports the error.
 func (b *builder) isForThisNode(selector labels.Selector) bool {
 	var own labels.Set
 	if b.snapshot.Node != nil {
@@ -22,7 +22,6 @@ func (b *builder) isForThisNode(selector labels.Selector) bool {
 	return selector == nil || selector.Matches(own)
 }
 
-// buildPeers fills the peers that select this node.
 func (b *builder) buildPeers() {
 	taken := map[netip.AddrPort]string{}
 	var ranges []desired.Peer
@@ -57,7 +56,6 @@ func (b *builder) addPeer(peer *desired.Peer) {
 	}
 }
 
-// routerField is the field that says which router a peer of an address is.
 func routerField(peer *desired.Peer) string {
 	if peer.Gateway != "" {
 		return "spec.router.gateway"
@@ -65,8 +63,8 @@ func routerField(peer *desired.Peer) string {
 	return "spec.router.address"
 }
 
-// buildRanges gives each router of a range that has connected a peer of its own. One that another
-// LBPeer has the address of is not the range's. Of two ranges with common routers the older counts.
+// buildRanges creates a peer for each connected router of a range, unless another LBPeer has that address. Of
+// two overlapping ranges, the older one applies.
 func (b *builder) buildRanges(ranges []desired.Peer) {
 	configured := map[netip.Addr]bool{}
 	for i := range b.model.Peers {
@@ -94,7 +92,7 @@ func (b *builder) buildRanges(ranges []desired.Peer) {
 	}
 }
 
-// foundGateway gives a peer that is the node's gateway its address, and reports whether it has one.
+// foundGateway resolves the address of a gateway peer and reports whether the peer has an address.
 func (b *builder) foundGateway(peer *desired.Peer) bool {
 	if peer.Gateway == "" {
 		return true
@@ -113,7 +111,6 @@ func (b *builder) foundGateway(peer *desired.Peer) bool {
 	return false
 }
 
-// buildAdvertisements fills the advertisements that select this node.
 func (b *builder) buildAdvertisements() {
 	var all []Advertisement
 	for _, object := range oldestFirst(b.snapshot.Advertisements) {

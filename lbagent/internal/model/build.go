@@ -12,37 +12,31 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Reasons of problems that agents find: in the message of Programmed, and in the log, beside those of
-// conditions.
+// Reasons of problems that agents find: these are in the message of the condition Programmed and in the log.
 const (
-	// ReasonDuplicate: another, older object already has what this one says.
+	// ReasonDuplicate: an older object already has the same value.
 	ReasonDuplicate = "Duplicate"
-	// ReasonServiceMismatch: a VIP's claim names a Service that does not
-	// exist, is another one by its UID, is not of type LoadBalancer, or not of
-	// our load balancer class.
+	// ReasonServiceMismatch: the Service of a VIP's claim does not exist, has another UID, is not of type
+	// LoadBalancer, or has another load balancer class.
 	ReasonServiceMismatch = "ServiceMismatch"
-	// ReasonUnknownNode: an endpoint is on no node that has an LBNode, or its node is not
-	// known.
+	// ReasonUnknownNode: an endpoint's node is unknown or has no LBNode.
 	ReasonUnknownNode = "UnknownNode"
-	// ReasonIgnored: a Service asks for something that cannot be done here, and is
-	// served without it.
+	// ReasonIgnored: an unsupported setting of a Service is ignored.
 	ReasonIgnored = "Ignored"
-	// ReasonBackendInvalid: a VIPRoute leads to a Service that does not exist, or not with
-	// that port. Its share is refused.
+	// ReasonBackendInvalid: the backend Service of a VIPRoute, or its port, does not exist. Connections for its
+	// share are refused.
 	ReasonBackendInvalid = "BackendInvalid"
-	// ReasonNotAggregated: VIPs are announced one by one, as the aggregate that an
-	// advertisement asks for has addresses of others.
+	// ReasonNotAggregated: VIPs are announced individually, because the requested aggregate contains foreign
+	// addresses.
 	ReasonNotAggregated = "NotAggregated"
-	// ReasonNoGateway: an LBPeer is the node's gateway, and the node has none, or several.
+	// ReasonNoGateway: an LBPeer refers to the node's default gateway, and the node does not have exactly one.
 	ReasonNoGateway = "NoGateway"
-	// ReasonNoAddress: an LBNode has no address to reach the node by.
+	// ReasonNoAddress: an LBNode has no usable address.
 	ReasonNoAddress = "NoAddress"
 )
 
-// Build returns the Model of a snapshot. What is wrong with an object is
-// among the Problems and leaves out that object, or the part of it that is
-// wrong, and nothing else. The result depends on the objects alone, not on
-// their order in the snapshot.
+// Build returns the Model of a snapshot. An invalid object, or the invalid part of it, is left out with a
+// Problem; other objects are unaffected. The result does not depend on the order of objects.
 func Build(s *Snapshot) *Model { return build(s, &previous{}) }
 
 func build(s *Snapshot, last *previous) *Model {
@@ -60,23 +54,20 @@ func build(s *Snapshot, last *previous) *Model {
 	return b.model
 }
 
-// builder holds what the steps of Build share.
+// builder is the shared state of the steps of Build.
 type builder struct {
 	snapshot *Snapshot
 	model    *Model
 	previous *previous
-	// nodes are the usable nodes by name.
+	// nodes are the usable nodes by name, zones their zones.
 	nodes map[string]Node
-	// zones are their zones by name.
 	zones map[string]string
-	// moved are the names of those that are not as in the last Model.
+	// moved are the names of nodes that changed since the last Model.
 	moved map[string]bool
-	// repooled reports whether an address is in the pools now or was in the last Model, and not both;
-	// nil where none is.
-	repooled func(netip.Addr) bool
-	// occupants are the nodes and routers by their addresses.
+	// repooled reports whether an address joined or left the pools since the last Model, or is nil.
+	repooled  func(netip.Addr) bool
 	occupants map[netip.Addr]desired.Occupied
-	// tooManyZones is how many zones there are where that is more than can be.
+	// tooManyZones is the number of zones if it exceeds the limit, else 0.
 	tooManyZones int
 }
 
@@ -90,7 +81,6 @@ func (b *builder) invalid(object ObjectReference, err error) {
 	b.problem(object, millracev1beta1.ReasonInvalid, "%v", err)
 }
 
-// reported reports whether there are problems, which it adds to the model's.
 func (b *builder) reported(problems []desired.Problem) bool {
 	for _, problem := range problems {
 		object := ObjectReference{Kind: problem.Object.Kind, Namespace: problem.Object.Namespace, Name: problem.Object.Name}

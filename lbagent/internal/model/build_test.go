@@ -26,10 +26,10 @@ import (
 
 var update = flag.Bool("update", false, "write what Build returns into testdata")
 
-// testNode is the node that testdata is seen from.
+// testNode is the agent's node in testdata.
 const testNode = "node1"
 
-// TestBuild runs testdata/*.txtar: objects.yaml in, model.txt out.
+// TestBuild runs testdata/*.txtar: input objects.yaml, expected output model.txt.
 func TestBuild(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -54,7 +54,7 @@ func TestBuild(t *testing.T) {
 			} else if want := string(archive.Files[1].Data); got != want {
 				t.Errorf("model:\n%s\nwant:\n%s", got, want)
 			}
-			// In whatever order the objects come.
+			// The result does not depend on the order of objects.
 			for seed := range uint64(20) {
 				shuffle(snapshot, rand.New(rand.NewPCG(seed, 0)))
 				if other := dump(Build(snapshot)); other != got {
@@ -125,7 +125,6 @@ func shuffle(s *Snapshot, random *rand.Rand) {
 	})
 }
 
-// dump writes a model as text, one thing a line.
 func dump(m *Model) string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }

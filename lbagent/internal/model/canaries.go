@@ -13,24 +13,21 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// canary is an address by which nodes prove that routers use their routes.
+// canary is an address for probes that verify whether routers use this node's routes.
 type canary struct {
 	address netip.Addr
-	// peer is the name of the LBPeer.
+	// LBPeer
 	peer string
 }
 
-// canaries are those of the last snapshot. Each is a VIP that nobody claims. So it is in the maps, and
-// the programs see packets to it.
+// canaries are the canaries of the last snapshot. Each is added as a VIP without claims, so that it is in the
+// maps and the BPF programs see its packets.
 type canaries struct {
-	objects map[canary]*millracev1beta1.VIP
-	// peers are, by the object, the LBPeers.
-	peers map[*millracev1beta1.VIP]string
-	// given are the VIPs of the last snapshot, all the same with canaries.
+	objects    map[canary]*millracev1beta1.VIP
+	peers      map[*millracev1beta1.VIP]string
 	given, all []*millracev1beta1.VIP
 }
 
-// addCanaries adds the canaries of this node's peers to the VIPs.
 func (b *builder) addCanaries() {
 	c := &b.previous.canaries
 	objects := map[canary]*millracev1beta1.VIP{}
@@ -65,8 +62,8 @@ func (b *builder) addCanaries() {
 	}
 }
 
-// ownCanaries are those of peers that select this node. Of two with one address the older counts, and
-// the VIP of a Service goes before a canary.
+// ownCanaries returns the canaries of peers that select this node. A VIP precedes a canary with the same
+// address, and an older LBPeer precedes a younger one.
 func (b *builder) ownCanaries() (own []canary) {
 	has := func(peer *millracev1beta1.LBPeer) bool { return peer != nil && len(peer.Spec.Canaries) > 0 }
 	if !slices.ContainsFunc(b.snapshot.Peers, has) {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// checkChanges reports what differs between two models and is not among the changes.
+// checkChanges verifies that all differences between two models are listed in changes.
 func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	if changes.Since != before {
 		t.Fatal("the changes are since another model")
@@ -40,7 +40,7 @@ func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	}
 }
 
-// checkModel reports what must not be in any model.
+// checkModel verifies invariants of every model.
 func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	nodes := map[forwarding.NodeID]bool{}
 	addresses := map[netip.Addr]bool{{}: true}
@@ -109,9 +109,8 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	_ = dump(m)
 }
 
-// checkZones holds the weights of zones against those of all: they are a part of them, and
-// there for every zone with nodes or for none. With routes, which keep the shares of Services, they
-// are not such a part.
+// checkZones verifies that zone weights are a subset of the total weights (except with routes, which preserve
+// shares), and that all zones with nodes have them or no zone has.
 func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Frontend, routes bool) {
 	var inhabited [forwarding.Zones]bool
 	for _, node := range m.Nodes {

@@ -14,18 +14,14 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// claimant is a Service that has a VIP.
 type claimant struct {
 	name    ServiceName
 	service *corev1.Service
-	// ports are those that its claim lists.
-	ports []millracev1beta1.ClaimedPort
-	// release is nil where it keeps the VIP.
+	ports   []millracev1beta1.ClaimedPort
+	// release is nil while the Service retains the VIP.
 	release *millracev1beta1.ClaimRelease
 }
 
-// releaseOf returns how far a VIP is given up: as far as the last of its claimants; empty where
-// one keeps it.
 func releaseOf(claimants []claimant) (phase millracev1beta1.ReleasePhase) {
 	for _, claimant := range claimants {
 		switch {
@@ -40,9 +36,8 @@ func releaseOf(claimants []claimant) (phase millracev1beta1.ReleasePhase) {
 	return phase
 }
 
-// claimants returns the Services that a VIP serves, in the order in which they
-// claimed it. Claims without a UID come last: they are manual, and
-// the operator has not given them the address yet.
+// claimants returns the Services of a VIP in claim order. Claims without a UID come last: they are manual and
+// not yet confirmed by the operator.
 func (b *builder) claimants(vip *millracev1beta1.VIP, services map[ServiceName]*corev1.Service) []claimant {
 	reference := ObjectReference{Kind: "VIP", Name: vip.Name}
 	var given, manual []claimant
@@ -53,7 +48,7 @@ func (b *builder) claimants(vip *millracev1beta1.VIP, services map[ServiceName]*
 		flaw := mismatch(&claim, service)
 		switch {
 		case claim.UID == "" && (service == nil || service.Spec.Type != corev1.ServiceTypeLoadBalancer):
-			// The address is reserved for a Service to come.
+			// The address is reserved for a future Service.
 		case flaw != "":
 			b.problem(reference, ReasonServiceMismatch, "spec.claims[%d]: Service %s %s", i, name, flaw)
 		case slices.ContainsFunc(given, known) || slices.ContainsFunc(manual, known):
@@ -66,12 +61,11 @@ func (b *builder) claimants(vip *millracev1beta1.VIP, services map[ServiceName]*
 	return append(given, manual...)
 }
 
-// mismatch returns why a claim does not hold for the Service that it names, as the end of a
-// sentence; empty where it holds.
+// mismatch returns why a claim is invalid for its Service, as the end of a sentence, or "".
 //
-// Agents do not know which class the operator serves, nor whether it is the default load balancer.
-// It gives addresses to its Services only, and writes their UID into the claim and their class onto
-// the Service: that is the proof. A manual claim proves nothing, so it holds for our class alone.
+// Agents do not know the class or the default of the operator. A UID in the claim and a class recorded on the
+// Service prove that the operator assigned the address. A manual claim proves nothing and is valid only for
+// millrace's own class.
 func mismatch(claim *millracev1beta1.VIPClaim, service *corev1.Service) string {
 	if service == nil {
 		return "does not exist"
@@ -92,9 +86,8 @@ func mismatch(claim *millracev1beta1.VIPClaim, service *corev1.Service) string {
 	}
 }
 
-// portOwners returns which Service each port of a VIP is served for: the first
-// whose claim lists it, else the first that has it. A listed port that its
-// Service does not have any more is as good as not listed.
+// portOwners returns the Service of each port of a VIP: the first whose claim lists the port, else the first
+// that has it. A listed port that the Service no longer has is ignored.
 func portOwners(vip netip.Addr, claimants []claimant) map[forwarding.FrontendKey]ServiceName {
 	owners := map[forwarding.FrontendKey]ServiceName{}
 	for _, onlyListed := range []bool{true, false} {
@@ -120,8 +113,7 @@ func (c *claimant) lists(key forwarding.FrontendKey) bool {
 	})
 }
 
-// frontendKey returns the frontend of a Service's port, unless it is one that
-// cannot be served.
+// frontendKey returns the frontend of a Service's port; false if it cannot be served.
 func frontendKey(vip netip.Addr, port *corev1.ServicePort) (forwarding.FrontendKey, bool) {
 	protocol, supported := protocolNumber(port.Protocol)
 	if !supported || port.Port < 1 || port.Port > 65535 {

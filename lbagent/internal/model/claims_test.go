@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// checkClaims is that every port which a Service on a VIP has is served there,
-// for one of those that have it.
+// checkClaims verifies that every port of a VIP's Services is served, for one of its claimants.
 func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	for _, vip := range m.VIPs {
 		wanted := map[forwarding.FrontendKey][]ServiceName{}
@@ -39,8 +38,8 @@ func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	}
 }
 
-// latest returns the Services by name; of two with one name, which no API server
-// has, the one that Build takes.
+// latest returns the Services by name. Of two Services with the same name, which no API server returns, it
+// selects the same one as Build.
 func latest(services []*corev1.Service) map[ServiceName]*corev1.Service {
 	byName := map[ServiceName]*corev1.Service{}
 	for _, service := range oldestFirst(services) {
@@ -49,7 +48,6 @@ func latest(services []*corev1.Service) map[ServiceName]*corev1.Service {
 	return byName
 }
 
-// A VIP is given up as far as the last of its Services has given it up.
 func TestReleaseOf(t *testing.T) {
 	const draining, withdrawn = millracev1beta1.ReleaseDraining, millracev1beta1.ReleaseWithdrawn
 	for _, test := range []struct {

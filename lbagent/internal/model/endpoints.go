@@ -17,39 +17,35 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// endpoints gives frontends their endpoints.
 type endpoints struct {
 	*builder
 	slicesOf map[ServiceName][]*discoveryv1.EndpointSlice
 	locator  *locator
-	// strays are the endpoints on no known node, with where they are, as the end of
-	// a sentence.
+	// strays are the endpoints on unknown nodes, each with its location as the end of a sentence.
 	strays map[ServiceName]map[netip.Addr]string
-	// zonal are the Services whose packets are for endpoints by zone.
+	// zonal are the Services with endpoints by zone.
 	zonal map[ServiceName]bool
-	// routes are the backends of ports that VIPRoutes lead elsewhere, routed the Services that
-	// have such ports.
+	// routes are the backends of ports with a VIPRoute, routed the Services with such ports.
 	routes map[routeKey][]backend
 	routed map[ServiceName]bool
-	// others is set where more was read for a VIP, or more is told of it, than its own objects say.
+	// others is set if the result for the current VIP depends on objects other than its own Services and
+	// slices.
 	others bool
-	// alike are the frontends of the Service that is being read whose endpoints others may have, too,
-	// with another port: that of UDP and that of other protocols.
+	// alike are the frontends of the current Service whose endpoints apply to its other ports, keyed by whether
+	// the protocol is UDP.
 	alike map[bool]*Frontend
-	// lists are the endpoints of Services whose pods all listen on one number, for the VIP that is
-	// being read: VIPRoutes may name one in thousands of places.
+	// lists caches the endpoints of Services with uniform ports for the current VIP, because thousands of
+	// VIPRoutes may name the same Service.
 	lists map[ServiceName]endpointList
-	// numbers are the ports of slices with many, by their names.
+	// numbers are the ports by name of slices with many ports.
 	numbers map[*discoveryv1.EndpointSlice]map[portName]uint16
 }
 
-// endpointList is what collect finds, and whether a node that is down has more.
 type endpointList struct {
 	found     []endpoint
 	unreached bool
 }
 
-// portName is how a slice's port is found.
 type portName struct {
 	name     string
 	protocol uint8
@@ -68,28 +64,24 @@ func newEndpoints(b *builder) *endpoints {
 	}
 }
 
-// forVIP begins to read another VIP's frontends.
 func (b *endpoints) forVIP() { b.others, b.lists = false, map[ServiceName]endpointList{} }
 
-// forService begins to read another Service's frontends.
 func (b *endpoints) forService() { b.alike = map[bool]*Frontend{} }
 
-// endpoint is one of a Service's port with where and how it is.
 type endpoint struct {
 	forwarding.Endpoint
 	node string
-	// id is that of the node; zero for this node where it has no LBNode yet.
+	// id is the node's id; zero if this node has no LBNode yet.
 	id      forwarding.NodeID
 	ready   bool
 	serving bool
-	// leaving is serving and terminating.
+	// leaving means serving and terminating.
 	leaving bool
-	// zones are those whose packets it is for, by its hints, sorted.
-	zones []string
+	zones   []string
 }
 
-// preference orders what two slices say of one endpoint, as they may while it
-// moves from one to the other: what lets it serve is preferred.
+// preference orders duplicates of an endpoint, which occur while it moves between slices: the entry that lets
+// it serve comes first.
 func (e endpoint) preference(other endpoint) int {
 	return cmp.Or(
 		compareTrueFirst(e.ready, other.ready),
@@ -111,9 +103,8 @@ func compareTrueFirst(a, b bool) int {
 	}
 }
 
-// fill gives a frontend its endpoints and weights. Frontends of a Service whose pods all listen on one
-// number differ in that alone: what was found for the first is taken over, or else a Service with
-// thousands of ports would cost that many times its pods.
+// fill sets a frontend's endpoints and weights. Frontends of a Service with uniform ports reuse those of the
+// first one: otherwise, the cost would be the number of ports times the number of pods.
 func (b *endpoints) fill(frontend *Frontend) {
 	backends, routed := b.backendsOf(frontend)
 	number, uniform := uint16(0), false
@@ -131,8 +122,7 @@ func (b *endpoints) fill(frontend *Frontend) {
 	}
 }
 
-// uniformPort returns the number by which all of a Service's endpoints have a frontend's port; false
-// where some have it by another one, or not at all.
+// uniformPort returns the number of a frontend's port if it is the same for all of the Service's endpoints.
 func (b *endpoints) uniformPort(frontend *Frontend, from backend) (number uint16, uniform bool) {
 	for _, slice := range b.slicesOf[from.service] {
 		if slice.AddressType != addressType(frontend.Key.VIP) {
@@ -147,7 +137,6 @@ func (b *endpoints) uniformPort(frontend *Frontend, from backend) (number uint16
 	return number, number != 0 && frontend.Key.Protocol != forwarding.ProtocolSCTP
 }
 
-// fillLike gives a frontend what another one of its Service has, at another port of the same pods.
 func (f *Frontend) fillLike(first *Frontend, port uint16) {
 	f.Weights, f.Zones = first.Weights, first.Zones
 	f.Living, f.Terminating, f.Unreached = first.Living, first.Terminating, first.Unreached
@@ -195,15 +184,12 @@ func (b *endpoints) fillFrom(frontend *Frontend, backends []backend, routed bool
 	b.fillZones(frontend, pools, routed)
 }
 
-// drains reports whether an endpoint that takes no new connection goes on to serve those that
-// it has.
 func (f *Frontend) drains(e endpoint) bool {
 	return e.serving || f.Key.Protocol != forwarding.ProtocolUDP
 }
 
-// share marks the Local ones among the frontends of a VIP that it may be
-// announced without: beside those of another Service, whose endpoints come and
-// go on their own, and beside another port that has endpoints on more nodes.
+// share marks Local frontends whose VIP may also be announced by nodes without their endpoints, because of a
+// frontend of another Service or with endpoints on other nodes.
 func share(frontends []*Frontend) {
 	for _, f := range frontends {
 		f.Shared = f.Local && slices.ContainsFunc(frontends, func(other *Frontend) bool {
@@ -221,8 +207,7 @@ func isCovered(nodes, by map[forwarding.NodeID]uint32) bool {
 	return true
 }
 
-// collect returns the endpoints that a backend has for a frontend on known nodes, sorted, each
-// once.
+// collect returns the endpoints of a backend on known nodes, sorted and without duplicates.
 func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 	number, uniform := b.uniformPort(frontend, from)
 	if !uniform {
@@ -242,7 +227,6 @@ func (b *endpoints) collect(frontend *Frontend, from backend) []endpoint {
 	return list
 }
 
-// readSlices reads what collect returns.
 func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 	family := addressType(frontend.Key.VIP)
 	var found []endpoint
@@ -257,7 +241,7 @@ func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 		for i := range slice.Endpoints {
 			e, err := readEndpoint(&slice.Endpoints[i], port, family)
 			if err == nil && b.previous.pools.has(e.Address) {
-				// Packets to it would come back to the nodes by the routers, over and over.
+				// Routers would return packets for it to the nodes in a loop.
 				err = fmt.Errorf("%s is of a VIPPool, not the address of a pod: if a host has it, list it in spec.reserved of the pool", e.Address)
 			}
 			if err != nil {
@@ -288,12 +272,12 @@ func (b *endpoints) readSlices(frontend *Frontend, from backend) []endpoint {
 	return slices.CompactFunc(found, func(a, b endpoint) bool { return a.Endpoint == b.Endpoint })
 }
 
-// reaches reports whether packets get to an endpoint's node. The endpoints of one that boots take
-// none yet: pods may be up before the agent, which alone can take their packets.
+// reaches reports whether packets reach an endpoint's node. Endpoints of a booting node take no new connections
+// yet, because pods may be up before the agent.
 func (b *endpoints) reaches(frontend *Frontend, e *endpoint) bool {
 	node := b.nodes[e.node]
 	if node.Down {
-		// They died with it, or cannot be reached from here.
+		// The pods died with the node or are unreachable.
 		frontend.Unreached = frontend.Unreached || e.ready || e.leaving
 		return false
 	}
@@ -303,8 +287,8 @@ func (b *endpoints) reaches(frontend *Frontend, e *endpoint) bool {
 	return true
 }
 
-// checkPort reports whether packets to a frontend can be given to endpoints with
-// the port: with SCTP, only to its own.
+// checkPort reports whether packets to a frontend can be sent to this endpoint port. SCTP requires the same
+// port.
 func (b *endpoints) checkPort(frontend *Frontend, port uint16) bool {
 	if frontend.Key.Protocol != forwarding.ProtocolSCTP || port == frontend.Key.Port {
 		return true
@@ -315,11 +299,10 @@ func (b *endpoints) checkPort(frontend *Frontend, port uint16) bool {
 	return false
 }
 
-// manyPorts is from how many ports on those of a slice are looked up by name.
+// manyPorts is the number of ports of a slice from which they are indexed.
 const manyPorts = 16
 
-// slicePort returns the port of the endpoints in a slice, which is found by the
-// name and protocol of the Service's port.
+// slicePort returns the number of the slice's port with this name and protocol.
 func (b *endpoints) slicePort(slice *discoveryv1.EndpointSlice, name portName) (uint16, bool) {
 	if len(slice.Ports) < manyPorts {
 		for i := range slice.Ports {
@@ -344,7 +327,7 @@ func (b *endpoints) slicePort(slice *discoveryv1.EndpointSlice, name portName) (
 	return number, found
 }
 
-// readPort reads a port of a slice; false where it has no number, or none of a protocol that is served.
+// readPort reads a port of a slice; false if it has no number or an unsupported protocol.
 func readPort(port *discoveryv1.EndpointPort) (number uint16, name portName, ok bool) {
 	if port.Port == nil || *port.Port < 1 || *port.Port > 65535 {
 		return 0, portName{}, false
@@ -353,10 +336,9 @@ func readPort(port *discoveryv1.EndpointPort) (number uint16, name portName, ok 
 	return uint16(*port.Port), portName{deref(port.Name, ""), protocol}, supported
 }
 
-// readEndpoint reads an endpoint with the defaults of its conditions: ready nil
-// is true, serving nil is ready, terminating nil is false (EndpointConditions,
-// discovery.k8s.io/v1). Of several addresses only the first counts, as for
-// kube-proxy.
+// readEndpoint reads an endpoint and applies the defaults of its conditions: ready nil is true, serving nil is
+// ready, terminating nil is false (discovery.k8s.io/v1, EndpointConditions). Like kube-proxy, it uses only the
+// first address.
 func readEndpoint(from *discoveryv1.Endpoint, port uint16, family discoveryv1.AddressType) (endpoint, error) {
 	if len(from.Addresses) == 0 {
 		return endpoint{}, errors.New("is empty")
@@ -398,8 +380,6 @@ func (b *endpoints) stray(service ServiceName, e endpoint, where string) {
 	b.strays[service][e.Address] = where
 }
 
-// reportStrays makes one Problem for each Service that has endpoints on no
-// known node, however many they are.
 func (b *endpoints) reportStrays() {
 	for service, strays := range b.strays {
 		first := slices.MinFunc(slices.Collect(maps.Keys(strays)), netip.Addr.Compare)

@@ -20,9 +20,8 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// FuzzBuild gives Build two objects of each kind, whatever they hold. With
-// -fuzzminimizetime=10x most of the time goes into new inputs, not into making
-// those that were found smaller.
+// FuzzBuild runs Build with two arbitrary objects of each kind. Use -fuzzminimizetime=10x to spend most of the
+// time on new inputs.
 func FuzzBuild(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {
@@ -61,8 +60,7 @@ func encodeFirst[T any](objects []*T) []byte {
 	return data
 }
 
-// decodeInto adds the object under two names, because much of what can go wrong
-// is between two, and a nil one.
+// decodeInto adds the object under two names, because many faults are conflicts, and a nil object.
 func decodeInto[T any, P interface {
 	*T
 	metav1.Object
@@ -74,8 +72,7 @@ func decodeInto[T any, P interface {
 	}
 }
 
-// TestModelHolds builds models of many objects that refer to each other, some
-// of them wrong.
+// TestModelHolds builds models of many related objects, some of them invalid.
 func TestModelHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSnapshot(t)
@@ -89,7 +86,6 @@ func TestModelHolds(t *testing.T) {
 	})
 }
 
-// TestBuilderGoesOn builds models of snapshots that have many objects in common.
 func TestBuilderGoesOn(t *testing.T) {
 	kept := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -131,8 +127,8 @@ func TestBuilderGoesOn(t *testing.T) {
 	}
 }
 
-// TestBuilderFollowsNodes changes the nodes of snapshots that are mostly right, and nothing else. VIPs
-// without endpoints on them are not read again.
+// TestBuilderFollowsNodes changes only nodes of mostly valid snapshots. VIPs without endpoints on them must not
+// be parsed again.
 func TestBuilderFollowsNodes(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A peer that is the gateway has the address of the default route, and the family's routes.
 func TestPeerGateway(t *testing.T) {
 	for _, test := range []struct {
 		name     string

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// genOtherNode has a node of a snapshot fail, boot, move to another zone, leave or join.
+// genOtherNode changes a node: it fails, boots, moves to another zone, leaves or joins.
 func genOtherNode(t *rapid.T, s *Snapshot) {
 	if len(s.LBNodes) == 0 || rapid.IntRange(0, 7).Draw(t, "joins") == 0 {
 		id := rapid.Int32Range(2, 9).Draw(t, "id")
@@ -47,7 +47,7 @@ func genOtherNode(t *rapid.T, s *Snapshot) {
 	}
 }
 
-// pick draws one of a few values, so that objects meet.
+// pick draws one of a few values, so that objects conflict.
 func pick[T any](t *rapid.T, label string, values ...T) T {
 	return rapid.SampledFrom(values).Draw(t, label)
 }
@@ -251,7 +251,7 @@ func genAdvertisement(t *rapid.T, name string) *millracev1beta1.VIPAdvertisement
 	return advertisement
 }
 
-// genMix draws of each name the object before, the fresh one, or none. Mostly all are those before.
+// genMix draws the previous object, the new one, or neither for each name, mostly the previous ones.
 func genMix[T interface {
 	comparable
 	metav1.Object

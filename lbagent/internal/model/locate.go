@@ -15,38 +15,35 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// locator finds the nodes of endpoints that name none, as those of manual
-// EndpointSlices mostly do not. The node of an endpoint is the one whose routes lead to it
-// and that its replies pass: they must become those of the VIP there. All nodes must find
-// the same one, so it depends on the objects alone.
+// locator finds the nodes of endpoints without nodeName, which is usual for manual EndpointSlices. The node
+// must be on the path of the endpoint's replies, since it rewrites them to the VIP. The result depends only on
+// API objects, because all nodes must agree.
 type locator struct {
 	*builder
 	*networks
-	// contradiction is the oldest one, once checked is true.
+	// contradiction is the oldest one, valid once checked is true.
 	contradiction contradiction
 	checked       bool
 }
 
-// contradiction is an endpoint that names another node than that of its network.
+// contradiction is an endpoint whose nodeName differs from the node of its network.
 type contradiction struct {
 	// message is empty without a contradiction.
 	message string
-	// since is the creation of the youngest of its EndpointSlice and the LBNodes.
+	// since is the latest creation time of its EndpointSlice and the LBNodes.
 	since metav1.Time
 }
 
-// networks are those of the nodes.
+// networks are the addresses of nodes and pods.
 type networks struct {
-	// addresses are those of nodes, pods the networks of theirs.
+	// addresses are those of the nodes, pods the pod networks.
 	addresses map[netip.Addr]string
 	pods      map[netip.Prefix]string
 	// created are the creation times of the LBNodes.
 	created map[string]metav1.Time
-	// bits are the lengths of the networks of pods, longest first.
-	bits []int
+	bits    []int
 }
 
-// readNetworks reads the networks of the usable nodes, and what is wrong with them.
 func readNetworks(b *builder) *networks {
 	l := &networks{addresses: map[netip.Addr]string{}, pods: map[netip.Prefix]string{}, created: map[string]metav1.Time{}}
 	for name, node := range b.nodes {
@@ -84,8 +81,8 @@ func (l *networks) add(b *builder, object *millracev1beta1.LBNode) {
 	}
 }
 
-// network returns the node whose pods' network contains the address: of several the oldest and, of one age, the
-// node with the smallest network.
+// network returns the node whose pod network contains the address: the oldest one, and among nodes of the same
+// age the one with the smallest network.
 func (l *networks) network(address netip.Addr) (oldest string, found bool) {
 	for _, bits := range l.bits {
 		network, err := address.Prefix(bits)
@@ -99,13 +96,12 @@ func (l *networks) network(address netip.Addr) (oldest string, found bool) {
 	return oldest, found
 }
 
-// isOlder reports whether the LBNode of one node was created before that of another.
 func (l *networks) isOlder(node, other string) bool {
 	created, than := l.created[node], l.created[other]
 	return created.Before(&than)
 }
 
-// locate returns the node of an endpoint that has no nodeName or, if the node is unknown, the reason as the end of
+// locate returns the node of an endpoint without nodeName or, if the node is unknown, the reason as the end of
 // a sentence. It ignores contradictions in younger slices, which may be another tenant's.
 func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (node, why string) {
 	node, found := l.network(address)
@@ -123,8 +119,8 @@ func (l *locator) locate(slice *discoveryv1.EndpointSlice, address netip.Addr) (
 	return node, ""
 }
 
-// check looks for an endpoint that names another node than the one whose network it is
-// in: the cluster's CNI then gives pods addresses regardless of Node.spec.podCIDRs.
+// check looks for an endpoint whose nodeName contradicts the pod networks: the CNI then ignores
+// Node.spec.podCIDRs.
 func (l *locator) check() {
 	if l.checked {
 		return

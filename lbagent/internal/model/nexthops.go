@@ -8,12 +8,11 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// nextHops chooses the next hops of routes to a peer (RFC 4271, section 5.1.3; IPv6: RFC 2545,
-// section 3). A router on a network of the node's is told the node's addresses on the interface
-// to that network: an external one refuses others, and reaches them by detours at best. A router
-// farther away is told those of the interface that has the session's source address, where one
-// is given. For a family that the interface lacks, and for other peers, the next hop is the
-// node's own address: that of its LBNode.
+// nextHops chooses the next hops for a peer (RFC 4271, section 5.1.3; IPv6: RFC 2545, section 3). A router on
+// one of the node's networks gets the node's addresses on that interface, because an EBGP peer rejects other
+// next hops. A more distant router gets the addresses of the interface with the session's source address, if
+// configured. Otherwise, and for families that the interface lacks, the next hop is the address in the node's
+// LBNode.
 func nextHops(peer *Peer, self forwarding.Self, networks []Network) NextHops {
 	hops := NextHops{IPv4: self.IPv4, IPv6: self.IPv6}
 	session := sessionNetwork(peer, self, networks)
@@ -36,8 +35,8 @@ func nextHops(peer *Peer, self forwarding.Self, networks []Network) NextHops {
 	return hops
 }
 
-// sessionNetwork is the node's end of a session: the network with the router or, for one farther
-// away, that of the source; nil where neither is known.
+// sessionNetwork returns the node's end of a session: the network shared with the router or, for a distant
+// router, the network of the source address; nil if unknown.
 func sessionNetwork(peer *Peer, self forwarding.Self, networks []Network) *Network {
 	router := peer.Address.WithZone("")
 	var best, source *Network
@@ -63,19 +62,17 @@ func sessionNetwork(peer *Peer, self forwarding.Self, networks []Network) *Netwo
 	return source
 }
 
-// hasRouter reports whether a node sees the router on a network, without another router between.
 func hasRouter(network *Network, router netip.Addr) bool {
 	isThere := router.Zone() == "" || router.Zone() == network.Interface
 	return isThere && network.Prefix.Contains(router.WithZone("")) && !network.Address.IsLoopback()
 }
 
-// isSource reports whether the peer names the network as the session's source.
 func isSource(network *Network, peer *Peer) bool {
 	return network.Address == peer.Source.WithZone("") || network.Interface == peer.SourceInterface
 }
 
-// isBetterEnd reports whether the session rather ends on network than on best: on its source, on
-// the smaller network, and on the node's own or the kernel's first address there.
+// isBetterEnd reports whether network is preferred to best: the configured source, then the smaller network,
+// then the LBNode's or the kernel's first address.
 func isBetterEnd(network, best *Network, peer *Peer, self forwarding.Self) bool {
 	if isSource(network, peer) != isSource(best, peer) {
 		return isSource(network, peer)
@@ -87,8 +84,8 @@ func isBetterEnd(network, best *Network, peer *Peer, self forwarding.Self) bool 
 	return isOwn || !network.Spare && best.Spare
 }
 
-// addressOn is the node's address of a family on an interface, which others than those on the
-// link know: its own one or else the kernel's first with a network; invalid where there is none.
+// addressOn returns the node's global address of a family on an interface, preferably its own address, else the
+// kernel's first one with a network; else invalid.
 func addressOn(name string, ipv4 bool, own netip.Addr, networks []Network) netip.Addr {
 	var first netip.Addr
 	for i := range networks {

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// A node of two uplinks, with its own addresses on the first.
 func TestNextHops(t *testing.T) {
 	network := func(name, address, prefix string) Network {
 		return Network{Interface: name, Prefix: netip.MustParsePrefix(prefix), Address: netip.MustParseAddr(address)}

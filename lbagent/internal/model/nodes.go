@@ -15,7 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// readNodes is what was read of the nodes, and of what objects.
 type readNodes struct {
 	world
 	lbNodes []*millracev1beta1.LBNode
@@ -26,12 +25,10 @@ type readNodes struct {
 	networks *networks
 }
 
-// isOf reports whether the nodes of a snapshot are those.
 func (r *readNodes) isOf(s *Snapshot) bool {
 	return r.nodeName == s.NodeName && r.node == s.Node && maps.Equal(r.down, s.Down) && slices.Equal(r.lbNodes, s.LBNodes)
 }
 
-// buildNodes fills the nodes of the cluster and this node.
 func (b *builder) buildNodes() {
 	s, last := b.snapshot, b.previous.nodes
 	if last == nil || !last.isOf(s) {
@@ -45,7 +42,7 @@ func (b *builder) buildNodes() {
 		if last != nil {
 			b.moved, alone = last.moved(&b.previous.nodes.world)
 		}
-		// What was read in another world is forgotten.
+		// Other nodes affect all VIPs.
 		if !alone {
 			b.moved = nil
 			b.previous.forget()
@@ -57,7 +54,6 @@ func (b *builder) buildNodes() {
 	b.model.Problems = slices.Clone(known.model.Problems)
 }
 
-// readNodes reads the nodes, and what is wrong with them.
 func (b *builder) readNodes() {
 	b.nodes = map[string]Node{}
 	b.zones = map[string]string{}
@@ -102,9 +98,9 @@ func (b *builder) readNodes() {
 	b.model.Self = forwarding.Self{ID: self.ID, IPv4: self.IPv4, IPv6: self.IPv6, Zone: self.Zone}
 }
 
-// shutdown returns the departure of this node where its Node says that kubelet's graceful node
-// shutdown has begun: the operator may be among the first that it ends. Of other departures only
-// LBNodes tell, so that all nodes see the same ones: a VIP is left to those that stay.
+// shutdown returns this node's departure if its Node shows that kubelet's graceful shutdown has begun, because
+// the operator may be among the first pods to end. Other departures are read from LBNodes only, so that all
+// nodes agree on the nodes that remain.
 func (b *builder) shutdown() millracev1beta1.Departure {
 	if b.snapshot.Node == nil || desired.NodeDeparture(b.snapshot.Node) != millracev1beta1.DepartureShuttingDown {
 		return ""
@@ -112,13 +108,13 @@ func (b *builder) shutdown() millracev1beta1.Departure {
 	return millracev1beta1.DepartureShuttingDown
 }
 
-// isBooting reports whether a node has booted since its agent last had everything in
-// place, or never had. An agent that is merely down changes nothing: its programs run on.
+// isBooting reports whether the node has booted since its agent was last ready. An agent that is merely down
+// does not matter, because its BPF programs continue.
 func isBooting(status *millracev1beta1.LBNodeStatus) bool {
 	return status.ServingBootID == "" || status.BootID != status.ServingBootID
 }
 
-// addReach reads where a node can answer for VIPs. What cannot be read is nowhere.
+// addReach reads the networks in which a node can answer for VIPs. Invalid prefixes are ignored.
 func (b *builder) addReach(node forwarding.NodeID, status *millracev1beta1.LBNodeStatus) {
 	if len(status.L2) == 0 {
 		return
@@ -137,8 +133,8 @@ func (b *builder) addReach(node forwarding.NodeID, status *millracev1beta1.LBNod
 	b.model.Reach[node] = reach
 }
 
-// setAddresses gives a node its addresses, the first of each family, and
-// remembers whose they are: packets from an address are taken for one node's.
+// setAddresses sets the node's first address of each family. Addresses are unique, because they identify the
+// node that sent a packet.
 func (b *builder) setAddresses(node *Node, object *millracev1beta1.LBNode, taken map[netip.Addr]string) {
 	reference := ObjectReference{Kind: "LBNode", Name: object.Name}
 	for _, text := range object.Spec.Addresses {

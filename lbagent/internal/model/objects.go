@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// oldestFirst returns the objects, without nil ones, by creation time, then
-// namespace and name: where two objects ask for the same, the first has it.
+// oldestFirst returns the non-nil objects by creation time, namespace and name. Of conflicting objects, the
+// first applies.
 func oldestFirst[T interface {
 	comparable
 	metav1.Object

@@ -15,7 +15,6 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// readPools is what was read of the pools, and of what objects.
 type readPools struct {
 	pools   []*millracev1beta1.VIPPool
 	peers   []*millracev1beta1.LBPeer
@@ -31,8 +30,8 @@ func (r *readPools) isOf(s *Snapshot) bool {
 		slices.Equal(r.lbNodes, s.LBNodes)
 }
 
-// buildPools fills the addresses that VIPs are given from and nobody else has. What
-// the operator has not found usable yet is left alone: it may be that of a pod.
+// buildPools fills the VIP addresses that are not in use by others. Addresses that the operator has not yet
+// declared usable are excluded, since they may belong to pods.
 func (b *builder) buildPools() {
 	s := b.snapshot
 	if b.previous.pools == nil || !b.previous.pools.isOf(s) {
@@ -49,9 +48,9 @@ func (b *builder) buildPools() {
 	b.model.Problems = append(b.model.Problems, b.previous.pools.problems...)
 }
 
-// has reports whether an address is one that VIPs are given from.
 func (r *readPools) has(address netip.Addr) bool {
-	// They are sorted and do not overlap: it is in the last one that begins before it, if in any.
+	// The prefixes are sorted and disjoint, so that only the last prefix starting before the address can
+	// contain it.
 	after, _ := slices.BinarySearchFunc(r.prefixes, address, func(prefix netip.Prefix, address netip.Addr) int {
 		if prefix.Addr().Compare(address) <= 0 {
 			return -1
@@ -71,7 +70,7 @@ func (b *builder) readPools() []netip.Prefix {
 		}
 	}
 	b.addOthers(&others)
-	// Errors of the builders are about ranges that are not valid; all are.
+	// The builders fail only for invalid ranges, which cannot occur here.
 	taken, _ := others.IPSet()
 	ours.RemoveSet(taken)
 	set, _ := ours.IPSet()
@@ -80,15 +79,13 @@ func (b *builder) readPools() []netip.Prefix {
 	return prefixes
 }
 
-// addOthers adds what this node knows to belong to others, before the operator
-// does: nodes and their pods, routers.
 func (b *builder) addOthers(others *netipx.IPSetBuilder) {
 	for _, other := range b.occupied() {
 		others.AddRange(other.Range)
 	}
 }
 
-// readHosts are the nodes and routers by their addresses, and of what they were read.
+// readHosts caches the nodes and routers by address together with their objects.
 type readHosts struct {
 	peers     []*millracev1beta1.LBPeer
 	lbNodes   []*millracev1beta1.LBNode
@@ -104,7 +101,6 @@ func (r *readHosts) isOf(s *Snapshot) bool {
 		maps.EqualFunc(r.gateways, s.Gateways, slices.Equal[[]netip.Addr]) && slices.Equal(r.neighbors, s.DynamicNeighbors)
 }
 
-// readHosts reads the hosts where they may have changed, and reports whether they have.
 func (b *builder) readHosts() bool {
 	s, last := b.snapshot, b.previous.hosts
 	if last != nil && last.isOf(s) {
@@ -116,9 +112,8 @@ func (b *builder) readHosts() bool {
 	return last == nil || !maps.Equal(last.by, b.previous.hosts.by)
 }
 
-// hosts returns the oldest node or router of each address, as far as this node knows them. Packets to
-// a VIP with such an address would be kept from the node or router. Hosts that no object names are older
-// than any VIP.
+// hosts returns the oldest known node or router of each address, because a VIP with that address would divert
+// its packets. Hosts without an object count as older than any VIP.
 func (b *builder) hosts() map[netip.Addr]desired.Occupied {
 	hosts := map[netip.Addr]desired.Occupied{}
 	add := func(host desired.Occupied) {
@@ -143,7 +138,6 @@ func (b *builder) hosts() map[netip.Addr]desired.Occupied {
 	return hosts
 }
 
-// occupant returns the host that keeps its address from a VIP, or "".
 func occupant(hosts map[netip.Addr]desired.Occupied, address netip.Addr, vip *millracev1beta1.VIP) string {
 	if host, found := hosts[address]; found && host.Precedes(vip) {
 		return host.By
@@ -151,7 +145,6 @@ func occupant(hosts map[netip.Addr]desired.Occupied, address netip.Addr, vip *mi
 	return ""
 }
 
-// occupied are the addresses of nodes, their pods and routers.
 func (b *builder) occupied() []desired.Occupied {
 	var occupied []desired.Occupied
 	if b.snapshot.Node != nil {

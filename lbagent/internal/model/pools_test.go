@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// drawRanges draws ranges of small spaces that can be listed.
+// drawRanges draws ranges of address spaces small enough to enumerate.
 func drawRanges(t *rapid.T, label string) []string {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) string {
 		base := rapid.SampledFrom(smallSpaces).Draw(t, "family")
@@ -46,7 +46,6 @@ func inRanges(texts []string, address netip.Addr) bool {
 	})
 }
 
-// The prefixes hold exactly the usable addresses of a pool that nobody has, each once.
 func TestPoolPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		addresses, usable, reserved := drawRanges(t, "addresses"), drawRanges(t, "usable"), drawRanges(t, "reserved")
@@ -81,7 +80,7 @@ func TestPoolPrefixes(t *testing.T) {
 	})
 }
 
-// Endpoints come and go as pools get and lose their addresses, and no VIP without such is read again.
+// Changed pools affect endpoints with their addresses; other VIPs are not parsed again.
 func TestBuilderFollowsPools(t *testing.T) {
 	archive, err := txtar.ParseFile("testdata/bad-endpoints.txtar")
 	if err != nil {

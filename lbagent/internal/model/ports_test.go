@@ -19,7 +19,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// portedSnapshot is one of three nodes and a Service with some ports on a VIP.
 func portedSnapshot(ports int, spec corev1.ServiceSpec, slices ...*discoveryv1.EndpointSlice) *Snapshot {
 	s := &Snapshot{NodeName: testNode, EndpointSlices: slices}
 	for id := int32(1); id <= 3; id++ {
@@ -39,7 +38,7 @@ func portedSnapshot(ports int, spec corev1.ServiceSpec, slices ...*discoveryv1.E
 	return s
 }
 
-// genPortedSlice draws a slice whose ports have mostly the numbers that those of other slices have.
+// genPortedSlice draws a slice whose port numbers mostly match those of other slices.
 func genPortedSlice(t *rapid.T, name string, zonal bool, ports []corev1.ServicePort) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
@@ -69,7 +68,7 @@ func genPortedSlice(t *rapid.T, name string, zonal bool, ports []corev1.ServiceP
 	return slice
 }
 
-// genPortedRoute draws a VIPRoute that leads some of the ports to those of another Service, several times.
+// genPortedRoute draws a VIPRoute from some ports to repeated ports of another Service.
 func genPortedRoute(t *rapid.T, ports []corev1.ServicePort) *millracev1beta1.VIPRoute {
 	route := &millracev1beta1.VIPRoute{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "route"}, Spec: millracev1beta1.VIPRouteSpec{ServiceName: "web"},
@@ -90,19 +89,19 @@ func genPortedRoute(t *rapid.T, ports []corev1.ServicePort) *millracev1beta1.VIP
 	return route
 }
 
-// A port has what it has in a Service without other ports.
+// Each port has the same result as in a Service without other ports.
 func TestPortsStandAlone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := corev1.ServiceSpec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster}
 		if rapid.Bool().Draw(t, "local") {
 			spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		}
-		// Hints of one port are the whole Service's: so it asks for zones where there are any.
+		// Hints of one port make the whole Service zonal, so that it must request zones in any case.
 		zonal := rapid.Bool().Draw(t, "zonal")
 		if zonal {
 			spec.TrafficDistribution = ptr.To(corev1.ServiceTrafficDistributionPreferClose)
 		}
-		// Beyond sixteen ports they are found in another way.
+		// With 16 ports or more, slicePort uses an index.
 		count := rapid.SampledFrom([]int{2, 3, 4, 40}).Draw(t, "ports")
 		for i := range count {
 			protocol := rapid.SampledFrom([]corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}).Draw(t, "protocol")
@@ -129,7 +128,7 @@ func TestPortsStandAlone(t *testing.T) {
 			one.Ports = []corev1.ServicePort{spec.Ports[i]}
 			alone := build(1, one).Frontends[0]
 			for _, f := range together.Frontends {
-				// What a port shares with the others of its VIP is another matter.
+				// Shared depends on the other ports of the VIP.
 				if f.Key == alone.Key {
 					alone.Shared = f.Shared
 				}
@@ -141,8 +140,7 @@ func TestPortsStandAlone(t *testing.T) {
 	})
 }
 
-// Thousands of ports with the same pods are one map of weights: each with its own would be as many
-// times the nodes.
+// Ports with the same pods share one map of weights.
 func TestPortsShareWeights(t *testing.T) {
 	spec := corev1.ServiceSpec{}
 	target, node := int32(8080), testNode
@@ -165,8 +163,6 @@ func TestPortsShareWeights(t *testing.T) {
 	}
 }
 
-// Each port says that a node which is down has an endpoint that takes new connections, also where a
-// VIPRoute leads it to that one.
 func TestUnreached(t *testing.T) {
 	spec := corev1.ServiceSpec{}
 	target, node := int32(8080), "node3"

@@ -15,13 +15,12 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/delta"
 )
 
-// Builder builds Models one after another, each as Build does. What it read for the last one it
-// does not read again: a change costs by the VIPs that it touches. Objects are never changed, so
-// the same pointer is the same object. The zero value has read nothing. It is not safe for
-// concurrent use.
+// Builder builds successive Models with the same results as Build. It caches parsed objects by pointer (objects
+// are immutable), so that the cost of a change depends on the number of affected VIPs. The zero value is an
+// empty cache. It is not safe for concurrent use.
 type Builder struct{ previous previous }
 
-// Build returns the Model of a snapshot, and how it differs from the one before.
+// Build returns the Model of a snapshot and the changes since the previous one.
 func (b *Builder) Build(s *Snapshot) (*Model, *Changes) {
 	m := build(s, &b.previous)
 	changes := b.previous.changes
@@ -29,53 +28,50 @@ func (b *Builder) Build(s *Snapshot) (*Model, *Changes) {
 	return m, changes
 }
 
-// Changes are where a Model may differ from the one before. Nil means anywhere.
+// Changes lists the differences between two Models. Nil means that everything may differ.
 type Changes struct {
-	// Since is the one before.
+	// Since is the previous Model.
 	Since *Model
-	// VIPs are sorted addresses. Every other VIP is in both Models or in neither, and is the same
-	// in both, with its frontends. Nothing is said of what else a Model has.
+	// VIPs are sorted addresses. All other VIPs and their frontends are equal in both Models. Other parts of
+	// the Models may differ.
 	VIPs []netip.Addr
 }
 
-// readVIP is a VIP with its frontends, sorted, and what is wrong with them.
 type readVIP struct {
 	VIP
 	frontends []*Frontend
 	problems  []Problem
 	// younger is a younger node or router with the same address, or empty.
 	younger string
-	// alone is true where all was read from its own object, its Services and their
-	// EndpointSlices.
+	// alone is true if the result depends only on the VIP, its Services and their EndpointSlices.
 	alone bool
 }
 
-// previous is what was read for the last Model.
+// previous is the cache for the next Model.
 type previous struct {
 	nodes   *readNodes
 	pools   *readPools
 	hosts   *readHosts
 	objects objects
 	canaries
-	// vips and routes are the objects of the last snapshot.
 	vips   []*millracev1beta1.VIP
 	routes []*millracev1beta1.VIPRoute
-	// read are the VIPs by their objects, claims the objects by the Services that they name.
+	// read are the VIPs by object, claims the VIP objects by claimed Service.
 	read   map[*millracev1beta1.VIP]*readVIP
 	claims map[ServiceName][]*millracev1beta1.VIP
-	// dependent are the objects of VIPs that are not alone, troubled those with problems.
+	// dependent are the VIPs that are not alone, troubled those with problems.
 	dependent, troubled map[*millracev1beta1.VIP]bool
-	// sorted are the VIPs with a valid address by it, frontends those of all, before some are spread
-	// for aggregates. Models share both, so neither is changed.
+	// sorted are the valid VIPs by address, frontends those of all VIPs before spreadAggregated. Both are
+	// shared with Models and immutable.
 	sorted    []*readVIP
 	frontends []*Frontend
 	spread    map[netip.Addr]bool
-	// model is the last one, changes those since of the one that is being built.
+	// changes are relative to model, the previous Model.
 	model   *Model
 	changes *Changes
 }
 
-// world is this node's place among the nodes.
+// world is the part of the nodes' state that VIPs depend on.
 type world struct {
 	nodeName     string
 	nodes        map[string]Node
@@ -83,8 +79,8 @@ type world struct {
 	tooManyZones int
 }
 
-// moved returns the names of the nodes that differ in two worlds, and whether VIPs differ for no other
-// reason than that endpoints are on those, or hinted for those.
+// moved returns the names of the nodes that differ between two worlds, and whether only VIPs with endpoints on
+// those nodes, or hinted for them, are affected.
 func (w *world) moved(to *world) (names map[string]bool, alone bool) {
 	if w.nodeName != to.nodeName || w.tooManyZones != to.tooManyZones || !maps.Equal(w.inhabited(), to.inhabited()) {
 		return nil, false
@@ -100,7 +96,6 @@ func (w *world) moved(to *world) (names map[string]bool, alone bool) {
 	return names, !names[w.nodeName]
 }
 
-// inhabited are the zones in which there are nodes: a Service with zones has weights for each.
 func (w *world) inhabited() map[string]bool {
 	zones := map[string]bool{}
 	for name := range w.nodes {
@@ -109,7 +104,6 @@ func (w *world) inhabited() map[string]bool {
 	return zones
 }
 
-// forget has every VIP be read again.
 func (f *previous) forget() {
 	f.vips, f.routes, f.sorted, f.frontends, f.model = nil, nil, nil, nil, nil
 	f.read = map[*millracev1beta1.VIP]*readVIP{}
@@ -117,7 +111,6 @@ func (f *previous) forget() {
 	f.dependent, f.troubled = map[*millracev1beta1.VIP]bool{}, map[*millracev1beta1.VIP]bool{}
 }
 
-// drop forgets what was read of a VIP.
 func (f *previous) drop(object *millracev1beta1.VIP) *readVIP {
 	vip := f.read[object]
 	delete(f.read, object)
@@ -132,7 +125,6 @@ func (f *previous) drop(object *millracev1beta1.VIP) *readVIP {
 	return vip
 }
 
-// add notes what was read of a VIP.
 func (f *previous) add(object *millracev1beta1.VIP, vip *readVIP) {
 	f.read[object] = vip
 	if !vip.alone {
@@ -146,7 +138,6 @@ func (f *previous) add(object *millracev1beta1.VIP, vip *readVIP) {
 	}
 }
 
-// claimed are the Services that a VIP's claims name.
 func claimed(vip *millracev1beta1.VIP) []ServiceName {
 	names := make([]ServiceName, 0, len(vip.Spec.Claims))
 	for i := range vip.Spec.Claims {
@@ -158,9 +149,8 @@ func claimed(vip *millracev1beta1.VIP) []ServiceName {
 	return names
 }
 
-// stale are the VIPs to be read: those that came, those of which a Service, its EndpointSlices or the
-// nodes of its endpoints changed, and those that more depends on. Where the hosts or VIPRoutes are
-// others, all are looked at.
+// stale returns the VIPs to be parsed: new ones, those with a changed Service, EndpointSlice or endpoint node,
+// and dependent ones. If hosts or VIPRoutes changed (others), it checks all VIPs for an effect.
 func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map[netip.Addr]desired.Occupied, endpoints *endpoints) []*millracev1beta1.VIP {
 	stale := slices.Clone(came)
 	known := make(map[*millracev1beta1.VIP]bool, len(came))
@@ -191,15 +181,15 @@ func (f *previous) stale(came []*millracev1beta1.VIP, others bool, occupants map
 	return stale
 }
 
-// leadElsewhere reports whether VIPRoutes add other objects to those that a VIP is read from.
+// leadElsewhere reports whether a VIPRoute adds backends to one of the VIP's Services.
 func (b *endpoints) leadElsewhere(vip *millracev1beta1.VIP) bool {
 	return len(b.routed) > 0 && slices.ContainsFunc(vip.Spec.Claims, func(claim millracev1beta1.VIPClaim) bool {
 		return b.routed[ServiceName{claim.Namespace, claim.Name}]
 	})
 }
 
-// replace takes those VIPs that were read in place of those that are no more, and notes which
-// addresses that changes. It fills the Model's VIPs and the frontends of all.
+// replace replaces removed and outdated VIPs by fresh ones, records the changed addresses and fills the Model's
+// VIPs and frontends.
 func (f *previous) replace(m *Model, left, fresh []*readVIP) {
 	invalid := func(vip *readVIP) bool { return !vip.Address.IsValid() }
 	left, fresh = slices.DeleteFunc(left, invalid), slices.DeleteFunc(fresh, invalid)
@@ -237,12 +227,12 @@ func (f *previous) replace(m *Model, left, fresh []*readVIP) {
 	}
 }
 
-// fits reports whether a VIP can take the place of another one in lists of VIPs and of frontends.
+// fits reports whether a VIP can replace another one in place.
 func (v *readVIP) fits(other *readVIP) bool {
 	return v.Address == other.Address && len(v.frontends) == len(other.frontends)
 }
 
-// replaceInPlace is replace where each VIP fits in the place of one: of many VIPs a few change.
+// replaceInPlace is replace for VIPs that all fit, the common case of few changes.
 func (f *previous) replaceInPlace(m *Model, left, fresh []*readVIP) {
 	m.VIPs = f.model.VIPs
 	if len(fresh) == 0 {
@@ -265,7 +255,7 @@ func (f *previous) replaceInPlace(m *Model, left, fresh []*readVIP) {
 	}
 }
 
-// compareVIP finds the first frontend of a VIP.
+// compareVIP is for a binary search for the first frontend of a VIP.
 func compareVIP(f *Frontend, vip netip.Addr) int {
 	if f.Key.VIP.Compare(vip) < 0 {
 		return -1
@@ -273,7 +263,6 @@ func compareVIP(f *Frontend, vip netip.Addr) int {
 	return 1
 }
 
-// equals reports whether two are the same VIP, with all that is said of it.
 func (v *VIP) equals(other *VIP) bool {
 	return v.Address == other.Address && v.Pool == other.Pool && v.Occupant == other.Occupant &&
 		v.Release == other.Release && v.Created.Equal(other.Created) && v.Duplicate == other.Duplicate &&
@@ -284,7 +273,6 @@ func (v *VIP) equals(other *VIP) bool {
 
 func (v *readVIP) compare(other *readVIP) int { return v.Address.Compare(other.Address) }
 
-// merge returns the elements of two sorted lists, sorted.
 func merge(a, b []*readVIP) []*readVIP {
 	if len(b) == 0 {
 		return a
@@ -298,20 +286,18 @@ func merge(a, b []*readVIP) []*readVIP {
 	return append(merged, a...)
 }
 
-// objects are the Services and EndpointSlices of a snapshot, by the name of the Service.
+// objects indexes the Services and EndpointSlices of a snapshot by Service.
 type objects struct {
 	services map[ServiceName]*corev1.Service
 	// slicesOf are the EndpointSlices of each Service, oldest first.
 	slicesOf map[ServiceName][]*discoveryv1.EndpointSlice
-	// changed are the Services of which something is another object than in the snapshot before.
+	// changed are the Services with changes since the previous snapshot.
 	changed map[ServiceName]bool
 
-	// lastServices and lastSlices are those of the snapshot before.
 	lastServices []*corev1.Service
 	lastSlices   []*discoveryv1.EndpointSlice
 }
 
-// advance takes a snapshot.
 func (o *objects) advance(s *Snapshot) {
 	if o.services == nil {
 		o.services = make(map[ServiceName]*corev1.Service, len(s.Services))
@@ -363,7 +349,6 @@ func (o *objects) advanceSlices(all []*discoveryv1.EndpointSlice) {
 	}
 }
 
-// touch has the Services count as changed that have endpoints on some nodes, or hinted for them.
 func (o *objects) touch(nodes map[string]bool) {
 	if len(nodes) == 0 {
 		return
@@ -379,8 +364,7 @@ func (o *objects) touch(nodes map[string]bool) {
 	}
 }
 
-// touchAddresses has the Services count as changed that have endpoints with some addresses; nil for
-// none.
+// touchAddresses marks Services with endpoints that match as changed; nil matches no address.
 func (o *objects) touchAddresses(some func(netip.Addr) bool) {
 	if some == nil {
 		return

@@ -13,8 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Each router of a range that has connected is a peer. An address of its own goes before the
-// range, and the older range before another with common routers.
+// An LBPeer with the router's address precedes a range, and an older range precedes an overlapping one.
 func TestRanges(t *testing.T) {
 	peer := func(name string, age int, edit func(*millracev1beta1.LBPeerSpec)) *millracev1beta1.LBPeer {
 		created := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(-time.Duration(age) * time.Hour))

@@ -9,24 +9,22 @@ import (
 	"github.com/millrace-lb/millrace/api/desired"
 )
 
-// routeKey is a port of a Service.
 type routeKey struct {
 	service  ServiceName
 	port     uint16
 	protocol uint8
 }
 
-// backend is where a frontend finds endpoints: a port of a Service.
+// backend is a Service port that provides a frontend's endpoints.
 type backend struct {
 	service  ServiceName
 	portName string
-	// weight is its share of the new connections.
+	// weight is its share of new connections.
 	weight uint32
-	// refused is true where it has no endpoints, whatever slices say: its share is refused.
+	// refused is true if new connections of its share are refused regardless of endpoints.
 	refused bool
 }
 
-// readRoutes notes the backends of the ports of Services that VIPRoutes lead elsewhere.
 func (b *endpoints) readRoutes(services map[ServiceName]*corev1.Service) {
 	owners := map[routeKey]string{}
 	for _, object := range oldestFirst(b.snapshot.Routes) {
@@ -57,8 +55,8 @@ func (b *endpoints) readRoutes(services map[ServiceName]*corev1.Service) {
 
 func nameOf(name types.NamespacedName) ServiceName { return ServiceName{name.Namespace, name.Name} }
 
-// readBackend finds the port of a backend's Service. A backend without one is refused, and the
-// Service that leads to it has the problem: its clients feel it.
+// readBackend resolves the port of a backend's Service. An invalid backend is refused and reported on the
+// Service that is routed to it, because its clients are affected.
 func (b *endpoints) readBackend(key desired.RouteKey, from *desired.RouteBackend, services map[ServiceName]*corev1.Service) backend {
 	read := backend{service: nameOf(from.Service), weight: from.Weight, refused: from.Refused}
 	if read.refused {
@@ -74,7 +72,6 @@ func (b *endpoints) readBackend(key desired.RouteKey, from *desired.RouteBackend
 	return read
 }
 
-// backendsOf returns the backends of a frontend: those of its VIPRoute, else its own Service.
 func (b *endpoints) backendsOf(frontend *Frontend) (backends []backend, routed bool) {
 	backends, routed = b.routes[routeKey{frontend.Service, frontend.Key.Port, frontend.Key.Protocol}]
 	if !routed {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/test/servicefields"
 )
 
-// fieldObjects are a Service with a VIP and an endpoint on each of two nodes, which are in zones.
+// fieldObjects are a Service with a VIP and endpoints on two nodes in different zones.
 const fieldObjects = `
 kind: LBNode
 metadata: {name: node1}
@@ -42,7 +42,7 @@ endpoints:
 - {addresses: [198.18.2.1], nodeName: node2}
 `
 
-// built returns what becomes of the Service and its slice after a change.
+// built returns the Model after a change of the Service and its slice.
 func built(t *testing.T, change func(*corev1.Service, *discoveryv1.EndpointSlice)) *Model {
 	t.Helper()
 	snapshot := readSnapshot(t, []byte(fieldObjects))
@@ -50,7 +50,7 @@ func built(t *testing.T, change func(*corev1.Service, *discoveryv1.EndpointSlice
 	return Build(snapshot)
 }
 
-// only returns the one frontend of the Service after a change.
+// only returns the only frontend of the Service after a change.
 func only(t *testing.T, change func(*corev1.Service, *discoveryv1.EndpointSlice)) *Frontend {
 	t.Helper()
 	m := built(t, change)
@@ -60,7 +60,7 @@ func only(t *testing.T, change func(*corev1.Service, *discoveryv1.EndpointSlice)
 	return m.Frontends[0]
 }
 
-// ignored tests that a field changes nothing.
+// ignored verifies that a field has no effect.
 func ignored(set func(*corev1.ServiceSpec)) func(*testing.T) {
 	return func(t *testing.T) {
 		plain := built(t, func(*corev1.Service, *discoveryv1.EndpointSlice) {})
@@ -146,7 +146,7 @@ func testPortNumber(t *testing.T) {
 	}
 }
 
-// The port of the endpoints comes from their EndpointSlice.
+// The port is read from EndpointSlices.
 func testTargetPort(t *testing.T) {
 	ignored(func(spec *corev1.ServiceSpec) { spec.Ports[0].TargetPort = intstr.FromInt32(9999) })(t)
 	ignored(func(spec *corev1.ServiceSpec) { spec.Ports[0].TargetPort = intstr.FromString("named") })(t)

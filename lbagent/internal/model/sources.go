@@ -12,15 +12,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// readSources returns the clients that a Service admits.
 func (b *builder) readSources(service *corev1.Service) desired.Sources {
 	sources, problems := desired.ParseSources(service)
 	b.reported(problems)
 	return sources
 }
 
-// restrict gives a frontend those prefixes that are of its VIP's family. Prefixes
-// of the other one alone admit nobody.
+// restrict sets the admitted prefixes of the VIP's family. If the Service lists only prefixes of the other
+// family, no client is admitted.
 func (b *builder) restrict(frontend *Frontend, sources desired.Sources) {
 	if !sources.Restricted {
 		return

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package model turns what the API server holds into what one node needs
-// to know of the load balancer: VIPs, frontends and their endpoints, nodes, peers. It is pure;
-// what is wrong with an object comes back as a Problem and harms nothing else.
+// Package model builds the model of one node from API objects: VIPs, frontends and their endpoints, nodes,
+// peers. It is pure; an invalid object is reported as a Problem and does not affect others.
 package model
 
 import (
@@ -20,45 +19,40 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// Gateways are the next hops of default routes, by family.
+// Gateways are the next hops of default routes by family.
 type Gateways map[millracev1beta1.AddressFamily][]netip.Addr
 
-// Network is a network of one of the node's interfaces.
+// Network is a network on one of the node's interfaces.
 type Network struct {
-	// Interface is the name.
 	Interface string
 	Prefix    netip.Prefix
-	// Address is the node's own one, that of a point-to-point link outside of Prefix.
+	// Address is the node's address; on a point-to-point link it is outside of Prefix.
 	Address netip.Addr
-	// Spare is true for an address that only the lack of another one makes the node's: a
-	// secondary, temporary or deprecated one.
+	// Spare is true for secondary, temporary and deprecated addresses.
 	Spare bool
-	// Excluded is true where the interface is set to be no uplink: nobody is told its addresses.
+	// Excluded is true if the interface is configured not to be an uplink.
 	Excluded bool
 }
 
-// NextHops are the node's addresses that a peer is told to send packets to, by the family of the
-// address. They are invalid where the node has none.
+// NextHops are the next hops advertised to a peer by family; invalid if the node has no address.
 type NextHops struct{ IPv4, IPv6 netip.Addr }
 
-// Range is an LBPeer that is any router of a network.
+// Range is an LBPeer for all routers in a network.
 type Range struct {
-	// Name is that of the LBPeer.
+	// Name is the name of the LBPeer.
 	Name   string
 	Prefix netip.Prefix
-	// Most is how many routers have a session.
+	// Most is the maximum number of sessions.
 	Most int
-	// Session is what all sessions with its routers have in common: it has no address.
+	// Session is the template of its sessions, without an address.
 	Session Peer
 }
 
-// Snapshot is everything that the agent watches, at one moment. Objects and lists of them are
-// shared with informers' caches and other snapshots, and must not be changed. What changes costs
-// least where objects keep their places in the lists.
+// Snapshot is the state of all watched objects at one moment. Objects and lists are shared with informer caches
+// and immutable. Changes are cheapest if objects keep their positions in the lists.
 type Snapshot struct {
-	// NodeName is the node that the agent runs on.
 	NodeName string
-	// Node is that node, for its labels; nil until it has been seen.
+	// Node is this node; nil until its first watch event.
 	Node           *corev1.Node
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
@@ -68,71 +62,65 @@ type Snapshot struct {
 	Peers          []*millracev1beta1.LBPeer
 	Advertisements []*millracev1beta1.VIPAdvertisement
 	Routes         []*millracev1beta1.VIPRoute
-	// Passwords are those of BGP sessions, by the name of the Secret. They go nowhere but
-	// to the speaker.
+	// Passwords are those of BGP sessions by Secret name. They are passed only to the speaker.
 	Passwords map[string]string
-	// TunnelKey is what the Secret with the keys of the tunnel says.
 	TunnelKey TunnelSecret
-	// OnLink are the networks of the node's interfaces, single addresses included; they are no
-	// object's word.
+	// OnLink are the networks of the node's interfaces, including single addresses. They are observed locally.
 	OnLink []Network
-	// Gateways are those of the node's default routes.
+	// Gateways are the gateways of the node's default routes.
 	Gateways Gateways
-	// DynamicNeighbors are the routers that connected to this node, of ranges of routers.
+	// DynamicNeighbors are the connected routers of ranges.
 	DynamicNeighbors []netip.Addr
-	// Down are the nodes that do not answer this node's probes; they are no object's word.
+	// Down are the nodes that do not answer this node's probes.
 	Down map[forwarding.NodeID]bool
-	// CutOff is true if half of the nodes or more were lost at once: this node is rather cut off.
+	// CutOff is true if at least half of the nodes were lost at once, so that this node is probably isolated.
 	CutOff bool
 }
 
-// TunnelSecret is a Secret with the keys of the tunnel, as it was read.
+// TunnelSecret is the parsed Secret with the keys of the tunnel.
 type TunnelSecret struct {
-	// State is nil where there is none that can be read.
+	// State is nil if the Secret is missing or invalid.
 	State *tunnelkey.State
-	// Err is why it cannot be read; nil where there is no Secret.
+	// Err is the parse error; nil if there is no Secret.
 	Err error
 }
 
-// Model is what a node needs to know of the load balancer. All slices are sorted, so that
-// two models of the same snapshot are equal.
+// Model is the load balancer's state from the view of one node. All slices are sorted, so that two models of
+// the same snapshot are equal.
 type Model struct {
 	Self forwarding.Self
-	// Departing is that of this node.
+	// Departing is this node's reason to hand over its routes.
 	Departing millracev1beta1.Departure
-	// CutOff is true where this node is cut off from other nodes.
+	// CutOff is true if this node is probably isolated from other nodes.
 	CutOff bool
 	Nodes  []Node
-	// Zones are the names of the nodes' zones by number, with "" for none as the
-	// first; none where there are more than forwarding.Zones.
+	// Zones are the names of the nodes' zones by number; the first is "" for nodes without a zone. Empty if
+	// there are more than forwarding.Zones.
 	Zones []string
 	VIPs  []VIP
-	// Pools are the prefixes of all addresses that VIPs are taken from, as few
-	// as they are: a packet to one that is no VIP is for nobody. Reserved
-	// addresses and those of nodes are not among them.
+	// Pools are the minimal prefixes of all addresses for VIPs, without reserved addresses and those of nodes.
+	// Packets to an address in them that is not a VIP are dropped.
 	Pools []netip.Prefix
-	// Aggregates are the prefixes that this node may announce in place of single VIPs.
+	// Aggregates are the prefixes that this node may announce instead of single VIPs.
 	Aggregates []Aggregate
-	// Frontends are in the order of their keys. Models that follow each other share those that have not
-	// changed.
+	// Frontends are in key order. Successive models share unchanged ones.
 	Frontends []*Frontend
 	Peers     []Peer
-	// Ranges are the peers that are any router of a network.
-	Ranges []Range
-	// NextHops are those of routes to each peer, by its name.
+	Ranges    []Range
+	// NextHops are the next hops for each peer by name.
 	NextHops map[string]NextHops
-	// BFD are the BFD sessions of peers that have one, by the peer's name.
+	// BFD are the BFD sessions by peer name.
 	BFD map[string]desired.BFD
-	// Advertisements hold only those that select this node.
+	// Advertisements select this node.
 	Advertisements []Advertisement
-	// L2 are the advertisements of all nodes that have these answer on their links, sorted by name.
+	// L2 are the L2 advertisements of all nodes by name.
 	L2 []Advertisement
-	// Reach are the networks in which nodes can answer for VIPs, by the name of the advertisement.
+	// Reach are the networks in which each node can answer for VIPs, by advertisement name.
 	Reach    map[forwarding.NodeID]map[string][]netip.Prefix
 	Problems []Problem
 }
 
-// FrontendsOf are the frontends of a VIP.
+// FrontendsOf returns the frontends of a VIP.
 func (m *Model) FrontendsOf(vip netip.Addr) []*Frontend {
 	first, _ := slices.BinarySearchFunc(m.Frontends, vip, compareVIP)
 	after := first
@@ -142,23 +130,23 @@ func (m *Model) FrontendsOf(vip netip.Addr) []*Frontend {
 	return m.Frontends[first:after]
 }
 
-// ServiceName names a Service.
+// ServiceName identifies a Service.
 type ServiceName struct{ Namespace, Name string }
 
-// TunnelKey is a key that packets between nodes are tagged with.
+// TunnelKey is a key for tags on packets between nodes.
 type TunnelKey = forwarding.TunnelKey
 
 // TunnelKeys are the keys of a node.
 type TunnelKeys = forwarding.TunnelKeys
 
-// Node is a node of the cluster, this one included.
+// Node is a node of the cluster, including this one.
 type Node struct {
 	Name string
 	ID   forwarding.NodeID
 	forwarding.Node
-	// Booting is true from when the node has booted until its agent is up.
+	// Booting is true from the node's boot until its agent is ready.
 	Booting bool
-	// Departing is why the node hands over its routes; empty where it stays.
+	// Departing is the reason to hand over routes; empty if the node stays.
 	Departing millracev1beta1.Departure
 }
 
@@ -166,32 +154,31 @@ type Node struct {
 type VIP struct {
 	Address netip.Addr
 	Pool    string
-	// Services that have the address, with their labels for advertisements.
+	// Services are the Services with this address.
 	Services []VIPService
-	// Occupant names the node or router whose address it is. Such a VIP has no frontends, and is not
-	// to be in the maps; empty for all others.
+	// Occupant is the node or router that owns the address; else empty. Such a VIP has no frontends and is not
+	// in the maps.
 	Occupant string
-	// Release is how far its Services have given it up; empty where one keeps it.
+	// Release is the release phase of all its Services; empty if one retains the VIP.
 	Release millracev1beta1.ReleasePhase
-	// Canary is the LBPeer that the address is a canary of: nodes announce it to that peer alone, for
-	// probes. No Service has it. Empty for all others.
-	Canary string
-	// Created is when the object was.
+	// Canary is the LBPeer of a canary address, which is announced only to that peer and has no Service; else
+	// empty.
+	Canary  string
 	Created time.Time
-	// Duplicate is true where a node has found a host with the address before the VIP was used.
+	// Duplicate is true if a node found a host with this address before the VIP was used.
 	Duplicate bool
 }
 
-// Target is a peer with the advertisement that says how a VIP is announced to it.
+// Target is a peer and the advertisement that applies to a VIP.
 type Target struct {
 	Peer          *Peer
 	Advertisement *Advertisement
 }
 
-// Aggregate is a prefix that is announced in place of the VIPs in it.
+// Aggregate is a prefix announced instead of the VIPs in it.
 type Aggregate struct {
 	Prefix netip.Prefix
-	// Advertisement is the first by name that asks for it.
+	// Advertisement is the first requesting advertisement by name.
 	Advertisement string
 }
 
@@ -201,7 +188,7 @@ type VIPService struct {
 	Labels labels.Set
 }
 
-// ServiceLabels are the labels of each Service that has the address.
+// ServiceLabels returns the labels of each Service with the address.
 func (v *VIP) ServiceLabels() []labels.Set {
 	sets := make([]labels.Set, 0, len(v.Services))
 	for _, service := range v.Services {
@@ -210,81 +197,71 @@ func (v *VIP) ServiceLabels() []labels.Set {
 	return sets
 }
 
-// Frontend is one VIP, port and protocol of a Service.
+// Frontend is a VIP, port and protocol of a Service.
 type Frontend struct {
 	Key      forwarding.FrontendKey
 	Service  ServiceName
 	PortName string
-	// Local is true for externalTrafficPolicy Local: only nodes with a ready
-	// endpoint announce the VIP.
+	// Local is true for externalTrafficPolicy Local: only nodes with a ready endpoint announce the VIP.
 	Local bool
-	// Shared is true for a Local frontend whose VIP nodes may announce for the
-	// sake of another frontend. A node without an endpoint of this one sends its
-	// packets to a node that has one.
+	// Shared is true for a Local frontend whose VIP nodes may announce for another frontend. A node without an
+	// endpoint then forwards its packets to a node with one.
 	Shared bool
-	// HealthPort is where load balancers in front of the nodes ask which of them have a ready
-	// endpoint (Service.spec.healthCheckNodePort); 0 means nowhere.
+	// HealthPort is Service.spec.healthCheckNodePort, queried by external load balancers; 0 if unset.
 	HealthPort uint16
-	// Affinity is for how many seconds after its last new connection a client
-	// address keeps its endpoint; 0 means not at all.
+	// Affinity is the session affinity timeout in seconds since the client's last new connection; 0 disables it.
 	Affinity uint32
-	// Restricted is true where only clients within Sources are admitted, which
-	// are prefixes of the VIP's family, sorted, none within another
-	// (Service.spec.loadBalancerSourceRanges). Without any, nobody is.
+	// Restricted is true if only clients in Sources are admitted (Service.spec.loadBalancerSourceRanges):
+	// sorted, disjoint prefixes of the VIP's family. If empty, no client is admitted.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Weights are the number of usable endpoints by node, or what those weigh together where a
-	// VIPRoute gives weights; a node without one is absent.
+	// Weights are the number of usable endpoints by node, or their total weight if a VIPRoute sets weights.
+	// Nodes without usable endpoints are absent.
 	Weights map[forwarding.NodeID]uint32
-	// Zones are the weights that hold for packets which a router hands to a node of
-	// the zone (Service.spec.trafficDistribution, hints of EndpointSlices); nil for
-	// a zone without nodes. All are nil where Weights hold for all nodes.
+	// Zones are the weights for packets that enter through a node of the zone
+	// (Service.spec.trafficDistribution, EndpointSlice hints); nil for zones without nodes. All are nil if
+	// Weights apply everywhere.
 	Zones [forwarding.Zones]map[forwarding.NodeID]uint32
-	// Endpoints are those on this node that take new connections, sorted: the ready ones. Where
-	// none here is ready, they are the serving and terminating ones. Those count for Weights only
-	// where nothing else is ready (KEP-1669; ServesOwn: on this node; else anywhere). Else they
-	// take what nodes send that do not know yet.
+	// Endpoints are the endpoints on this node that accept new connections, sorted: the ready ones or, if no pod
+	// here is ready, the serving and terminating ones. The latter count for Weights only if no other endpoint
+	// is ready (KEP-1669), on this node if ServesOwn, else anywhere. Otherwise, they serve connections from
+	// nodes with outdated state.
 	Endpoints []forwarding.Endpoint
-	// Shares are what the Endpoints weigh, in their order; nil where all weigh the same. Refused
-	// is what the share weighs, against those, whose new connections are refused.
+	// Shares are the weights of Endpoints; nil if all are equal. Refused is the weight of refused connections
+	// relative to Shares.
 	Shares  []uint32
 	Refused uint32
-	// Backends are the Services that a VIPRoute leads the frontend to, in its order; none
-	// where it has its own Service's endpoints.
+	// Backends are the Services of the frontend's VIPRoute, in order; empty without one.
 	Backends []Backend
-	// Terminating is true where Endpoints are terminating ones, because none
-	// of this node is ready: they take what still comes, but nothing should
-	// attract more (KEP-1669).
+	// Terminating is true if Endpoints are terminating, because no pod on this node is ready. The node should
+	// attract no more traffic (KEP-1669).
 	Terminating bool
-	// Unreached is true where a node that is down has an endpoint that takes new connections.
+	// Unreached is true if a down node has endpoints for new connections.
 	Unreached bool
-	// Living is true where no endpoint is usable but one, on any node, still
-	// serves the connections that it has.
+	// Living is true if no endpoint is usable but one, on any node, still serves existing connections.
 	Living bool
-	// Draining are endpoints on this node that take no new connection but
-	// still serve those that they have, sorted. These are the terminating and
-	// serving ones. Except for UDP, they are also those that are merely not ready:
-	// a failed probe is no reason to cut the connections of a pod that lives.
+	// Draining are endpoints on this node that serve only existing connections, sorted: serving and terminating
+	// ones and, except for UDP, endpoints that are not ready, because a failed probe is no reason to cut
+	// connections.
 	Draining []forwarding.Endpoint
 }
 
-// Backend is a Service that a VIPRoute leads to.
+// Backend is a Service of a VIPRoute.
 type Backend struct {
 	Service ServiceName
 	Weight  uint32
-	// Refused is true where it is invalid, or has no usable endpoint: its share is refused.
+	// Refused is true if it is invalid or has no usable endpoint: connections of its share are refused.
 	Refused bool
 	// Own are its endpoints on this node, sorted.
 	Own []forwarding.Endpoint
 }
 
-// ServesOwn reports whether an ingress node that has endpoints of the frontend serves
-// new connections from those. It does under policy Local. Under session affinity it does
-// not: routers hash ports, so that connections of one client have several ingress nodes.
-// They then meet at the node that the row names.
+// ServesOwn reports whether an ingress node prefers its own endpoints for new connections. This holds for
+// policy Local without session affinity: routers hash ports, so that one client's connections enter through
+// several nodes, and affinity requires the node in the row.
 func (f *Frontend) ServesOwn() bool { return f.Local && f.Affinity == 0 }
 
-// Share returns what the endpoint of that number weighs.
+// Share returns the weight of the i-th endpoint.
 func (f *Frontend) Share(i int) uint32 {
 	if f.Shares == nil {
 		return 1
@@ -292,22 +269,21 @@ func (f *Frontend) Share(i int) uint32 {
 	return f.Shares[i]
 }
 
-// Spreads reports whether packets to the frontend are sent to other nodes: it
-// then needs a node table wherever an endpoint is usable.
+// Spreads reports whether packets to the frontend are forwarded to other nodes, which requires a node table.
 func (f *Frontend) Spreads() bool { return !f.ServesOwn() || f.Shared }
 
-// Peer is the session with the router of an LBPeer that selects this node.
+// Peer is the BGP session of an LBPeer that selects this node.
 type Peer = desired.Session
 
-// Advertisement is a VIPAdvertisement that selects this node.
+// Advertisement is a parsed VIPAdvertisement.
 type Advertisement = desired.Advertisement
 
-// Problem is why something that an object asks for is not done.
+// Problem is the reason why part of an object is not applied.
 type Problem struct {
 	Object  ObjectReference
 	Reason  string
 	Message string
 }
 
-// ObjectReference names an API object.
+// ObjectReference identifies an API object.
 type ObjectReference struct{ Kind, Namespace, Name string }

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// buildVIPs fills the VIPs and their frontends.
 func (b *builder) buildVIPs() {
 	f := b.previous
 	f.objects.advance(b.snapshot)
@@ -50,13 +49,13 @@ func (b *builder) buildVIPs() {
 	endpoints.reportStrays()
 }
 
-// readVIP reads a VIP and its frontends. The address is invalid where the object is.
+// readVIP parses a VIP and its frontends. The address is invalid if the object is.
 func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *readVIP {
 	address, problems := desired.ParseVIP(object)
 	if b.reported(problems) {
 		return &readVIP{}
 	}
-	// What is found now is the VIP's.
+	// Collect the VIP's problems separately.
 	before := b.model.Problems
 	b.model.Problems = nil
 	endpoints.forVIP()
@@ -87,13 +86,12 @@ func (b *builder) readVIP(object *millracev1beta1.VIP, endpoints *endpoints) *re
 	return read
 }
 
-// isDuplicate reports whether the operator was told of a host that had the address first.
+// isDuplicate reports whether the operator confirmed that a host had the address first.
 func isDuplicate(object *millracev1beta1.VIP) bool {
 	unique := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionUnique)
 	return unique != nil && unique.Status == metav1.ConditionFalse && unique.Reason == millracev1beta1.ReasonDuplicateAddress
 }
 
-// buildFrontends returns the frontends of one VIP.
 func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints *endpoints) (frontends []*Frontend) {
 	owners := portOwners(vip, claimants)
 	built := map[forwarding.FrontendKey]bool{}
@@ -129,7 +127,6 @@ func (b *builder) buildFrontends(vip netip.Addr, claimants []claimant, endpoints
 	return frontends
 }
 
-// healthPort returns a Service's port for health checks, which has a meaning for policy Local alone.
 func healthPort(service *corev1.Service) uint16 {
 	port := service.Spec.HealthCheckNodePort
 	if service.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || port < 1 || port > 65535 {
@@ -138,7 +135,6 @@ func healthPort(service *corev1.Service) uint16 {
 	return uint16(port)
 }
 
-// unservedPort says what is wrong with a port of a Service.
 func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort) {
 	if _, supported := protocolNumber(port.Protocol); !supported {
 		b.problem(name.reference(), millracev1beta1.ReasonUnsupported,
@@ -149,8 +145,8 @@ func (b *builder) unservedPort(name ServiceName, i int, port *corev1.ServicePort
 		"spec.ports[%d].port: %d is not between 1 and 65535", i, port.Port)
 }
 
-// protocolNumber returns the IP protocol number of a protocol, and whether it
-// is one that is forwarded. An absent protocol is TCP, as in the API.
+// protocolNumber returns the IP protocol number and whether the protocol is supported. An empty protocol means
+// TCP, as in the API.
 func protocolNumber(protocol corev1.Protocol) (uint8, bool) {
 	switch protocol {
 	case corev1.ProtocolTCP, "":

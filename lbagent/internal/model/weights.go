@@ -13,17 +13,17 @@ import (
 type pool struct {
 	backend
 	found []endpoint
-	// usable are those of found that take new connections: they count for the rows. takes are
-	// those that get what reaches their node: the usable ones, and what takeLate adds.
+	// usable marks the endpoints that count for the rows. takes marks endpoints that accept connections on their
+	// node: the usable ones and those added by takeLate.
 	usable, takes []bool
 }
 
-// wholeWeight is what all backends of a frontend weigh together. It leaves room for sums below
-// 2^32 and is large enough that each of a Service's thousands of endpoints has a weight.
+// wholeWeight is the total weight of a frontend's backends. Sums stay below 2^32, and each of thousands of
+// endpoints has a positive weight.
 const wholeWeight = 1 << 31
 
-// units returns what one endpoint of each pool weighs, where a pool's weight is divided over
-// as many endpoints as it has by these counts, and what the pools without any weigh together.
+// units returns the weight of one endpoint of each pool, given the number of endpoints, and the total weight of
+// pools without endpoints.
 func units(pools []pool, counts []int) (each []uint32, refused uint64) {
 	each = make([]uint32, len(pools))
 	var total uint64
@@ -43,8 +43,8 @@ func units(pools []pool, counts []int) (each []uint32, refused uint64) {
 	return each, refused
 }
 
-// weigh returns the weights by node of the usable endpoints, what one endpoint of each pool
-// weighs, and what is refused. Without a route the endpoints are counted.
+// weigh returns the weights of usable endpoints by node, the weight of one endpoint of each pool, and the
+// refused weight. Without a route each endpoint weighs 1.
 func weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each []uint32, refused uint64) {
 	numbers := make([]int, len(pools))
 	for i := range pools {
@@ -54,7 +54,7 @@ func weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each 
 			}
 		}
 		if numbers[i] == 0 && slices.Contains(pools[i].usable, true) {
-			// On this node, which has no LBNode yet.
+			// This node has no LBNode yet.
 			numbers[i] = 1
 		}
 	}
@@ -73,8 +73,8 @@ func weigh(pools []pool, routed bool) (nodes map[forwarding.NodeID]uint32, each 
 	return nodes, each, refused
 }
 
-// judge decides which endpoints take new connections: the ready ones; where none is, those that
-// serve and terminate (KEP-1669).
+// judge selects the endpoints for new connections: the ready ones, else the serving and
+// terminating ones (KEP-1669).
 func (p *pool) judge(servesOwn bool) {
 	readyAnywhere, readyOn := false, map[string]bool{}
 	for _, e := range p.found {
@@ -94,9 +94,8 @@ func (p *pool) judge(servesOwn bool) {
 	p.takes = slices.Clone(p.usable)
 }
 
-// takeLate lets the endpoints on a node that serve and terminate take what still reaches it, where
-// none there is usable. They have no share of the rows any more, but other nodes learn that later.
-// New connections that those send meanwhile would be dropped.
+// takeLate lets serving and terminating endpoints accept connections on a node without usable endpoints. They
+// have no rows any more, but nodes with outdated state would otherwise send connections to a drop.
 func takeLate(node string, pools []pool) {
 	for i := range pools {
 		for j, e := range pools[i].found {
@@ -112,7 +111,6 @@ func takeLate(node string, pools []pool) {
 	}
 }
 
-// lives reports whether an endpoint takes no new connection of the frontend, and still serves.
 func (p *pool) lives(frontend *Frontend) bool {
 	for i, e := range p.found {
 		if !p.usable[i] && frontend.drains(e) {
@@ -122,7 +120,6 @@ func (p *pool) lives(frontend *Frontend) bool {
 	return false
 }
 
-// backendsIn describes the pools, with their endpoints on a node.
 func backendsIn(node string, pools []pool) []Backend {
 	backends := make([]Backend, 0, len(pools))
 	for i := range pools {
@@ -141,14 +138,13 @@ func backendsIn(node string, pools []pool) []Backend {
 	return backends
 }
 
-// own is an endpoint on this node, of one or more pools.
 type own struct {
 	endpoint
 	takes  bool
 	weight uint32
 }
 
-// ownOf returns the endpoints on a node, sorted, each once: a pod may be of several Services.
+// ownOf returns the endpoints on a node, sorted and merged: a pod may belong to several Services.
 func ownOf(node string, pools []pool, each []uint32) []own {
 	var all []own
 	for i := range pools {
@@ -179,8 +175,8 @@ func ownOf(node string, pools []pool, each []uint32) []own {
 	return merged
 }
 
-// setRefused gives a frontend the share that is refused on this node, which is the same part of
-// all flows on each node.
+// setRefused sets the weight of refused connections on this node, which is the same fraction of all flows on
+// each node.
 func (f *Frontend) setRefused(refused uint64) {
 	var all, here uint64
 	for _, weight := range f.Weights {
@@ -192,6 +188,6 @@ func (f *Frontend) setRefused(refused uint64) {
 	if refused == 0 || here == 0 {
 		return
 	}
-	// Endpoints that only this node knows of are not among all.
+	// Endpoints known only to this node are missing in all.
 	f.Refused = uint32(max(1, min(here*refused/max(all, 1), wholeWeight)))
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// numberZones gives the zones of the usable nodes their numbers, in the order of
-// their names, which all nodes agree on. A node without a zone has the number 0.
+// numberZones numbers the zones of usable nodes by name, so that all nodes agree; 0 means no zone.
 func (b *builder) numberZones() {
 	names := []string{""}
 	for name := range b.nodes {
@@ -32,10 +31,9 @@ func (b *builder) numberZones() {
 	}
 }
 
-// readDistribution notes whether a Service wants its clients' packets to stay in
-// the zone. It does so as long as it asks for it or anything is hinted, not only
-// while the hints hold: so the tables of the zones, and what they know of former
-// owners, outlast that an endpoint is without a hint for a moment.
+// readDistribution records whether a Service prefers endpoints in the client's zone. This requires only the
+// request or any hint, not complete hints, so that the zones' tables and their former owners survive a
+// momentarily missing hint.
 func (b *endpoints) readDistribution(service *corev1.Service) {
 	name := ServiceName{service.Namespace, service.Name}
 	if service.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
@@ -55,7 +53,6 @@ func (b *endpoints) readDistribution(service *corev1.Service) {
 	b.zonal[name] = true
 }
 
-// hasHints reports whether a Service, or one that a VIPRoute leads its ports to, has hints.
 func (b *endpoints) hasHints(service *corev1.Service) bool {
 	name := ServiceName{service.Namespace, service.Name}
 	if slices.ContainsFunc(b.slicesOf[name], hasHints) {
@@ -79,9 +76,8 @@ func hasHints(slice *discoveryv1.EndpointSlice) bool {
 	})
 }
 
-// hintedZones returns the zones that an endpoint is hinted for, sorted. A hint for
-// nodes is one for their zones: a table for each node would have connections
-// choose again whenever the router picks another one.
+// hintedZones returns the hinted zones of an endpoint, sorted. Node hints are mapped to zones: with a table per
+// node, connections would move whenever the router selects another node.
 func (b *endpoints) hintedZones(hints *discoveryv1.EndpointHints) []string {
 	if hints == nil {
 		return nil
@@ -100,10 +96,9 @@ func (b *endpoints) hintedZones(hints *discoveryv1.EndpointHints) []string {
 	return slices.Compact(zones)
 }
 
-// fillZones gives a frontend the weights of each zone in which there are nodes, if
-// its Service wants that and there are several. As for kube-proxy (topology.go of
-// k8s.io/kubernetes/pkg/proxy), hints count where every ready endpoint of a Service has one;
-// a zone that none is hinted for has all endpoints.
+// fillZones sets a zonal frontend's weights of each zone with nodes if there are several. As in kube-proxy
+// (topology.go of k8s.io/kubernetes/pkg/proxy), hints apply only if all ready endpoints of a Service have one,
+// and a zone without hints uses all endpoints.
 func (b *endpoints) fillZones(frontend *Frontend, pools []pool, routed bool) {
 	if frontend.Local || !b.zonal[frontend.Service] {
 		return
@@ -120,8 +115,8 @@ func (b *endpoints) fillZones(frontend *Frontend, pools []pool, routed bool) {
 	}
 }
 
-// weightsFor returns the weights that hold for a zone. Each backend keeps its share: it is
-// divided over the endpoints that are hinted for the zone, or over all where none is.
+// weightsFor returns the weights of a zone. The share of each backend is divided over its endpoints hinted for
+// the zone, or over all endpoints if no endpoint has a hint.
 func weightsFor(zone string, pools []pool, routed bool) map[forwarding.NodeID]uint32 {
 	hinted := make([]pool, len(pools))
 	for i, p := range pools {
@@ -132,7 +127,6 @@ func weightsFor(zone string, pools []pool, routed bool) map[forwarding.NodeID]ui
 	return weights
 }
 
-// hintedFor reports which of a pool's endpoints take new connections from a zone.
 func hintedFor(zone string, p *pool) []bool {
 	if slices.ContainsFunc(p.found, func(e endpoint) bool { return e.ready && len(e.zones) == 0 }) {
 		return p.usable
